@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from zerotools.io.huggingface.class_defaults import TABLE
-from zerotools.maps.shipped import shipped_maps
+from zerotools.maps.shipped_maps import shipped_maps
 from zerotools.ops.estimate.architecture import FAMILIES
 
 _NOT_OF_SHAPES = re.compile(

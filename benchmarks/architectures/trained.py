@@ -24,7 +24,7 @@ from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.record import read_record
+from zerotools.runs.job_record import read_record
 
 STEPS, RANKS = 3, 2
 LONGEST_REASON = 300

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from benchmarks.loss.live_bytes import LiveBytes
-from zerotools.core.loss_size import LossSize
+from zerotools.core.loss_chunks import LossSize
 from zerotools.ops.estimate.state import loss_bytes
 from zerotoolsd.trainer.engine.chunked_loss import Parts, SummedLoss, summed_cross_entropy
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES

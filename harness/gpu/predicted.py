@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.gpu.checks import GROUPED, TEXT, Check, Found, last_line
 from harness.launching import job, start
-from zerotools.core.memory_layout import MASTERS, MOMENTS, WEIGHTS
+from zerotools.core.training_memory import MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.estimating.estimating import estimate_job
 from zerotools.jobs.estimating.job_workload import workload_of
 from zerotools.jobs.jobfile.job_memory import memory_layout_of

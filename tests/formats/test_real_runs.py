@@ -11,7 +11,7 @@ from tests.formats.elements import assert_true
 from tests.golden_files import DEEPSPEED, GOLDEN
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read, training_of
-from zerotools.formats.run_survey import survey_around
+from zerotools.formats.list_run_checkpoints import survey_around
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 from zerotools.ops.foreign.naming import AskedOrder, with_names
 

@@ -10,8 +10,8 @@ from typing import Any
 from tests.fuzzing import scratch
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import ZerotoolsError
-from zerotools.formats.dcp.reading.read import read
-from zerotools.formats.dcp.reading.training_state import training_of
+from zerotools.formats.dcp.read import read
+from zerotools.formats.dcp.training_state import training_of
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import inspect

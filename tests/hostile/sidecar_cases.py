@@ -13,7 +13,7 @@ from tests.hostile.case import ADAPTER, READ, VERIFY, Case, Make
 from tests.hostile.safetensors_cases import FILLS, MANY_LISTS, MODEL, SOUND
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.tree_digest import tree_digest
-from zerotools.runs.thinned import THINNED
+from zerotools.runs.thinning_record import THINNED
 
 HALF = "base_model.model.w.lora_{}.weight"
 HALVES = {

@@ -20,14 +20,14 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.formats.dcp.reading.read import read as read_dcp
-from zerotools.formats.dcp.reading.training_state import training_of as training_of_dcp
-from zerotools.formats.dcp.writing.rank_files import (
+from zerotools.formats.dcp.rank_files import (
     DcpEntry,
     KnownTensor,
     PlainValue,
     lay_out_directory,
 )
+from zerotools.formats.dcp.read import read as read_dcp
+from zerotools.formats.dcp.training_state import training_of as training_of_dcp
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.distcp.planned_file import archive_of

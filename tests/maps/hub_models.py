@@ -10,7 +10,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from zerotools.maps.model_layout import layout_of_model
-from zerotools.maps.shipped import map_of_model
+from zerotools.maps.shipped_maps import map_of_model
 
 LLAMA: dict[str, Any] = {
     "model_type": "llama",

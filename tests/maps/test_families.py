@@ -14,8 +14,8 @@ from tests.maps.models import CONFIGS, saved
 from zerotools import formats
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.maps.model_names import names_of_model
-from zerotools.maps.shipped import map_of_model, shipped_maps
+from zerotools.maps.hub_tensor_names import names_of_model
+from zerotools.maps.shipped_maps import map_of_model, shipped_maps
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.load_arrays import load

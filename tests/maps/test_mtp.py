@@ -13,8 +13,8 @@ from tests.maps.models import saved, with_mtp
 from tests.maps.test_families import arrays_of, same
 from zerotools import formats
 from zerotools.core.errors import BadRequest
-from zerotools.maps.layout_choice import check_whole, detected
-from zerotools.maps.shipped import map_of_model
+from zerotools.maps.detect_layout import check_whole, detected
+from zerotools.maps.shipped_maps import map_of_model
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.workers import MemoryBudget

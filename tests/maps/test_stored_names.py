@@ -6,7 +6,7 @@ import pytest
 
 from tests.maps.small_maps import CONFIG, changed
 from zerotools.core.errors import BadRequest
-from zerotools.maps.geometry import Shape
+from zerotools.maps.expression_views import Shape
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.stored_names import stored_names, written_views
 

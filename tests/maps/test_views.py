@@ -9,7 +9,10 @@ from hypothesis import given, settings
 from tests.maps.viewed import filled, made_views, numbered, viewed
 from tests.matrices import examples
 from zerotools.core.boxes import prove_cover
+from zerotools.core.errors import Unsupported
+from zerotools.maps.expression_views import BoundOperation, BoundTensor, view_of
 from zerotools.maps.views import (
+    TensorView,
     View,
     inverses,
     item,
@@ -18,6 +21,7 @@ from zerotools.maps.views import (
     padded,
     stacked,
     transposed,
+    view_of_rows,
     whole,
 )
 
@@ -77,3 +81,33 @@ def test_a_narrowed_view_of_many_pieces_takes_from_those_that_it_meets(first: in
     view = joined([whole(n, each.shape) for n, each in enumerate((a, b, c))], 0)
     taken = narrowed(view, 0, first, 2, 3)
     assert (viewed(taken, [a, b, c]) == np.concatenate([a, b, c])[[first, first + 3]]).all()
+
+
+NAMES = ("q", "k")
+
+
+def of_rows(view: View) -> View:
+    return view_of_rows("qkv", TensorView(view, NAMES), 3)
+
+
+def test_b_of_fused_layers_has_the_rows_of_their_weights() -> None:
+    first, other, down = numbered((8, 3), (4, 3), (3, 5))
+    parts = (BoundTensor(0, (8, 5)), BoundTensor(1, (4, 5)))
+    weight = view_of(BoundOperation("interleave", parts, (2,)))
+    products = [np.array(up) @ down for up in (first, other)]
+    assert (viewed(of_rows(weight), [first, other]) @ down == viewed(weight, products)).all()
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        transposed(whole(0, (6, 6)), 0, 1),
+        joined([whole(0, (6, 2)), whole(1, (6, 4))], 1),
+        narrowed(whole(0, (6, 6)), 1, 2, 4),
+        whole(0, (6,)),
+    ],
+    ids=["transposed", "columns", "part", "vector"],
+)
+def test_a_layout_that_moves_columns_is_refused(view: View) -> None:
+    with pytest.raises(Unsupported, match="does not consist of whole rows of q"):
+        of_rows(view)

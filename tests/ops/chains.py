@@ -15,7 +15,7 @@ from tests.formats.elements import elements
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.ops.conversions.conversion import Conversion, perform

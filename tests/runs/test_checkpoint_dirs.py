@@ -6,8 +6,7 @@ import pytest
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.manifest import write_manifest
-from zerotools.runs.record import (
+from zerotools.runs.job_record import (
     RNG_PER_RANK,
     RNG_RESEED,
     DataRecord,
@@ -18,6 +17,7 @@ from zerotools.runs.record import (
     OptimizerRecord,
     record_to_json,
 )
+from zerotools.runs.manifest import write_manifest
 
 SCALE = LossScaleRecord(
     cur_scale=32768.0,

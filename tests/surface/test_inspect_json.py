@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden_files import GOLDEN, JOB
 from zerotools import formats
-from zerotools.formats.run_survey import survey_around
+from zerotools.formats.list_run_checkpoints import survey_around
 from zerotools.ops.inspection.inspect import SCHEMA, inspect, to_json
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/inspect-json.md"

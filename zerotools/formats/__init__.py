@@ -11,11 +11,11 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
+from zerotools.core.adapter_names import trained_alone
 from zerotools.core.checkpoint import Checkpoint, Problem, Stamp
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.patterns.adapter_names import trained_alone
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.dcp.format import DcpFormat
 from zerotools.formats.deepspeed.format import DeepSpeedFormat
 from zerotools.formats.deepspeed.universal.format import UniversalFormat
@@ -28,15 +28,15 @@ from zerotools.formats.format import (
     flag,
 )
 from zerotools.formats.megatron.format import MegatronFormat
-from zerotools.formats.optimizer_beside import joined_training, with_optimizer
+from zerotools.formats.optimizer_file import joined_training, with_optimizer
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
 from zerotools.io.files.listing import is_there
 from zerotools.io.files.save_times import written_apart
 from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
-from zerotools.runs.named_order import named_order_of
-from zerotools.runs.thinned import read_thinned
+from zerotools.runs.optimizer_names import named_order_of
+from zerotools.runs.thinning_record import read_thinned
 
 
 def table_of(*formats: Format) -> FormatTable:

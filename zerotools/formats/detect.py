@@ -15,7 +15,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats.format import FormatTable, Found, ReadOptions, UnfinishedCheckpoint
-from zerotools.formats.program_run import ProgramRun, RunEntry, checkpoints_at, run_at
+from zerotools.formats.run_directory import ProgramRun, RunEntry, checkpoints_at, run_at
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.listing import names_in
@@ -24,7 +24,7 @@ from zerotools.io.files.regular import check_regular
 from zerotools.io.output.begun import how_to_go_on
 from zerotools.io.output.writing_name import WRITING
 from zerotools.runs.file_names import MANIFEST, RECORD
-from zerotools.runs.thinned import WORKSPACE_SUFFIX
+from zerotools.runs.thinning_record import WORKSPACE_SUFFIX
 
 UNFINISHED = re.compile(rf"\.tmp-.*|.*\.partial|\..*{re.escape(WORKSPACE_SUFFIX)}")
 # A run's checkpoints: zerotools and torchtitan, the HF Trainer, verl, accelerate.

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.thinning import Keep, Thinning
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 
 if TYPE_CHECKING:
     from zerotools.core.target import Dropped, Target
-    from zerotools.runs.record import JobRecord
+    from zerotools.runs.job_record import JobRecord
 
 
 DEFAULT_MAX_SHARD_BYTES = 5 * 10**9

@@ -14,7 +14,7 @@ from typing import Any
 from zerotools.core.boxes import Hole, Overlap, prove_cover
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
-from zerotools.maps.geometry import (
+from zerotools.maps.expression_views import (
     BoundExpression,
     BoundOperation,
     BoundTensor,
@@ -23,16 +23,17 @@ from zerotools.maps.geometry import (
     padded_rows,
     view_of,
 )
-from zerotools.maps.map_file import HUB, FamilyMap, MapLayout
-from zerotools.maps.map_sizes import MOST_TENSORS, MULTIPLE, MapSizes
-from zerotools.maps.size_expressions import size_of, value_of
-from zerotools.maps.tensor_expressions import (
+from zerotools.maps.expressions import (
     Operation,
     TensorExpression,
     TensorName,
     indices_of,
+    size_of,
+    value_of,
     with_indices,
 )
+from zerotools.maps.map_file import HUB, FamilyMap, MapLayout
+from zerotools.maps.model_sizes import MOST_TENSORS, MULTIPLE, MapSizes
 from zerotools.maps.views import TensorView, View, ViewPiece, whole
 
 _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from zerotools.core.errors import BadRequest
-from zerotools.maps.geometry import Shape
+from zerotools.maps.expression_views import Shape
+from zerotools.maps.expressions import indices_of, with_indices
 from zerotools.maps.model_layout import ModelLayout
-from zerotools.maps.tensor_expressions import indices_of, with_indices
 from zerotools.maps.views import TensorView, item, stacked, whole
 
 

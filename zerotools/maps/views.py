@@ -23,6 +23,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from zerotools.core.boxes import Box
+from zerotools.core.errors import Unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,3 +255,38 @@ def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
         box = Box(first.box.start, _with(first.box.shape, dim, end - at))
         yield replace(first, box=box, steps=_with(first.steps, dim, step or 1))
         at = end
+
+
+def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
+    """Return the view that makes B of the weight `name`, with `rank` columns, of those of the
+    weights that it is made of.
+
+    Raises:
+        Unsupported: the layout moves more than whole rows of them.
+    """
+    view = weight.view
+    if len(view.shape) != 2 or not all(_has_whole_rows(piece, view) for piece in view.pieces):
+        raise Unsupported(
+            f"{name} does not consist of whole rows of {weight.names[0]}, so the adapter of one "
+            "does not fit the other: merge it into its base model, and map that"
+        )
+    pieces = tuple(
+        replace(
+            piece,
+            box=Box(piece.box.start, (piece.box.shape[0], rank)),
+        )
+        for piece in view.pieces
+    )
+    return View((view.shape[0], rank), pieces)
+
+
+def _has_whole_rows(piece: ViewPiece, view: View) -> bool:
+    rows, columns = piece.dims
+    return (
+        rows in (-1, 0)
+        and columns == 1
+        and len(piece.start) == 2
+        and piece.start[1] == piece.box.start[1] == 0
+        and piece.steps[1] == 1
+        and piece.box.shape[1] == view.shape[1]
+    )

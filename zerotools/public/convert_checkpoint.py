@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Required, TypedDict, Unpack
 
 from zerotools.core.errors import BadRequest
-from zerotools.formats.dcp.writing.naming_styles import STYLES
+from zerotools.formats.dcp.naming_styles import STYLES
 from zerotools.io.stores.addresses import output_of, path_of
 from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting

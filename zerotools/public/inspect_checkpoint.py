@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Unpack
 
 from zerotools import formats
+from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Chunk, Problem
 from zerotools.core.dtypes import DType
-from zerotools.core.patterns.adapter_names import adapter_names
-from zerotools.formats.run_survey import RunSurvey, survey_around
+from zerotools.formats.list_run_checkpoints import RunSurvey, survey_around
 from zerotools.io.files.sources import recording
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json

@@ -25,9 +25,9 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.new_file import new_text_file
 from zerotools.io.files.regular import read_regular
 from zerotools.runs.file_names import DCP
+from zerotools.runs.job_record import RECORD, RNG_PER_RANK, JobRecord, read_record, write_record
 from zerotools.runs.manifest import unchanged, verify_manifest
-from zerotools.runs.record import RECORD, RNG_PER_RANK, JobRecord, read_record, write_record
-from zerotools.runs.thinned import is_thinned
+from zerotools.runs.thinning_record import is_thinned
 
 LATEST = "latest"
 BEST = "best"

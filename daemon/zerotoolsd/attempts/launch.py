@@ -21,7 +21,7 @@ from zerotools.jobs.tables.script import MODEL
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.tables.stall import limits_of
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.uploads import FETCHED
+from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.attempts import user_run_dirs
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits

@@ -100,7 +100,7 @@ def _mirror(settings: dict[str, Any]) -> Any:
     from zerotools.io.stores.addresses import path_of
     from zerotools.io.stores.store_path import StorePath
     from zerotools.ops.mirroring.mirror import Mirror
-    from zerotools.runs.keep_rule import KeepRule
+    from zerotools.runs.retention import KeepRule
 
     place = path_of(settings["upload_to"])
     assert isinstance(place, StorePath)

@@ -68,7 +68,7 @@ def older(output_dir: Path, keep: int) -> Iterator[Path]:
     """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.runs import checkpoint_dirs
-    from zerotools.runs.thinned import is_thinned
+    from zerotools.runs.thinning_record import is_thinned
 
     whole = 0
     for path in checkpoint_dirs.listing(output_dir):

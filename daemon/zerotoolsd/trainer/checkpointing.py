@@ -11,7 +11,7 @@ import torch
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.record import JobRecord
+from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.checkpoints.finalize import Committer
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
 from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics

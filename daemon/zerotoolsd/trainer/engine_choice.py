@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 from zerotools.jobs.preflight.resumable import not_resumable
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint

@@ -12,7 +12,7 @@ from functools import partial
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.base_record import BaseRecord, record_base
+from zerotools.runs.base_model_record import BaseRecord, record_base
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.model.lora import BASE, base_name
 from zerotoolsd.trainer.model.meta_model import MetaModel

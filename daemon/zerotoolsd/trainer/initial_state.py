@@ -12,8 +12,8 @@ from zerotools.core.hub_layout import HubLayout
 from zerotools.jobs.tables.data import kind_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.base_record import BaseRecord
-from zerotools.runs.record import (
+from zerotools.runs.base_model_record import BaseRecord
+from zerotools.runs.job_record import (
     RNG_PER_RANK,
     JobRecord,
     LoraRecord,

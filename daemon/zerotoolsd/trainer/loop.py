@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.record import JobRecord
+from zerotools.runs.job_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.rank_phases import END
 from zerotoolsd.trainer.checkpointing import Checkpointing
 from zerotoolsd.trainer.data.batches import Batches

@@ -13,7 +13,7 @@ from zerotools import formats
 from zerotools.cli.commands.convert import command as convert
 from zerotools.cli.commands.thin import command
 from zerotools.ops.thinning.thin_report import SCHEMA
-from zerotools.runs.thinned import THINNED, workspace_of
+from zerotools.runs.thinning_record import THINNED, workspace_of
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from harness.stores.gcs import GcsServer
 from tests.io.stores.far import served
 from tests.ops.mirroring.made import place, same, save
 from zerotools.core.errors import HostUnreachable
-from zerotools.runs.uploads import FETCHED
+from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.children import mirror
 
 

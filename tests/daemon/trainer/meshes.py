@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.trainer.several import Runs
-from zerotools.core.memory_layout import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
+from zerotools.core.training_memory import DEVICE, GRADIENTS, MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.elastic import at_size

@@ -33,7 +33,7 @@ from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.conversions.to_job import prepare_job
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.foreign.run import read_run
-from zerotools.runs.record import read_record
+from zerotools.runs.job_record import read_record
 
 pytestmark = [
     pytest.mark.torch,

@@ -29,7 +29,7 @@ from tests.daemon.waiting import wait_for
 from zerotools.cli.commands.show import page
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.thinned import is_thinned, is_workspace
+from zerotools.runs.thinning_record import is_thinned, is_workspace
 
 STEPS, EVERY, WHOLE, PINNED = 64, 4, 2, 8
 KILLS = ("thinning", "supervisor", "daemon", "rank")

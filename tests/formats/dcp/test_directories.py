@@ -13,8 +13,8 @@ from tests.golden_files import TORCH
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
-from zerotools.formats.dcp.reading.read import read as read_dcp
-from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.output.marker import MARKER
 from zerotools.ops.inspection.inspect import inspect
 

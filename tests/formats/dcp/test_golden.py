@@ -11,8 +11,8 @@ import pytest
 
 from tests.formats.copying import tensor_bytes, write
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.formats.dcp.reading.read import read as read_dcp
-from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -15,8 +15,8 @@ from harness import forked
 from tests.formats.copying import write
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
-from zerotools.formats.dcp.reading.read import read as read_dcp
-from zerotools.formats.dcp.writing.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
+from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.numeric.numpy_dtypes import numpy_dtype
 

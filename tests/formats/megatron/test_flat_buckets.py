@@ -9,10 +9,10 @@ import pytest
 
 from tests.formats.megatron.golden import read_case, run_of
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.training import Scalar
+from zerotools.core.training_state import Scalar
 from zerotools.formats import training_of
 from zerotools.formats.megatron.flat_buckets import proved_state
-from zerotools.formats.megatron.native import native_of
+from zerotools.formats.megatron.training_metadata import native_of
 from zerotools.io.distcp.data_files import data_files
 from zerotools.io.distcp.directory import load_metadata, tensor_of
 from zerotools.io.distcp.items import Items

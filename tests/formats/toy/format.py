@@ -8,7 +8,7 @@ from typing import ClassVar
 from tests.formats.toy.file_names import METADATA
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.target import Target
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 

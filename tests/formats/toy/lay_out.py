@@ -15,7 +15,7 @@ from tests.formats.toy.training_state import state_of
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.target import FilePlan, Target
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.io.output.plain_files import literal, sidecar_files
 
 

@@ -19,7 +19,7 @@ from zerotools.core.boxes import prove_cover
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Opaque, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.target import Target
-from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.formats import table_of
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.conversion import Conversion, perform

@@ -16,7 +16,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Key
 from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsError
-from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
 from zerotools.ops.execution.workers import MemoryBudget

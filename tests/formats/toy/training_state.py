@@ -11,7 +11,7 @@ from tests.formats.toy.plain_values import NotPlain, decode, encode
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import Unsupported
 from zerotools.core.target import Dropped
-from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
 
 _T = TypeVar("_T")
 

@@ -16,9 +16,8 @@ from tests.formats.copying import write
 from tests.golden_files import DEEPSPEED, digests
 from zerotools import __version__
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.universal.contents import MOMENTS, contents_of
-from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
-from zerotools.formats.deepspeed.universal.notes import max_ranks
+from zerotools.formats.deepspeed.universal.file_contents import MOMENTS, contents_of
+from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal, max_ranks
 
 from .launch import launch
 
@@ -26,7 +25,7 @@ from .launch import launch
 OTHER_ENGINES = (
     "pipeline", "tensor-parallel", "experts", "autoep", "z0-", "hf-trainer", "accelerate",
 )  # fmt: skip
-# DeepSpeed 0.19.8 does not load Muon's state from universal checkpoints: `universal/notes.py`.
+# DeepSpeed 0.19.8 does not load Muon's state from universal checkpoints: `universal/lay_out.py`.
 NOT_LOADED = "muon"
 LAUNCHED_TOGETHER = 20
 

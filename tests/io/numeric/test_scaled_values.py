@@ -11,12 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.core.scaling.scaled_casts import boxes_in, drawn_casts
+from tests.core.scaled_casts import boxes_in, drawn_casts
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.errors import BadFile
-from zerotools.core.scaling.scaled_cast import ScaledCast
-from zerotools.core.scaling.schemes import (
+from zerotools.core.quantisation_schemes import (
     CODE,
     GLOBAL_SCALE,
     PAYLOAD,
@@ -26,6 +25,7 @@ from zerotools.core.scaling.schemes import (
     BlockScaled,
     CodedFours,
     PackedFours,
+    ScaledCast,
 )
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.io.numeric.scaled_values import values_of

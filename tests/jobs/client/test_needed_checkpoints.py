@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.golden_files import JOB
 from zerotools.jobs.client.needed_checkpoints import UNFINISHED, Need, needs, needs_of
+from zerotools.runs.job_record import read_record, write_record
 from zerotools.runs.manifest import write_manifest
-from zerotools.runs.record import read_record, write_record
 
 
 def saved(output_dir: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 from zerotools.jobs.estimating.estimating import Estimate, estimate_job, estimate_model, offload_of
 from zerotools.jobs.estimating.job_workload import with_ranks, workload_of
 from zerotools.jobs.estimating.whole_job import whole_job

@@ -10,8 +10,8 @@ from tests.jobs.jobfile.test_parse import parsed
 from tests.jobs.tables.test_deepspeed_config import job
 from tests.runs.records import a_record
 from zerotools.jobs.preflight.resumable import not_resumable
-from zerotools.runs.base_record import BaseFile, BaseRecord
-from zerotools.runs.record import LoraRecord, OptimizerRecord
+from zerotools.runs.base_model_record import BaseFile, BaseRecord
+from zerotools.runs.job_record import LoraRecord, OptimizerRecord
 
 PATH = Path("/runs/a b/step-00000002")
 RECORD = a_record(stage=2, engine="deepspeed")

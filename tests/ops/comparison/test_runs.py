@@ -13,7 +13,7 @@ import pytest
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Origin
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
 from zerotools.ops.comparison.pairing import Side
 from zerotools.ops.comparison.result import RunComparison, RunDifference
 from zerotools.ops.comparison.runs import compare_runs

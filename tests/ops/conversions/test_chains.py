@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.matrices import examples
 from tests.ops.chains import Held, Hop, compare, convert, dropped_by, expected, is_float
-from zerotools.formats.dcp.writing.naming_styles import STYLES
+from zerotools.formats.dcp.naming_styles import STYLES
 from zerotools.ops.conversions.convert import written_formats
 
 CASES = (

@@ -16,7 +16,7 @@ from tests.ops.exports import model, noise, weights_of
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, check_space, perform
 from zerotools.ops.conversions.convert import prepare
 from zerotools.ops.conversions.optimizer_options import RequestedHyperparameters, completed

@@ -16,7 +16,7 @@ from tests.ops.conversions.test_megatron_mapped import DENSE, EXPERTS, config_di
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training import Scalar
+from zerotools.core.training_state import Scalar
 from zerotools.io.distcp.metadata import read_metadata
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate, convert, reshard

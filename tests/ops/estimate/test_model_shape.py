@@ -15,7 +15,7 @@ from tests.ops.estimate.tiny_configs import config
 from tests.ops.weights.test_base_weights import saved
 from zerotools import formats
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.memory_layout import DEVICE, MOMENTS, MemoryLayout
+from zerotools.core.training_memory import DEVICE, MOMENTS, MemoryLayout
 from zerotools.ops.estimate import model_shape
 from zerotools.ops.estimate.model_shape import of_config, read_shape
 from zerotools.ops.estimate.state import Parameter, state_of

@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.offload_table import (

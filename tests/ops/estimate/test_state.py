@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.memory_layout import (
+from zerotools.core.training_memory import (
     DEVICE,
     DISK,
     GRADIENTS,

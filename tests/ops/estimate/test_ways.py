@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.matrices import examples
 from tests.ops.estimate.tiny_configs import config
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
 from zerotools.ops.estimate.architecture import FAMILIES

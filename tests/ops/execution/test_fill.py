@@ -10,7 +10,7 @@ import pytest
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import Range
+from zerotools.core.flat_ranges import Range
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import CastLosses, numpy_dtype

@@ -15,7 +15,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Incomplete
-from zerotools.core.ranges import Range, Ranges
+from zerotools.core.flat_ranges import Range, Ranges
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan, prove_plan
 
 KEY = Key("layer.weight", "exp_avg")

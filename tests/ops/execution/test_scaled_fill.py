@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.core.scaling.scaled_casts import drawn_casts
+from tests.core.scaled_casts import drawn_casts
 from tests.io.numeric.test_scaled_values import numbers
 from tests.layouts import layouts, load, store, target
 from tests.matrices import examples
@@ -19,7 +19,7 @@ from tests.ops.quantised.models import FP8, fp8, plain, scales, write
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile
-from zerotools.core.scaling.scaled_cast import ScaledCast
+from zerotools.core.quantisation_schemes import ScaledCast
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.io.numeric.scaled_values import values_of
 from zerotools.ops.conversions.consolidate import Options, prepare

@@ -6,7 +6,7 @@ import pytest
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import FLOAT32
-from zerotools.core.ranges import Range
+from zerotools.core.flat_ranges import Range
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.plan import RangeCopy
 from zerotools.ops.execution.tiles import Tile

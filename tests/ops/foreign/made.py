@@ -9,7 +9,7 @@ from typing import Any
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.ops.foreign.names import WantedModel
 from zerotools.ops.foreign.run import ForeignRun
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.ops.foreign.made import ADAM, OPTIONS, SHAPES, WANTED, made
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import ParamGroup
+from zerotools.core.training_state import ParamGroup
 from zerotools.ops.foreign.check import (
     check_for_deepspeed,
     check_state,

@@ -10,7 +10,7 @@ import pytest
 from tests.ops.foreign.made import ADAM, SHAPES, made, tensor
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import ParamGroup
+from zerotools.core.training_state import ParamGroup
 from zerotools.ops.foreign.names import WantedModel, with_job_names
 from zerotools.ops.foreign.run import ForeignRun
 

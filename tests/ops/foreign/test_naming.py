@@ -24,7 +24,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.to_job import prepare_job
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.foreign.naming import AskedOrder, with_names
-from zerotools.runs.named_order import read_named_order
+from zerotools.runs.optimizer_names import read_named_order
 
 pytestmark = pytest.mark.torch
 

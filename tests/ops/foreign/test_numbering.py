@@ -8,7 +8,7 @@ import pytest
 
 from tests.ops.foreign.made import SHAPES
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import ParamGroup
+from zerotools.core.training_state import ParamGroup
 from zerotools.formats.torch_optimizers import Shape
 from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers
 

@@ -12,9 +12,9 @@ from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.mirroring.mirror import Mirror
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.keep_rule import KeepRule
+from zerotools.runs.job_record import read_record, write_record
 from zerotools.runs.manifest import write_manifest
-from zerotools.runs.record import read_record, write_record
+from zerotools.runs.retention import KeepRule
 
 BUDGET = MemoryBudget(128 * 2**20, 2)
 

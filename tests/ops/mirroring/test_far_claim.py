@@ -23,7 +23,7 @@ from zerotools.ops.mirroring.far_claim import (
     read_claim,
     refuse_lost,
 )
-from zerotools.runs.uploads import known_run
+from zerotools.runs.upload_records import known_run
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from tests.io.stores.far import served
 from tests.ops.mirroring.made import BUDGET, place, save
 from zerotools.ops.mirroring.far_copies import is_copy, newest_copy, point_at, remove_old
 from zerotools.ops.mirroring.send_copy import send_copy
-from zerotools.runs.keep_rule import KeepRule
+from zerotools.runs.retention import KeepRule
 
 
 @pytest.fixture

@@ -18,8 +18,8 @@ from zerotools.ops.mirroring.mirror import fetch_start, start_of
 from zerotools.ops.mirroring.send_copy import send_copy
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
-from zerotools.runs.thinned import THINNED, is_thinned
-from zerotools.runs.uploads import FETCHED, being_sent
+from zerotools.runs.thinning_record import THINNED, is_thinned
+from zerotools.runs.upload_records import FETCHED, being_sent
 
 
 @pytest.fixture

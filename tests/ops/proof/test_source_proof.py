@@ -17,7 +17,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import chunk_locations
+from zerotools.core.flat_ranges import chunk_locations
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.conversion import perform

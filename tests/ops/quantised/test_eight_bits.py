@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import product
 
-from zerotools.core.scaling.schemes import BlockScaled, scale_shape
+from zerotools.core.quantisation_schemes import BlockScaled, scale_shape
 from zerotools.ops.quantised.eight_bits import block_scheme
 
 SIZES = (1, 2, 3, 5, 7, 16, 33, 100, 130)

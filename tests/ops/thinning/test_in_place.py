@@ -26,7 +26,7 @@ from zerotools.ops.verification import verify as verification
 from zerotools.ops.verification.findings import Soundness
 from zerotools.ops.verification.manifests.digest_manifest import sidecar_of, write_digest_manifest
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.thinned import read_thinned, workspace_of
+from zerotools.runs.thinning_record import read_thinned, workspace_of
 
 W, M = Keep.WEIGHTS, Keep.MASTERS
 KINDS = {

@@ -21,7 +21,7 @@ from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.thinning.in_place import thin
 from zerotools.ops.thinning.thin_plan import prepare
 from zerotools.ops.thinning.workspace import Workspace, clear_left
-from zerotools.runs.thinned import workspace_of
+from zerotools.runs.thinning_record import workspace_of
 
 CASES = {
     "deepspeed-0.19.8/z2-bf16-w2": ("global_step2", Keep.WEIGHTS),

@@ -8,8 +8,8 @@ import pytest
 
 from tests.ops.exports import model, noise
 from zerotools import formats
+from zerotools.core.adapter_names import adapter_tensors
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.patterns.adapter_names import adapter_tensors
 from zerotools.ops.weights.adapter_config import choose_config, scale_of
 
 HALVES = {"q.lora_A.default.weight": noise(2, 6), "q.lora_B.default.weight": noise(4, 2)}

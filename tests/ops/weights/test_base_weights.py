@@ -23,8 +23,8 @@ from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.base_weights import with_base
 from zerotools.ops.weights.hub_names import hub_layout_of, restored
 from zerotools.ops.weights.lora_merge import AdapterRequest, merge_adapters
-from zerotools.runs.base_record import record_base
-from zerotools.runs.record import JobRecord, LoraRecord
+from zerotools.runs.base_model_record import record_base
+from zerotools.runs.job_record import JobRecord, LoraRecord
 
 PLAIN = Key("layer.q.weight", "param")
 ON_HUB = "transformer.layer.q.weight"

@@ -20,8 +20,8 @@ from zerotools.formats.dcp.native import DcpNative
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.hub_names import hub_layout_of, keys_on_hub, restored
+from zerotools.runs.job_record import write_record
 from zerotools.runs.manifest import write_manifest
-from zerotools.runs.record import write_record
 
 
 def written(root: Path, arrays: dict[str, np.ndarray], cut: int = 1, dim: int = 0) -> Checkpoint:

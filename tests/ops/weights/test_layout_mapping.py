@@ -15,7 +15,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.training import ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.layout_mapping import (
     MapRequest,

@@ -11,7 +11,7 @@ from tests.maps.hub_models import written
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
 from zerotools.ops.weights.rewrite import rename, select
 

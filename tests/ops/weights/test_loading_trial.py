@@ -8,7 +8,7 @@ import pytest
 
 from tests.maps.models import built_without_values
 from zerotools.core.errors import Unsupported
-from zerotools.maps.model_names import NameFaults
+from zerotools.maps.hub_tensor_names import NameFaults
 from zerotools.ops.weights import loading_trial
 from zerotools.ops.weights.loading_trial import Unbuildable, trials
 

@@ -10,7 +10,7 @@ from tests.maps.hub_models import LLAMA, written
 from zerotools import formats
 from zerotools.core.errors import BadRequest
 from zerotools.maps.model_layout import layout_of_model
-from zerotools.maps.shipped import shipped_map
+from zerotools.maps.shipped_maps import shipped_map
 from zerotools.ops.weights.map_checks import (
     check_layouts,
     made_tensors,

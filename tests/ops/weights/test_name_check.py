@@ -13,7 +13,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import zerotools
-from tests.maps.test_model_names import BODY, HEAD, LLAMA
+from tests.maps.test_hub_tensor_names import BODY, HEAD, LLAMA
 from zerotools.core.errors import BadRequest
 from zerotools.ops.weights import loading_trial
 from zerotools.ops.weights.name_check import Fits, Misses, NotChecked, fit

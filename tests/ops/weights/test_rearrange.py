@@ -18,8 +18,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest, Incomplete, Unsupported
-from zerotools.core.scaling.scaled_cast import ScaledCast
-from zerotools.core.scaling.schemes import BlockScaled
+from zerotools.core.quantisation_schemes import BlockScaled, ScaledCast
 from zerotools.maps.views import TensorView, View, inverses, joined, padded, whole
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.execution.plan import prove_source

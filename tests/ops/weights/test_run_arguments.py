@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.ops.weights.run_arguments import padding_of, refuse_another, run_arguments
 
 

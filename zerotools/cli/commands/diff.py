@@ -17,8 +17,8 @@ from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.cli.output.style import paint
 from zerotools.core.checkpoint import Origin
+from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.counts import counted
-from zerotools.core.dropping import LOOSE, WEIGHTS
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.ops.comparison import result

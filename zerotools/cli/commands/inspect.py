@@ -16,7 +16,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
-from zerotools.formats.run_survey import RunSurvey, SurveyedCheckpoint
+from zerotools.formats.list_run_checkpoints import RunSurvey, SurveyedCheckpoint
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
 from zerotools.ops.inspection.run_summary import RunSummary, plain

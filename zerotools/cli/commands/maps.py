@@ -15,14 +15,14 @@ from zerotools.cli.output import render
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.io.files.sources import recording
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.stores.addresses import path_of
 from zerotools.maps.map_file import HUB, FamilyMap
-from zerotools.maps.memory_names import ABOUT, MEMORY, PREFIX_MAPS, PrefixMap
 from zerotools.maps.model_layout import layout_of_model
-from zerotools.maps.shipped import check_layout, shipped_maps, source_of
+from zerotools.maps.shipped_maps import check_layout, shipped_maps, source_of
+from zerotools.maps.transformers_names import ABOUT, MEMORY, PREFIX_MAPS, PrefixMap
 from zerotools.ops.weights.layout_mapping import config_of
 from zerotools.ops.weights.map_checks import (
     LayoutCheck,

@@ -1,13 +1,21 @@
 """torch.distributed.checkpoint (DCP), as FSDP and `torch.distributed.checkpoint.save` write it.
 
-directory_names  the names that identify a directory
-native           the values of a checkpoint that only its own writer needs
-directories      which DCP directories are one checkpoint
-keys             the meaning of DCP's flat keys: models, optimizers, roles
-reading          directory -> Checkpoint, and the TrainingState of its run
-writing          Checkpoint of any format -> Target, one file per rank as torch would save it
-format           DCP as a line of the table of formats
+file_names            directory and file names that identify a DCP
+native                what reading stores for the DCP writer: `DcpNative`
+directories           the DCP directories that form one checkpoint
+key_paths             the path of each value in the saved state dict
+flat_keys             the tensor name and role of each flat key
+model_sections        the models in a DCP, and the choice of one
+optimizer_sections    the optimizers in a DCP
+read                  DCP directory -> Checkpoint
+training_state        DCP directory -> TrainingState
+rank_files            the `.distcp` file of each rank, with the chunks that torch would save there
+lay_out               a DCP for another world size, or for a zerotools job -> Target
+lay_out_other_format  a DCP from a checkpoint of another format -> Target
+naming_styles         how torch, accelerate and torchtitan name the model and optimizer
+thin                  a DCP without its optimizer state
+format                the `Format` of DCP
 
-`.metadata` and the items of `.distcp` files are read and written by `zerotools.io.distcp`, and the
-record of a zerotools job by `zerotools.runs`.
+`zerotools.io.distcp` reads and writes `.metadata` and the items of `.distcp` files.
+`zerotools.runs` reads and writes the record of a zerotools job.
 """

@@ -1,6 +1,6 @@
 """The positions of the DCP directories of one checkpoint.
 
-`directory_names` has the names of each kind.
+`file_names` has the names of each kind.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.target import Dropped, FilePlan, Target
-from zerotools.formats.dcp.directory_names import fsdp_models
+from zerotools.formats.dcp.file_names import fsdp_models
 from zerotools.formats.dcp.native import native_of
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.listing import names_in

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.thinning import Keep, Thinning
-from zerotools.core.training import TrainingState
-from zerotools.formats.dcp.directory_names import fsdp_models
+from zerotools.core.training_state import TrainingState
+from zerotools.formats.dcp.file_names import fsdp_models
 from zerotools.formats.format import (
     Format,
     Found,
@@ -23,7 +23,7 @@ from zerotools.runs.file_names import DCP, RECORD
 
 if TYPE_CHECKING:
     from zerotools.core.target import Dropped, Target
-    from zerotools.runs.record import JobRecord
+    from zerotools.runs.job_record import JobRecord
 
 
 class DcpFormat(Format):
@@ -64,12 +64,12 @@ class DcpFormat(Format):
             )
 
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
-        from zerotools.formats.dcp.reading.read import read
+        from zerotools.formats.dcp.read import read
 
         return read(path, section=options.section)
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
-        from zerotools.formats.dcp.reading.training_state import training_of
+        from zerotools.formats.dcp.training_state import training_of
 
         return training_of(checkpoint)
 
@@ -80,7 +80,7 @@ class DcpFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
+        from zerotools.formats.dcp.lay_out_other_format import lay_out_training
 
         return lay_out_training(
             source,
@@ -91,12 +91,12 @@ class DcpFormat(Format):
         )
 
     def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        from zerotools.formats.dcp.writing.lay_out import lay_out
+        from zerotools.formats.dcp.lay_out import lay_out
 
         return lay_out(source, destination, world_size=options.ranks(source))
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        from zerotools.formats.dcp.writing.thin import thin
+        from zerotools.formats.dcp.thin import thin
 
         return thin(source, section=options.section)
 

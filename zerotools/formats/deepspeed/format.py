@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadRequest
 from zerotools.core.thinning import Keep, Thinning
-from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.schema.signs import (
+from zerotools.core.training_state import TrainingState
+from zerotools.formats.deepspeed.schema.file_names import (
     SIDECAR_NAMES,
     is_deepspeed,
     is_one_file,
@@ -21,7 +21,7 @@ from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 if TYPE_CHECKING:
     from zerotools.core.target import Target
     from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
-    from zerotools.runs.record import JobRecord
+    from zerotools.runs.job_record import JobRecord
 
 _ZERO_OPTIONS = frozenset({"stage", "sub_group_size", "round_robin", "ds_config"})
 
@@ -82,8 +82,7 @@ class DeepSpeedFormat(Format):
         )
 
     def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        from zerotools.formats.deepspeed.writing.job_files import as_job
-        from zerotools.formats.deepspeed.writing.lay_out import lay_out
+        from zerotools.formats.deepspeed.writing.lay_out import as_job, lay_out
 
         ranks = options.ranks(source)
         target = lay_out(source, destination, world_size=ranks, settings=_settings(options))
@@ -113,17 +112,17 @@ class DeepSpeedFormat(Format):
         return is_already_laid_out(source, options.ranks(source), _settings(options))
 
     def check_weights(self, source: Checkpoint) -> None:
-        from zerotools.formats.deepspeed.writing.checks import check_weights
+        from zerotools.formats.deepspeed.writing.source_checks import check_weights
 
         check_weights(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        from zerotools.formats.deepspeed.partitioning.weight_pairs import weight_pairs
+        from zerotools.formats.deepspeed.partitioning.native import weight_pairs
 
         return weight_pairs(source)
 
     def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
-        from zerotools.formats.deepspeed.reading.one_save import files_of_one_save
+        from zerotools.formats.deepspeed.reading.consistency import files_of_one_save
 
         return files_of_one_save(source)
 
@@ -135,7 +134,7 @@ class DeepSpeedFormat(Format):
         return dict(doubtful_layers(source.root, native.mp_shards, native.tensor_ranks))
 
     def compare_copies(self, source: Checkpoint) -> None:
-        from zerotools.formats.deepspeed.reading.repeated_tensors import compare_copies
+        from zerotools.formats.deepspeed.reading.compare_copies import compare_copies
 
         compare_copies(source)
 

@@ -13,20 +13,18 @@ Tensors have the names that Megatron-Core has for them in a model on one rank, o
 and each expert: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. Norms have
 different names in the model's layers and in Transformer Engine's; the files' names are kept.
 
-file_names      the names that identify a directory
-origin          iteration, parallel sizes and arguments, from common.pt and similar files
-bridge_config   the same from Megatron-Bridge's files
-native          the values that `training_of` needs
-tensor_names    the names in the model for the keys of torch_dist
-stacked         one layer or one expert out of tensors that are stored together
-torch_dist      the tensors below one `.metadata`
-flat_buckets    masters and moments out of the distributed optimizer's buffers
-fsdp_dtensor    the format of Megatron-FSDP
-lost_names      layers and experts that ranks saved under one name
-groups          param groups, and the parameters of each
-ranks           legacy files of ranks as one Checkpoint
-writing         torch_dist out of a checkpoint of any format
-training_state  the state of the run besides its tensors
-read            any of these -> Checkpoint
-format          these as a line of the table of formats
+file_names            file and directory names that identify a Megatron checkpoint
+training_metadata     iteration, parallel sizes, arguments and param groups, from common.pt
+bridge_config         the same from Megatron-Bridge's files
+tensor_names          the model's tensor name for each torch_dist key
+stacked_tensors       tensors of one layer or expert, as parts of tensors that are stored together
+tensor_parallel_cuts  how tensor-parallel ranks share each weight
+torch_dist            the tensors below one `.metadata`
+flat_buckets          masters and moments from the flat buffers of the distributed optimizer
+fsdp_dtensor          the fsdp_dtensor format of Megatron-FSDP
+legacy_ranks          legacy rank files -> Checkpoint
+read                  any of these -> Checkpoint
+training_state        any of these -> TrainingState
+writing               a checkpoint of any format -> torch_dist
+format                the `Format` of Megatron checkpoints
 """

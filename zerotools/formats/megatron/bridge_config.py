@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.formats.megatron.origin import MegatronFacts
+from zerotools.formats.megatron.training_metadata import MegatronFacts
 from zerotools.io.files.regular import read_regular
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor

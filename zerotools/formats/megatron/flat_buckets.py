@@ -29,8 +29,8 @@ from typing import NamedTuple, cast
 from zerotools.core.boxes import Box, boxes_of_range, row_major_strides
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.errors import Unsupported
-from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT, MegatronFacts
-from zerotools.formats.megatron.ranks.rank_cuts import Cut, cut_of
+from zerotools.formats.megatron.tensor_parallel_cuts import Cut, cut_of
+from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT, MegatronFacts
 from zerotools.io.distcp.derived_chunks import DerivedChunks, StoredPiece
 from zerotools.io.distcp.items import ItemChunks
 

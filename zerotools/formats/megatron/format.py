@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.formats.megatron.file_names import (
     BRIDGE_TRACKER,
@@ -115,7 +115,7 @@ class MegatronFormat(Format):
 
     def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:
         from zerotools.core.target import Dropped
-        from zerotools.formats.megatron.native import native_of
+        from zerotools.formats.megatron.training_metadata import native_of
 
         unread = native_of(source).unread
         return (Dropped("optimizer state", unread),) if unread else ()

@@ -26,14 +26,19 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.training import ParamGroup
-from zerotools.formats.megatron.lost_names import lost_experts, lost_layers
-from zerotools.formats.megatron.native import MegatronNative
-from zerotools.formats.megatron.origin import aliases_of, facts_of, origin_of
-from zerotools.formats.megatron.stacked import joined
+from zerotools.core.training_state import ParamGroup
+from zerotools.formats.megatron.stacked_tensors import joined
 from zerotools.formats.megatron.tensor_names import HALVES, is_buffer, of_one_expert
+from zerotools.formats.megatron.training_metadata import (
+    MegatronFacts,
+    MegatronNative,
+    aliases_of,
+    facts_of,
+    origin_of,
+)
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import metadata_names, saving_ranks, tensor_of
+from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.damage import lose_part, lose_unnamed, tolerate
@@ -177,3 +182,38 @@ def _is_plain(value: Any) -> bool:
     """Return whether a value is plain: a number, a string, or a few of them, which compare fast."""
     parts = value if isinstance(value, list | tuple) and len(value) < _LONGEST else (value,)
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
+
+
+_LAYER = re.compile(r"decoder\.layers\.(\d{1,6})\.", re.S)
+_EXPERT = re.compile(r"(.*\.experts\.local_experts\.)(\d{1,6})(\..+)", re.S)
+_ADVICE = (
+    "The others are lost, because ranks saved them under the same names: take a checkpoint of a "
+    "run {}"
+)
+
+
+def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
+    """Yield a problem if there are fewer layers than the arguments say."""
+    wanted = facts.count("decoder_num_layers") or facts.count("num_layers")
+    found = {int(match[1]) for key in keys if (match := _LAYER.match(key.name))}
+    if wanted is None or not found or len(found) >= wanted:
+        return
+    advice = _ADVICE.format("without pipeline parallelism, or export the model on its cluster")
+    said = f"{path} has {len(found)} of {wanted} layers (num_layers). {advice}"
+    yield Problem(said, METADATA, blocks=True)
+
+
+def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
+    """Yield a problem if a layer has a tensor of fewer experts than the arguments say."""
+    wanted = facts.count("num_experts")
+    found: dict[tuple[str, str, str], set[int]] = {}
+    for key in keys:
+        if match := _EXPERT.fullmatch(key.name):
+            found.setdefault((match[1], match[3], key.role), set()).add(int(match[2]))
+    for (before, after, role), numbers in found.items():
+        if wanted is not None and len(numbers) < wanted:
+            key = Key(f"{before}{{{min(numbers)}..{max(numbers)}}}{after}", role)
+            advice = _ADVICE.format("with one expert-parallel rank, or export it on its cluster")
+            said = f"{path} has {key} of {len(numbers)} of {wanted} experts (num_experts). {advice}"
+            yield Problem(said, METADATA, blocks=True)
+            return

@@ -15,17 +15,17 @@ from zerotools.formats.megatron.bridge_config import bridge_facts
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
 from zerotools.formats.megatron.flat_buckets import proved_state, with_state
 from zerotools.formats.megatron.fsdp_dtensor import is_fsdp_dtensor, read_fsdp_dtensor
-from zerotools.formats.megatron.groups import optimizers_in
-from zerotools.formats.megatron.native import MegatronNative
-from zerotools.formats.megatron.origin import (
+from zerotools.formats.megatron.stacked_tensors import joined, unstacked, with_whole_halves
+from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
+from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
+    MegatronNative,
     aliases_of,
     disagreement,
     facts_of,
+    optimizers_in,
     origin_of,
 )
-from zerotools.formats.megatron.stacked import joined, unstacked, with_whole_halves
-from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
 from zerotools.io.distcp.directory import (
     load_metadata,

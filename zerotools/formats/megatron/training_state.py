@@ -6,9 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.training import LossScale, ParamGroup, Scalar, TrainingState
-from zerotools.formats.megatron.groups import Group, fitting, groups_in
-from zerotools.formats.megatron.native import MegatronNative, native_of
+from zerotools.core.training_state import LossScale, ParamGroup, Scalar, TrainingState
+from zerotools.formats.megatron.training_metadata import (
+    Group,
+    MegatronNative,
+    fitting,
+    groups_in,
+    native_of,
+)
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, optimizer_of, scalars_of
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pickle_values import StoredTensor

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.thinning import Keep, Thinning
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
     from zerotools.core.target import Target
-    from zerotools.runs.record import JobRecord
+    from zerotools.runs.job_record import JobRecord
 
 _SUFFIX = ".safetensors"
 _INDEX = f"{_SUFFIX}.index.json"
@@ -47,7 +47,7 @@ class SafetensorsFormat(Format):
         return read(path)
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
-        from zerotools.formats.safetensors.lost_shards import lost_shards
+        from zerotools.formats.safetensors.rank_files import lost_shards
 
         if any(problem.blocks for problem in source.problems):  # and some tensors are left out
             return {}
@@ -64,7 +64,7 @@ class SafetensorsFormat(Format):
         return record if record.weights_only else None
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
-        from zerotools.formats.safetensors.training_state import training_of
+        from zerotools.formats.safetensors.read import training_of
 
         return training_of(checkpoint)
 

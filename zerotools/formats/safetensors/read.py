@@ -9,20 +9,22 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.formats.safetensors.choose import choose_files
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.safetensors.header import REMARK, Header, read_header
-from zerotools.formats.safetensors.lost_shards import lost_shards
+from zerotools.formats.safetensors.model_files import choose_files
 from zerotools.formats.safetensors.rank_files import (
     HF_METADATA,
     NOTE,
     SHARD,
     is_end_known,
     known_better,
+    lost_shards,
     missing_shards,
     name_of_next,
     sharded_tensors,
     shards,
 )
+from zerotools.formats.torch_optimizers import weights_dtype
 from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
 from zerotools.io.huggingface.model_directory import unread_tensor
 from zerotools.io.huggingface.model_sidecars import model_sidecars
@@ -182,3 +184,8 @@ def _in_order(
         return tensors
     keys = (Key(name, "param") for name in weight_map)
     return {key: tensors[key] for key in keys if key in tensors}
+
+
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """Return the type that most of the weights are in."""
+    return TrainingState(precision=weights_dtype(checkpoint))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.thinning import Keep, Thinning
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 from zerotools.io.torchzip.file_names import SUFFIXES
 
@@ -42,7 +42,7 @@ class TorchFileFormat(Format):
         return Found(path) if any(map(_MODEL.fullmatch, names)) else None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
-        from zerotools.formats.torchfile.schema.file_names import numbered_groups
+        from zerotools.formats.torchfile.file_names import numbered_groups
 
         groups = numbered_groups(names)
         return Found(path) if any(len(group.files) > 1 for group in groups) else None
@@ -53,17 +53,17 @@ class TorchFileFormat(Format):
         return Found(path) if path.suffix in SUFFIXES else None
 
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
-        from zerotools.formats.torchfile.reading.read import read
+        from zerotools.formats.torchfile.read import read
 
         return read(path)
 
     def read_state(self, path: Path, weights: Mapping[str, tuple[int, ...]]) -> Checkpoint:
-        from zerotools.formats.torchfile.reading.read import read_state
+        from zerotools.formats.torchfile.read import read_state
 
         return read_state(path, weights)
 
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
-        from zerotools.formats.torchfile.reading.training_state import training_of
+        from zerotools.formats.torchfile.training_state import training_of
 
         return training_of(checkpoint)
 
@@ -74,16 +74,16 @@ class TorchFileFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.torchfile.writing.lay_out_other_format import lay_out_training
+        from zerotools.formats.torchfile.lay_out_other_format import lay_out_training
 
         return lay_out_training(source, training, destination)
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        from zerotools.formats.torchfile.writing.lay_out import lay_out
+        from zerotools.formats.torchfile.lay_out import lay_out
 
         return lay_out(weights, destination, max_shard_bytes=options.shard_bytes())
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        from zerotools.formats.torchfile.writing.thin import thin
+        from zerotools.formats.torchfile.thin import thin
 
         return thin(source)

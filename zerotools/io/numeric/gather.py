@@ -18,7 +18,7 @@ import numpy as np
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Chunk, ChunkBox
 from zerotools.core.dtypes import DType
-from zerotools.core.ranges import Range
+from zerotools.core.flat_ranges import Range
 from zerotools.io.files.open_files import HeldFiles, NeededRange
 from zerotools.io.numeric.cache_copy import cast_ordered
 from zerotools.io.numeric.lattices import lattices, near_pieces

@@ -14,7 +14,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.core.training import Scalar
+from zerotools.core.training_state import Scalar
 from zerotools.io.files.regular import source_file
 
 

@@ -17,11 +17,11 @@ from functools import cache
 
 import numpy as np
 
+from zerotools.core import quantisation_schemes
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
-from zerotools.core.scaling import schemes
-from zerotools.core.scaling.scaled_cast import Scheme
+from zerotools.core.quantisation_schemes import Scheme
 from zerotools.io.numeric.e4m3 import to_e4m3
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 
@@ -42,19 +42,19 @@ def values_of(scheme: Scheme, box: Box, inputs: Inputs, result: DType) -> Array:
         BadFile: a scale is not finite, or 0 although its elements are not; or a value to quantise
             is not finite. The tensor is not named.
     """
-    if isinstance(scheme, schemes.BlockScaled):
+    if isinstance(scheme, quantisation_schemes.BlockScaled):
         return _block_scaled(scheme, box, inputs)
-    if isinstance(scheme, schemes.PackedFours):
+    if isinstance(scheme, quantisation_schemes.PackedFours):
         return _packed_fours(scheme, box, inputs)
-    if isinstance(scheme, schemes.CodedFours):
+    if isinstance(scheme, quantisation_schemes.CodedFours):
         return _coded_fours(scheme, box, inputs)
-    assert isinstance(scheme, schemes.BlockQuantised), f"nothing computes {scheme}"
-    return _quantised(scheme, box, inputs[schemes.VALUES], result)
+    assert isinstance(scheme, quantisation_schemes.BlockQuantised), f"nothing computes {scheme}"
+    return _quantised(scheme, box, inputs[quantisation_schemes.VALUES], result)
 
 
-def _block_scaled(scheme: schemes.BlockScaled, box: Box, inputs: Inputs) -> Array:
-    payload = np.ascontiguousarray(inputs[schemes.PAYLOAD])
-    scales = _floats(inputs[schemes.SCALES], scheme.is_exponent)
+def _block_scaled(scheme: quantisation_schemes.BlockScaled, box: Box, inputs: Inputs) -> Array:
+    payload = np.ascontiguousarray(inputs[quantisation_schemes.PAYLOAD])
+    scales = _floats(inputs[quantisation_schemes.SCALES], scheme.is_exponent)
     axes = [axis for axis in scheme.axes if axis is not None]
     shape = [1] * len(box.shape)
     for axis in axes:
@@ -78,40 +78,40 @@ def _scale(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> 
         raise BadFile("has a scale of 0 for elements that are not 0")
 
 
-def _packed_fours(scheme: schemes.PackedFours, box: Box, inputs: Inputs) -> Array:
+def _packed_fours(scheme: quantisation_schemes.PackedFours, box: Box, inputs: Inputs) -> Array:
     rows = scheme.in_rows(box)
-    payload = inputs[schemes.PAYLOAD]
+    payload = inputs[quantisation_schemes.PAYLOAD]
     if scheme.blocks:
         payload = payload.reshape(*payload.shape[:-2], -1)
-    scales = _floats(inputs[schemes.SCALES], scheme.is_exponent)
+    scales = _floats(inputs[quantisation_schemes.SCALES], scheme.is_exponent)
     if not scheme.is_exponent:
-        whole = _floats(inputs[schemes.GLOBAL_SCALE], is_exponent=False)
+        whole = _floats(inputs[quantisation_schemes.GLOBAL_SCALE], is_exponent=False)
         if not whole.all():
             raise BadFile("has a global scale of 0")
         scales = scales / whole if scheme.is_divided else scales * whole
     values = _pairs(_e2m1(), np.ascontiguousarray(payload))
-    read = scheme.group if scheme.blocks else schemes.PER_BYTE
+    read = scheme.group if scheme.blocks else quantisation_schemes.PER_BYTE
     before = rows.start[-1] % read
     values = values[..., before : before + rows.shape[-1]]
     _scale(values, scales, rows.start[-1], (scheme.group,))
     return values.swapaxes(-1, -2) if scheme.transposed else values
 
 
-def _coded_fours(scheme: schemes.CodedFours, box: Box, inputs: Inputs) -> Array:
+def _coded_fours(scheme: quantisation_schemes.CodedFours, box: Box, inputs: Inputs) -> Array:
     begin, end = scheme.hull(box)
-    code = _floats(inputs[schemes.CODE], is_exponent=False)
+    code = _floats(inputs[quantisation_schemes.CODE], is_exponent=False)
     if scheme.is_signed and code[8] == 0:
         code = code.copy()
         code[8] = -0.0
-    scales = inputs[schemes.SCALES]
+    scales = inputs[quantisation_schemes.SCALES]
     first = begin // scheme.block
     if scheme.nested_block:
-        nested = _floats(inputs[schemes.NESTED_SCALES], is_exponent=False)
-        scales = _floats(inputs[schemes.NESTED_CODE], is_exponent=False)[scales]
+        nested = _floats(inputs[quantisation_schemes.NESTED_SCALES], is_exponent=False)
+        scales = _floats(inputs[quantisation_schemes.NESTED_CODE], is_exponent=False)[scales]
         _times(scales, nested, first, (scheme.nested_block,))
         scales = scales + np.float32(scheme.offset)
     table = np.stack([np.repeat(code, 16), np.tile(code, 16)], axis=-1)
-    values = _pairs(table, inputs[schemes.PAYLOAD].reshape(-1))
+    values = _pairs(table, inputs[quantisation_schemes.PAYLOAD].reshape(-1))
     _times(values, _floats(scales, is_exponent=False), begin, (scheme.block,))
     strides = row_major_strides(scheme.shape)
     start = sum(a * s for a, s in zip(box.start, strides, strict=True)) - begin
@@ -120,10 +120,12 @@ def _coded_fours(scheme: schemes.CodedFours, box: Box, inputs: Inputs) -> Array:
     return np.ndarray(box.shape, np.float32, values.data, 4 * start, steps)
 
 
-def _quantised(scheme: schemes.BlockQuantised, box: Box, given: Array, result: DType) -> Array:
+def _quantised(
+    scheme: quantisation_schemes.BlockQuantised, box: Box, given: Array, result: DType
+) -> Array:
     values = given.astype(np.float32)
-    read = scheme.needs(box)[schemes.VALUES]
-    met = schemes.blocks_of(read, scheme.block)
+    read = scheme.needs(box)[quantisation_schemes.VALUES]
+    met = quantisation_schemes.blocks_of(read, scheme.block)
     largest = _largest_of_blocks(values, scheme.block)
     if not np.isfinite(largest).all():
         raise BadFile(f"has values that are not finite, which {result} with scales cannot hold")

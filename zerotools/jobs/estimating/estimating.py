@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.core.memory_layout import SHARDED, MemoryLayout
+from zerotools.core.training_memory import SHARDED, MemoryLayout
 from zerotools.jobs.estimating import attention_kernels
 from zerotools.jobs.estimating.way_keys import way_keys, with_keys
 from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, job_tree

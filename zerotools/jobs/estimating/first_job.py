@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.memory_layout import NF4, MemoryLayout
+from zerotools.core.training_memory import NF4, MemoryLayout
 from zerotools.jobs.estimating.estimating import Estimate, assumed_length, estimate_work
 from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, TEXT, SeenData, has_weights
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 from zerotools.jobs.binding.bind import show
 from zerotools.ops.estimate.offload_table import Workload
 from zerotools.ops.estimate.ways import FitChange, Way

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
 from zerotools.ops.estimate.activations import MicroBatch
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerotools.core.memory_layout import LOCAL, SHARDED, MemoryLayout
+from zerotools.core.training_memory import LOCAL, SHARDED, MemoryLayout
 from zerotools.jobs.tables.deepspeed_config import offloaded_to
 from zerotools.jobs.tables.spec import JobSpec
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from zerotools.core.memory_layout import DEVICE, LOCAL, MemoryLayout
+from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.tables.deepspeed_config import offloaded_to
 from zerotools.jobs.tables.spec import JobSpec

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from zerotools.jobs.tables.deepspeed import on_nvme, optimizer_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.record import JobRecord
-from zerotools.runs.thinned import is_thinned
+from zerotools.runs.job_record import JobRecord
+from zerotools.runs.thinning_record import is_thinned
 
 
 def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from zerotools.core.memory_layout import NF4
+from zerotools.core.training_memory import NF4
 from zerotools.jobs.tables.spec import JobSpec
 
 

@@ -10,9 +10,9 @@ from threading import local
 
 import numpy as np
 
+from zerotools.core.adapter_names import DEFAULT, adapter_tensors
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32
-from zerotools.core.patterns.adapter_names import DEFAULT, adapter_tensors
 from zerotools.formats import FORMATS, FormatTable, read_any
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, ChunkBox, Key
 from zerotools.core.dtypes import DType
-from zerotools.core.ranges import Range, covering_ranges
+from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.io.files.open_files import ThreadFiles
 from zerotools.io.numeric.gather import Scratch, gather, gather_flat
 from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast

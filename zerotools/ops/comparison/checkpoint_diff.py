@@ -13,7 +13,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import flag
 from zerotools.ops.comparison.adapted import Adapted, tolerance_of_sums, with_adapter

@@ -8,10 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.dtypes import DType
-from zerotools.core.errors import BadRequest
-from zerotools.core.patterns.adapter_names import (
+from zerotools.core.adapter_names import (
     DEFAULT,
     PREFIX,
     AdapterTensor,
@@ -22,8 +19,11 @@ from zerotools.core.patterns.adapter_names import (
     is_adapter_alone,
     plain_name,
 )
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable, format_of, training_of
 from zerotools.formats.format import Format, spelling
 from zerotools.formats.torch_optimizers import notes_on_weights

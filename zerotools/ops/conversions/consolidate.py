@@ -8,11 +8,11 @@ from pathlib import Path
 
 from zerotools import formats
 from zerotools.core import dtypes
+from zerotools.core.adapter_names import is_adapter_alone
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.patterns.adapter_names import is_adapter_alone
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.format import (
     DEFAULT_MAX_SHARD_BYTES,

@@ -9,10 +9,10 @@ from typing import Any
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.dropping import optimizer_roles
+from zerotools.core.checkpoint_parts import optimizer_roles
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, Target
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, WriteOptions, flag, spelling
 from zerotools.formats.torch_optimizers import (
@@ -65,7 +65,7 @@ from zerotools.ops.sidecars.model_sidecar_choice import (
 from zerotools.ops.weights.adapter_mapping import scale_note
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training
 from zerotools.ops.weights.lora_merge import AdapterRequest
-from zerotools.runs.named_order import named_order_of
+from zerotools.runs.optimizer_names import named_order_of
 
 DTYPE, ORDER, WEIGHTS_ONLY = "dtype", "order", "weights_only"
 NO_CHECK = "no_check_names"

@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats.format import flag
 
 NAMES = ("lr", "betas", "eps", "weight_decay", "momentum")

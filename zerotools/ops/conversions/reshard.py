@@ -21,7 +21,7 @@ from zerotools.ops.conversions.world_size import check_world_size
 from zerotools.ops.execution.plan import prove_source
 from zerotools.ops.foreign.naming import with_record
 from zerotools.ops.sidecars.left_behind import undeclared_losses
-from zerotools.runs.named_order import named_order_of
+from zerotools.runs.optimizer_names import named_order_of
 
 _AS_IS = WriteOptions()
 

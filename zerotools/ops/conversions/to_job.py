@@ -10,10 +10,10 @@ from typing import Any
 
 import zerotools
 from zerotools import formats
-from zerotools.core.dropping import state_words
+from zerotools.core.checkpoint_parts import state_words
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Dropped, Target
-from zerotools.formats.dcp.writing.lay_out_job import lay_out_job
+from zerotools.formats.dcp.lay_out import lay_out_job
 from zerotools.formats.format import flag
 from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES
 from zerotools.io.files.sources import recording
@@ -41,9 +41,9 @@ from zerotools.ops.foreign.run import ForeignRun, read_run
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.sidecars.left_behind import left_behind
 from zerotools.ops.sidecars.model_sidecar_choice import requested_sidecars
-from zerotools.runs.foreign_record import foreign_record
-from zerotools.runs.named_order import named_order_of
-from zerotools.runs.record import RNG_RESEED, JobRecord, ModelRecord
+from zerotools.runs.foreign_job_record import foreign_record
+from zerotools.runs.job_record import RNG_RESEED, JobRecord, ModelRecord
+from zerotools.runs.optimizer_names import named_order_of
 
 JOB = "job"
 """The name on the command line."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.dropping import extra_roles, state_words
+from zerotools.core.checkpoint_parts import extra_roles, state_words
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.target import Dropped, Target
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable
 from zerotools.formats.format import Format
 from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype

@@ -31,8 +31,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, gcd
 
-from zerotools.core.loss_size import LossSize
-from zerotools.core.memory_layout import ITEM_BYTES
+from zerotools.core.loss_chunks import LossSize
+from zerotools.core.training_memory import ITEM_BYTES
 from zerotools.ops.estimate.architecture import HEAD, LAYER, RMS_FP32, Architecture
 from zerotools.ops.estimate.state import loss_bytes
 

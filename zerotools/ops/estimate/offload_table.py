@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from zerotools.core.memory_layout import LOCAL, SHARDED, MemoryLayout
+from zerotools.core.training_memory import LOCAL, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activations import Activations, MicroBatch, activations_of
 from zerotools.ops.estimate.model_shape import ModelShape
 from zerotools.ops.estimate.terms import (

@@ -19,8 +19,8 @@ from dataclasses import dataclass, replace
 from math import ceil, prod
 from typing import Any
 
-from zerotools.core.loss_size import LossSize
-from zerotools.core.memory_layout import (
+from zerotools.core.loss_chunks import LossSize
+from zerotools.core.training_memory import (
     DEVICE,
     DISK,
     EIGHT_BIT_BLOCK,

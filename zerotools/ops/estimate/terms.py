@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zerotools.core.memory_layout import (
+from zerotools.core.training_memory import (
     DEVICE,
     DISK,
     GRADIENTS,

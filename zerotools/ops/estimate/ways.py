@@ -23,7 +23,7 @@ from itertools import product
 from math import isqrt
 from typing import Any
 
-from zerotools.core.memory_layout import NF4, SHARDED, MemoryLayout
+from zerotools.core.training_memory import NF4, SHARDED, MemoryLayout
 from zerotools.ops.estimate.activations import MicroBatch
 from zerotools.ops.estimate.adapters import with_adapters
 from zerotools.ops.estimate.model_shape import cut_by_tensor_ranks

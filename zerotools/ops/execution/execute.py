@@ -12,7 +12,7 @@ from typing import Any
 from zerotools.core.checkpoint import Key
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.ranges import chunk_locations
+from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Target
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory

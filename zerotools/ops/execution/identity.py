@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Stamp
-from zerotools.core.ranges import Ranges
+from zerotools.core.flat_ranges import Ranges
 from zerotools.core.target import CarriedBytes, Checksum, LiteralBytes, Target, ZeroBytes
 from zerotools.version import version
 

@@ -18,8 +18,8 @@ from zerotools.core.boxes import Box, BoxIndex, Hole, Overlap, prove_cover
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Incomplete
-from zerotools.core.ranges import Range, chunk_locations, covering_ranges, match_ranges
-from zerotools.core.scaling.scaled_cast import ScaledCast
+from zerotools.core.flat_ranges import Range, chunk_locations, covering_ranges, match_ranges
+from zerotools.core.quantisation_schemes import ScaledCast
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from __future__ import annotations
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.scaling.scaled_cast import ScaledCast
+from zerotools.core.quantisation_schemes import ScaledCast
 from zerotools.ops.execution.plan import Copy
 
 

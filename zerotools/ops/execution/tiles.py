@@ -13,7 +13,7 @@ from typing import NamedTuple
 from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
 from zerotools.core.checkpoint import ChunkBox, Key
 from zerotools.core.dtypes import DType
-from zerotools.core.ranges import Range
+from zerotools.core.flat_ranges import Range
 from zerotools.ops.execution.plan import Copy, RangeCopy, ScaledSource
 from zerotools.ops.execution.scaled_tiles import elements_of_tile, is_wide
 

@@ -13,8 +13,8 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.ranges import ranges_of
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.flat_ranges import ranges_of
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats.torch_optimizers import Shape
 
 Sections = Sequence[Sequence[str]]

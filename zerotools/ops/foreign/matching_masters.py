@@ -12,8 +12,8 @@ from dataclasses import replace
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.ranges import ranges_of
-from zerotools.core.training import TrainingState
+from zerotools.core.flat_ranges import ranges_of
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.torch_optimizers import trained_precision
 from zerotools.io.files.open_files import OpenFiles
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import ParamGroup
+from zerotools.core.training_state import ParamGroup
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES, Shape, names_by_shape
 from zerotools.ops.foreign.matching_masters import check_masters
 from zerotools.ops.foreign.naming import MODEL, read_order

@@ -16,11 +16,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.core.target import Target
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.regular import read_user_file
@@ -30,7 +30,7 @@ from zerotools.io.output.plain_files import literal
 from zerotools.ops.foreign.flat_state import divided
 from zerotools.ops.foreign.matching_masters import check_masters
 from zerotools.ops.foreign.numbering import NameOrder, names_of_numbers, state_shapes
-from zerotools.runs.named_order import NAMED_ORDER, NamedOrder
+from zerotools.runs.optimizer_names import NAMED_ORDER, NamedOrder
 
 MODEL = "model"
 """The value of `--order` for the order of the model."""

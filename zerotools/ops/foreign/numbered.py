@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zerotools.core.checkpoint import Checkpoint
-from zerotools.core.dropping import optimizer_roles
+from zerotools.core.checkpoint_parts import optimizer_roles
 from zerotools.core.errors import BadFile
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.formats.torch_optimizers import NAMED_BY_SHAPE, names_by_shape
 from zerotools.ops.foreign.flat_state import divided

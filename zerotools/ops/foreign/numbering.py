@@ -15,7 +15,7 @@ from math import prod
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES, Shape, fits
 
 _MOST_WAYS = 256

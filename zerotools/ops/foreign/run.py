@@ -15,10 +15,10 @@ from typing import Any, NoReturn
 
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.dropping import optimizer_roles
+from zerotools.core.checkpoint_parts import optimizer_roles
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.ranges import chunk_locations
-from zerotools.core.training import TrainingState
+from zerotools.core.flat_ranges import chunk_locations
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import UnfinishedCheckpoint
 from zerotools.io.huggingface.optimizer_files import optimizer_files
 from zerotools.ops.foreign.numbered import with_numbered_state

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zerotools.core.adapter_names import adapter_names, is_adapter_alone
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-from zerotools.core.patterns.adapter_names import adapter_names, is_adapter_alone
 from zerotools.formats import format_of, read_any
 from zerotools.formats.detect import complete_but_for_its_name
 from zerotools.io.files.damage import tolerating

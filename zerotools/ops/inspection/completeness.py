@@ -17,7 +17,7 @@ from zerotools.io.huggingface.model_directory import readable_index
 from zerotools.io.huggingface.numbered_files import refuse_missing, set_of
 from zerotools.io.torchzip.file_names import SUFFIXES
 from zerotools.ops.inspection.inspect import prove
-from zerotools.runs.thinned import is_workspace
+from zerotools.runs.thinning_record import is_workspace
 
 _ZIP = b"PK\x03\x04"
 _TENSORS, _INDEX = ".safetensors", ".index.json"

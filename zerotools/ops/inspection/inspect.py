@@ -12,9 +12,9 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsError
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
-from zerotools.formats.run_survey import RunSurvey
+from zerotools.formats.list_run_checkpoints import RunSurvey
 from zerotools.ops.execution.plan import prove_source, stored_elements
 from zerotools.ops.inspection.run_summary import RunSummary, summarize, training_to_json
 from zerotools.ops.quantised.quantisation import Quantisation

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerotools.core.patterns.adapter_names import adapter_names, is_adapter_alone
+from zerotools.core.adapter_names import adapter_names, is_adapter_alone
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.listing import names_if_readable
 from zerotools.io.files.open_source import RemotePath

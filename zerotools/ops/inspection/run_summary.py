@@ -10,9 +10,9 @@ from itertools import count
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Opaque, Tensor
-from zerotools.core.dropping import optimizer_roles
+from zerotools.core.checkpoint_parts import optimizer_roles
 from zerotools.core.dtypes import DType
-from zerotools.core.training import LossScale, ParamGroup, TrainingState
+from zerotools.core.training_state import LossScale, ParamGroup, TrainingState
 
 _DEEPEST = 8
 _MOST_TREES = 10_000

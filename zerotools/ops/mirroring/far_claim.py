@@ -6,7 +6,7 @@ A run that begins puts this object if it does not exist. A run that finds anothe
 stops, because two runs have checkpoints of the same names. A run that resumes from there takes it
 over: it replaces exactly the object that it has read by one with a new `run`, and the earlier
 writer finds it and stops. The record of a run is next to its checkpoints on the disk
-(`runs/uploads`); if that disk is lost, `job` identifies the job.
+(`runs/upload_records`); if that disk is lost, `job` identifies the job.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from zerotools.io.stores.addresses import lies_in
 from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, writable
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.uploads import known_run, note_run
+from zerotools.runs.upload_records import known_run, note_run
 
 CLAIM = ".zerotools-run.json"
 SCHEMA = "zerotools.run/1"

@@ -18,7 +18,7 @@ from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, put_object
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST, ResumeChoice
-from zerotools.runs.keep_rule import KeepRule
+from zerotools.runs.retention import KeepRule
 
 
 def newest_copy(place: Path, above: int = -1) -> ResumeChoice:

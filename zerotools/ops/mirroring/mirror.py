@@ -23,9 +23,9 @@ from zerotools.ops.mirroring.fetch_copy import fetch_copy
 from zerotools.ops.mirroring.send_copy import SentCopy, send_copy
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST
-from zerotools.runs.keep_rule import KeepRule
-from zerotools.runs.thinned import is_thinned
-from zerotools.runs.uploads import (
+from zerotools.runs.retention import KeepRule
+from zerotools.runs.thinning_record import is_thinned
+from zerotools.runs.upload_records import (
     FETCHED,
     fetched_from,
     known_job,

@@ -29,9 +29,9 @@ from zerotools.io.stores.writing import forget, remove_objects
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.mirroring.far_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory
+from zerotools.runs.job_record import RECORD
 from zerotools.runs.manifest import LARGEST_MANIFEST, MANIFEST, ManifestEntry, read_manifest
-from zerotools.runs.record import RECORD
-from zerotools.runs.thinned import is_thinned
+from zerotools.runs.thinning_record import is_thinned
 
 _PIECE = 2**20
 _SIGNS = {RECORD, *(sign for form in FORMATS.values() for sign in form.signs)}

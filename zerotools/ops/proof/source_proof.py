@@ -11,8 +11,8 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Stamp, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import Ranges
-from zerotools.core.scaling.scaled_cast import stored_tensors
+from zerotools.core.flat_ranges import Ranges
+from zerotools.core.quantisation_schemes import stored_tensors
 from zerotools.io.files.sources import Sources
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.against import beside
@@ -25,7 +25,7 @@ from zerotools.ops.verification.manifests.written_record import written_record
 from zerotools.ops.verification.records import files_to_scan
 from zerotools.ops.verification.replicas import differing_replicas
 from zerotools.runs.manifest import MANIFEST, verify_manifest
-from zerotools.runs.thinned import is_thinned
+from zerotools.runs.thinning_record import is_thinned
 
 _ADVICE = "take another checkpoint, or leave --verify out to export it unchecked"
 

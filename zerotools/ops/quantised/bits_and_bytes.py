@@ -20,7 +20,7 @@ from typing import Any
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.scaling.schemes import (
+from zerotools.core.quantisation_schemes import (
     CODE,
     NESTED_CODE,
     NESTED_SCALES,

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.scaling.schemes import PAYLOAD, SCALES, BlockScaled, scale_shape
+from zerotools.core.quantisation_schemes import PAYLOAD, SCALES, BlockScaled, scale_shape
 from zerotools.ops.quantised.quantisation import QuantisedWeight, UnprovedScales, weight
 from zerotools.ops.quantised.quantisation_config import Block, Blocks
 

@@ -17,7 +17,7 @@ from dataclasses import replace
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.scaling.schemes import GLOBAL_SCALE, PAYLOAD, SCALES, PackedFours
+from zerotools.core.quantisation_schemes import GLOBAL_SCALE, PAYLOAD, SCALES, PackedFours
 from zerotools.ops.quantised.quantisation import QuantisedWeight, weight
 
 _MX, _NV = 32, 16

@@ -17,8 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.scaling.scaled_cast import ScaledCast
-from zerotools.core.scaling.schemes import VALUES, BlockQuantised, scale_shape
+from zerotools.core.quantisation_schemes import VALUES, BlockQuantised, ScaledCast, scale_shape
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantisation_config import model_type

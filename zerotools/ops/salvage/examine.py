@@ -8,9 +8,9 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Stamp, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.ranges import chunk_locations
+from zerotools.core.flat_ranges import chunk_locations
 from zerotools.formats import FORMATS, FormatTable, format_of
-from zerotools.formats.remains import Remains, read_remains
+from zerotools.formats.read_damaged import Remains, read_remains
 from zerotools.io.distcp.items import ItemChunks
 from zerotools.io.files.sources import note_source, recording
 from zerotools.ops.execution.workers import MemoryBudget

@@ -14,8 +14,8 @@ from pathlib import Path
 from zerotools.core.boxes import Box, boxes_of_range
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.layout import PlacedBlock, place_chunk
-from zerotools.core.ranges import Range, Ranges, ranges_of
+from zerotools.core.flat_ranges import Range, Ranges, ranges_of
+from zerotools.core.tensor_parallel_rules import PlacedBlock, place_chunk
 from zerotools.ops.salvage.holes import Holes, holes_of
 
 

@@ -15,8 +15,8 @@ from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.ranges import Range, Ranges, ranges_of
-from zerotools.core.uncovered import uncovered, uncovered_ranges
+from zerotools.core.flat_ranges import Range, Ranges, ranges_of
+from zerotools.core.uncovered_boxes import uncovered, uncovered_ranges
 from zerotools.io.distcp.items import ItemChunks
 
 SoundBytes = Callable[[str, int, int], int]

@@ -14,8 +14,8 @@ from dataclasses import replace
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.layout import PlacedBlock, place_chunk
 from zerotools.core.target import Target
+from zerotools.core.tensor_parallel_rules import PlacedBlock, place_chunk
 from zerotools.ops.salvage.filled_weights import FilledWeight, Part, contiguous_parts
 
 

@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.salvage.examine import ToExamine, examine_files, prepare

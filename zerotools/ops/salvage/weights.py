@@ -7,9 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.hub_layout import HubLayout
-from zerotools.core.patterns.adapter_names import (
+from zerotools.core.adapter_names import (
     DEFAULT,
     EMBEDDING_A,
     EMBEDDING_B,
@@ -20,6 +18,8 @@ from zerotools.core.patterns.adapter_names import (
     adapter_tensor,
     plain_name,
 )
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.hub_layout import HubLayout
 from zerotools.formats import FormatTable, format_of
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES
 from zerotools.ops.salvage.holes import holes_of

@@ -6,14 +6,14 @@ from __future__ import annotations
 from collections.abc import Container
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.dropping import LOOSE, WEIGHTS
+from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.errors import Unsupported
 from zerotools.core.target import Dropped, Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
 from zerotools.io.output.marker import MARKER
-from zerotools.runs.named_order import NAMED_ORDER
-from zerotools.runs.record import RNG_PER_RANK
+from zerotools.runs.job_record import RNG_PER_RANK
+from zerotools.runs.optimizer_names import NAMED_ORDER
 
 RANDOM = "random state"
 _MAX_NAMED = 5

@@ -14,7 +14,7 @@ from pathlib import Path
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.ranges import chunk_locations
+from zerotools.core.flat_ranges import chunk_locations
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.inspect import prove
 from zerotools.ops.thinning.thin_plan import ThinPlan

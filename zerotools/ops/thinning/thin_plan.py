@@ -26,8 +26,8 @@ from zerotools.ops.thinning.workspace import has_leftovers
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.verify import ToVerify, verify
 from zerotools.runs.file_names import MANIFEST, RECORD
-from zerotools.runs.record import read_record, record_to_json
-from zerotools.runs.thinned import THINNED, ThinnedRecord, read_thinned
+from zerotools.runs.job_record import read_record, record_to_json
+from zerotools.runs.thinning_record import THINNED, ThinnedRecord, read_thinned
 
 MASTERS = "masters"
 _HINT = "latest"

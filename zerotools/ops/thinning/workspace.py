@@ -26,7 +26,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.io.files.open_files import sync_directory
 from zerotools.io.files.own_directory import OwnDirectory
 from zerotools.io.output.exchange import UNSUPPORTED, exchange, why_fixed
-from zerotools.runs.thinned import is_workspace, workspace_of
+from zerotools.runs.thinning_record import is_workspace, workspace_of
 
 Exchange = Callable[[Path, Path], None]
 _PROBES = (".probe-1", ".probe-2")

@@ -17,7 +17,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.ranges import chunk_locations
+from zerotools.core.flat_ranges import chunk_locations
 from zerotools.formats import format_of
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for

@@ -10,7 +10,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, read_any, require_readable, training_of
 from zerotools.io.files.allowance import Beside, nothing_beside
 from zerotools.ops.execution.workers import MemoryBudget
@@ -36,7 +36,7 @@ from zerotools.ops.verification.manifests.manifest_comparison import (
 )
 from zerotools.ops.verification.manifests.manifest_names import aligned, sidecars_of
 from zerotools.ops.verification.portion import WHOLE, Portion
-from zerotools.runs.thinned import read_thinned
+from zerotools.runs.thinning_record import read_thinned
 
 _MAX_NAMED = 3
 # For a single tensor, damage and another checkpoint look the same.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable, format_of
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.value_counts import ValueCounts

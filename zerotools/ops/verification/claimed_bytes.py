@@ -14,7 +14,7 @@ import numpy as np
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import Ranges
+from zerotools.core.flat_ranges import Ranges
 from zerotools.io.numeric.numpy_dtypes import Array
 
 

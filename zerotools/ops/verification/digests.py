@@ -24,7 +24,7 @@ import xxhash
 from zerotools.core.boxes import BoxIndex, boxes_of_range
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
-from zerotools.core.ranges import Range, covering_ranges
+from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
 from zerotools.io.numeric.gather import Scratch, gather, gather_flat
 from zerotools.io.numeric.numpy_dtypes import Array, Cast, numpy_cast, numpy_dtype

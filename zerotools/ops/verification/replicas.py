@@ -8,7 +8,7 @@ import numpy as np
 
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
-from zerotools.core.ranges import covering_ranges
+from zerotools.core.flat_ranges import covering_ranges
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.equal_bytes import are_equal

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from zerotools.core import quantisation_schemes
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.scaling import schemes
-from zerotools.core.scaling.scaled_cast import Scheme
+from zerotools.core.quantisation_schemes import Scheme
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Array
@@ -92,17 +92,22 @@ def _has_odd_scales(checkpoint: Checkpoint, weight: QuantisedWeight, opened: Ope
 
 def _factors(scheme: Scheme, inputs: Mapping[str, Tensor]) -> set[str]:
     """Return the inputs that elements are multiplied by."""
-    indices = {schemes.PAYLOAD}
-    if isinstance(scheme, schemes.CodedFours) and scheme.nested_block:
-        indices.add(schemes.SCALES)
+    indices = {quantisation_schemes.PAYLOAD}
+    if isinstance(scheme, quantisation_schemes.CodedFours) and scheme.nested_block:
+        indices.add(quantisation_schemes.SCALES)
     return inputs.keys() - indices
 
 
 def _is_odd(scheme: Scheme, name: str, part: Array) -> bool:
-    if isinstance(scheme, schemes.BlockScaled | schemes.PackedFours) and scheme.is_exponent:
+    if (
+        isinstance(scheme, quantisation_schemes.BlockScaled | quantisation_schemes.PackedFours)
+        and scheme.is_exponent
+    ):
         return bool((part.view(np.uint8) == _NAN_EXPONENT).any())
     sizes = np.abs(np.asarray(part, np.float32))
-    if isinstance(scheme, schemes.CodedFours):  # a code has a 0, and so has a block of zeros
+    if isinstance(
+        scheme, quantisation_schemes.CodedFours
+    ):  # a code has a 0, and so has a block of zeros
         return not np.isfinite(sizes).all()
     return not bool(((sizes > _SMALL) & (sizes < np.inf)).all())
 

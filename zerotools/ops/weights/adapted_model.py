@@ -9,9 +9,7 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.patterns.adapter_names import (
+from zerotools.core.adapter_names import (
     EMBEDDING_A,
     EMBEDDING_B,
     MAGNITUDE,
@@ -24,6 +22,8 @@ from zerotools.core.patterns.adapter_names import (
     is_replaced,
     plain_name,
 )
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.ops.weights.adapter_changes import Change, Layout, Offset, Product, Rows
 from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, scale_of, token_indices
 

@@ -18,7 +18,7 @@ import numpy as np
 from zerotools.core import dtypes
 from zerotools.core.boxes import Box, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
-from zerotools.core.layout import PlacedBlock, place_chunk
+from zerotools.core.tensor_parallel_rules import PlacedBlock, place_chunk
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.execution.load_arrays import load
 

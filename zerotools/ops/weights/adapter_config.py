@@ -12,9 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Tensor
-from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.patterns.adapter_names import (
+from zerotools.core.adapter_names import (
     DEFAULT,
     EMBEDDING_A,
     EMBEDDING_B,
@@ -25,13 +23,15 @@ from zerotools.core.patterns.adapter_names import (
     AdapterTensor,
     B,
 )
-from zerotools.core.patterns.name_patterns import NamePatterns
+from zerotools.core.checkpoint import Checkpoint, Tensor
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.name_patterns import NamePatterns
 from zerotools.formats.megatron.bridge_config import CONFIG as BRIDGE_CONFIG
 from zerotools.formats.megatron.bridge_config import section_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_beside
 from zerotools.runs.checkpoint_dirs import RECORD
-from zerotools.runs.record import LoraRecord
+from zerotools.runs.job_record import LoraRecord
 
 ADAPTER_CONFIG = "adapter_config.json"
 BASE_NAME = "base_model_name_or_path"

@@ -14,16 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from zerotools.core.adapter_names import PREFIX, A, AdapterTensor, B, adapter_tensors
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.patterns.adapter_names import PREFIX, A, AdapterTensor, B, adapter_tensors
-from zerotools.core.patterns.nearest import nearest_of
+from zerotools.core.nearest_word import nearest_of
 from zerotools.io.distcp.items import archives_of
-from zerotools.maps.adapter_views import view_of_rows
-from zerotools.maps.geometry import Shape
+from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
-from zerotools.maps.views import TensorView, whole
+from zerotools.maps.views import TensorView, view_of_rows, whole
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.adapter_config import choose_config, rank_and_alpha
 from zerotools.ops.weights.rearrange import rearranged

@@ -15,8 +15,8 @@ from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubLayout
 from zerotools.formats.safetensors.read import read
-from zerotools.runs.base_record import BaseRecord, why_another
-from zerotools.runs.record import JobRecord
+from zerotools.runs.base_model_record import BaseRecord, why_another
+from zerotools.runs.job_record import JobRecord
 
 BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
 

@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotools import formats
+from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Tensor
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.patterns.adapter_names import adapter_names
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.model_sidecars import (

@@ -12,24 +12,24 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.adapter_names import is_adapter_alone
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.checkpoint_parts import LOOSE
 from zerotools.core.counts import counted
-from zerotools.core.dropping import LOOSE
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.patterns.adapter_names import is_adapter_alone
-from zerotools.core.training import ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.items import archives_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.files.regular import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.maps.geometry import Shape
-from zerotools.maps.layout_choice import FoundLayout
+from zerotools.maps.detect_layout import FoundLayout
+from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap, read_map
-from zerotools.maps.memory_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
-from zerotools.maps.shipped import check_layout, map_of_model
+from zerotools.maps.shipped_maps import check_layout, map_of_model
 from zerotools.maps.stored_names import written_views
+from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.maps.views import TensorView
 from zerotools.ops.weights.adapter_mapping import MappedAdapter, mapped_adapter
 from zerotools.ops.weights.layout_search import named_as_layout, shapes_of

@@ -14,10 +14,10 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.maps.geometry import Shape
-from zerotools.maps.layout_choice import FoundLayout, check_whole, detected, found_in
+from zerotools.maps.detect_layout import FoundLayout, check_whole, detected, found_in
+from zerotools.maps.expression_views import Shape
+from zerotools.maps.hub_tensor_names import tied_names
 from zerotools.maps.map_file import FamilyMap
-from zerotools.maps.model_names import tied_names
 from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.tied_weights import held_by
 from zerotools.ops.weights.wrapped_names import namings

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.maps.geometry import Shape
-from zerotools.maps.model_names import NameFaults
+from zerotools.maps.expression_views import Shape
+from zerotools.maps.hub_tensor_names import NameFaults
 
 TRIAL_SECONDS = 120.0
 _LONGEST_REASON = 300

@@ -15,12 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core import dtypes
-from zerotools.core.boxes import Box
-from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
-from zerotools.core.counts import counted
-from zerotools.core.dtypes import DType
-from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.core.patterns.adapter_names import (
+from zerotools.core.adapter_names import (
     DEFAULT,
     SAVED_WHOLE,
     AdapterTensor,
@@ -29,15 +24,20 @@ from zerotools.core.patterns.adapter_names import (
     adapter_tensors,
     plain_name,
 )
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, format_of, training_of
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.io.output.staging import Staging, partial_of
+from zerotools.maps.hub_tensor_names import has_transposed_experts, names_of_model
 from zerotools.maps.map_file import HUB
-from zerotools.maps.memory_names import MEMORY, PrefixMap, prefix_map_of
-from zerotools.maps.model_names import has_transposed_experts, names_of_model
+from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
 from zerotools.ops.weights.adapter_changes import Product, applied, block_reader, blocks_of
 from zerotools.ops.weights.adapter_config import (
@@ -55,7 +55,7 @@ from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.rewrite import rename
 from zerotools.ops.weights.selection import MASTERS, weights_from
-from zerotools.runs.record import JobRecord, LoraRecord
+from zerotools.runs.job_record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3
 _FUSED = "hf-fused"

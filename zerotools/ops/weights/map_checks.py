@@ -9,11 +9,11 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.maps.geometry import Shape
-from zerotools.maps.layout_choice import found_in
+from zerotools.maps.detect_layout import found_in
+from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
-from zerotools.maps.shipped import shipped_map, shipped_maps
+from zerotools.maps.shipped_maps import shipped_map, shipped_maps
 from zerotools.maps.stored_names import written_views
 from zerotools.ops.weights.layout_mapping import chosen_map
 from zerotools.ops.weights.layout_search import shapes_of

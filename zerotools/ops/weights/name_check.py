@@ -14,19 +14,19 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
+from zerotools.core.adapter_names import is_adapter_alone
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.patterns.adapter_names import is_adapter_alone
-from zerotools.core.patterns.exclusions import exclusions
+from zerotools.core.name_patterns import exclusions
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.maps.geometry import Shape
-from zerotools.maps.layout_choice import detected
+from zerotools.maps.detect_layout import detected
+from zerotools.maps.expression_views import Shape
+from zerotools.maps.hub_tensor_names import NameFaults, names_of_model
 from zerotools.maps.map_file import HUB
-from zerotools.maps.model_names import NameFaults, names_of_model
 from zerotools.ops.quantised.recognise import recognise
 from zerotools.ops.weights.layout_search import shapes_of
 from zerotools.ops.weights.loading_trial import Unbuildable, trials

@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeGuard
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.io.huggingface.class_defaults import flat_config
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.maps.beyond_shapes import (
+from zerotools.maps.model_sizes import (
+    MULTIPLE,
     has_centred_norms,
     normalises_experts,
     rotates_pairs,
 )
-from zerotools.maps.map_sizes import MULTIPLE
 
 _SAME = {
     "num_layers": ("num_hidden_layers",),

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.patterns.adapter_names import (
+from zerotools.core.adapter_names import (
     PREFIX,
     SAVED_EMBEDDINGS,
     TOKENS,
@@ -18,6 +17,7 @@ from zerotools.core.patterns.adapter_names import (
     full_name,
     plain_name,
 )
+from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.weights.adapter_config import BASE_NAME

@@ -1,4 +1,4 @@
-"""Publishes to ranks which checkpoints other jobs need (`zerotools.runs.needed`), job by job.
+"""Publishes to ranks which checkpoints other jobs need (`zerotools.runs.retention`), job by job.
 
 A job's needs are published before its check: an existing checkpoint is then not deleted before the
 job has begun. The files are not flushed, because the next daemon writes them again.
@@ -17,7 +17,7 @@ from itertools import islice
 from pathlib import Path
 
 from zerotools.jobs import states
-from zerotools.runs.needed import DIRECTORY, STEP, directory_of_user
+from zerotools.runs.retention import DIRECTORY, STEP, directory_of_user
 from zerotoolsd.dispatch.cleaning.removal import Mention, texts_of
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.job_user import JobUser

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from zerotools.runs.needed import is_within
+from zerotools.runs.retention import is_within
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.launch import BEFORE
 from zerotoolsd.attempts.user_run_dirs import BEGUN, OWN

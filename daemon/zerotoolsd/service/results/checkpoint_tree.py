@@ -15,7 +15,7 @@ from typing import Any
 from zerotools.core.errors import BadFile
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
-from zerotools.runs.thinned import is_thinned
+from zerotools.runs.thinning_record import is_thinned
 
 MOST = 200
 MOST_FILES = 50

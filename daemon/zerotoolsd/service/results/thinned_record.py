@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.runs.thinned import read_thinned
+from zerotools.runs.thinning_record import read_thinned
 
 
 def thinned_sentence(path: str) -> str | None:

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.runs import checkpoint_dirs
+from zerotools.runs.job_record import JobRecord
 from zerotools.runs.manifest import write_manifest
-from zerotools.runs.record import JobRecord
-from zerotools.runs.uploads import FETCHED
+from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.trainer.checkpoints.completeness import why_not_whole
 from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
 

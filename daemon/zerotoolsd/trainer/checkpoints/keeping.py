@@ -13,9 +13,8 @@ from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.keep_rule import KeepRule
-from zerotools.runs.needed import Needed, needed_by, read_needed
-from zerotools.runs.uploads import being_sent
+from zerotools.runs.retention import KeepRule, Needed, needed_by, read_needed
+from zerotools.runs.upload_records import being_sent
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.foreign.run import is_foreign
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.record import JobRecord
-from zerotools.runs.uploads import FETCHED
+from zerotools.runs.job_record import JobRecord
+from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.trainer.checkpoints.completeness import check_structure
 from zerotoolsd.trainer.checkpoints.finalize import clear_leftovers

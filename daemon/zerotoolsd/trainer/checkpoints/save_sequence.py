@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from zerotools.runs.record import JobRecord
+from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.checkpoints.background import BackgroundTask
 from zerotoolsd.trainer.checkpoints.saving import Saved, SaveFailed, Saver
 from zerotoolsd.trainer.model import rng

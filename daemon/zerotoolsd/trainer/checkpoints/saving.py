@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TypeVar, cast
 
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.record import JobRecord
+from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.checkpoints.finalize import Committed, Committer, sync_file
 from zerotoolsd.trainer.rank.failures import Diverged
 from zerotoolsd.trainer.rank.group import WorldGroup

@@ -23,7 +23,7 @@ from zerotools.jobs.tables.data import (
     patterns_of,
 )
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.record import DataRecord
+from zerotools.runs.job_record import DataRecord
 from zerotoolsd.trainer.data.batches import Batches
 from zerotoolsd.trainer.data.cache.tokencache import cache_from
 from zerotoolsd.trainer.data.corpus import ByteTokens, Tokens

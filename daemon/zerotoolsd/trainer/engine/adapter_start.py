@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from zerotools import formats
+from zerotools.core.adapter_names import DEFAULT, PREFIX, adapter_tensors
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
-from zerotools.core.patterns.adapter_names import DEFAULT, PREFIX, adapter_tensors
 from zerotools.jobs.tables.lora import LoraSpec
 from zerotools.ops.weights.adapter_config import read_adapter_config, scale_of
 from zerotoolsd.trainer.model.box_reader import BoxReader, fill_shard

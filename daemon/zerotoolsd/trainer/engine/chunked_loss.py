@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.loss_size import LossSize
+from zerotools.core.loss_chunks import LossSize
 from zerotoolsd.trainer.data.sequences import IGNORED
 from zerotoolsd.trainer.engine.backbone import BaseModel, CannotCut
 

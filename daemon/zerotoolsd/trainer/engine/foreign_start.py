@@ -25,8 +25,8 @@ from zerotools.ops.foreign.check import (
 from zerotools.ops.foreign.names import WantedModel, with_job_names
 from zerotools.ops.foreign.notes import OPTIONS_RESTORED, JobOptimizer, differences, unknown
 from zerotools.ops.foreign.run import ForeignRun, read_run
-from zerotools.runs.foreign_record import foreign_record
-from zerotools.runs.record import JobRecord, ModelRecord
+from zerotools.runs.foreign_job_record import foreign_record
+from zerotools.runs.job_record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names

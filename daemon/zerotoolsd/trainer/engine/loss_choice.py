@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.loss_size import LossSize
+from zerotools.core.loss_chunks import LossSize
 from zerotools.jobs.tables.data import longest_sequence
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.reading import positions_of

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zerotools.jobs.tables.fp16 import Fp16Spec
-from zerotools.runs.record import LossScaleRecord
+from zerotools.runs.job_record import LossScaleRecord
 from zerotoolsd.trainer.engine.nan_policy import overflow_at_smallest
 
 FACTOR = 2.0

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.record import JobRecord
+from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart

@@ -14,7 +14,7 @@ import torch
 from zerotools.jobs.tables.deepspeed import at, on_nvme, optimizer_of, stage_of
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.record import JobRecord
+from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
 from zerotoolsd.trainer.data.sequences import Example, RankBatch
 from zerotoolsd.trainer.engine.decoding import Decoding

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from zerotools.runs.record import LossScaleRecord, OptimizerGroup, OptimizerRecord
+from zerotools.runs.job_record import LossScaleRecord, OptimizerGroup, OptimizerRecord
 
 
 def groups_of(

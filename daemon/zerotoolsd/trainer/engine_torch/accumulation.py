@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerotools.core.memory_layout import DEVICE, LOCAL, MemoryLayout
+from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
 
 
 def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.memory_layout import DISK, MemoryLayout
+from zerotools.core.training_memory import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.record import JobRecord
+from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.engine.adapter_start import fill_adapter, read_adapter
 from zerotoolsd.trainer.engine.conditional import SeparateExperts, separate_experts
 from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 from zerotools.ops.estimate.state import optimizer_state_of_all_ranks
 from zerotoolsd.trainer.model.memory_estimate import parameters_of
 from zerotoolsd.trainer.model.meta_model import MetaModel

@@ -14,7 +14,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.record import JobRecord, LossScaleRecord
+from zerotools.runs.job_record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.checkpoints.hostcopy import HostCopy
 from zerotoolsd.trainer.checkpoints.replicas import own_part
 from zerotoolsd.trainer.data.sequences import Example, RankBatch

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor, Shard
 
-from zerotools.core.memory_layout import (
+from zerotools.core.training_memory import (
     GRADIENTS,
     MASTERS,
     UPDATE_BUCKET_BYTES,

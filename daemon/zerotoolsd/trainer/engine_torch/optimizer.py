@@ -9,9 +9,9 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.memory_layout import MOMENTS
+from zerotools.core.training_memory import MOMENTS
 from zerotools.jobs.tables.train import TrainSpec
-from zerotools.runs.record import OptimizerGroup, OptimizerRecord
+from zerotools.runs.job_record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch.gradients import UpdatePath, clipping, local
 from zerotoolsd.trainer.engine_torch.update_rules import adafactor, adamw8bit, muon
 from zerotoolsd.trainer.memory.tiers import MemoryTier

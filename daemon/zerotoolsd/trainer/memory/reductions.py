@@ -22,7 +22,7 @@ import torch
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule
 
-from zerotools.core.memory_layout import HOST, MemoryLayout
+from zerotools.core.training_memory import HOST, MemoryLayout
 
 
 def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.device) -> None:

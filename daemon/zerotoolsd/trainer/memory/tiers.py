@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.memory_layout import DEVICE, DISK, HOST
+from zerotools.core.training_memory import DEVICE, DISK, HOST
 from zerotools.jobs.tables.offload import OffloadSpec
 from zerotoolsd.trainer.memory.page_lock import LockFailed, PinnedArena
 

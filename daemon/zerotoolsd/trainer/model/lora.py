@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotools.jobs.tables.lora import LoraSpec
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from zerotools.core.loss_size import LossSize
-from zerotools.core.memory_layout import DEVICE, DISK, HOST, MemoryLayout
+from zerotools.core.loss_chunks import LossSize
+from zerotools.core.training_memory import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.optimizer_groups import matrices_of

@@ -43,7 +43,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 from torch.utils._pytree import tree_map
 
 from zerotools.core.errors import Unsupported
-from zerotools.core.memory_layout import HOST, WEIGHTS, MemoryLayout
+from zerotools.core.training_memory import HOST, WEIGHTS, MemoryLayout
 from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
 from zerotoolsd.trainer.memory.reductions import free_reduction_buffers, sum_over_one_rank
 from zerotoolsd.trainer.memory.tiers import BUFFERS, MemoryTier, MemoryTiers

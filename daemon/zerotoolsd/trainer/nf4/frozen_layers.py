@@ -11,7 +11,7 @@ from typing import Any
 from torch import nn
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.memory_layout import NF4
+from zerotools.core.training_memory import NF4
 from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotoolsd.trainer.nf4.nf4_linear import PackedLinear
 

@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from zerotools.core.errors import BadRequest
-from zerotools.core.memory_layout import NF4, NF4_BLOCK, NF4_SCALES_BLOCK
+from zerotools.core.training_memory import NF4, NF4_BLOCK, NF4_SCALES_BLOCK
 
 PACKED, SCALES, SCALE_SCALES, SCALE_MEAN = "packed", "scales", "scale_scales", "scale_mean"
 

@@ -12,7 +12,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.stored import read_stored
 from zerotools.jobs.tables.elastic import at_size
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.needed import DIRECTORY, directory_of_user
+from zerotools.runs.retention import DIRECTORY, directory_of_user
 
 SPEC = "spec.json"
 STOP = "stop"

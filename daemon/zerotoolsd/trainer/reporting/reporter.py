@@ -13,7 +13,7 @@ import torch
 from zerotools.core.counts import counted
 from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics, scalars_of
-from zerotools.runs.record import JobRecord
+from zerotools.runs.job_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.rank_phases import EVALUATING, FIRST_STEP, SAVING, STEPPING
 from zerotoolsd.trainer.checkpoints.saving import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from zerotools.cli.top.reading.place_looks import answer, main
-from zerotools.runs.thinned import THINNED
+from zerotools.runs.thinning_record import THINNED
 
 
 def test_a_disk_is_that_of_the_nearest_directory_that_is_there(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.daemon.dispatchers import Running, running
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.needed import DIRECTORY, Needed, read_needed
+from zerotools.runs.retention import DIRECTORY, Needed, read_needed
 from zerotoolsd.dispatch.cleaning import checkpoint_pins
 from zerotoolsd.dispatch.cleaning.checkpoint_pins import CheckpointPins
 from zerotoolsd.queue.store import Store

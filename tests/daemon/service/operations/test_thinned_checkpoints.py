@@ -15,7 +15,7 @@ from tests.daemon.dispatch.cleaning.ended import ME
 from tests.daemon.http.api.made_views import a_job, a_view
 from tests.daemon.hung_disks import hung_disk
 from tests.daemon.service.explain.test_explanation import JOB as ROW
-from zerotools.runs.thinned import THINNED, ThinnedRecord
+from zerotools.runs.thinning_record import THINNED, ThinnedRecord
 from zerotoolsd.file_checks import check_server
 from zerotoolsd.file_checks.checkers import FileCheckers
 from zerotoolsd.interface.api_types import JobView

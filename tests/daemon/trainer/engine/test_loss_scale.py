@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 from harness.started import Started
 from zerotools.jobs.tables.fp16 import Fp16Spec
-from zerotools.runs.record import LossScaleRecord
+from zerotools.runs.job_record import LossScaleRecord
 from zerotoolsd.trainer.engine.loss_scale import after, initial, resumed
 from zerotoolsd.trainer.rank.failures import Diverged
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 
 pytestmark = pytest.mark.torch
 WAITS = {"tolist", "item", "cpu", "numpy", "__float__", "__int__", "__bool__", "nonzero"}

@@ -13,7 +13,7 @@ from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.dtypes import FLOAT16
-from zerotools.core.training import LossScale
+from zerotools.core.training_state import LossScale
 from zerotools.jobs.tables.fp16 import Fp16Spec
 from zerotools.jobs.tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import convert

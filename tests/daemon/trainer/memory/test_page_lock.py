@@ -97,7 +97,7 @@ def test_a_tier_that_cannot_pin_says_what_to_do() -> None:
     import torch
 
     from zerotools.core.errors import BadRequest
-    from zerotools.core.memory_layout import GRADIENTS, HOST
+    from zerotools.core.training_memory import GRADIENTS, HOST
     from zerotoolsd.trainer.memory.tiers import Ledger, PinnedTier
 
     tier = PinnedTier(HOST, torch.device("cpu"), Ledger(), arena_of(Runtime(most=0), []))

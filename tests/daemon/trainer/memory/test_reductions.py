@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from zerotools.core.memory_layout import MemoryLayout
+from zerotools.core.training_memory import MemoryLayout
 
 pytestmark = pytest.mark.torch
 

@@ -20,7 +20,7 @@ import torch.distributed as dist  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from torch.distributed.tensor import DTensor  # noqa: E402
 
-from zerotools.core.memory_layout import MemoryLayout  # noqa: E402
+from zerotools.core.training_memory import MemoryLayout  # noqa: E402
 from zerotools.jobs.tables.model import ModelSpec  # noqa: E402
 from zerotoolsd.trainer.memory.tiers import make_memory  # noqa: E402
 from zerotoolsd.trainer.model.initial import initialise  # noqa: E402

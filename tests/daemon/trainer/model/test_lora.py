@@ -269,7 +269,7 @@ def test_only_linear_layers_get_adapters() -> None:
 
 def test_two_types_of_weights_need_a_torch_that_gathers_them() -> None:
     from zerotools.core.errors import Unsupported
-    from zerotools.core.memory_layout import MemoryLayout
+    from zerotools.core.training_memory import MemoryLayout
     from zerotoolsd.trainer.model.lora import refuse_two_types
 
     mixed = MemoryLayout(3, 2, offload_params="cpu", frozen_precision="train")

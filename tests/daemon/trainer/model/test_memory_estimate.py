@@ -11,7 +11,7 @@ import pytest
 from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.several import run_all
 from tests.matrices import FULL
-from zerotools.core.memory_layout import DEVICE, DISK, GRADIENTS, HOST, MASTERS, MOMENTS, WEIGHTS
+from zerotools.core.training_memory import DEVICE, DISK, GRADIENTS, HOST, MASTERS, MOMENTS, WEIGHTS
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.ops.estimate.state import torch_engine_state

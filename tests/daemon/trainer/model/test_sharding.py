@@ -32,7 +32,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     import torch
     from transformers import LlamaConfig
 
-    from zerotools.core.memory_layout import MemoryLayout
+    from zerotools.core.training_memory import MemoryLayout
     from zerotoolsd.trainer.memory.tiers import make_memory
     from zerotoolsd.trainer.model.meta_model import draw
     from zerotoolsd.trainer.model.sharding import shard

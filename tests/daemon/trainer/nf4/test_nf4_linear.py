@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from zerotools.core.memory_layout import nf4_bytes
+from zerotools.core.training_memory import nf4_bytes
 
 pytestmark = pytest.mark.torch
 

@@ -8,9 +8,9 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT32
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import Range, Ranges, covering_ranges
+from zerotools.core.flat_ranges import Range, Ranges, covering_ranges
 from zerotools.formats.deepspeed.partitioning.expert_blocks import in_whole, joined_blocks, stacked
-from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock, StackedExperts
+from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, StackedExperts
 
 BLOCKS = (ExpertBlock(2, 2, 4), ExpertBlock(0, 2, 4))
 

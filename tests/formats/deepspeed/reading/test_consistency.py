@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from tests.formats.deepspeed.reading.test_versions import rewrite
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import Unsupported
 from zerotools.formats import read
-from zerotools.formats.deepspeed.reading.consistency import saved_as
+from zerotools.formats.deepspeed.reading.consistency import files_of_one_save, saved_as
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 from zerotools.ops.conversions import consolidate, reshard
@@ -221,3 +222,59 @@ def test_a_model_file_of_other_shapes(tmp_path: Path) -> None:
     assert "zero_pp_rank_1_mp_rank_00_model_states.pt is from another save than" in said
     assert "_before; take a checkpoint" in said
     assert refusals(tag, tmp_path / "out", 6).keys() == ALL
+
+
+OF_ANY_SAVE = {
+    "z2-bf16-w2": "",
+    "z2-bf16-w2-sgd": "",
+    "z1-bf16-w4-tiny-group": "",
+    "z3-bf16-w2": "",
+    "z3-bf16-w3-adapter": "",
+    "z3-bf16-w2-lion": "*_optim_states.pt",
+    "z3-fp32-w2-momentum": "*_optim_states.pt",
+    "z3-bf16-w2-before-first-step": "*_optim_states.pt",
+    "bf16-optimizer-w2": "",
+    "pipeline-z1-fp32-w4": "",
+    "pipeline-z0-bf16-w2": "",
+    "experts-z1-fp32-w4-round-robin": "",
+    "tensor-parallel-z1-bf16-w4": "",
+}
+
+
+def others(path: Path) -> set[str]:
+    checkpoint = read(path)
+    return set(checkpoint.files) - files_of_one_save(checkpoint)
+
+
+@pytest.mark.parametrize("case", OF_ANY_SAVE)
+def test_files_say_their_step_or_hold_weights_of_masters(case: str) -> None:
+    path = DEEPSPEED / case / "checkpoint"
+    (tag,) = (entry for entry in path.iterdir() if entry.is_dir())
+    pattern = OF_ANY_SAVE[case]
+    assert others(path) == ({file.name for file in tag.glob(pattern)} if pattern else set())
+
+
+@pytest.mark.parametrize(
+    ("case", "pattern"),
+    [("z3-fp32-w2", "*_optim_states.pt"), ("z2-fp32-w2", ""), ("z3-bf16-w3-adapter", "*.pt")],
+)
+def test_files_that_were_written_to_an_open_file_may_be_any_ranks(
+    tmp_path: Path, case: str, pattern: str
+) -> None:
+    """At stage 3, where no weights tell; model files have parts of frozen weights."""
+    shutil.copytree(DEEPSPEED / case / "checkpoint", tmp_path / "checkpoint")
+    files = sorted(tmp_path.rglob("*.pt"))
+    for file in files:
+        as_to_an_open_file(file)
+    assert others(tmp_path / "checkpoint") == (
+        {file.name for file in files if file.match(pattern)} if pattern else set()
+    )
+
+
+def as_to_an_open_file(file: Path) -> None:
+    """As torch.save writes it that gets no name: in the folder `archive`."""
+    with zipfile.ZipFile(file) as old:
+        records = {info.filename: old.read(info) for info in old.infolist()}
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as new:
+        for name, data in records.items():
+            new.writestr(f"archive/{name.partition('/')[2]}", data)

@@ -18,10 +18,9 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.target import Target
-from zerotools.core.training import ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats import read, training_of
-from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
-from zerotools.formats.deepspeed.universal.notes import max_ranks
+from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal, max_ranks
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.golden_files import DEEPSPEED
 from zerotools.core.dtypes import BFLOAT16, FLOAT32
-from zerotools.core.training import Scalar
+from zerotools.core.training_state import Scalar
 from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.universal.optimizer_state import misplaced
 

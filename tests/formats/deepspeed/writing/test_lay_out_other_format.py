@@ -14,9 +14,9 @@ from tests.golden_files import DEEPSPEED, TORCH
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.training import ParamGroup, TrainingState
+from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import read, training_of
-from zerotools.formats.dcp.writing.lay_out_other_format import lay_out_training
+from zerotools.formats.dcp.lay_out_other_format import lay_out_training
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
 from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
 

@@ -11,7 +11,7 @@ from tests.formats.megatron.writing.weights import DENSE, EXPERTS, model, run
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import ParamGroup, Scalar, TrainingState
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.megatron.writing.resumable_optimizer import (
     LeftOptimizer,
     WrittenOptimizer,

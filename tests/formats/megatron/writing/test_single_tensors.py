@@ -11,7 +11,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
-from zerotools.formats.megatron.writing.single_tensors import single_tensors
+from zerotools.formats.megatron.writing.single_tensors import norm_names, single_tensors
 from zerotools.ops.execution.load_arrays import load
 
 STACKED = "decoder.layers.mlp.experts.experts.linear_fc2.weight"
@@ -63,3 +63,53 @@ def test_a_tensor_is_not_there_twice(tmp_path: Path) -> None:
     twice = {**source.tensors, Key(name, "param"): Tensor(FLOAT32, (4,), ())}
     with pytest.raises(BadRequest, match="which already"):
         single_tensors(Checkpoint(tmp_path, twice, source.origin))
+
+
+L = "decoder.layers.3."
+QKV, FC1 = f"{L}self_attention.linear_qkv.weight", f"{L}mlp.linear_fc1.weight"
+UP = f"{L}self_attention.linear_kv_up_proj.weight"
+
+
+@pytest.mark.parametrize(
+    ("names", "written", "second"),
+    [
+        ({QKV}, {"input_layernorm.weight": "self_attention.linear_qkv.layer_norm_weight"}, {}),
+        ({QKV}, {"input_layernorm.bias": "self_attention.linear_qkv.layer_norm_bias"}, {}),
+        ({QKV, FC1}, {"pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight"}, {}),
+        (
+            {QKV},
+            {"mlp.linear_fc1.layer_norm_weight": "pre_mlp_layernorm.weight"},
+            {"pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight"},
+        ),
+        (
+            {UP, FC1},
+            {"pre_mlp_layernorm.weight": "mlp.linear_fc1.layer_norm_weight"},
+            {"mlp.linear_fc1.layer_norm_weight": "pre_mlp_layernorm.weight"},
+        ),
+        (
+            {UP},
+            {
+                "self_attention.kv_layernorm.weight": (
+                    "self_attention.linear_kv_up_proj.layer_norm_weight"
+                )
+            },
+            {
+                "self_attention.linear_kv_up_proj.layer_norm_weight": (
+                    "self_attention.kv_layernorm.weight"
+                )
+            },
+        ),
+        ({UP}, {}, {}),
+    ],
+)
+def test_each_norm_has_the_name_of_its_layer(
+    names: set[str], written: dict[str, str], second: dict[str, str]
+) -> None:
+    norms = {L + name for name in written}
+    found = norm_names(names | norms)
+    assert found.written == {L + old: L + new for old, new in written.items()}
+    assert found.second == {L + name: L + other for name, other in second.items()}
+
+
+def test_latent_attention_keeps_its_input_norm() -> None:
+    assert norm_names({UP, f"{L}input_layernorm.weight"}).written == {}

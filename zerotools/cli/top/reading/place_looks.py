@@ -20,7 +20,7 @@ from typing import Any
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[4]))
 
-from zerotools.runs.thinned import is_thinned
+from zerotools.runs.thinning_record import is_thinned
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from math import prod
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.core.ranges import Range, Ranges
-from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock, StackedExperts
+from zerotools.core.flat_ranges import Range, Ranges
+from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, StackedExperts
 
 
 def in_whole(tensor: Tensor, block: ExpertBlock) -> Tensor:

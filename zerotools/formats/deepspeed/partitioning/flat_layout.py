@@ -25,7 +25,7 @@ the buffer, and P = 10:
 
 Stage 3 partitions each parameter on its own: p = ceil(numel / ranks), and rank r has elements
 [r * p, (r + 1) * p) of it, padded to p. The buffer of a rank is its partitions of all parameters of
-a sub-group (`writing/sub_groups.py`), one after another; here p is 3 for w, 2 for b and 3 for v:
+a sub-group (`writing/target_layout.py`), one after another; here p is 3 for w, 2 for b and 3 for v:
 
     w0 w1 w2 b0 b1 v0 v1 v2 | w3 w4 w5 b2 .. v3 v4 ..
 
@@ -39,16 +39,17 @@ Source: DeepSpeed `runtime/zero/stage_1_and_2.py` (`__init__`, `flatten_dense_te
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from zerotools.core.checkpoint import Tensor
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.dtypes import DType
-from zerotools.core.ranges import Range, Ranges
-from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
+from zerotools.core.flat_ranges import Range, Ranges
 from zerotools.formats.deepspeed.schema.model_states import Shapes
+from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
 
 
 class RankRange(NamedTuple):
@@ -195,3 +196,52 @@ def partition_contents(geometry: FlatLayout) -> list[PartitionContents]:
     for rank in range(geometry.dp_size):
         skip(rank, geometry.partition_numel)
     return [PartitionContents(*both) for both in zip(parts, gaps, strict=True)]
+
+
+MUON_ROLE = "momentum_buffer"
+_USES_MUON = "use_muon"
+
+
+def uses_muon(options: Mapping[str, Any]) -> bool:
+    """Return whether Muon updates the parameters of a param group with these options."""
+    return options.get(_USES_MUON) is True
+
+
+def is_of_muon(role: str, options: Mapping[str, Any] | None) -> bool:
+    """Return whether state of a param group with these options is Muon's momentum."""
+    return role == MUON_ROLE and options is not None and uses_muon(options)
+
+
+@dataclass(frozen=True, slots=True)
+class WholeParameters:
+    """The whole parameters that each rank of `geometry`, a group of stages 1 and 2, keeps."""
+
+    geometry: FlatLayout
+
+    def of_rank(self, rank: int) -> list[tuple[str, tuple[int, ...], int]]:
+        """Return (name, shape, offset) of the parameters of a rank, in its buffer."""
+        found, at = [], 0
+        for name, shape, offset in self.geometry.offsets():
+            ranges = self.geometry.rank_ranges(shape, offset)
+            if any(each.rank == rank for each in ranges):
+                found.append((name, shape, at))
+                at += prod(shape)
+        return found
+
+    def numel(self, rank: int) -> int:
+        """Return elements of a rank's buffer."""
+        return sum(prod(shape) for _, shape, _ in self.of_rank(rank))
+
+    def tensors(
+        self, dtype: DType, buffers: Sequence[FlatPartition | None]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield the parameters by name, out of one buffer per rank; None if one is missing.
+        Parameters of several ranks are replicas."""
+        chunks: dict[str, list[Chunk]] = {name: [] for name in self.geometry.shapes}
+        for rank, buffer in enumerate(buffers):
+            for name, shape, at in self.of_rank(rank) if buffer is not None else ():
+                assert buffer is not None
+                offset = buffer.offset + at * dtype.itemsize
+                chunks[name].append(Chunk(Box.whole(shape), buffer.file, offset))
+        for name, shape in self.geometry.shapes.items():
+            yield name, Tensor(dtype, shape, chunks[name])

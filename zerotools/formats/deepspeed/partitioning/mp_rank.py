@@ -12,11 +12,15 @@ from zerotools.formats.deepspeed.partitioning.expert_blocks import joined_blocks
 from zerotools.formats.deepspeed.partitioning.flat_groups import FlatGroup, flat_groups
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
 from zerotools.formats.deepspeed.partitioning.swap_files import SWAPPED, original_folder
-from zerotools.formats.deepspeed.schema.experts import ExpertNaming
-from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition, flat_partition_of
+from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, ExpertNaming
 from zerotools.formats.deepspeed.schema.model_states import ModelStates, Shapes, tied_in_module
-from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_3, OptimStates
-from zerotools.formats.deepspeed.schema.stacked_experts import ExpertBlock
+from zerotools.formats.deepspeed.schema.optim_states import (
+    BF16_OPTIMIZER,
+    STAGE_3,
+    FlatPartition,
+    OptimStates,
+    flat_partition_of,
+)
 
 SIXTEEN_BIT = ("float16", "bfloat16")
 

@@ -33,11 +33,10 @@ from zerotools.core.counts import counted
 from zerotools.core.dtypes import FLOAT32
 from zerotools.formats.deepspeed.partitioning.flat_groups import ranks_of_group
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
-from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.ds_config import masters_type
-from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
 from zerotools.formats.deepspeed.schema.model_states import Shapes
-from zerotools.formats.deepspeed.schema.optim_states import MASTERS, OptimStates
+from zerotools.formats.deepspeed.schema.optim_states import MASTERS, FlatPartition, OptimStates
 
 SWAPPED = "offloaded_tensors"
 """The directory in a tag to which DeepSpeed copies the swap files of every rank."""
@@ -80,7 +79,7 @@ def with_swap_files(
 
 
 def _has_16_bit_masters(optim: OptimStates) -> bool:
-    return masters_type(optim.file.tree.get(model_tree.DS_CONFIG)) != FLOAT32
+    return masters_type(optim.file.tree.get(pt_trees.DS_CONFIG)) != FLOAT32
 
 
 def original_folder(rank: str) -> str:

@@ -17,22 +17,27 @@ from filecmp import cmp
 from math import prod
 from typing import Any
 
-from zerotools.core.checkpoint import Problem
+from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.errors import BadFile
-from zerotools.formats.deepspeed.schema.file_names import identity_of
+from zerotools.core.flat_ranges import chunk_locations
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.partitioning.native import (
+    files_of_all_ranks,
+    native_of,
+    weight_pairs,
+)
+from zerotools.formats.deepspeed.schema.file_names import identity_of, is_rank_file
 from zerotools.formats.deepspeed.schema.loss_scaler import counters_of
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.model_tree import (
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
+from zerotools.formats.deepspeed.schema.pt_trees import (
     GLOBAL_STEPS,
     LAST_RATES,
-    LR_SCHEDULER,
-    SKIPPED_STEPS,
-)
-from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, OptimStates, version_of
-from zerotools.formats.deepspeed.schema.optimizer_tree import (
     LOSS_SCALER,
+    LR_SCHEDULER,
     PARAMS,
     PARTITION_COUNT,
+    SKIPPED_STEPS,
     numel_of,
     slice_mappings,
 )
@@ -291,3 +296,40 @@ def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
         return file.storages
     crcs = [r.crc for name, r in sorted(file.records.items()) if name.startswith("data/")]
     return tuple(crcs) if len(set(crcs)) > 1 else ()
+
+
+def files_of_one_save(source: Checkpoint) -> frozenset[str]:
+    """Return the names of the files of one save, relative to `source.root`."""
+    found: set[str] = set()
+    for _, master, weight in weight_pairs(source):
+        if master.numel:
+            found |= {*_files_of(master), *_files_of(weight)}
+    for mp_shard in native_of(source).mp_shards:
+        found |= {*_models(source, mp_shard), *_optimizers(mp_shard)}
+    return frozenset(found)
+
+
+def _files_of(tensor: Tensor) -> set[str]:
+    return {file for file, _ in chunk_locations(tensor)}
+
+
+def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
+    """Yield model files with comparable steps. At stage 3 each rank has one, with its part of the
+    frozen parameters."""
+    first = mp_shard.model.file
+    if not is_rank_file(first.name):
+        yield first.name
+        return
+    for name in files_of_all_ranks(source, first.name):
+        if not mp_shard.model.frozen_shapes or says_its_name(TorchFile.open(first.root, name)):
+            yield name
+
+
+def _optimizers(mp_shard: MpShard) -> Iterator[str]:
+    for optim in mp_shard.optim_states:
+        if optim is None or not says_its_name(optim.file):
+            continue
+        says_step = step_of(optim) is not None and updates_of(mp_shard.model) is not None
+        says_step = says_step and began_before(mp_shard.model, optim) is None
+        if says_step or not any(partition.numel for partition in optim.masters):
+            yield optim.file.name

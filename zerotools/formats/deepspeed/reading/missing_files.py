@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Problem, Tensor
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
-from zerotools.formats.deepspeed.partitioning.pipeline_layers import (
+from zerotools.formats.deepspeed.partitioning.native import (
     PLAIN,
     TIED,
     layers_of_ties,
@@ -30,7 +30,7 @@ from zerotools.formats.deepspeed.schema.file_names import (
     layer_file,
 )
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.optimizer_tree import STATE, numel_of, slice_mappings
+from zerotools.formats.deepspeed.schema.pt_trees import STATE, numel_of, slice_mappings
 from zerotools.io.torchzip.tensors import as_tensor
 
 

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from pathlib import Path
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
+from zerotools.formats.deepspeed.partitioning.flat_groups import (
+    flat_order,
+    is_round_robin,
+    ranks_of_group,
+)
 from zerotools.formats.deepspeed.partitioning.mp_rank import (
     SIXTEEN_BIT,
     MpShard,
     read_mp_rank,
     whole_tensors,
 )
+from zerotools.formats.deepspeed.partitioning.native import PLAIN, TIED
 from zerotools.formats.deepspeed.partitioning.swap_files import with_swap_files
 from zerotools.formats.deepspeed.reading.consistency import (
     compare_model,
@@ -25,9 +32,16 @@ from zerotools.formats.deepspeed.reading.consistency import (
     duplicated_files,
     misnamed_files,
 )
-from zerotools.formats.deepspeed.reading.listed_parameters import with_listed_parameters
-from zerotools.formats.deepspeed.reading.saves import SaveFiles
-from zerotools.formats.deepspeed.schema.experts import EXPERTS
+from zerotools.formats.deepspeed.reading.files_of_save import SaveFiles
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema.expert_parallel import (
+    EXPERTS,
+    ExpertPlacement,
+    experts_of_first_rank,
+    is_data_first,
+    same_weight,
+)
+from zerotools.formats.deepspeed.schema.fields import Fields
 from zerotools.formats.deepspeed.schema.file_names import (
     TagListing,
     is_rank_file,
@@ -43,9 +57,11 @@ from zerotools.formats.deepspeed.schema.model_states import (
 )
 from zerotools.formats.deepspeed.schema.optim_states import (
     BF16_OPTIMIZER,
+    STAGE_3,
     OptimStates,
     parse_optim_states,
 )
+from zerotools.formats.deepspeed.schema.pt_trees import numel_of, slice_mappings
 from zerotools.io.files.damage import lose_unnamed, tolerate
 from zerotools.io.torchzip.pt_file import TorchFile
 
@@ -302,3 +318,135 @@ def _state_dict(
         raise BadFile(f"{file.path} is not a state dict but a {type(file.tree).__name__}")
     for key, stored in tensors_of(file.tree, file.path).items():
         yield key, file.tensor(stored)
+
+
+def with_listed_parameters(
+    model: ModelStates,
+    optim_states: Sequence[OptimStates | None],
+    whole: Mapping[str, Tensor],
+) -> ModelStates:
+    """Return the model file as later versions save it: with the parameters of each flat buffer, and
+    with the run's configuration. A file that lists them is returned unchanged, and so is one with
+    optimizer files that do not name them. `whole` are the weights of the model file, and those of
+    the files of experts and layers.
+
+    Raises:
+        BadFile: a file that names some of the parameters, or the weight of one, is missing.
+    """
+    present = [optim for optim in optim_states if optim is not None]
+    if model.groups is not None or not present or present[0].kind == STAGE_3:
+        return model
+    first = present[0]
+    if first.groups is not None or not any(slice_mappings(first.fields.tree)):
+        return model
+    tree = dict(model.fields.tree)
+    for key in (pt_trees.DS_CONFIG, pt_trees.DS_VERSION):
+        tree.setdefault(key, first.file.tree.get(key))
+    fields = Fields(model.file.path, tree)
+    named = replace(model, fields=fields)
+    groups = [
+        _shapes(number, named, optim_states, first, whole) for number in range(len(first.masters))
+    ]
+    tree[pt_trees.PARAM_SHAPES] = groups
+    return replace(named, groups=groups)
+
+
+def _shapes(
+    number: int,
+    model: ModelStates,
+    optim_states: Sequence[OptimStates | None],
+    first: OptimStates,
+    whole: Mapping[str, Tensor],
+) -> Shapes:
+    """Return the parameters of one group, in the order of its flat buffer."""
+    ranks = ranks_of_group(number, optim_states, first)
+    sizes: dict[str, int] = {}
+    for part, optim in enumerate(_holders(ranks, optim_states, is_data_first(model.ds_config))):
+        if optim is None:
+            raise BadFile(
+                f"{first.file.path.parent}: the optimizer file of partition {part} of group "
+                f"{number} is missing, and {model.file.name} does not list its parameters; copy "
+                "the file back"
+            )
+        mappings = slice_mappings(optim.fields.tree)
+        for name, place in (mappings[number] if number < len(mappings) else {}).items():
+            sizes[str(name)] = sizes.get(str(name), 0) + numel_of(place)
+    known: Mapping[str, int] = {name: numel for name, numel in sizes.items() if numel}
+    if ranks < len(optim_states):
+        known = _with_unnamed_experts(known, number, optim_states, ranks, whole)
+    names = flat_order([*known], ranks, round_robin=is_round_robin(model, first))
+    return {name: _shape(name, known[name], model, first, whole) for name in names}
+
+
+def _with_unnamed_experts(
+    known: Mapping[str, int],
+    number: int,
+    optim_states: Sequence[OptimStates | None],
+    ranks: int,
+    whole: Mapping[str, Tensor],
+) -> Mapping[str, int]:
+    """Return `known`, or all experts of a rank if `known` are the first of these.
+
+    DeepSpeed up to 0.12 names only the first part of an expert group: it cuts the group over all
+    ranks, and not over those that share it. The group has all experts of a rank if their elements
+    fill it. It has the model's order, and must begin with `known`; the weights are compared with
+    the masters before they are used.
+    """
+    masters = [optim.masters[number].numel for optim in optim_states if optim is not None]
+    longest = max(masters) * ranks
+    if sum(known.values()) + 2 * ranks > longest:
+        return known
+    ep_size = len(optim_states) // ranks
+    natural = {name: whole[name].numel for name in experts_of_first_rank(whole, ep_size)}
+    is_filled = 0 <= longest - sum(natural.values()) < 2 * ranks
+    return natural if is_filled and [*natural][: len(known)] == [*known] else known
+
+
+def _holders(
+    ranks: int, optim_states: Sequence[OptimStates | None], data_first: bool
+) -> Iterator[OptimStates | None]:
+    """Yield an optimizer file for each partition of a group. All expert-parallel ranks call their
+    experts by the same names, so any file of a partition will do."""
+    size = len(optim_states)
+    placement = ExpertPlacement(size, max(1, size // ranks), data_first)
+    for part in range(ranks):
+        held = (
+            optim_states[placement.ranks_of(expert_rank)[part]]
+            for expert_rank in range(placement.ep_size)
+        )
+        yield next((optim for optim in held if optim is not None), None)
+
+
+def _shape(
+    name: str,
+    numel: int,
+    model: ModelStates,
+    first: OptimStates,
+    whole: Mapping[str, Tensor],
+) -> tuple[int, ...]:
+    found = [whole[name].shape] if name in whole else _shapes_elsewhere(name, numel, whole)
+    where = f"{first.file.path.parent}: {first.file.name} has {numel} elements of {name}"
+    if not found:
+        raise BadFile(
+            f"{where}, and no other file has a weight of that name and size; copy the missing "
+            "model, layer or expert file back"
+        )
+    if len(set(found)) > 1 or prod(found[0]) != numel:
+        raise BadFile(
+            f"{where}, but the weight has shape {' or '.join(map(str, dict.fromkeys(found)))}: "
+            "the files do not belong together; take another checkpoint"
+        )
+    return found[0]
+
+
+def _shapes_elsewhere(name: str, numel: int, whole: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
+    """Return the shapes of tensors that can be the weight: of other experts of the layer, or, for a
+    tied parameter, of layers of a pipeline."""
+    if tied := TIED.fullmatch(name):
+        held = (
+            tensor.shape
+            for other, tensor in whole.items()
+            if PLAIN.fullmatch(other) and other.partition(".")[2] == tied["name"]
+        )
+        return [shape for shape in held if prod(shape) == numel]
+    return [tensor.shape for other, tensor in whole.items() if same_weight(name, other)]

@@ -21,7 +21,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import Unsupported
-from zerotools.core.training import (
+from zerotools.core.training_state import (
     LARGEST_SCALE,
     LossScale,
     ParamGroup,
@@ -31,7 +31,7 @@ from zerotools.core.training import (
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.fields import Fields
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.optimizer_tree import (
+from zerotools.formats.deepspeed.schema.pt_trees import (
     DYNAMIC_LOSS_SCALE,
     PARAM_GROUPS,
     STATE,

@@ -14,7 +14,12 @@ from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
 from zerotools.formats.deepspeed.reading.consistency import compare_mp_ranks
-from zerotools.formats.deepspeed.reading.merge import MergedRanks, merge_mp_ranks
+from zerotools.formats.deepspeed.reading.files_of_save import SaveFiles, save_of, with_lost_models
+from zerotools.formats.deepspeed.reading.merge_mp_ranks import (
+    MergedRanks,
+    merge_mp_ranks,
+    with_sequence_ranks,
+)
 from zerotools.formats.deepspeed.reading.missing_files import lost_experts, lost_layers
 from zerotools.formats.deepspeed.reading.mp_rank_files import (
     data_parallel_size,
@@ -22,10 +27,7 @@ from zerotools.formats.deepspeed.reading.mp_rank_files import (
     layer_tensors,
     load_mp_rank,
 )
-from zerotools.formats.deepspeed.reading.origin import origin_of, present_optim_states
-from zerotools.formats.deepspeed.reading.saves import SaveFiles, save_of
-from zerotools.formats.deepspeed.reading.sequence_ranks import with_sequence_ranks
-from zerotools.formats.deepspeed.reading.stand_in import with_lost_models
+from zerotools.formats.deepspeed.reading.training_state import origin_of, present_optim_states
 from zerotools.formats.deepspeed.schema.file_names import (
     TagListing,
     has_bf16_prefix,
@@ -33,7 +35,7 @@ from zerotools.formats.deepspeed.schema.file_names import (
     optim_file,
 )
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.model_tree import TENSOR_PARALLEL_INFO
+from zerotools.formats.deepspeed.schema.pt_trees import TENSOR_PARALLEL_INFO
 from zerotools.formats.deepspeed.schema.tag import open_tag
 from zerotools.formats.deepspeed.schema.tensor_parallel import (
     ShardingRules,
@@ -43,7 +45,7 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import (
 from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.files.sources import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
-from zerotools.runs.thinned import read_thinned
+from zerotools.runs.thinning_record import read_thinned
 
 
 def read(

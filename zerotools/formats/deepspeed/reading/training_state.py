@@ -7,19 +7,30 @@ or a plain number, by optimizer; here each parameter has a separate value.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.core.training import ParamGroup, Scalar, TrainingState
+from zerotools.core.checkpoint import Checkpoint, Key, Origin
+from zerotools.core.dtypes import DType
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
+from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin, optimizer_order
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
-from zerotools.formats.deepspeed.partitioning.parameter_order import is_round_robin, optimizer_order
-from zerotools.formats.deepspeed.reading.origin import present_optim_states
-from zerotools.formats.deepspeed.schema import model_tree
-from zerotools.formats.deepspeed.schema.ds_config import optimizer_name
+from zerotools.formats.deepspeed.reading.consistency import began_before
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema.ds_config import (
+    STAGE,
+    computed_type,
+    mics_keys,
+    optimizer_name,
+    zero_optimization,
+)
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
-from zerotools.formats.deepspeed.schema.optim_states import first_of, scalar_of
-from zerotools.formats.deepspeed.schema.optimizer_tree import numbers_of, options_of, param_group
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.schema.optim_states import OptimStates, first_of, scalar_of
+from zerotools.formats.deepspeed.schema.pt_trees import numbers_of, options_of, param_group
+from zerotools.formats.deepspeed.schema.tag import TagDirectory
+from zerotools.formats.torch_optimizers import NUMBERED_STATE
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
@@ -41,10 +52,10 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
         precision=checkpoint.origin.precision,
         optimizer=optimizer_name(model.ds_config),
         optimizer_wrapper=present[0].kind if present else None,
-        steps=_count(tree.get(model_tree.GLOBAL_STEPS)),
-        skipped=_count(tree.get(model_tree.SKIPPED_STEPS)),
-        samples=_count(tree.get(model_tree.GLOBAL_SAMPLES)),
-        lr_scheduler=tree.get(model_tree.LR_SCHEDULER),
+        steps=_count(tree.get(pt_trees.GLOBAL_STEPS)),
+        skipped=_count(tree.get(pt_trees.SKIPPED_STEPS)),
+        samples=_count(tree.get(pt_trees.GLOBAL_SAMPLES)),
+        lr_scheduler=tree.get(pt_trees.LR_SCHEDULER),
         loss_scaler=loss_scaler_of(present[0].fields.tree) if present else None,
         ds_config=model.ds_config if isinstance(model.ds_config, Mapping) else None,
         client=model.client_state,
@@ -90,3 +101,67 @@ def _scalars(mp_shard: MpShard) -> Iterator[tuple[Key, Scalar]]:
 
 def _count(value: Any) -> int | None:
     return value if type(value) is int else None
+
+
+UNNAMED_STATE = (
+    "without ZeRO, DeepSpeed does not name the parameters of its optimizer state, so only the "
+    "weights are read"
+)
+
+
+def present_optim_states(mp_shards: Sequence[MpShard]) -> list[OptimStates]:
+    """Return the optimizer files that are there, of all model-parallel ranks."""
+    return [optim for mp_shard in mp_shards for optim in mp_shard.optim_states if optim is not None]
+
+
+def origin_of(
+    path: Path,
+    found: TagDirectory,
+    mp_shards: Sequence[MpShard],
+) -> Origin:
+    """Return the origin of the checkpoint, with the facts that `inspect` shows."""
+    model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
+    stage = optim_states[0].stage if optim_states else _said_stage(model)
+    notes = found.notes
+    if not mp_shards[0].groups and (optim_states or len(mp_shards) > 1):
+        notes = (*notes, UNNAMED_STATE) if optim_states or model.optimizer else notes
+    elif not mp_shards[0].groups and model.optimizer is not None:
+        notes = (*notes, NUMBERED_STATE)
+    if optim_states and (said := began_before(model, optim_states[0])) is not None:
+        notes = (*notes, said)
+    return Origin(
+        "deepspeed",
+        path,
+        framework_version=model.version,
+        world_size=_world_size(mp_shards),
+        stage=stage,
+        step=model.global_steps,
+        tag=found.name,
+        other_tags=found.others,
+        notes=notes,
+        precision=_precision(mp_shards[0]),
+    )
+
+
+def _said_stage(model: ModelStates) -> int:
+    """Return the stage of a run without optimizer files, by its configuration."""
+    stage = zero_optimization(model.ds_config).get(STAGE)
+    return stage if model.groups is not None and isinstance(stage, int) else 0
+
+
+def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
+    model = mp_shards[0].model
+    data_parallel = len(mp_shards[0].optim_states) or model.data_parallel_size
+    if mics_keys(zero_optimization(model.ds_config)):  # some of them have the same partitions
+        data_parallel = model.data_parallel_size or data_parallel
+    return data_parallel * len(mp_shards) if data_parallel else None
+
+
+def _precision(mp_shard: MpShard) -> DType:
+    """Return the type of the run's weights: that of `module`, also of its stage-3 placeholders."""
+    buffers = mp_shard.model.buffer_names or frozenset()
+    for name, stored in (mp_shard.model.module or {}).items():
+        if name not in buffers and stored.dtype.is_float:
+            return computed_type(stored.dtype)
+    types = {key.role: tensor.dtype for key, tensor in mp_shard.tensors.items()}
+    return computed_type(types.get("param16", types.get("param")))

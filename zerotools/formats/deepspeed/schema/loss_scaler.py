@@ -13,8 +13,8 @@ from typing import Any
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import LARGEST_SCALE, LossScale
-from zerotools.formats.deepspeed.schema.optimizer_tree import (
+from zerotools.core.training_state import LARGEST_SCALE, LossScale
+from zerotools.formats.deepspeed.schema.pt_trees import (
     DYNAMIC_LOSS_SCALE,
     LOSS_SCALER,
     OVERFLOW,

@@ -18,11 +18,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.training import Scalar
-from zerotools.formats.deepspeed.schema import optimizer_tree as keys
+from zerotools.core.training_state import Scalar
+from zerotools.formats.deepspeed.schema import pt_trees as keys
 from zerotools.formats.deepspeed.schema.fields import MOST_RANKS, Fields, integer_of
-from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition, flat_partition_of
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
@@ -263,3 +263,26 @@ def version_of(text: str) -> tuple[int, ...]:
     """Return the numbers of DeepSpeed's version, such as (0, 19, 8)."""
     parts = text.split("+")[0].split(".")[:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
+
+
+@dataclass(frozen=True, slots=True)
+class FlatPartition:
+    """A contiguous 1-D tensor: `numel` elements from byte `offset` of `file` on."""
+
+    file: str
+    offset: int
+    numel: int
+    dtype: DType
+
+
+def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
+    """Return `value` from the tree of `file`, converted to a contiguous 1-D tensor; `what` is for
+    messages.
+
+    Raises:
+        BadFile: it is not one.
+    """
+    tensor = as_tensor(value)
+    if tensor is None or len(tensor.shape) != 1 or (tensor.strides != (1,) and tensor.shape[0] > 1):
+        raise BadFile(f"{file.path}: {what} is not a flat tensor")
+    return FlatPartition(file.name, file.first_byte(tensor), tensor.shape[0], tensor.dtype)

@@ -8,8 +8,13 @@ from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.formats.deepspeed.schema.file_names import TagListing, is_tag_directory, list_files
-from zerotools.formats.deepspeed.schema.signs import LATEST, has_parameter_directories
+from zerotools.formats.deepspeed.schema.file_names import (
+    LATEST,
+    TagListing,
+    has_parameter_directories,
+    is_tag_directory,
+    list_files,
+)
 from zerotools.io.files.damage import tolerate
 from zerotools.io.files.regular import read_regular, source_file
 

@@ -2,7 +2,7 @@
 
 `universal_checkpoint_info`, put into the files by AutoTP, Megatron-DeepSpeed and other clients,
 names parameters by regular expressions, matched at the start of the name, in lists by category
-(`core.patterns.name_patterns` follows them: the file may be made to keep us busy); since 0.19.8 an
+(`core.name_patterns` follows them: the file may be made to keep us busy); since 0.19.8 an
 `affine_map` describes them by geometry, and then only it counts. A parameter that no pattern names
 is joined along dimension 0, as in DeepSpeed's converter.
 
@@ -21,7 +21,8 @@ from typing import Any
 from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.layout import (
+from zerotools.core.name_patterns import NamePatterns
+from zerotools.core.tensor_parallel_rules import (
     ExplicitBlocks,
     Fused,
     PlacedBlock,
@@ -29,7 +30,6 @@ from zerotools.core.layout import (
     ShardingRule,
     Split,
 )
-from zerotools.core.patterns.name_patterns import NamePatterns
 from zerotools.formats.deepspeed.schema.fields import Fields, counts_of
 from zerotools.io.files.regular import read_user_file
 

@@ -1,17 +1,13 @@
-"""Universal checkpoints: one directory per parameter, saved for no particular world size.
+"""Universal checkpoints: one directory per parameter, for any world size.
 
 May import every other package of `deepspeed`; none imports it.
 
-read             directory -> Checkpoint
-param_files      the files of each parameter, and the lost ones
-optimizer_state  the contents of `zero/optimizer_state.pt`
-native           the values that only the format's own writer needs
-masters          a comparison of masters with the weights in the model file
-training_state   the state of the run, in words that all formats share
+read             directory -> Checkpoint; files of each parameter, and lost files
+optimizer_state  the content of `zero/optimizer_state.pt`
+native           what reading stores for the writer: `UniversalNative`; pairs of master and weight
+training_state   directory -> TrainingState
+file_contents    the trees of the files, checked against what DeepSpeed's loaders accept
 lay_out          any checkpoint -> Target
-contents         its contents, checked against what DeepSpeed's loaders accept
-trees            the trees of its files
-thin             a checkpoint without the optimizer's state
-notes            limits of its loaders
-format           these as a line of the table of formats
+thin             a universal checkpoint without optimizer state
+format           the `Format` of universal checkpoints
 """

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from zerotools.core.checkpoint import Checkpoint, Problem, Tensor
 from zerotools.core.thinning import Keep, Thinning
-from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.schema.signs import SIDECAR_NAMES, is_deepspeed
+from zerotools.core.training_state import TrainingState
+from zerotools.formats.deepspeed.schema.file_names import SIDECAR_NAMES, is_deepspeed
 from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class UniversalFormat(Format):
         )
 
     def check_weights(self, source: Checkpoint) -> None:
-        from zerotools.formats.deepspeed.universal.masters import check_weights
+        from zerotools.formats.deepspeed.universal.native import check_weights
 
         check_weights(source)
 
@@ -83,7 +83,7 @@ class UniversalFormat(Format):
         return false_hints(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        from zerotools.formats.deepspeed.universal.masters import weight_pairs
+        from zerotools.formats.deepspeed.universal.native import weight_pairs
 
         return weight_pairs(source)
 

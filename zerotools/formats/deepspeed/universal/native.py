@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.universal.optimizer_state import UniversalState
+from zerotools.formats.deepspeed.writing.source_checks import compare_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +27,23 @@ def native_of(checkpoint: Checkpoint) -> UniversalNative:
     if not isinstance(native, UniversalNative):
         raise TypeError(f"{checkpoint.origin.path} is not a universal checkpoint")
     return native
+
+
+def check_weights(source: Checkpoint) -> None:
+    """Compare the beginning of every master with the weight that was cast from it.
+
+    Raises:
+        Unsupported: they disagree: the files are of two saves.
+        BadFile: a file is truncated.
+    """
+    compare_weights(source, weight_pairs(source))
+
+
+def weight_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Yield name, master and weight. Stage 3 has placeholders instead of weights."""
+    model = native_of(source).model
+    trained = {name for group in model.groups or () for name in group}
+    for name, stored in (model.module or {}).items():
+        master = source.tensors.get(Key(name, "param"))
+        if name in trained and master is not None and master.shape == stored.shape:
+            yield name, master, model.file.tensor(stored)

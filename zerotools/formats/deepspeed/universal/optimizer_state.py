@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Key, Problem, Tensor
-from zerotools.core.training import ParamGroup
-from zerotools.formats.deepspeed.partitioning.parameter_order import slots
-from zerotools.formats.deepspeed.schema import optimizer_tree as keys
+from zerotools.core.training_state import ParamGroup
+from zerotools.formats.deepspeed.partitioning.flat_groups import slots
+from zerotools.formats.deepspeed.schema import pt_trees as keys
 from zerotools.formats.deepspeed.schema.ds_config import ROUND_ROBIN, zero_optimization
 from zerotools.formats.deepspeed.schema.fields import integer_of
+from zerotools.formats.deepspeed.schema.file_names import ZERO
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
-from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.tensors import as_tensor
 

@@ -9,11 +9,11 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.dtypes import FLOAT32, DType
 from zerotools.core.errors import BadFile
-from zerotools.core.training import Scalar, TrainingState
-from zerotools.formats.deepspeed.schema import model_tree
+from zerotools.core.training_state import Scalar, TrainingState
+from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.ds_config import optimizer_name
+from zerotools.formats.deepspeed.schema.file_names import ZERO
 from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of
-from zerotools.formats.deepspeed.schema.signs import ZERO
 from zerotools.formats.deepspeed.universal.native import native_of
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
@@ -52,9 +52,9 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
         precision=_precision(checkpoint.origin.precision, config),
         optimizer=optimizer_name(config),
         steps=model.global_steps,
-        skipped=model.fields.maybe(model_tree.SKIPPED_STEPS, int),
-        samples=model.fields.maybe(model_tree.GLOBAL_SAMPLES, int),
-        lr_scheduler=tree.get(model_tree.LR_SCHEDULER),
+        skipped=model.fields.maybe(pt_trees.SKIPPED_STEPS, int),
+        samples=model.fields.maybe(pt_trees.GLOBAL_SAMPLES, int),
+        lr_scheduler=tree.get(pt_trees.LR_SCHEDULER),
         loss_scaler=loss_scaler_of(saved.tree),
         ds_config=config if isinstance(config, Mapping) and config else None,
         client=model.client_state,

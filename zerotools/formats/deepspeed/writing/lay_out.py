@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.core.target import Dropped, Target
-from zerotools.formats.deepspeed.logical.change_stage import COPY, change_stage
-from zerotools.formats.deepspeed.logical.hyperparameters import hyperparameters_of
-from zerotools.formats.deepspeed.logical.logical_state import LogicalState, logical_state_of
+from zerotools.core.target import Dropped, FilePlan, Target
+from zerotools.formats.deepspeed.change_stage import COPY, change_stage
+from zerotools.formats.deepspeed.logical_state import LogicalState, logical_state_of
+from zerotools.formats.deepspeed.param_groups import hyperparameters_of
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.schema.ds_config import (
@@ -25,16 +26,18 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     zero_optimization,
 )
 from zerotools.formats.deepspeed.schema.file_names import (
+    LATEST,
     has_bf16_prefix,
     is_layer_file,
+    is_tag_directory,
     model_file,
     optim_file,
 )
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
-from zerotools.formats.deepspeed.writing.checks import check_masters, check_supported
+from zerotools.formats.deepspeed.schema.tag import run_directory
 from zerotools.formats.deepspeed.writing.notes import notes_on
 from zerotools.formats.deepspeed.writing.pt_files import REPEATED, OutputFiles
-from zerotools.formats.deepspeed.writing.tag_sidecars import run_sidecars
+from zerotools.formats.deepspeed.writing.source_checks import check_masters, check_supported
 from zerotools.formats.deepspeed.writing.target_layout import (
     TargetLayout,
     configured,
@@ -42,7 +45,11 @@ from zerotools.formats.deepspeed.writing.target_layout import (
 )
 from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
-from zerotools.io.output.plain_files import carried_file
+from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
+from zerotools.io.output.plain_files import carried_file, literal
+from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
+from zerotools.runs.job_record import record_to_json
+from zerotools.runs.manifest import MANIFEST
 
 
 def lay_out(
@@ -245,3 +252,55 @@ def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSetti
         return layout == target_layout_of(logical, AS_IS, saved, saved)
     except Unsupported:  # sub-groups that only the settings explain
         return False
+
+
+def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
+    """Return `target` with the record, the manifest, and no random number state but that of its
+    ranks, if `source` is a checkpoint of a job; else as it is.
+
+    Raises:
+        BadFile: the record is damaged.
+    """
+    if not {RECORD, MANIFEST} <= target.files.keys():
+        return target
+    before = read_record(source.root.parent)
+    same = before.world_size == world_size
+    record = before if same else before.resharded(world_size)
+    stage = target.checkpoint.origin.stage
+    record = replace(record, stage=record.stage if stage is None else stage)
+    gone = {MANIFEST, *(rng_name(rank) for rank in range(before.world_size) if not same)}
+    files = {name: plan for name, plan in target.files.items() if name not in gone}
+    files[RECORD] = literal(record_to_json(record).encode())
+    sizes = {name: plan.size for name, plan in files.items()}
+    notes = target.notes
+    if not same:
+        notes = (
+            *notes,
+            f"the random number state of {counted(before.world_size, 'rank')} is not carried over: "
+            f"the run seeds the {world_size} new ones from its seed and step",
+        )
+    return replace(
+        target,
+        files=files,
+        checkpoint=replace(target.checkpoint, files=sizes),
+        notes=notes,
+        with_manifest=True,
+    )
+
+
+def run_sidecars(
+    source: Checkpoint, *, same_ranks: bool
+) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
+    """Return the files next to the tag's directory, with `latest` naming it, and notes on them."""
+
+    def is_own(path: Path) -> bool:
+        tags = path == source.root or (path.is_dir() and is_tag_directory(path))
+        return tags or path.name in LATEST
+
+    directory, tag = run_directory(source), source.root.name
+    plans: dict[str, FilePlan] = {}
+    notes: tuple[str, ...] = ()
+    if directory is not None:
+        plans, notes = run_sidecars_in(directory, is_own, same_ranks=same_ranks)
+    plans[LATEST[0]] = literal(tag.encode())
+    return plans, notes

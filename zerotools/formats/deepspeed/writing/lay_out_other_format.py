@@ -7,34 +7,42 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.checkpoint import Checkpoint, Origin
-from zerotools.core.dropping import LOOSE
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.checkpoint_parts import LOOSE
 from zerotools.core.dtypes import FLOAT16, DType
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped, Target, ZeroBytes
-from zerotools.core.training import TrainingState
-from zerotools.formats.deepspeed.logical.change_stage import COPY
-from zerotools.formats.deepspeed.logical.from_other_format import (
-    carried_client,
-    logical_state_from,
+from zerotools.core.training_state import TrainingState
+from zerotools.formats.deepspeed.change_stage import (
+    COPY,
+    new_stored_tensor,
+    weight_role,
 )
-from zerotools.formats.deepspeed.logical.param_groups import ForeignCheckpoint, never_stepped
+from zerotools.formats.deepspeed.logical_state import LogicalState
+from zerotools.formats.deepspeed.param_groups import (
+    ForeignCheckpoint,
+    group_of,
+    never_stepped,
+)
 from zerotools.formats.deepspeed.partitioning.native import refuse_stacked_experts
+from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.ds_config import (
     AS_IS,
     PRECISION_KEYS,
     ZeroSettings,
     configured_precision,
 )
-from zerotools.formats.deepspeed.schema.experts import is_expert
+from zerotools.formats.deepspeed.schema.expert_parallel import is_expert
+from zerotools.formats.deepspeed.schema.file_names import LATEST
 from zerotools.formats.deepspeed.schema.loss_scaler import scaler_of
-from zerotools.formats.deepspeed.schema.model_tree import schedule_of
-from zerotools.formats.deepspeed.schema.signs import LATEST
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
+from zerotools.formats.deepspeed.schema.pt_trees import schedule_of
 from zerotools.formats.deepspeed.writing.lay_out import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes import needed_settings
 from zerotools.formats.deepspeed.writing.pt_files import OutputFiles
 from zerotools.formats.deepspeed.writing.target_layout import configured, target_layout_of
 from zerotools.io.output.plain_files import literal, sidecar_files
+from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk
 
 ONE_STEP_LESS = (
     "the optimizer counts one step more than the run: without ZeRO, DeepSpeed begins with a step "
@@ -230,3 +238,111 @@ def _dropped(foreign: ForeignCheckpoint) -> Iterator[Dropped]:
         yield Dropped("client", f"{names}: tensors in the client state cannot be stored")
     if training.loss_scale is not None and foreign.precision != FLOAT16:
         yield Dropped("loss_scale", "only fp16 runs have one")
+
+
+def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
+    """Return the logical state of a run of DeepSpeed that is where `foreign` is.
+
+    Raises:
+        BadRequest: a parameter of a group is not in the source, or its options lack one.
+        Unsupported: parameters of a group have different kinds of state, or different steps.
+    """
+    known_storages: dict[str, bytes] = {}
+    groups = [
+        group_of(foreign, number, known_storages) for number in range(len(foreign.training.groups))
+    ]
+    module, weights, sources = _module(foreign)
+    return LogicalState(
+        kind=foreign.kind,
+        stage=foreign.stage,
+        groups=groups,
+        model=_model_tree(foreign, module),
+        optimizer={
+            pt_trees.STATE_DICT: _optimizer_state(foreign),
+            pt_trees.DS_CONFIG: dict(foreign.config),
+            pt_trees.DS_VERSION: pt_trees.VERSION,
+        },
+        shapes={name: Size(shape) for group in groups for name, shape in group.shapes.items()},
+        frozen=foreign.frozen,
+        precision=foreign.precision,
+        weights=weights,
+        weight_sources=sources,
+        known_storages=known_storages,
+    )
+
+
+def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
+    """Return the optimizer's state; the writer fills in values that are None."""
+    scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision).keys()
+    if foreign.kind == STAGE_3:
+        return pt_trees.zero3_state(scaler, {})
+    clip = foreign.config.get("gradient_clipping")
+    clip = clip if isinstance(clip, int | float) else None
+    return pt_trees.zero12_state(scaler, clip, {}, foreign.stage, pt_trees.VERSION)
+
+
+def _module(
+    foreign: ForeignCheckpoint,
+) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
+    """Return the weights as the model has them (stage 3: empty ones), what fills them, and from
+    where."""
+    module, trained, tensors = Ordered(), foreign.trained, foreign.source.tensors
+    weights: dict[Key, StoredTensor] = {}
+    sources: dict[Key, Tensor] = {}
+    for key, tensor in tensors.items():
+        if key.role not in ("param", "buffer"):
+            continue
+        is_weight = key.name in trained or key.name in foreign.frozen
+        # An untrained tensor may be a buffer, which keeps its own type; loading casts the rest.
+        dtype = foreign.precision if key.name in trained else tensor.dtype
+        if foreign.kind == STAGE_3 and is_weight:
+            module[key.name] = new_stored_tensor(f"empty-{key.name}", dtype, (0,))
+            continue
+        own = Key(key.name, weight_role(dtype)) if key.name in trained else key
+        if not is_weight:
+            own = Key(key.name, "buffer")
+        copy = tensors.get(Key(key.name, "param16"))
+        sources[own] = copy if copy is not None and copy.dtype == dtype else tensor
+        module[key.name] = weights[own] = new_stored_tensor(
+            f"whole-{key.name}", dtype, tensor.shape
+        )
+    for alias, name in foreign.source.aliases.items():
+        if name in module:
+            module[alias] = module[name]
+    return module, weights, sources
+
+
+def _model_tree(foreign: ForeignCheckpoint, module: Ordered) -> dict[str, Any]:
+    training, frozen = foreign.training, foreign.frozen
+    shapes: Ordered | None = Ordered({name: Size(each.shape) for name, each in frozen.items()})
+    fragments: Ordered | None = Ordered()
+    if foreign.stage == 2:
+        fragments = Ordered({name: module[name] for name in frozen})
+    elif foreign.stage == 1:
+        shapes = fragments = None
+    values = {
+        pt_trees.MODULE: module,
+        pt_trees.BUFFER_NAMES: [
+            key.name for key in foreign.source.tensors if _is_buffer(foreign, key)
+        ],
+        pt_trees.FROZEN_SHAPES: shapes,
+        pt_trees.SHARED_PARAMS: dict(foreign.source.aliases),
+        pt_trees.FROZEN_FRAGMENTS: fragments,
+        pt_trees.LR_SCHEDULER: pt_trees.schedule_of(training),
+        pt_trees.GLOBAL_SAMPLES: training.samples or 0,
+        pt_trees.PARALLEL_DIMENSIONS: {"pp_degree": 1, "tp_degree": 1},
+        pt_trees.DS_CONFIG: dict(foreign.config),
+    }
+    return {**pt_trees.new_model_tree(training, values), **dict(carried_client(training))}
+
+
+def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
+    is_other = key.name not in foreign.trained and key.name not in foreign.frozen
+    return key.role in ("param", "buffer") and is_other
+
+
+def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
+    """Yield the caller's values without tensors."""
+    for key, value in training.client.items():
+        if not any(isinstance(part, StoredTensor) for part in walk(value)):
+            yield key, value

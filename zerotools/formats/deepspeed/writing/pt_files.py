@@ -19,7 +19,7 @@ from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, ZeroBytes
-from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
+from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 from zerotools.io.torchzip.pickles import dumps_renumbered

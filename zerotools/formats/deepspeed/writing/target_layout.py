@@ -4,23 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from zerotools.core.dtypes import BFLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.formats.deepspeed.logical.logical_state import LogicalGroup, LogicalState
-from zerotools.formats.deepspeed.partitioning.parameter_order import (
+from zerotools.formats.deepspeed.logical_state import LogicalGroup, LogicalState, join_parts
+from zerotools.formats.deepspeed.partitioning.flat_groups import (
     alignment_of,
     deals_in_turn,
 )
-from zerotools.formats.deepspeed.schema import model_tree
-from zerotools.formats.deepspeed.schema.autoep_layers import (
-    EXPERT_PARALLEL,
-    EXPERT_RANKS,
-    GROUP_NAME,
-    configured_ranks,
-    group_name,
-)
+from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout
+from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.ds_config import (
     ALIGNED,
     DEFAULT_SUB_GROUP_SIZE,
@@ -31,12 +26,23 @@ from zerotools.formats.deepspeed.schema.ds_config import (
     adds_up_in_fp32,
     configured_precision,
     mics_keys,
+    number_of,
     offloads_optimizer,
     zero_optimization,
 )
-from zerotools.formats.deepspeed.schema.experts import DATA_FIRST, ExpertPlacement, is_data_first
+from zerotools.formats.deepspeed.schema.expert_parallel import (
+    DATA_FIRST,
+    EXPERT_PARALLEL,
+    EXPERT_RANKS,
+    GROUP_NAME,
+    ExpertPlacement,
+    configured_ranks,
+    group_name,
+    is_data_first,
+)
+from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, STAGE_1_AND_2, STAGE_3
-from zerotools.formats.deepspeed.writing.sub_groups import check_explained, size_of
+from zerotools.formats.deepspeed.writing.flat_buffers import FlatBuffer
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +120,8 @@ def target_layout_of(
         return TargetLayout(dp_size, kind, stage, data_first=data_first, autoep_size=autoep_size)
     round_robin = settled.round_robin
     if round_robin is None:
-        round_robin = deals_in_turn(logical.zero, stage, logical.model.get(model_tree.DS_VERSION))
-    given = logical.model.get(model_tree.DS_CONFIG)
+        round_robin = deals_in_turn(logical.zero, stage, logical.model.get(pt_trees.DS_VERSION))
+    given = logical.model.get(pt_trees.DS_CONFIG)
     return TargetLayout(
         dp_size,
         kind,
@@ -140,7 +146,7 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
                 f"keeps, and --world-size {dp_size} is not a multiple of {group.ep_size}"
             )
     given = settings.ds_config
-    config = logical.model.get(model_tree.DS_CONFIG) if given is None else given
+    config = logical.model.get(pt_trees.DS_CONFIG) if given is None else given
     return logical.has_experts and is_data_first(config)
 
 
@@ -198,9 +204,9 @@ def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: in
     if stage != 1 or logical.precision not in (None, BFLOAT16):
         return False
     if settings.ds_config is None:
-        return was or adds_up_in_fp32(logical.model.get(model_tree.DS_CONFIG))
+        return was or adds_up_in_fp32(logical.model.get(pt_trees.DS_CONFIG))
     # A pipeline in bf16 has it, whatever the configuration says.
-    is_pipeline = logical.model.get(model_tree.MODULE) is None
+    is_pipeline = logical.model.get(pt_trees.MODULE) is None
     return (was and is_pipeline) or adds_up_in_fp32(settings.ds_config)
 
 
@@ -231,12 +237,12 @@ def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
 
 def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:
     """Yield the changes of a configuration outside `zero_optimization`."""
-    known = is_data_first(logical.model.get(model_tree.DS_CONFIG))
+    known = is_data_first(logical.model.get(pt_trees.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:
         yield DATA_FIRST, layout.data_first
 
     if layout.autoep_size is not None and layout.autoep_size != logical.autoep_size:
-        config = logical.model.get(model_tree.DS_CONFIG)
+        config = logical.model.get(pt_trees.DS_CONFIG)
         table = config.get(EXPERT_PARALLEL) if isinstance(config, dict) else None
         yield EXPERT_PARALLEL, {**(table or {}), EXPERT_RANKS: layout.autoep_size}
 
@@ -268,12 +274,12 @@ def _differing(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[st
 def _with_config(
     tree: dict[str, Any], changed: dict[str, Any], placed: dict[str, Any]
 ) -> dict[str, Any]:
-    config = tree.get(model_tree.DS_CONFIG)
+    config = tree.get(pt_trees.DS_CONFIG)
     config = config if isinstance(config, dict) else {}
     dropped = mics_keys(zero_optimization(config))
     kept = {key: value for key, value in zero_optimization(config).items() if key not in dropped}
     zero = {**kept, **changed}
-    return {**tree, model_tree.DS_CONFIG: {**config, "zero_optimization": zero, **placed}}
+    return {**tree, pt_trees.DS_CONFIG: {**config, "zero_optimization": zero, **placed}}
 
 
 def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
@@ -287,3 +293,62 @@ def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
     if layout.kind == STAGE_3 and layout.sub_group_size != DEFAULT_SUB_GROUP_SIZE:
         needed[SUB_GROUP_SIZE] = layout.sub_group_size
     return needed
+
+
+def size_of(logical: LogicalState) -> int:
+    """Return `sub_group_size` as the run's configuration has it."""
+    return number_of(logical.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
+
+
+def check_explained(logical: LogicalState, ranks: int) -> None:
+    """Check that the sub-groups of `ranks` ranks match the configuration.
+
+    Raises:
+        Unsupported: they do not, so the resuming run's sub-groups are unknown.
+    """
+    limit = size_of(logical)
+    for group in logical.groups:
+        # Each sub-group has a part of every expert-parallel rank, all cut alike.
+        ep_size = logical.autoep_size or 1 if group.is_stacked else 1
+        if split_sub_groups(group.shapes_on(ep_size), ranks // ep_size, limit) != [
+            dict(part.shapes) for part in group.parts[::ep_size]
+        ]:
+            file = logical.model_file.path if logical.model_file else "the source"
+            raise Unsupported(
+                f"{file}: ds_config has {SUB_GROUP_SIZE} = {limit}, but the sub-groups have other "
+                "sizes; pass the value of the resuming run with --sub-group-size"
+            )
+
+
+def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> list[FlatBuffer]:
+    """Return the sub-groups of one param group, which ranks share by `placement`.
+
+    Raises:
+        Unsupported: merged parts differ in a value that must be equal.
+    """
+    ranks, own = placement.expert_dp_size, group.shapes_on(placement.ep_size)
+    return [
+        FlatBuffer(
+            FlatLayout(shapes, (), ranks, None),
+            join_parts([part for part in group.parts if not part.shapes.keys().isdisjoint(shapes)]),
+            placement,
+            is_stacked=group.is_stacked,
+        )
+        for shapes in split_sub_groups(own, ranks, limit)
+    ]
+
+
+def split_sub_groups(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
+    """Return the sub-groups of one param group; empty if it has no parameters."""
+    widths = {name: -(-prod(shape) // ranks) for name, shape in shapes.items()}
+    if not shapes or limit >= sum(widths.values()):
+        return [shapes] if shapes else []
+    parts: list[Shapes] = []
+    current, filled = {}, 0
+    for name, shape in shapes.items():
+        current[name] = shape
+        filled += widths[name]
+        if filled >= limit:
+            parts.append(current)
+            current, filled = {}, 0
+    return [*parts, current] if current else parts

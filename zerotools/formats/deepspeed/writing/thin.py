@@ -27,8 +27,8 @@ from zerotools.core.thinning import Keep, Thinning
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.partitioning.swap_files import swap_files
-from zerotools.formats.deepspeed.schema import model_tree
-from zerotools.formats.deepspeed.schema import optimizer_tree as keys
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import pt_trees as keys
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, OptimStates
 from zerotools.io.torchzip.pt_file import repacked
 
@@ -100,7 +100,7 @@ def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
     left = None if keep == Keep.WEIGHTS else without_state(saved)
     if left is saved:
         return {}
-    return {file.name: repacked(file, {**file.tree, model_tree.OPTIMIZER: left})}
+    return {file.name: repacked(file, {**file.tree, pt_trees.OPTIMIZER: left})}
 
 
 def _without_state_of(optim: OptimStates) -> Any:

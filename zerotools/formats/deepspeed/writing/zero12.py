@@ -13,26 +13,26 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.dtypes import FLOAT32
-from zerotools.formats.deepspeed.logical.logical_state import (
+from zerotools.formats.deepspeed.logical_state import (
     LogicalGroup,
     LogicalState,
     StatePart,
     join_parts,
 )
+from zerotools.formats.deepspeed.partitioning.flat_groups import flat_order, paddings_of
 from zerotools.formats.deepspeed.partitioning.flat_layout import (
     FlatLayout,
     PartitionContents,
+    WholeParameters,
+    is_of_muon,
     partition_contents,
     partition_size,
 )
-from zerotools.formats.deepspeed.partitioning.parameter_order import flat_order, paddings_of
-from zerotools.formats.deepspeed.partitioning.whole_parameters import WholeParameters, is_of_muon
-from zerotools.formats.deepspeed.schema import model_tree
-from zerotools.formats.deepspeed.schema import optimizer_tree as keys
-from zerotools.formats.deepspeed.schema.autoep_layers import model_tree_on
-from zerotools.formats.deepspeed.schema.flat_partition import FlatPartition
-from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER
-from zerotools.formats.deepspeed.writing.partitions import (
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import pt_trees as keys
+from zerotools.formats.deepspeed.schema.expert_parallel import model_tree_on
+from zerotools.formats.deepspeed.schema.optim_states import BF16_OPTIMIZER, FlatPartition
+from zerotools.formats.deepspeed.writing.flat_buffers import (
     BufferRole,
     BufferScalars,
     FlatBuffer,
@@ -140,8 +140,8 @@ def _model_file(
 ) -> FileDraft:
     tree = {
         **logical.model,
-        model_tree.DP_WORLD_SIZE: layout.dp_size,
-        model_tree.PARAM_SHAPES: param_shapes_of(logical, buffers),
+        pt_trees.DP_WORLD_SIZE: layout.dp_size,
+        pt_trees.PARAM_SHAPES: param_shapes_of(logical, buffers),
     }
     if (placement := layout.autoep_placement) is not None:
         tree = model_tree_on(tree, placement, 0)

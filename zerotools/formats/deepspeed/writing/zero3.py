@@ -15,12 +15,12 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.target import FilePlan
-from zerotools.formats.deepspeed.logical.logical_state import LogicalState
+from zerotools.formats.deepspeed.logical_state import LogicalState
 from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, partition_contents
-from zerotools.formats.deepspeed.schema import model_tree
-from zerotools.formats.deepspeed.schema import optimizer_tree as keys
-from zerotools.formats.deepspeed.schema.autoep_layers import model_tree_on, partition_groups_on
-from zerotools.formats.deepspeed.writing.partitions import (
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import pt_trees as keys
+from zerotools.formats.deepspeed.schema.expert_parallel import model_tree_on, partition_groups_on
+from zerotools.formats.deepspeed.writing.flat_buffers import (
     BufferRole,
     FlatBuffer,
     optimizer_state_of,
@@ -36,8 +36,7 @@ from zerotools.formats.deepspeed.writing.pt_files import (
     carried_tensors,
     new_partition,
 )
-from zerotools.formats.deepspeed.writing.sub_groups import sub_groups
-from zerotools.formats.deepspeed.writing.target_layout import TargetLayout
+from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, sub_groups
 from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 
 
@@ -201,18 +200,18 @@ def _model_files(
     }
     tree = {
         **logical.model,
-        model_tree.DP_WORLD_SIZE: ranks,
-        model_tree.PARAM_SHAPES: param_shapes_of(logical, buffers),
+        pt_trees.DP_WORLD_SIZE: ranks,
+        pt_trees.PARAM_SHAPES: param_shapes_of(logical, buffers),
     }
     if new_partitions:
-        tree[model_tree.FROZEN_FRAGMENTS] = Ordered(new_partitions)
+        tree[pt_trees.FROZEN_FRAGMENTS] = Ordered(new_partitions)
     filled = [*new_partitions.values(), *logical.weights.values()]
     first = FileDraft.of(_model_tree(tree, layout, 0), logical.model_file, filled).at(names[0])
     outputs = [first]
     if ranks > 1:
         # Only the first rank of a run lists tied weights.
-        tied = tree.get(model_tree.SHARED_PARAMS)
-        others = {**tree, model_tree.SHARED_PARAMS: {}} if tied else tree
+        tied = tree.get(pt_trees.SHARED_PARAMS)
+        others = {**tree, pt_trees.SHARED_PARAMS: {}} if tied else tree
         drafts = [
             FileDraft.of(_model_tree(others, layout, rank), logical.model_file, filled)
             for rank in _differing_ranks(layout)

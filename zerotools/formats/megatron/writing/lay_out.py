@@ -17,13 +17,10 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import Dropped, FilePlan, Target
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.megatron.file_names import COMMON, CONFIG, TRACKER
-from zerotools.formats.megatron.origin import EMBEDDING, FORMAT, OUTPUT
-from zerotools.formats.megatron.writing.common_state import METADATA_JSON, common_state
-from zerotools.formats.megatron.writing.extra_states import extra_state_keys
+from zerotools.formats.megatron.training_metadata import EMBEDDING, FORMAT, OUTPUT
 from zerotools.formats.megatron.writing.model_arguments import PARALLEL, model_arguments, unsaid
-from zerotools.formats.megatron.writing.norm_names import NormNames, norm_names
 from zerotools.formats.megatron.writing.resumable_optimizer import (
     MOMENTS,
     LeftOptimizer,
@@ -31,15 +28,21 @@ from zerotools.formats.megatron.writing.resumable_optimizer import (
     is_of_expert,
     written_optimizer,
 )
-from zerotools.formats.megatron.writing.single_tensors import SingleTensors, single_tensors
-from zerotools.formats.megatron.writing.stored_files import (
-    LARGEST_CHUNK,
-    StoredFiles,
-    StoredTensorPlace,
+from zerotools.formats.megatron.writing.single_tensors import (
+    NormNames,
+    SingleTensors,
+    norm_names,
+    single_tensors,
 )
-from zerotools.formats.megatron.writing.stored_places import (
+from zerotools.formats.megatron.writing.torch_dist_files import (
+    LARGEST_CHUNK,
+    METADATA_JSON,
+    StoredFiles,
     StoredPlace,
     StoredPlaces,
+    StoredTensorPlace,
+    common_state,
+    extra_state_keys,
     stored_places,
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE

@@ -13,10 +13,10 @@ from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
-from zerotools.formats.megatron.origin import EMBEDDING, OUTPUT
+from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT
 from zerotools.io.huggingface.class_defaults import flat_config, full_config
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.maps.beyond_shapes import (
+from zerotools.maps.model_sizes import (
     has_centred_norms,
     has_several_ropes,
     normalises_experts,

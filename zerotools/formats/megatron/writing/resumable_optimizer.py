@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadRequest
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.formats.torch_optimizers import (
     CLASSES,
     STATE_ROLE,

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.memory_layout import NF4
+from zerotools.core.training_memory import NF4
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue

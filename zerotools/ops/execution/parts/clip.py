@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from zerotools.core.boxes import Box, BoxIndex, boxes_of_range
 from zerotools.core.checkpoint import Chunk, ChunkBox
-from zerotools.core.ranges import Range
+from zerotools.core.flat_ranges import Range
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
 from zerotools.ops.execution.parts.share import ByteRange, Extent, Share
 from zerotools.ops.execution.plan import Copy, RangeCopy

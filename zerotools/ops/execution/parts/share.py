@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerotools.core.checkpoint import Key, Tensor
-from zerotools.core.ranges import Ranges
+from zerotools.core.flat_ranges import Ranges
 from zerotools.core.target import Target
 
 ALIGNMENT = 2**20

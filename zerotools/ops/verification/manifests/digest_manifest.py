@@ -15,7 +15,7 @@ from typing import Any
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.core.training import TrainingState
+from zerotools.core.training_state import TrainingState
 from zerotools.io.files.allowance import Beside, nothing_beside
 from zerotools.io.files.filenames import stays_below_root
 from zerotools.io.files.json_file import read_json

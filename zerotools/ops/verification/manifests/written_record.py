@@ -14,7 +14,7 @@ from zerotools.io.output.marker import MARKER, read_written
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 from zerotools.ops.verification.digests import ALGORITHM
 from zerotools.ops.verification.manifests.digest_manifest import DigestManifest, FileDigest
-from zerotools.runs.thinned import is_thinned
+from zerotools.runs.thinning_record import is_thinned
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.memory_layout import MOMENTS
+from zerotools.core.training_memory import MOMENTS
 from zerotoolsd.trainer.engine_torch.gradients import Reduction, local
 from zerotoolsd.trainer.memory.tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap

@@ -24,7 +24,7 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from zerotools.core.memory_layout import EIGHT_BIT_BLOCK, MOMENTS, has_eight_bit_moments
+from zerotools.core.training_memory import EIGHT_BIT_BLOCK, MOMENTS, has_eight_bit_moments
 from zerotoolsd.trainer.engine_torch.gradients import local
 from zerotoolsd.trainer.memory.tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap

@@ -1,0 +1,38 @@
+"""The parts of a checkpoint, in the words that a target uses to list what it dropped."""
+
+from __future__ import annotations
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.training_state import TrainingState
+
+WEIGHTS = ("param", "buffer")
+LOOSE = "state"
+"""The role of tensors in the client state: not weights, and not of an optimizer."""
+
+
+def extra_roles(source: Checkpoint, training: TrainingState) -> list[str]:
+    """Return every role besides the weights: 16-bit copies, and tensors and numbers of the
+    optimizer."""
+    keys = (*source.tensors, *training.scalars)
+    return list(dict.fromkeys(key.role for key in keys if key.role not in (*WEIGHTS, LOOSE)))
+
+
+def optimizer_roles(source: Checkpoint) -> list[str]:
+    """Return the roles of the optimizer's tensors."""
+    roles = dict.fromkeys(key.role for key in source.tensors)
+    return [role for role in roles if role not in (*WEIGHTS, "param16", LOOSE)]
+
+
+def state_words(source: Checkpoint, training: TrainingState) -> list[str]:
+    """Return every part of the training state that is there."""
+    counters = (training.steps, training.skipped, training.samples)
+    there = {
+        "param_groups": training.groups,
+        "lr_scheduler": training.lr_scheduler is not None,
+        "loss_scale": training.loss_scale,
+        "steps": any(counter is not None for counter in counters),
+        "ds_config": training.ds_config is not None,
+        "client": training.client or any(key.role == LOOSE for key in source.tensors),
+        "frozen": training.frozen,
+    }
+    return [word for word, value in there.items() if value]

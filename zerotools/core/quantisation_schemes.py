@@ -1,0 +1,280 @@
+"""The schemes of quantised weights: which scales belong to which elements. Geometry alone.
+
+Sources: DeepSeek-V3 `inference/kernel.py` (`weight_dequant`), OCP Microscaling Formats (MX) v1.0,
+transformers `integrations/mxfp4.py` (`convert_moe_packed_tensors`), compressed-tensors
+`quantization/lifecycle/forward_helpers.py`, bitsandbytes `functional.py` (`QuantState`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from zerotools.core.boxes import Box, row_major_strides
+from zerotools.core.checkpoint import Tensor
+
+
+class Scheme(ABC):
+    """How the elements of one tensor are made of those of its inputs."""
+
+    @abstractmethod
+    def needs(self, box: Box) -> dict[str, Box]:
+        """Return the block of each input, by its name, that the elements in `box` are made of."""
+
+    def work_bytes(self, box: Box) -> int:
+        """Return the bytes that computing the elements in `box` takes in addition to the inputs."""
+        return 8 * box.numel
+
+    @property
+    def grain(self) -> tuple[int, ...]:
+        """Boxes are cut at multiples of these alone, one for each of the last dimensions."""
+        return ()
+
+    @property
+    def is_transposed(self) -> bool:
+        """True if the last dimension of the result lies along rows of the inputs."""
+        return False
+
+    def halves(self, box: Box) -> tuple[Box, Box] | None:
+        """Return the box in two, along the first dimension that can be cut at a grain; None of a
+        box that is not larger than one."""
+        axes = list(range(len(box.shape)))
+        if self.is_transposed:
+            axes = axes[::-1]
+        grains = (1,) * (len(axes) - len(self.grain)) + self.grain
+        for axis in axes:
+            start, count, grain = box.start[axis], box.shape[axis], grains[axis]
+            below = (start + count // 2) // grain * grain
+            for middle in (below, below + grain):
+                if start < middle < start + count:
+                    return _split(box, axis, middle)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledCast(Tensor):
+    """A tensor of `dtype` and `shape` that `scheme` computes from `inputs`; it has no chunks.
+
+    float32 values are cast to the requested type; any other type is that of the result.
+    """
+
+    scheme: Scheme
+    inputs: Mapping[str, Tensor]
+
+    def blocks_to_read(self, box: Box, most: int) -> Iterator[Box]:
+        """Yield `box` in blocks with inputs of at most `most` bytes, or in blocks of one grain."""
+        return self._cut(box, lambda part: self.bytes_read(part) <= most)
+
+    def blocks_within(self, box: Box, most: int, largest: int) -> Iterator[Box]:
+        """Yield `box` in blocks of at most `largest` elements that take at most `most` bytes to
+        compute, or in blocks of one grain."""
+
+        def fits(part: Box) -> bool:
+            return part.numel <= largest and self.scheme.work_bytes(part) <= most
+
+        return self._cut(box, fits)
+
+    def _cut(self, box: Box, fits: Callable[[Box], bool]) -> Iterator[Box]:
+        if box.is_empty:
+            return
+        halves = None if fits(box) else self.scheme.halves(box)
+        if halves is None:
+            yield box
+            return
+        for half in halves:
+            yield from self._cut(half, fits)
+
+    def bytes_read(self, box: Box) -> int:
+        """Return the bytes of the inputs that the elements in `box` are made of."""
+        needed = self.scheme.needs(box)
+        return sum(part.numel * self.inputs[name].dtype.itemsize for name, part in needed.items())
+
+
+def stored_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
+    """Return the tensors that store the elements of `tensor`: itself, or its inputs."""
+    return tuple(tensor.inputs.values()) if isinstance(tensor, ScaledCast) else (tensor,)
+
+
+def _split(box: Box, axis: int, middle: int) -> tuple[Box, Box]:
+    def part(begin: int, end: int) -> Box:
+        start = (*box.start[:axis], begin, *box.start[axis + 1 :])
+        return Box(start, (*box.shape[:axis], end - begin, *box.shape[axis + 1 :]))
+
+    begin = box.start[axis]
+    return part(begin, middle), part(middle, begin + box.shape[axis])
+
+
+PAYLOAD, SCALES, GLOBAL_SCALE = "payload", "scales", "global scale"
+CODE, NESTED_SCALES, NESTED_CODE = "code", "nested scales", "nested code"
+VALUES = "values"
+PER_BYTE = 2
+"""Elements of 4 bits in a byte."""
+
+
+def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
+    """Return the blocks of shape `block` that a box meets, counted in blocks."""
+    start = tuple(a // b for a, b in zip(box.start, block, strict=True))
+    stop = (-(-end // b) for end, b in zip(box.stop, block, strict=True))
+    return Box(start, tuple(b - a for a, b in zip(start, stop, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class BlockScaled(Scheme):
+    """payload x scale: one scale for each block of shape `block`; blocks at the edges are smaller.
+
+    `axes` has for each dimension of the scales the dimension of the weight that it follows, None
+    for one of length 1 that follows none: (0, None) of scales (R, 1) for each row. `factor` is
+    multiplied, too. With `is_exponent` scales are bytes e that mean 2 ** (e - 127).
+    """
+
+    block: tuple[int, ...]
+    axes: tuple[int | None, ...]
+    factor: float = 1.0
+    is_exponent: bool = False
+
+    def work_bytes(self, box: Box) -> int:
+        return 6 * box.numel
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        met = blocks_of(box, self.block)
+        start = tuple(0 if axis is None else met.start[axis] for axis in self.axes)
+        shape = tuple(1 if axis is None else met.shape[axis] for axis in self.axes)
+        return {PAYLOAD: box, SCALES: Box(start, shape)}
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFours(Scheme):
+    """4-bit floats (E2M1), two in a byte of the payload, low bits first; one scale for each `group`
+    of a row.
+
+    Scales are exponents as in `BlockScaled`, or floats that are divided or multiplied by a global
+    scale. With `blocks`, the payload has a separate dimension for the bytes of a group. With
+    `transposed`, the last two dimensions of the result are exchanged: gpt-oss keeps (experts, rows,
+    groups, 16) for a tensor that the model calls (experts, columns, rows).
+    """
+
+    group: int
+    is_exponent: bool
+    is_divided: bool = False
+    blocks: bool = False
+    transposed: bool = False
+
+    @property
+    def is_transposed(self) -> bool:
+        return self.transposed
+
+    @property
+    def grain(self) -> tuple[int, ...]:
+        return (self.group, 1) if self.transposed else (self.group,)
+
+    def work_bytes(self, box: Box) -> int:
+        return 8 * PER_BYTE * self.needs(box)[PAYLOAD].numel
+
+    def in_rows(self, box: Box) -> Box:
+        """Return a box of the result in the order of the payload: its last dimension is packed."""
+        return _exchanged(box) if self.transposed else box
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        rows = self.in_rows(box)
+        *start, first = rows.start
+        *shape, _ = rows.shape
+        packed = self.group // PER_BYTE
+        groups = blocks_of(rows, (*(1,) * len(start), self.group))
+        low, high = first // PER_BYTE, -(-rows.stop[-1] // PER_BYTE)
+        payload = Box((*start, low), (*shape, high - low))
+        if self.blocks:
+            payload = Box((*groups.start, 0), (*groups.shape, packed))
+        found = {PAYLOAD: payload, SCALES: groups}
+        if not self.is_exponent:
+            found[GLOBAL_SCALE] = Box((0,), (1,))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class CodedFours(Scheme):
+    """bitsandbytes' nf4 and fp4: the flattened tensor of `shape`, two elements in a byte, high bits
+    first. Each is code[index] x absmax of its block of `block` elements. With `nested_block`,
+    absmax are bytes: nested code[index] x nested absmax of their block, plus `offset`. With
+    `is_signed` (fp4), the high bit of an index is a sign: index 8 is -0.0. There the code has 0.0,
+    and bitsandbytes' kernels do not read it."""
+
+    shape: tuple[int, ...]
+    block: int
+    nested_block: int = 0
+    offset: float = 0.0
+    is_signed: bool = False
+
+    @property
+    def grain(self) -> tuple[int, ...]:
+        return (PER_BYTE,)
+
+    def work_bytes(self, box: Box) -> int:
+        begin, end = self.hull(box)
+        return 8 * (end - begin)
+
+    def hull(self, box: Box) -> tuple[int, int]:
+        """Return the range of the flattened tensor from the first element of `box` to its last,
+        from an even element on."""
+        strides = row_major_strides(self.shape)
+        first = sum(a * s for a, s in zip(box.start, strides, strict=True))
+        last = sum((a - 1) * s for a, s in zip(box.stop, strides, strict=True))
+        return first // PER_BYTE * PER_BYTE, last + 1
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        begin, end = self.hull(box)
+        payload = _flat(begin // PER_BYTE, -(-end // PER_BYTE))
+        scales = _flat(begin // self.block, -(-end // self.block))
+        found = {
+            PAYLOAD: Box((*payload.start, 0), (*payload.shape, 1)),
+            SCALES: scales,
+            CODE: _flat(0, 16),
+        }
+        if self.nested_block:
+            (low,), (high,) = scales.start, scales.stop
+            found[NESTED_SCALES] = _flat(low // self.nested_block, -(-high // self.nested_block))
+            found[NESTED_CODE] = _flat(0, 256)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class BlockQuantised(Scheme):
+    """The reverse: a payload of 8-bit floats, or with `is_scales` the scales of its blocks, made
+    from values of `shape`. With `is_exponent`, scales are powers of two, in bytes as in
+    `BlockScaled`."""
+
+    shape: tuple[int, ...]
+    block: tuple[int, ...]
+    is_scales: bool
+    is_exponent: bool = False
+
+    def work_bytes(self, box: Box) -> int:
+        return 16 * self.needs(box)[VALUES].numel
+
+    @property
+    def grain(self) -> tuple[int, ...]:
+        return () if self.is_scales else self.block
+
+    def needs(self, box: Box) -> dict[str, Box]:
+        met = box if self.is_scales else blocks_of(box, self.block)
+        start = tuple(a * b for a, b in zip(met.start, self.block, strict=True))
+        stop = tuple(
+            min(end * b, size)
+            for end, b, size in zip(met.stop, self.block, self.shape, strict=True)
+        )
+        return {VALUES: Box(start, tuple(b - a for a, b in zip(start, stop, strict=True)))}
+
+
+def scale_shape(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
+    """Return one scale for each block, also for the smaller ones at the edges."""
+    return tuple(-(-size // b) for size, b in zip(shape, block, strict=True))
+
+
+def _flat(begin: int, end: int) -> Box:
+    return Box((begin,), (end - begin,))
+
+
+def _exchanged(box: Box) -> Box:
+    *start, row, column = box.start
+    *shape, rows, columns = box.shape
+    return Box((*start, column, row), (*shape, columns, rows))

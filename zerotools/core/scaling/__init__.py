@@ -1,1 +1,0 @@
-"""Tensors that are computed of others: which scales belong to which elements."""

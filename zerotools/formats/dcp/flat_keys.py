@@ -1,0 +1,146 @@
+"""DCP's flat keys and their meaning: name and role.
+
+    <model>.<fqn>                       (fqn, param)
+    <optimizer>.state.<fqn>.<state>     (fqn, state)      torch, accelerate, torchtitan
+    optim.<fqn>.<state>                 (fqn, state)      a zerotools job
+
+<model> is the chosen section, <optimizer> an optimizer of it. All other values are state and keep
+their whole flat key as the name: the run's state, other models and their state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from zerotools.core.checkpoint import Key
+from zerotools.formats.dcp.key_paths import values_of
+from zerotools.formats.dcp.model_sections import (
+    ModelChoice,
+    Section,
+    Sections,
+    choose_model,
+    find_sections,
+    trainers,
+)
+from zerotools.formats.dcp.optimizer_sections import OptimizerSection
+from zerotools.formats.torch_optimizers import (
+    NAMED_BY_SHAPE,
+    ORDER_UNKNOWN,
+    Shape,
+    names_by_shape,
+)
+from zerotools.io.distcp.metadata import Metadata
+
+STATE_ROLE = "state"
+# Roles of weights: an optimizer that calls its state so does not make weights of it.
+_WEIGHTS = ("param", "param16", "buffer", STATE_ROLE)
+_JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
+
+
+@dataclass(frozen=True)
+class NamedKeys:
+    """The names of a checkpoint's keys: `keys` by flat key. `optimizers` are the prefixes of the
+    flat keys of the model's optimizers, and `numbered` the names of parameters that one has by
+    number. `notes` are for the user. `question` asks for a choice between several models, which all
+    keep their flat keys until then."""
+
+    keys: Mapping[str, Key]
+    optimizers: tuple[str, ...] = ()
+    numbered: Mapping[int, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+    question: str | None = None
+
+
+def name_tensors(metadata: Metadata, path: object, section: str | None = None) -> NamedKeys:
+    """Name the keys of the checkpoint at `path`; `section` is the user's choice of a model.
+
+    Raises:
+        BadRequest: the section does not exist.
+    """
+    sections = find_sections(values_of(metadata))
+    choice = choose_model(sections, path, section)
+    found: dict[str, Key] = {}
+    if choice.model is not None:
+        found |= {flat: Key(name, "param") for flat, name in choice.model.names.items()}
+    elif choice.question is not None:
+        found |= {flat: Key(flat, "param") for model in sections.models for flat in model.names}
+    numbered: dict[int, str] = {}
+    mine: list[str] = []
+    said: dict[str, None] = {}
+    for owner, before in _trained(sections, choice):
+        for optimizer in trainers(sections, owner) if sections.models else sections.optimizers:
+            mine += [optimizer.prefix] if choice.question is None else []
+            known: dict[int, str] = {}
+            if optimizer.is_numbered:
+                known = {} if before else _by_shape(optimizer, owner)
+                said[NAMED_BY_SHAPE if known else ORDER_UNKNOWN] = None
+            numbered |= known
+            found |= dict(_state(optimizer, owner, known, before))
+    keys = {flat: found.get(flat) or Key(flat, STATE_ROLE) for flat in metadata.tensors}
+    return NamedKeys(
+        _distinct(keys), tuple(mine), numbered, (*choice.notes, *said), choice.question
+    )
+
+
+def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
+    """Yield the models with optimizer state to name, and the prefix of their names."""
+    if choice.model is not None:
+        yield choice.model, ""
+    elif not sections.models:
+        yield Section((), {}, {}), ""
+    else:
+        yield from ((model, f"{model.label}." if model.path else "") for model in sections.models)
+
+
+def _state(
+    optimizer: OptimizerSection, owner: Section, known: Mapping[int, str], before: str
+) -> Iterator[tuple[str, Key]]:
+    for flat, (name, role) in optimizer.state.items():
+        if role in _WEIGHTS:
+            continue
+        if optimizer.is_numbered:
+            name = known.get(int(name), f"{optimizer.prefix}state.{name}")
+        elif name not in owner.known and name.removeprefix("state.") in owner.known:
+            name = name.removeprefix("state.")
+        yield flat, Key(before + name, role)
+
+
+def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
+    """Return names by number, where shapes prove them."""
+    state: dict[int, dict[str, Shape]] = {}
+    for flat, (number, role) in optimizer.state.items():
+        state.setdefault(int(number), {})[role] = optimizer.tensors[flat].shape
+    weights = {
+        owner.names[flat]: tensor.shape
+        for flat, tensor in owner.tensors.items()
+        if tensor.dtype.is_float
+    }
+    return names_by_shape(list(state), state, weights)
+
+
+def job_keys(flats: Iterable[str]) -> dict[str, Key]:
+    """Return the keys of a zerotools job, which has two sections by its record."""
+    return _distinct({flat: _job_key(flat) for flat in flats})
+
+
+def _job_key(flat: str) -> Key:
+    if flat.startswith(_JOB_MODEL):
+        return Key(flat.removeprefix(_JOB_MODEL), "param")
+    name, _, role = flat.removeprefix(_JOB_OPTIMIZER).rpartition(".")
+    if flat.startswith(_JOB_OPTIMIZER) and name and role not in _WEIGHTS:
+        return Key(name, role)
+    return Key(flat, STATE_ROLE)
+
+
+def _distinct(keys: Mapping[str, Key]) -> dict[str, Key]:
+    """Return each flat key's Key; the second of two that would be one is state under its flat
+    key."""
+    found: dict[str, Key] = {}
+    taken: set[Key] = set()
+    for flat, key in keys.items():
+        if key in taken:
+            key = Key(flat, STATE_ROLE)
+        taken.add(key)
+        found[flat] = key
+    return found

@@ -1,0 +1,221 @@
+"""The path of each value of a DCP in the saved state dict.
+
+planner_data records it, `("app", "model", "net.0.weight")` for `app.model.net.0.weight`, unless the
+state dict was flat already: then a path is the one flat key. A flat `optim.net.0.weight.exp_avg`
+may be in a section `optim` that the program wrote into its keys, or a weight of a submodule of that
+name. It is split only if the keys prove it: below `optim` are the param groups of an optimizer, or
+the states of names that the other keys have.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from zerotools.core.errors import BadFile
+from zerotools.io.distcp.metadata import Metadata, SavedTensor
+
+Path = tuple[str | int, ...]
+# No program nests deeper, and a path without end would cost more than the file that has it.
+DEEPEST = 32
+# Parts of a flat key that may be a section written into it.
+_MAX_WORDS = 8
+_GROUPS = "param_groups."
+
+
+class FlatValue(NamedTuple):
+    """One flat key, its path, and its tensor (None for a value that is not a tensor)."""
+
+    flat: str
+    path: Path
+    tensor: SavedTensor | None
+
+
+def text_of(path: Iterable[str | int]) -> str:
+    """Return the flat key that torch makes of a path."""
+    return ".".join(map(str, path))
+
+
+def name_below(value: FlatValue, depth: int) -> str:
+    """Return the part of the flat key that follows `depth` parts of the path."""
+    return text_of(value.path[depth:])
+
+
+def values_of(metadata: Metadata) -> list[FlatValue]:
+    """Return all values with their paths, in the order of the state dict if it was recorded.
+
+    Raises:
+        BadFile: a value lies deeper than any program puts it.
+    """
+    known = metadata.paths or {}
+    there = dict.fromkeys((*metadata.tensors, *metadata.blobs))
+    ordered = dict.fromkeys((*(flat for flat in known if flat in there), *there))
+    found = [
+        FlatValue(flat, _whole(flat, known.get(flat)), metadata.tensors.get(flat))
+        for flat in ordered
+    ]
+    return _split(found, has_paths=bool(known))
+
+
+def _whole(flat: str, path: Path | None) -> Path:
+    """Return the path, or just the key if the two disagree: names come from keys."""
+    if path is not None and len(path) > DEEPEST:
+        raise BadFile(f"{flat:.80}... lies {len(path)} levels deep, and at most {DEEPEST} are read")
+    return path if path and text_of(path) == flat else (flat,)
+
+
+def _split(values: list[FlatValue], *, has_paths: bool) -> list[FlatValue]:
+    """Split flat keys after the sections that are written into them."""
+    flat = [value for value in values if len(value.path) == 1]
+    sections = _optimizers(flat)
+    if sections:
+        sections |= _models(flat, sections)
+    elif not has_paths and _first(flat) == {"model"} and len(flat) == len(values):
+        sections = {"model"}
+    return [_below(value, sections) for value in values]
+
+
+def _below(value: FlatValue, sections: set[str]) -> FlatValue:
+    section = _section_of(value.flat, sections)
+    if section is None or len(value.path) > 1:
+        return value
+    return value._replace(path=(section, value.flat[len(section) + 1 :]))
+
+
+def _section_of(flat: str, sections: set[str]) -> str | None:
+    """Return the one of `sections` that a flat key begins with, in whole words."""
+    parts = flat.split(".", _MAX_WORDS)
+    before = (".".join(parts[:count]) for count in range(1, len(parts)))
+    return next((text for text in before if text in sections), None)
+
+
+def _first(values: Iterable[FlatValue]) -> set[str]:
+    return {value.flat.partition(".")[0] for value in values}
+
+
+def _optimizers(values: list[FlatValue]) -> set[str]:
+    """Return the prefixes of the optimizers that flat keys hold."""
+    found: set[str] = set()
+    modules: set[str] = set()
+    for value in values:
+        before, groups, _ = value.flat.partition(f".{_GROUPS}")
+        if groups and before and _GROUPS not in before:
+            (found if is_option(value) else modules).add(before)
+    found -= modules
+    tensors = {value.flat for value in values if value.tensor is not None}
+    for word in filter(is_optimizer_word, _first(values) - found):
+        below = [flat[len(word) + 1 :] for flat in tensors if flat.startswith(f"{word}.")]
+        others = {flat for flat in tensors if not flat.startswith(f"{word}.")}
+        endings = others | {flat.partition(".")[2] for flat in others}
+        if below and all(_is_state(name, endings) for name in below):
+            found.add(word)
+    return found
+
+
+def _is_state(name: str, weights: set[str]) -> bool:
+    weight, _, role = name.removeprefix("state.").rpartition(".")
+    weights_own, _, _ = name.rpartition(".")
+    return not names_a_weight(role) and (weight in weights or weights_own in weights)
+
+
+def is_option(value: FlatValue) -> bool:
+    """Return whether a value can be an option of a param group: not a tensor, or a number."""
+    return value.tensor is None or not value.tensor.shape
+
+
+def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
+    """Return the prefixes of the weights that those optimizers have state of."""
+    names = set(_trained(values, optimizers))
+    known = {value.flat for value in values if value.tensor is not None}
+    if any(name in known for name in names):
+        return set()
+    return {
+        section
+        for section in _first(values) - optimizers
+        if any(f"{section}.{name}" in known for name in names)
+    }
+
+
+def _trained(values: list[FlatValue], optimizers: set[str]) -> Iterator[str]:
+    for value in values:
+        section = _section_of(value.flat, optimizers)
+        if section is not None and value.tensor is not None:
+            name = value.flat[len(section) + 1 :].rpartition(".")[0]
+            yield name
+            yield name.removeprefix("state.")
+
+
+def tensors_of(values: Iterable[FlatValue]) -> Mapping[str, SavedTensor]:
+    """Return the values that are tensors, by flat key."""
+    return {value.flat: value.tensor for value in values if value.tensor is not None}
+
+
+_OPTIMIZER = frozenset({"optim", "optims", "optimizer", "optimizers", "opt", "opts"})
+_MODEL = frozenset({"model", "module", "net", "network", "weights", "params", "state_dict"})
+_COPY = frozenset({"ema", "swa", "averaged", "average", "avg", "shadow", "lagged"})
+_STATE = frozenset((
+    "args", "callbacks", "config", "counters", "dataloader", "dataset", "epoch", "hparams",
+    "loops", "lr", "metrics", "progress", "random", "rng", "sampler", "scaler", "scalers",
+    "scheduler", "schedulers", "step", "timers", "trainer",
+))  # fmt: skip
+_COUNTERS = frozenset((
+    "best_loss", "cuda_rng_state", "epoch", "global_step", "iter", "iteration", "loss",
+    "rng", "rng_state", "rng_states", "step", "steps", "tokens",
+))  # fmt: skip
+_WEIGHTS = frozenset({"weight", "bias", "running_mean", "running_var"})
+_SUFFIX = re.compile(r"(_?(state_?dicts?|states?))?(_?\d{1,4})?")
+
+
+def _bare(word: str | int) -> str:
+    """Return `optimizer` for `optimizer_state_dict`, `optimizer_states` and `optimizer_0`."""
+    text = str(word)[:64].lower().replace("-", "_").strip("_")
+    for at in range(1, len(text)):
+        if _SUFFIX.fullmatch(text, at):
+            return text[:at]
+    return text
+
+
+def _tokens(word: str | int) -> frozenset[str]:
+    return frozenset(_bare(word).split("_"))
+
+
+def is_optimizer_word(word: str | int) -> bool:
+    """Return whether the word means an optimizer: `optim`, `optimizer_0`,
+    `g_optimizer_state_dict`."""
+    return bool(_tokens(word) & _OPTIMIZER)
+
+
+def is_plain_optimizer_word(word: str | int) -> bool:
+    """Return whether the word only means an optimizer: `optimizer`, `optim_state_dict`; not
+    `optimizer_d`."""
+    return _bare(word) in _OPTIMIZER
+
+
+def is_model_word(word: str | int) -> bool:
+    """Return whether a program with one model uses this name: `model`, `state_dict`,
+    `model_state_dict`."""
+    return str(word).lower() == "state_dict" or _bare(word) in _MODEL
+
+
+def is_copy_word(word: str | int) -> bool:
+    """Return whether the word means averages of another model's weights: `ema`, `model_ema`,
+    `swa_state_dict`."""
+    return bool(_tokens(word) & _COPY)
+
+
+def is_state_word(word: str | int) -> bool:
+    """Return whether the word means state of the run: `lr_scheduler`, `train_state`,
+    `rng_states`."""
+    return bool(_tokens(word) & _STATE)
+
+
+def is_counter(name: str) -> bool:
+    """Return whether programs use this name for a counter in a dict with weights: `step`,
+    `rng_state`."""
+    return name.lower() in _COUNTERS
+
+
+def names_a_weight(word: str) -> bool:
+    """Return whether modules use this name for parameters and buffers, and optimizers never do."""
+    return word in _WEIGHTS

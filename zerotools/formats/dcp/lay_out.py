@@ -1,0 +1,234 @@
+"""A DCP directory for any number of ranks, laid out as torch would save it there.
+
+A job's checkpoint gets its record, its sidecar files and, when all files are there, its manifest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.dtypes import FLOAT32
+from zerotools.core.errors import BadRequest
+from zerotools.core.target import FilePlan, Target
+from zerotools.core.training_state import Scalar
+from zerotools.formats.dcp.directories import (
+    is_replicated,
+    is_shard,
+    lay_out_each,
+    lost_attributes,
+)
+from zerotools.formats.dcp.native import DcpNative, native_of
+from zerotools.formats.dcp.rank_files import (
+    CarriedValue,
+    CopiedTensor,
+    DcpEntry,
+    KnownTensor,
+    TiedTensor,
+    lay_out_directory,
+)
+from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
+from zerotools.io.numeric.scalars import scalar_bytes
+from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
+from zerotools.io.output.plain_files import literal, sidecar_files
+from zerotools.runs.file_names import DCP, RECORD
+from zerotools.runs.job_record import JobRecord, record_to_json
+
+
+def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
+    """Lay `source` out for `world_size` ranks in `destination`.
+
+    Only the shapes and types of its tensors, its flat keys and the other values of its files are
+    used, so the source's chunks may lie anywhere. A job's checkpoint makes a job's checkpoint:
+    `dcp/`, job.json with the new world size and random numbers that are seeded again, its sidecar
+    files, and a manifest. A source of several directories makes as many. For all others the
+    surrounding files are copied, except the random number state of single ranks.
+
+    Raises:
+        BadRequest: `world_size` is less than 1.
+    """
+    check_world_size(world_size)
+    job = native_of(source).job
+    if job is not None:
+        target = _lay_out_one(source, destination, world_size=world_size, prefix=f"{DCP}/")
+        files, notes = _job_files(source, job.resharded(world_size)), _notes(job, world_size)
+        return replace(
+            _with(target, files), with_manifest=True, notes=notes, dropped=lost_attributes(source)
+        )
+    one = partial(_lay_out_one, world_size=world_size)
+    several = bool(native_of(source).directories)
+    target = lay_out_each(source, destination, one) if several else one(source, destination)
+    files, notes = run_sidecars_in(
+        source.root,
+        partial(is_shard, source),
+        same_ranks=world_size == source.origin.world_size,
+    )
+    return replace(_with(target, files), notes=notes, dropped=lost_attributes(source))
+
+
+def _lay_out_one(
+    source: Checkpoint, destination: Path, *, world_size: int, prefix: str = ""
+) -> Target:
+    """Return one directory of DCP, `prefix` below the root."""
+    flat = _flat_keys(source)
+    laid_out = lay_out_directory(
+        _entries(source, flat), _paths(source, flat), world_size, prefix=prefix
+    )
+    checkpoint = replace(
+        source,
+        root=destination,
+        tensors={key: laid_out.tensors[key] for key in source.tensors},
+        origin=_origin(source, destination, world_size),
+        files={name: plan.size for name, plan in laid_out.files.items()},
+        state={},
+        model_sidecars={},
+        problems=(),
+        native=None,
+    )
+    return Target(checkpoint, laid_out.files)
+
+
+def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
+    """Return the target with more files; a file of the target wins over one with the same name."""
+    plans = {**files, **target.files}
+    sizes = {name: plan.size for name, plan in plans.items()}
+    return replace(target, files=plans, checkpoint=replace(target.checkpoint, files=sizes))
+
+
+def check_world_size(world_size: int) -> None:
+    """Raise an error if `world_size` is not a number of ranks.
+
+    Raises:
+        BadRequest: `world_size` is less than 1.
+    """
+    if world_size < 1:
+        raise BadRequest(
+            f"--world-size is {world_size}; a checkpoint is written for at least 1 rank"
+        )
+
+
+def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
+    return (
+        f"the random number state of {counted(job.world_size, 'rank')} is not carried over: the "
+        f"run seeds the {world_size} new ones from its seed and step",
+    )
+
+
+def _flat_keys(source: Checkpoint) -> dict[str, Key]:
+    """Return the tensors by the flat key that each had, or would have in a job's checkpoint."""
+    known = native_of(source).flat_keys
+    return {known.get(key) or _flat_key(key): key for key in source.tensors}
+
+
+def _flat_key(key: Key) -> str:
+    weights = key.role in ("param", "buffer")
+    return f"model.{key.name}" if weights else f"optim.{key.name}.{key.role}"
+
+
+def _paths(
+    source: Checkpoint, flat: Mapping[str, Key]
+) -> Mapping[str, tuple[str | int, ...]] | None:
+    if isinstance(source.native, DcpNative):
+        return source.native.paths
+    return {key: (key,) for key in flat}
+
+
+def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, DcpEntry]:
+    """Return everything to save, in the order of the state dict that was saved."""
+    native = native_of(source)
+    blobs, tied = native.blobs, native.tied
+    order = (*(_paths(source, flat) or ()), *native.order, *flat, *blobs)
+    entries: dict[str, DcpEntry] = {}
+    for key in dict.fromkeys(order):
+        if key in flat:
+            tensor = source.tensors[flat[key]]
+            entries[key] = CopiedTensor(flat[key], tensor, not is_replicated(source, key, tensor))
+        elif key in blobs:
+            entries[key] = CarriedValue(blobs[key], source.root)
+        elif key in tied:
+            entries[key] = TiedTensor(tied[key])
+    return entries
+
+
+def _origin(source: Checkpoint, destination: Path, world_size: int) -> Origin:
+    return replace(source.origin, format="dcp", path=destination, world_size=world_size, notes=())
+
+
+def _job_files(source: Checkpoint, record: JobRecord) -> dict[str, FilePlan]:
+    return {RECORD: literal(record_to_json(record).encode()), **sidecar_files(source)}
+
+
+def lay_out_job(
+    source: Checkpoint,
+    scalars: Mapping[Key, Scalar],
+    record: JobRecord,
+    destination: Path,
+) -> Target:
+    """Lay `source` and `scalars` out in `destination` for the ranks that `record` gives.
+
+    Raises:
+        BadRequest: it gives fewer ranks than 1.
+    """
+    check_world_size(record.world_size)
+    weights = dict(_weights(source))
+    state = dict(_state(source, scalars))
+    numbers = tuple(flat for flat, entry in state.items() if isinstance(entry, KnownTensor))
+    entries = {**weights, **state}
+    laid_out = lay_out_directory(
+        entries,
+        {flat: tuple(flat.split(".", 1)) for flat in entries},
+        record.world_size,
+        prefix=f"{DCP}/",
+    )
+    said = replace(record, replicated=numbers)
+    files = {
+        **laid_out.files,
+        RECORD: literal(record_to_json(said).encode()),
+        **sidecar_files(source),
+    }
+    checkpoint = Checkpoint(
+        root=destination,
+        tensors=laid_out.tensors,
+        origin=Origin("dcp", destination, world_size=record.world_size, step=record.step),
+        aliases=source.aliases,
+        files={name: plan.size for name, plan in files.items()},
+    )
+    return Target(
+        checkpoint,
+        files,
+        with_manifest=True,
+        carried=laid_out.known,
+        sources={
+            key: source.tensors[Key(key.name, "param16")]
+            for key in laid_out.tensors
+            if key not in source.tensors
+        },
+    )
+
+
+def _weights(source: Checkpoint) -> Iterator[tuple[str, DcpEntry]]:
+    """Yield the masters or, without a master, the weight in fp32; buffers keep their type."""
+    for key, tensor in source.tensors.items():
+        if key.role == "param16" and Key(key.name, "param") not in source.tensors:
+            key = Key(key.name, "param")
+        if key.role in ("param", "buffer"):
+            is_master = key.role == "param" and tensor.dtype.is_float
+            yield f"model.{key.name}", _copied(key, tensor, is_master=is_master)
+
+
+def _state(source: Checkpoint, scalars: Mapping[Key, Scalar]) -> Iterator[tuple[str, DcpEntry]]:
+    for key, scalar in scalars.items():
+        data = scalar_bytes(scalar.value, FLOAT32)
+        yield f"optim.{key.name}.{key.role}", KnownTensor(key, Tensor(FLOAT32, (), ()), data)
+    for key, tensor in source.tensors.items():
+        if key.role not in (*WEIGHT_ROLES, STATE_ROLE) and key not in scalars:
+            yield f"optim.{key.name}.{key.role}", _copied(key, tensor, is_master=True)
+
+
+def _copied(key: Key, tensor: Tensor, *, is_master: bool) -> CopiedTensor:
+    kept = replace(tensor, dtype=FLOAT32) if is_master else tensor
+    return CopiedTensor(key, kept, bool(tensor.shape) and key.role != "buffer")

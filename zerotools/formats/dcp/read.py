@@ -1,0 +1,236 @@
+"""Reading a DCP directory, or a checkpoint with one or two of them, into a Checkpoint."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem
+from zerotools.core.dtypes import PRECISIONS
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats.dcp.directories import prefixes
+from zerotools.formats.dcp.flat_keys import NamedKeys, job_keys, name_tensors
+from zerotools.formats.dcp.native import DcpNative
+from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
+from zerotools.io.distcp.directory import (
+    load_metadata,
+    metadata_names,
+    saving_ranks,
+    tensor_of,
+    union,
+    within,
+)
+from zerotools.io.distcp.file_names import METADATA
+from zerotools.io.distcp.items import BlobTrees, Items
+from zerotools.io.distcp.metadata import Item, Metadata
+from zerotools.io.files.damage import lose_unnamed, tolerate
+from zerotools.io.huggingface.model_sidecars import model_sidecars
+from zerotools.runs.checkpoint_dirs import DCP, RECORD, JobRecord, read_record, rng_name
+from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.manifest import read_manifest, verify_manifest
+
+_MEGATRON = (
+    "{path} is a Megatron torch_dist checkpoint without its common.pt and metadata.json, which "
+    "describe its tensors: copy both files from the original into it"
+)
+_OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-.*")
+
+
+def read(path: Path, *, section: str | None = None) -> Checkpoint:
+    """Return the checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or a model
+    and its optimizer as accelerate saves them.
+
+    `section` chooses one of several models. If there are several and no choice, all have their flat
+    keys as names, and `origin.question` asks. Read `.metadata` (or the union of `__R.metadata` if
+    no global one exists) and the sizes of the files that it names; items are opened when a tensor's
+    chunks are accessed.
+
+    Raises:
+        BadRequest: the directory or the section does not exist.
+        BadFile: it holds no finished DCP checkpoint, or a damaged one.
+        Unsupported: items that cannot be addressed, or of an unknown type.
+    """
+    if not path.is_dir():
+        raise BadRequest(f"{path} is not a directory")
+    record = _record(path)
+    found, unfinished = prefixes(path)
+    parts = _parts(path, found)
+    metadata = union(list(parts.values()), path)
+    data = data_files(path, metadata)
+    files, problems = data.sizes, [*data.problems, *unfinished]
+    for prefix in parts:
+        files |= sizes(path, (f"{prefix}{name}" for name in metadata_names(path / prefix)))
+    if record is not None:
+        problems += missing_as_recorded(path, record, {problem.file for problem in problems})
+    named = _named(path, metadata, record, section)
+    every = named.keys
+    tied = _tied(metadata, every)
+    keys = {flat: key for flat, key in every.items() if flat not in tied}
+    items = Items(path, metadata)
+    tensors = {
+        key: tensor_of(items, path, flat, metadata.tensors[flat], files)
+        for flat, key in keys.items()
+    }
+    problems += mixed_saves(path, metadata, keys, tensors)
+    return Checkpoint(
+        root=path,
+        tensors=tensors,
+        origin=_origin(path, metadata, record, named, data.notes),
+        native=_native(metadata, record, named, keys, parts, tied),
+        aliases={every[alias].name: every[flat].name for alias, flat in tied.items()}
+        | (dict(record.aliases) if record else {}),
+        state=BlobTrees(path, metadata.blobs),
+        files=files,
+        model_sidecars=_job_sidecars(path) if record else model_sidecars(path),
+        problems=problems,
+        archives=metadata.empty_archives(),
+    )
+
+
+def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
+    """Return the metadata of each directory, the model's first; that of its optimizer may be lost
+    if losses are tolerated."""
+    parts: dict[str, Metadata] = {}
+    for prefix in prefixes:
+        try:
+            parts[prefix] = within(prefix, load_metadata(path / prefix))
+        except BadFile as error:
+            if not parts:
+                raise
+            tolerate(path / prefix / METADATA, error)
+    return parts
+
+
+def _record(path: Path) -> JobRecord | None:
+    """Return the record of the job that saved it; None: no job did, or it is damaged and that is
+    tolerated."""
+    try:
+        if (path / RECORD).exists():
+            return read_record(path)
+        if not _had_record(path):
+            return None
+        raise BadFile(
+            f"{path / RECORD} is missing, but {MANIFEST} lists it: only this file records tied "
+            "weights and adapters; take another copy"
+        )
+    except BadFile as error:
+        tolerate(path / RECORD, error)
+        lose_unnamed(path / RECORD)  # names that are tied
+        return None
+
+
+def _had_record(path: Path) -> bool:
+    """Return whether the manifest of a job names its record."""
+    try:
+        return (path / MANIFEST).is_file() and RECORD in read_manifest(path)
+    except BadFile:
+        return False
+
+
+def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
+    """Return the weights that share the bytes of an earlier weight, as {flat key: its flat key}."""
+    first: dict[Item, str] = {}
+    found: dict[str, str] = {}
+    for flat, saved in metadata.tensors.items():
+        if saved.parts and keys[flat].role == "param":
+            known = first.setdefault(saved.parts[0][1], flat)
+            if known != flat and metadata.tensors[known] == saved:
+                found[flat] = known
+    return found
+
+
+def _named(
+    path: Path, metadata: Metadata, record: JobRecord | None, section: str | None
+) -> NamedKeys:
+    if record is None:
+        return name_tensors(metadata, path, section)
+    if section is not None:
+        raise BadRequest(f"{path} is a job's checkpoint, which has one model: leave --section out")
+    return NamedKeys(job_keys(metadata.tensors))
+
+
+def _native(
+    metadata: Metadata,
+    record: JobRecord | None,
+    named: NamedKeys,
+    keys: Mapping[str, Key],
+    parts: Mapping[str, Metadata],
+    tied: Mapping[str, str],
+) -> DcpNative:
+    directories = {
+        prefix: frozenset((*part.tensors, *part.blobs)) for prefix, part in parts.items()
+    }
+    return DcpNative(
+        flat_keys={key: flat for flat, key in keys.items()},
+        paths=metadata.paths,
+        order=metadata.order,
+        blobs=metadata.blobs,
+        tied=tied,
+        attributes=metadata.extras,
+        optimizers=named.optimizers,
+        numbered=named.numbered,
+        directories=directories if set(parts) - {"", f"{DCP}/"} else {},
+        job=record,
+    )
+
+
+def _of_base(record: JobRecord) -> Iterator[str]:
+    base = None if record.lora is None else record.lora.base
+    if base is not None:
+        yield (
+            f"holds only adapters; their base model is {base.path}, which the run kept in "
+            f"{base.precision}; zerotools merges them into the weights of that directory"
+        )
+
+
+def _origin(
+    path: Path,
+    metadata: Metadata,
+    record: JobRecord | None,
+    named: NamedKeys,
+    odd: tuple[str, ...],
+) -> Origin:
+    if record is not None:
+        return Origin(
+            "dcp",
+            path,
+            framework_version=record.torch_version,
+            world_size=record.world_size,
+            stage=record.stage,
+            step=record.step,
+            precision=PRECISIONS.get(record.precision),
+            notes=(*_of_base(record), *odd),
+        )
+    ranks = saving_ranks(metadata)
+    return Origin(
+        "dcp",
+        path,
+        world_size=ranks or None,
+        notes=(*named.notes, *odd),
+        question=named.question,
+        refusal=_MEGATRON.format(path=path) if metadata.is_megatron else None,
+    )
+
+
+def _job_sidecars(path: Path) -> dict[str, Path]:
+    """Return the files that a job keeps next to its record and tensors: the model's config and
+    tokenizer."""
+    return {
+        entry.name: entry
+        for entry in sorted(path.iterdir())
+        if entry.is_file() and not _OWN.fullmatch(entry.name)
+    }
+
+
+def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
+    """Return problems for files that a job's manifest (sizes only) or record lists and that are
+    missing."""
+    problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
+    said = {problem.file for problem in problems}
+    for rank in range(record.world_size if record.rng == "per-rank" else 0):
+        name = rng_name(rank)
+        if name not in said and not (path / name).is_file():
+            message = f"{path / name} is missing, and {RECORD} lists {record.world_size} of them"
+            return [*problems, Problem(message, name)]
+    return problems

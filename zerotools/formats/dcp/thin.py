@@ -1,0 +1,77 @@
+"""A DCP without the values of its optimizers: items are removed from the data files, and their keys
+from `.metadata`. A directory with only an optimizer is removed whole.
+
+The weights are those of the run, masters or not: a DCP has no other copy of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import Unsupported
+from zerotools.core.target import FilePlan
+from zerotools.core.thinning import Keep, Thinning
+from zerotools.formats.dcp.directories import prefixes
+from zerotools.formats.dcp.flat_keys import name_tensors
+from zerotools.formats.dcp.native import native_of
+from zerotools.io.distcp.directory import load_metadata, union, within
+from zerotools.io.distcp.metadata import Metadata
+from zerotools.io.distcp.pruned import pruned
+
+_STAYS = ("param", "param16", "buffer", "state")
+
+
+def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
+    """Return `source`, a result of the reader of DCPs, without the state of its optimizers.
+    `section` is the user's choice of a model.
+
+    Raises:
+        Unsupported: only they show which tensors are the model's.
+    """
+    native = native_of(source)
+    kept = {key: key for key in source.tensors if key.role in _STAYS}
+    dropped = {flat for key, flat in native.flat_keys.items() if key not in kept}
+    of_optimizers = tuple(filter(None, native.optimizers))
+    dropped |= {flat for flat in native.blobs if flat.startswith(of_optimizers)}
+    removed: set[str] = set()
+    rewritten: dict[str, FilePlan] = {}
+    found, _ = prefixes(source.root)
+    if dropped and native.job is None:
+        _check_names(source, found, dropped, section)
+    for prefix in found if dropped else ():
+        part = pruned(source.root / prefix, dropped)
+        removed |= {prefix + name for name in part.removed}
+        rewritten |= {prefix + name: plan for name, plan in part.rewritten.items()}
+    return Thinning(Keep.MASTERS, kept, frozenset(removed), rewritten)
+
+
+def _check_names(
+    source: Checkpoint, found: list[str], dropped: Container[str], section: str | None
+) -> None:
+    """Check that the keys still name the model without the names of the optimizer's state."""
+    parts = [within(prefix, load_metadata(source.root / prefix)) for prefix in found]
+    left = _without(union(parts, source.root), dropped)
+    names = name_tensors(left, source.root, section).keys
+    for key, flat in native_of(source).flat_keys.items():
+        if flat not in dropped and names[flat] != key:
+            raise Unsupported(
+                f"{source.origin.path}: its keys are a flat list, and without the optimizer "
+                f"{flat} would be read as {names[flat]} and not as {key}; zerotools convert --to "
+                "safetensors writes the weights next to it"
+            )
+
+
+def _without(metadata: Metadata, dropped: Container[str]) -> Metadata:
+    def left(table: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in table.items() if key not in dropped}
+
+    return replace(
+        metadata,
+        tensors=left(metadata.tensors),
+        blobs=left(metadata.blobs),
+        paths=None if metadata.paths is None else left(metadata.paths),
+        order=tuple(key for key in metadata.order if key not in dropped),
+    )

@@ -1,0 +1,171 @@
+"""A logical state for other optimizer files: those of another stage, or without BF16_Optimizer.
+
+Stages 1 and 2 write the same files, but for the frozen parameters that stage 2 lists. Stage 3 has
+partitions of frozen parameters and no weights, so they are left out, or cast from the masters.
+
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `stage3.py`: `state_dict`,
+`_rigid_state_dict`; `runtime/engine.py`: `_get_zero_frozen_param_attributes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zerotools.core.boxes import row_major_strides
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.formats.deepspeed.logical_state import LogicalState
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema.loss_scaler import saved_scaler
+from zerotools.formats.deepspeed.schema.model_states import as_listed
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
+from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor
+from zerotools.io.torchzip.tensors import as_tensor
+
+COPY = "module"
+"""The role of an fp32 run's weights, which are equal to their masters."""
+
+
+def change_stage(logical: LogicalState, kind: str, stage: int | None) -> LogicalState:
+    """Return the state with the trees of `kind` and `stage`; their layout is left to the writer."""
+    if (logical.kind, logical.stage) == (kind, stage):
+        return logical
+    if kind == STAGE_3:
+        return _to_zero3(logical)
+    made = logical if logical.kind != STAGE_3 else _with_weights(logical)
+    # A run of stage 0 has its optimizer there.
+    model = {**made.model, **_frozen(made, stage), pt_trees.OPTIMIZER: None}
+    inner = (
+        _zero12_state(made, stage) if logical.kind != kind else _staged(made.optimizer_state, stage)
+    )
+    optimizer = {**made.optimizer, pt_trees.STATE_DICT: inner}
+    return replace(made, kind=kind, stage=stage, model=model, optimizer=optimizer)
+
+
+def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredTensor:
+    """Return a tensor in a new storage. `key` is unique in its tree, and not a number."""
+    numel = Tensor(dtype, shape, ()).numel
+    return StoredTensor(Storage(key, dtype, numel), dtype, 0, shape, row_major_strides(shape))
+
+
+def weight_role(dtype: DType) -> str:
+    """Return the role of a trained weight that has a master."""
+    return "param16" if dtype.bits == 16 else COPY
+
+
+def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
+    new = dict(inner)
+    if stage is not None and pt_trees.ZERO_STAGE in new:
+        is_plain = isinstance(new[pt_trees.ZERO_STAGE], int)
+        new[pt_trees.ZERO_STAGE] = stage if is_plain else pt_trees.zero_stage(stage)
+    return new
+
+
+def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
+    """Return the state of DeepSpeedZeroOptimizer, made from the state of another class."""
+    saved, model = logical.optimizer_state, logical.model
+    clip = saved.get(pt_trees.CLIP_GRAD, _clipping(model.get(pt_trees.DS_CONFIG)))
+    base = saved.get(pt_trees.BASE_STATE, saved.get(pt_trees.STATE_DICT))
+    version = logical.optimizer.get(pt_trees.DS_VERSION, model.get(pt_trees.DS_VERSION))
+    scaler = saved_scaler(saved)
+    return pt_trees.zero12_state(scaler, clip, base, stage or 2, version)
+
+
+def _clipping(config: Any) -> float | None:
+    """Return the configured gradient norm; None means the engine's default."""
+    value = config.get("gradient_clipping") if isinstance(config, Mapping) else None
+    return value if isinstance(value, int | float) else None
+
+
+def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
+    """Return the frozen parameters for the model file at stages 1 and 2.
+
+    DeepSpeed looks up every frozen parameter of its model in a list if it exists. So it does not
+    exist if a run was saved with `exclude_frozen_parameters`.
+    """
+    module = as_listed(logical.model.get(pt_trees.MODULE) or {}, logical.frozen)
+    there = [name for name in logical.frozen if name in module]
+    if stage != 2 or not there:
+        return {pt_trees.FROZEN_SHAPES: None, pt_trees.FROZEN_FRAGMENTS: None}
+    return {
+        pt_trees.FROZEN_SHAPES: Ordered({n: Size(logical.frozen[n].shape) for n in there}),
+        pt_trees.FROZEN_FRAGMENTS: Ordered({name: module[name] for name in there}),
+    }
+
+
+def _to_zero3(logical: LogicalState) -> LogicalState:
+    saved = logical.optimizer_state
+    base = saved[pt_trees.BASE_STATE]
+    inner = pt_trees.zero3_state(saved_scaler(saved), base if isinstance(base, Mapping) else {})
+    frozen = {name: Size(tensor.shape) for name, tensor in logical.frozen.items()}
+    model = {
+        **logical.model,
+        pt_trees.MODULE: _placeholders(logical),
+        pt_trees.FROZEN_SHAPES: Ordered(frozen) if frozen else None,
+        pt_trees.FROZEN_FRAGMENTS: Ordered() if frozen else None,
+        pt_trees.OPTIMIZER: None,
+    }
+    source_tensors = {
+        key: tensor for key, tensor in logical.source_tensors.items() if key.role != "param16"
+    }
+    return replace(
+        logical,
+        kind=STAGE_3,
+        stage=3,
+        model=model,
+        optimizer={**logical.optimizer, pt_trees.STATE_DICT: inner},
+        source_tensors=source_tensors,
+    )
+
+
+def _placeholders(logical: LogicalState) -> Ordered:
+    """Return `module` with an empty tensor for each parameter; buffers stay."""
+    buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
+    module: Ordered = logical.model[pt_trees.MODULE]
+    made = Ordered()
+    for (name, value), listed in zip(module.items(), as_listed(module, buffers), strict=True):
+        tensor = as_tensor(value)
+        is_weight = tensor is not None and listed not in buffers
+        made[name] = (
+            new_stored_tensor(f"empty-{name}", tensor.dtype, (0,))
+            if is_weight and tensor
+            else value
+        )
+    made.attributes = getattr(module, "attributes", None)
+    return made
+
+
+def _with_weights(logical: LogicalState) -> LogicalState:
+    """Return `module` with the weights of a stage-3 checkpoint: cast from masters, or merged.
+
+    An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
+    """
+    aliases: Mapping[str, str] = logical.model.get(pt_trees.SHARED_PARAMS) or {}
+    masters = {name for group in logical.groups for name in group.shapes}
+    buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
+    module: Ordered = logical.model[pt_trees.MODULE]
+    made, weights, sources = Ordered(), {}, {}
+    every = as_listed(module, [*masters, *logical.frozen, *aliases, *buffers])
+    for (name, value), listed in zip(module.items(), every, strict=True):
+        canonical = aliases.get(listed, listed)
+        tensor = as_tensor(value)
+        if tensor is None or canonical not in masters | logical.frozen.keys():
+            if tensor is None or listed in buffers:
+                made[name] = value
+            continue
+        source = logical.source_tensors[Key(canonical, "param")]
+        role = weight_role(tensor.dtype) if canonical in masters else "param"
+        weights[Key(canonical, role)] = new_stored_tensor(
+            f"whole-{canonical}", tensor.dtype, source.shape
+        )
+        sources[Key(canonical, role)] = source
+        made[name] = weights[Key(canonical, role)]
+    made.attributes = getattr(module, "attributes", None)
+    return replace(
+        logical,
+        model={**logical.model, pt_trees.MODULE: made},
+        weights=weights,
+        weight_sources=sources,
+    )

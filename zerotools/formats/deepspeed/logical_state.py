@@ -1,0 +1,269 @@
+"""A ZeRO checkpoint of one model-parallel rank before it is partitioned, for any world size.
+
+The trees of its two kinds of file, the param groups with their parameters in the optimizer's order,
+and for each part of a group the types of its buffers and the rest of its state. One is
+read from DeepSpeed's files (`logical_state_of`) or made from another format (`from_other_format`),
+and changed to another stage (`change_stage`); the writers partition it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.partitioning.flat_groups import (
+    FlatGroup,
+    is_round_robin,
+    optimizer_order,
+)
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema.ds_config import zero_optimization
+from zerotools.formats.deepspeed.schema.model_states import Shapes
+from zerotools.formats.deepspeed.schema.optim_states import (
+    STAGE_3,
+    OptimStates,
+    first_of,
+    scalar_of,
+)
+from zerotools.io.torchzip.pickle_values import StoredTensor
+from zerotools.io.torchzip.pt_file import TorchFile
+
+
+@dataclass(frozen=True)
+class StatePart:
+    """Parameters with state that was kept together.
+
+    `dtypes` are of the buffers by role, masters (`param`) first. `state` is the optimizer's entry
+    in its order, with partitions to replace, or None if it was never stepped. `scalars` must be
+    equal for parts to be joined.
+    """
+
+    where: str
+    shapes: Shapes
+    dtypes: Mapping[str, DType]
+    state: Mapping[str, Any] | None
+    scalars: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class LogicalGroup:
+    """A param group before it is partitioned.
+
+    `shapes` has the parameters in the optimizer's order; `parts` are in the same order. `options`
+    are torch's param group without `params`. Of experts, `shapes` has the names in files, and
+    `experts` maps them for each expert-parallel rank to the names over all ranks; `parts` are then
+    of all of them. `is_stacked` marks AutoEP's experts, with the shapes over all ranks.
+    """
+
+    shapes: Shapes
+    parts: Sequence[StatePart]
+    options: Mapping[str, Any]
+    experts: Sequence[Mapping[str, str]] = ()
+    is_stacked: bool = False
+
+    @property
+    def ep_size(self) -> int:
+        """The number of expert-parallel ranks with separate parameters. It is 1 if all ranks share
+        them, or if AutoEP's stacks can be cut for any number."""
+        return len(self.experts) or 1
+
+    def shapes_on(self, ep_size: int) -> Shapes:
+        """Return the shapes on one of `ep_size` expert-parallel ranks."""
+        if not self.is_stacked:
+            return self.shapes
+        return {name: (experts // ep_size, *rest) for name, (experts, *rest) in self.shapes.items()}
+
+
+@dataclass(frozen=True)
+class LogicalState:
+    """The state of one model-parallel rank, independent of the world size.
+
+    `model` and `optimizer` are the whole trees of the two kinds of file, for stage 3 those of rank
+    0; bytes in `model_file` and `optim_file` are carried over. `shapes` are the values of
+    `param_shapes` to write. `frozen` are the frozen parameters; stage 3 writes partitions of them.
+    `weights` are tensors in `model` that are filled again, `weight_sources` their sources;
+    `known_storages` are bytes of storages that are known. `source_tensors` are the tensors of the
+    source that the output must contain. `autoep_size` is the number of AutoEP's expert-parallel
+    ranks in the save; None without AutoEP.
+    """
+
+    kind: str
+    stage: int | None
+    groups: Sequence[LogicalGroup]
+    model: dict[str, Any]
+    optimizer: dict[str, Any]
+    shapes: Mapping[str, Any]
+    frozen: Mapping[str, Tensor]
+    precision: DType | None
+    is_aligned: bool = False
+    autoep_size: int | None = None
+    model_file: TorchFile | None = None
+    optim_file: TorchFile | None = None
+    source_tensors: Mapping[Key, Tensor] = field(default_factory=dict)
+    weights: Mapping[Key, StoredTensor] = field(default_factory=dict)
+    weight_sources: Mapping[Key, Tensor] = field(default_factory=dict)
+    known_storages: Mapping[str, bytes] = field(default_factory=dict)
+
+    @property
+    def optimizer_state(self) -> dict[str, Any]:
+        """The state that the optimizer itself saved."""
+        inner: dict[str, Any] = self.optimizer[pt_trees.STATE_DICT]
+        return inner
+
+    @property
+    def zero(self) -> Mapping[str, Any]:
+        """The `zero_optimization` of the run's configuration; empty if the files have none."""
+        return zero_optimization(self.model.get(pt_trees.DS_CONFIG))
+
+    @property
+    def has_experts(self) -> bool:
+        """True if expert-parallel ranks have different parameters."""
+        return self.autoep_size is not None or any(group.experts for group in self.groups)
+
+
+def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> LogicalState:
+    """Return the logical state of a shard. Elastic state has no options: they are
+    `hyperparameters`.
+
+    Raises:
+        Unsupported: an order of parameters that the files do not explain.
+        BadFile: the ranks' files disagree.
+    """
+    optim = first_of(mp_shard.optim_states)
+    saved = mp_shard.model.fields.need(pt_trees.PARAM_SHAPES, list)
+    return LogicalState(
+        kind=optim.kind,
+        stage=optim.stage,
+        groups=list(_groups(mp_shard, optim, hyperparameters)),
+        model=dict(mp_shard.model.fields.tree),
+        optimizer={**optim.file.tree, pt_trees.STATE_DICT: dict(optim.fields.tree)},
+        shapes={str(name): shape for group in saved for name, shape in group.items()},
+        frozen={name: mp_shard.tensors[Key(name, "param")] for name in _frozen(mp_shard, optim)},
+        precision=_precision(mp_shard),
+        is_aligned=any(any(group.geometry.paddings) for group in mp_shard.groups),
+        autoep_size=mp_shard.model.stacked_experts.ep_size,
+        model_file=mp_shard.model.file,
+        optim_file=optim.file,
+        source_tensors=mp_shard.tensors,
+    )
+
+
+def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
+    """Yield the frozen names in the order of the files; stage 1 does not list them."""
+    listed = mp_shard.model.frozen_shapes
+    yield from listed
+    if optim.kind != STAGE_3:
+        names = mp_shard.model.module or {}
+        yield from (name for name in names if name in mp_shard.frozen and name not in listed)
+
+
+def _precision(mp_shard: MpShard) -> DType | None:
+    """Return the type of the run's weights, if the model file has any that was trained."""
+    module = mp_shard.model.module or {}
+    names = (name for group in mp_shard.groups for name in group.shapes)
+    return next((module[name].dtype for name in names if name in module), None)
+
+
+def _groups(
+    mp_shard: MpShard, optim: OptimStates, hyperparameters: Mapping[str, Any]
+) -> Iterator[LogicalGroup]:
+    round_robin = is_round_robin(mp_shard.model, optim)
+    stacked = mp_shard.model.stacked_experts
+    flat = _by_number(mp_shard.groups)
+    saved = optim.param_groups
+    if saved is None:
+        saved = [pt_trees.param_group(hyperparameters, [number]) for number in flat]
+    for numbers, options in zip(_members(len(flat), optim, saved), saved, strict=True):
+        own = [flat[number] for number in numbers]
+        if len({len(groups) for groups in own}) > 1:
+            raise BadFile(
+                f"{optim.file.path}: groups {numbers} are one param group, but are shared by "
+                "different ranks"
+            )
+        shapes, experts = _ordered(own, round_robin=round_robin)
+        parts = [_part(group) for groups in own for group in groups]
+        rest = {key: value for key, value in options.items() if key != pt_trees.PARAMS}
+        if shapes and all(map(stacked.blocks, shapes)):
+            whole = {name: stacked.whole_shape(name, shape) for name, shape in shapes.items()}
+            yield LogicalGroup(whole, parts, rest, is_stacked=True)
+        else:
+            yield LogicalGroup(shapes, parts, rest, experts)
+
+
+def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
+    """Return the groups by number: several if each expert-parallel rank has a different one."""
+    found: dict[int, list[FlatGroup]] = {}
+    for group in groups:
+        found.setdefault(group.number, []).append(group)
+    return found
+
+
+def _ordered(
+    flat: Sequence[Sequence[FlatGroup]], *, round_robin: bool
+) -> tuple[Shapes, list[dict[str, str]]]:
+    """Return the shapes in the optimizer's order, by the names of the first expert-parallel rank's
+    files, and for each rank the names over all ranks."""
+    shapes = {name: shape for groups in flat for name, shape in groups[0].shapes.items()}
+    orders = [
+        [name for group in ranks for name in optimizer_order(group, round_robin=round_robin)]
+        for ranks in zip(*flat, strict=True)
+    ]
+    ordered = {name: shapes[name] for order in orders[:1] for name in order}
+    several = orders if len(orders) > 1 else ()
+    return ordered, [dict(zip(ordered, order, strict=True)) for order in several]
+
+
+def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
+    """Return the flat groups (stage 3: sub-groups) of each param group.
+
+    Raises:
+        BadFile: one is in none, or in several.
+    """
+    found = [pt_trees.numbers_of(group) for group in saved]
+    if sorted(number for numbers in found for number in numbers) != [*range(count)]:
+        raise BadFile(
+            f"{optim.file.path} has {count} flat groups, and its param_groups list {found}"
+        )
+    return found
+
+
+def _part(group: FlatGroup) -> StatePart:
+    group.check_roles()
+    optim = first_of(group.optim_states)
+    saved = optim.fields.tree.get(pt_trees.BASE_STATE)
+    if isinstance(saved, list):
+        state = saved[group.number]
+    else:
+        inner = saved if isinstance(saved, Mapping) else optim.fields.tree[pt_trees.STATE_DICT]
+        state = (inner.get(pt_trees.STATE) or {}).get(group.number)
+    return StatePart(
+        where=f"{optim.file.path}: group {group.number}",
+        shapes=group.shapes,
+        dtypes={role: group.dtype(role) for role in group.roles},
+        state=state,
+        scalars={
+            role: scalar_of(optim, value) or value
+            for role, value in optim.scalars[group.number].items()
+        },
+    )
+
+
+def join_parts(parts: Sequence[StatePart]) -> StatePart:
+    """Join the parts into one.
+
+    Raises:
+        Unsupported: they differ in a value that must be equal.
+    """
+    first = parts[0]
+    for part in parts[1:]:
+        if (part.dtypes, part.scalars) != (first.dtypes, first.scalars):
+            raise Unsupported(
+                f"{first.where} and {part.where} would be merged, but their optimizer state "
+                "differs in kind or in its step"
+            )
+    return first

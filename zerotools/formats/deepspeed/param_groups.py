@@ -1,0 +1,275 @@
+"""The param groups of a run that resumes in DeepSpeed, and the state that they keep.
+
+DeepSpeed keeps the state of a whole group in one flat buffer of each kind, and counts its steps
+once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.dtypes import FLOAT32, DType
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
+from zerotools.formats.deepspeed.change_stage import new_stored_tensor
+from zerotools.formats.deepspeed.logical_state import LogicalGroup, StatePart
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
+from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, STAGE_3, first_of
+from zerotools.formats.deepspeed.schema.pt_trees import ZERO_STAGE
+from zerotools.formats.torch_optimizers import CLASSES
+from zerotools.io.numeric.scalars import scalar_bytes
+from zerotools.io.torchzip.pickle_values import StoredTensor
+
+_NOT_STATE = ("param", "param16", "buffer", "state")
+
+
+@dataclass(frozen=True)
+class ForeignCheckpoint:
+    """A checkpoint to write for DeepSpeed; `config` is the configuration that its files will
+    contain."""
+
+    source: Checkpoint
+    training: TrainingState
+    config: Mapping[str, Any]
+    precision: DType
+    stage: int
+
+    @property
+    def kind(self) -> str:
+        return STAGE_3 if self.stage == 3 else STAGE_1_AND_2
+
+    @cached_property
+    def trained(self) -> set[str]:
+        return {name for group in self.training.groups for name in group.params}
+
+    @cached_property
+    def frozen(self) -> dict[str, Tensor]:
+        """The tensors that no optimizer has and that may have been parameters."""
+        trained, buffers = self.trained, self.training.buffers
+        return {
+            key.name: tensor
+            for key, tensor in self.source.tensors.items()
+            if key.role == "param"
+            and key.name not in trained
+            and key.name not in buffers
+            and tensor.dtype.is_float
+        }
+
+    @cached_property
+    def roles(self) -> list[str]:
+        """All roles of optimizer state in the source."""
+        return list(dict.fromkeys(k.role for k in self.source.tensors if k.role not in _NOT_STATE))
+
+
+def group_of(
+    foreign: ForeignCheckpoint, number: int, known_storages: dict[str, bytes]
+) -> LogicalGroup:
+    group, tensors = foreign.training.groups[number], foreign.source.tensors
+    shapes = {}
+    for name in group.params:
+        weight = tensors.get(Key(name, "param"))
+        if weight is None:
+            raise BadRequest(
+                f"{foreign.source.origin.path}: param group {number} has {name}, which is not a "
+                "weight of it"
+            )
+        shapes[name] = weight.shape
+    dtypes, state = _state(foreign, number, group, known_storages)
+    where = f"{foreign.source.origin.path}: group {number}"
+    part = StatePart(where, shapes, dtypes, state, {})
+    options = completed_options(group.options, foreign.config, foreign.source, number)
+    return LogicalGroup(shapes, [part] if shapes else [], options)
+
+
+def _state(
+    foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
+) -> tuple[dict[str, DType], dict[str, Any] | None]:
+    """Return the types of a group's buffers, and torch's entry of its state."""
+    roles = _roles(foreign, group)
+    state: dict[str, Any] = {}
+    for role, scalar in _scalars(foreign, group).items():
+        state[role] = _number(foreign, f"known-{number}-{role}", role, scalar, known_storages)
+    for role in roles:
+        state[role] = None
+    # Without optimizer state, the weights are where fp32 masters begin, whatever their types.
+    dtypes = {"param": _type_of(foreign, group, "param") if roles else FLOAT32}
+    dtypes |= {role: _type_of(foreign, group, role) for role in roles}
+    types = {role: dtype or FLOAT32 for role, dtype in dtypes.items()}
+    return types, state or None
+
+
+def _type_of(foreign: ForeignCheckpoint, group: ParamGroup, role: str) -> DType | None:
+    tensors = foreign.source.tensors
+    keys = (Key(name, role) for name in group.params)
+    found = {tensors[key].dtype for key in keys if key in tensors}
+    if len(found) > 1:
+        raise Unsupported(
+            f"{foreign.source.origin.path}: {role} of one param group has the types "
+            f"{', '.join(sorted(map(str, found)))}, but DeepSpeed keeps one type"
+        )
+    return found.pop() if found else None
+
+
+def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
+    """Return the roles of optimizer state in the shape of its parameter.
+
+    Raises:
+        Unsupported: a parameter has some of them and not others.
+    """
+    have = {name: _roles_of(foreign, name) for name in group.params}
+    found = list(dict.fromkeys(role for roles in have.values() for role in roles))
+    for name, roles in have.items():
+        if roles and set(roles) != set(found):
+            raise Unsupported(
+                f"{foreign.source.origin.path}: {name} has the state {', '.join(roles)}, but "
+                f"others of its param group have {', '.join(found)}; DeepSpeed keeps the same "
+                "kinds for all of a group"
+            )
+    return found
+
+
+def _roles_of(foreign: ForeignCheckpoint, name: str) -> list[str]:
+    tensors, weight = foreign.source.tensors, foreign.source.tensors[Key(name, "param")]
+    return [
+        role
+        for role in foreign.roles
+        if (tensor := tensors.get(Key(name, role))) is not None
+        and tensor.shape == weight.shape
+        and Key(name, role) not in foreign.training.scalars
+    ]
+
+
+def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
+    """Return parameters without state in a group that has some: their first gradient is still to
+    come."""
+    return [
+        name
+        for group in foreign.training.groups
+        if _roles(foreign, group)
+        for name in group.params
+        if not _roles_of(foreign, name)
+    ]
+
+
+def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]:
+    """Return the numbers of a group's state; DeepSpeed keeps one value for all parameters."""
+    found: dict[str, Scalar] = {}
+    names = set(group.params)
+    for (name, role), scalar in foreign.training.scalars.items():
+        if name not in names:
+            continue
+        if found.setdefault(role, scalar).value != scalar.value:
+            raise Unsupported(
+                f"{foreign.source.origin.path}: {name} has {role} {scalar.value}, but others of "
+                f"its param group have {found[role].value}; DeepSpeed keeps one number for "
+                "all of a group"
+            )
+    return found
+
+
+def _number(
+    foreign: ForeignCheckpoint,
+    key: str,
+    role: str,
+    scalar: Scalar,
+    known_storages: dict[str, bytes],
+) -> StoredTensor | int | float:
+    """Return a number of the state as the run's optimizer counts: a tensor, or a number of
+    Python's."""
+    if scalar.dtype is None or (role == "step" and steps_are_numbers(foreign.config)):
+        whole = float(scalar.value).is_integer() and role == "step"
+        return int(scalar.value) if whole else scalar.value
+    known_storages[key] = scalar_bytes(scalar.value, scalar.dtype)
+    return new_stored_tensor(key, scalar.dtype, ())
+
+
+_TORCH_ADAM = "torch_adam"
+# Options of DeepSpeed's that choose the class, and are not options of it.
+_CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", ZERO_STAGE)
+
+
+def options_from(config: Any) -> dict[str, Any] | None:
+    """Return the options of the configured optimizer, with its class's defaults. Return None if the
+    configuration has no optimizer, or an unknown one."""
+    kind, given = _section(config)
+    defaults = _defaults(kind, given)
+    if not defaults or given is None:
+        return None
+    options = {**defaults, **{key: value for key, value in given.items() if key not in _CHOICES}}
+    if isinstance(options.get("betas"), list):
+        options["betas"] = tuple(options["betas"])
+    if "auto" in options.values():
+        return None
+    return options
+
+
+def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
+    """Return the configured optimizer, in lower case, and its `params`."""
+    section = config.get("optimizer") if isinstance(config, Mapping) else None
+    if not isinstance(section, Mapping):
+        return "", None
+    given = section.get("params")
+    return str(section.get("type", "")).lower(), given if isinstance(given, Mapping) else None
+
+
+def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return torch's defaults and those of DeepSpeed's kernels. Its "Adam" decays weights as AdamW
+    does unless `adam_w_mode` is off."""
+    params = given or {}
+    if kind == "sgd":
+        return dict(CLASSES["SGD"].defaults)
+    if kind not in ("adam", "adamw"):
+        return {}
+    is_adamw = kind == "adamw" or params.get("adam_w_mode", True) is not False
+    options = dict(CLASSES["AdamW" if is_adamw else "Adam"].defaults)
+    if params.get(_TORCH_ADAM) is not True:
+        options |= {"weight_decay": 0.0, "bias_correction": True}
+    return options
+
+
+def steps_are_numbers(config: Any) -> bool:
+    """Return whether the configured optimizer counts its steps in plain numbers: DeepSpeed's Adam
+    and Lion do, on GPU and CPU; torch's have tensors."""
+    kind, given = _section(config)
+    is_torch = given is not None and given.get(_TORCH_ADAM) is True
+    return kind in ("adam", "adamw", "lion") and not is_torch
+
+
+def completed_options(
+    options: Mapping[str, Any], config: Any, source: Checkpoint, number: int
+) -> dict[str, Any]:
+    """Return the options of param group `number` with those that its class has by default.
+
+    Raises:
+        BadRequest: it has no learning rate.
+    """
+    if "lr" not in options:
+        raise BadRequest(
+            f"{source.origin.path}: param group {number} has no lr; pass --lr, or --ds-config with "
+            'an "optimizer"'
+        )
+    return {**_defaults(*_section(config)), **options}
+
+
+def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
+    """Return options for groups without options in the files; empty if all have them.
+
+    Raises:
+        BadRequest: elastic state, and no configuration names its optimizer.
+    """
+    optim = first_of(mp_shard.optim_states)
+    if optim.is_rigid:
+        return {}
+    config = settings.ds_config or mp_shard.model.ds_config
+    options = options_from(config)
+    if options is None:
+        raise BadRequest(
+            f"{optim.file.path} has elastic optimizer state, which lacks lr, betas and the like, "
+            "and its configuration does not name them: pass --ds-config with an Adam, AdamW or SGD "
+            '"optimizer" and its "params"'
+        )
+    return options

@@ -1,0 +1,339 @@
+"""The files of a tag directory that belong to one save.
+
+A save into a tag that was used before overwrites files with the same names and leaves the rest: a
+run of stage 3 leaves the model file of stage 2, a run of fp16 the optimizer files of bf16, a run
+without ZeRO all optimizer files. The optimizer files determine the model file: those of stage 3 go
+with `zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others with `mp_rank_DD_model_states.pt`, and
+none with a model file that was saved without ZeRO.
+
+Source: DeepSpeed `runtime/engine.py`: `_get_ckpt_name`, `_get_zero_ckpt_name`, `save_checkpoint`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Problem
+from zerotools.core.errors import BadFile, ZerotoolsError
+from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin
+from zerotools.formats.deepspeed.reading.consistency import could_be_of, step_of
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema.ds_config import STAGE, zero_optimization
+from zerotools.formats.deepspeed.schema.fields import Fields
+from zerotools.formats.deepspeed.schema.file_names import (
+    TagListing,
+    has_bf16_prefix,
+    is_rank_file,
+    model_file,
+)
+from zerotools.formats.deepspeed.schema.model_states import ModelStates, parse_model
+from zerotools.formats.deepspeed.schema.optim_states import (
+    BF16_OPTIMIZER,
+    STAGE_3,
+    OptimStates,
+    parse_optim_states,
+)
+from zerotools.formats.deepspeed.schema.pt_trees import numel_of, slice_mappings, start_of
+from zerotools.formats.deepspeed.schema.tag import open_tag
+from zerotools.io.files.damage import is_tolerated, lose_unnamed, stand_in, tolerate
+from zerotools.io.torchzip.pt_file import TorchFile
+
+
+@dataclass(frozen=True)
+class SaveFiles:
+    """One save's files of a model-parallel rank. `model` is its only model file, or that of the
+    lowest rank; `optim_files` are the names of its optimizer files by data-parallel rank, and
+    `lowest` the first of them that can be read."""
+
+    model: ModelStates
+    optim_files: Mapping[int, str] = field(default_factory=dict)
+    lowest: OptimStates | None = None
+
+    @property
+    def stage(self) -> int:
+        """The ZeRO stage; BF16_Optimizer, which does not say it, is of stage 1."""
+        if self.lowest is not None:
+            return 1 if self.lowest.stage is None else self.lowest.stage
+        return 0 if is_without_zero(self.model) else stage_of(self.model)
+
+    def __str__(self) -> str:
+        step = self.model.global_steps
+        first = (
+            self.optim_files[min(self.optim_files)] if self.optim_files else "no optimizer files"
+        )
+        return f"stage {self.stage} at step {step} ({self.model.file.name}, {first})"
+
+
+def save_of(
+    directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
+) -> SaveFiles:
+    """Return the save that the files of model-parallel rank `mp_rank` make up; those of others are
+    added to `problems`.
+
+    Raises:
+        BadFile: they make up none, or several.
+    """
+    shared = listing.models.get((mp_rank, None))
+    rank_files = {
+        dp: name
+        for (rank, dp), name in listing.models.items()
+        if rank == mp_rank and dp is not None
+    }
+    families = list(_families(listing, mp_rank))
+    found = list(_saves(directory, mp_rank, shared, rank_files, families))
+    if len(found) > 1:
+        found = [save for save in found if not _contradicts_itself(save)] or found
+    if len(found) != 1:
+        raise BadFile(_none_or_several(directory, mp_rank, found, families))
+    save = found[0]
+    own = {save.model.file.name, *save.optim_files.values()}
+    if save.model.file.name in rank_files.values():
+        own |= set(rank_files.values())
+    every = [shared, *rank_files.values(), *(name for names in families for name in names.values())]
+    for name in every:
+        if name is not None and name not in own:
+            problems.append(
+                Problem(
+                    f"{directory / name} belongs to another save under this tag; zerotools reads "
+                    f"the save of stage {save.stage}, with {save.model.file.name}",
+                    name,
+                )
+            )
+    return save
+
+
+def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
+    """Yield optimizer files by rank, those of each spelling of the name apart."""
+    for spelling in sorted({spelling for _, _, spelling in listing.optim_files}):
+        names = {
+            dp: name
+            for (rank, dp, spelt), name in sorted(listing.optim_files.items())
+            if (rank, spelt) == (mp_rank, spelling)
+        }
+        if names:
+            yield names
+
+
+def _saves(
+    directory: Path,
+    mp_rank: int,
+    shared: str | None,
+    rank_files: Mapping[int, str],
+    families: list[dict[int, str]],
+) -> Iterator[SaveFiles]:
+    """Yield every model file with the optimizer files that it may belong to. Model files without
+    any count only where nothing else does."""
+    whole = _shared_model(directory, mp_rank, shared, families) if shared is not None else None
+    first = _first_model(directory, rank_files) if rank_files else None
+    complete, readable = [], 0
+    for names in families:
+        optim = _first_readable(directory, names)
+        if optim is None:
+            continue
+        readable += 1
+        model = first if optim.kind == STAGE_3 else whole
+        if model is not None and _was_trained_with(model, optim):
+            complete.append(SaveFiles(model, names, optim))
+    if whole is not None and is_without_zero(whole) and all(s.model is not whole for s in complete):
+        complete.append(SaveFiles(whole))
+    if complete:
+        yield from complete
+        return
+    if not families or (is_tolerated() and not readable):
+        yield from (SaveFiles(model) for model in (whole, first) if model is not None)
+
+
+def _shared_model(
+    directory: Path, mp_rank: int, shared: str, families: list[dict[int, str]]
+) -> ModelStates | None:
+    """Return the only model file of a rank. If it is lost and that is tolerated, return its
+    substitute. Return None if the optimizer files do not match it.
+
+    Raises:
+        BadFile: it is missing or damaged.
+    """
+    try:
+        return parse_model(TorchFile.open(directory, shared))
+    except BadFile as error:
+        if not is_tolerated():
+            raise
+        is_there = (directory / shared).exists()
+        fault = error if is_there else BadFile(f"{directory / shared} is missing")
+        optim = _first_readable(directory, families[0]) if families else None
+        if optim is not None and optim.kind == STAGE_3:
+            return None
+        return stand_in_model(directory, shared, mp_rank, optim, fault)
+
+
+def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
+    """Return the first rank's model file. If it is lost and that is tolerated, return the next one,
+    which has the same values except tied names.
+
+    Raises:
+        BadFile: the file is damaged, or all are.
+    """
+    errors = []
+    for rank in sorted(rank_files):
+        try:
+            return parse_model(TorchFile.open(directory, rank_files[rank]))
+        except BadFile as error:
+            tolerate(directory / rank_files[rank], error)
+            errors.append(error)
+            if not rank:
+                lose_unnamed(directory / rank_files[rank])
+    raise errors[0]
+
+
+def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | None:
+    """Return the optimizer file of the lowest rank with a readable one; the other files report
+    damaged ones. Return None if all are lost and that is tolerated.
+
+    Raises:
+        BadFile: none can be read; gives the reason for the first.
+    """
+    errors = []
+    for rank in sorted(names):
+        try:
+            return parse_optim_states(TorchFile.open(directory, names[rank]))
+        except BadFile as error:
+            errors.append(error)
+    tolerate(directory / names[min(names)], errors[0])
+    return None
+
+
+def is_without_zero(model: ModelStates) -> bool:
+    """Return whether a run without ZeRO saved a model file: it contains the whole optimizer, or its
+    configuration has stage 0, and it lists no parameters of optimizer files."""
+    if model.groups is not None or is_rank_file(model.file.name):
+        return False
+    # Without a configuration it is of a version that listed no parameters anywhere.
+    return model.optimizer is not None or (model.ds_config is not None and not stage_of(model))
+
+
+def stage_of(model: ModelStates) -> int:
+    """Return the stage of the run's configuration, or 0 if it has none."""
+    stage = zero_optimization(model.ds_config).get(STAGE)
+    return stage if isinstance(stage, int) else 0
+
+
+def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
+    if model.groups is not None or optim.groups is not None:
+        return True
+    if optim.kind == BF16_OPTIMIZER:
+        # Without ZeRO: of pipelines, which store the state twice, and of old versions.
+        return model.module is None or model.optimizer is None
+    return not is_without_zero(model)
+
+
+def _contradicts_itself(save: SaveFiles) -> bool:
+    """Return whether the model file contradicts its optimizer files."""
+    if save.lowest is None:
+        return False
+    if not could_be_of(step_of(save.lowest), save.model):
+        return True
+    types = {stored.dtype.name for stored in (save.model.module or {}).values()}
+    if types and (bf16_optim_states(save) != ("bfloat16" in types)):
+        return True
+    counts = save.lowest.partition_count
+    sizes = [counts] if isinstance(counts, int) else [n for n in counts or () if type(n) is int]
+    return bool(sizes) and save.model.data_parallel_size not in (None, max(sizes))
+
+
+def bf16_optim_states(save: SaveFiles) -> bool:
+    """Return whether the optimizer files have the prefix of a run in bf16."""
+    return any(has_bf16_prefix(name) for name in save.optim_files.values())
+
+
+def _none_or_several(
+    directory: Path, mp_rank: int, found: list[SaveFiles], families: list[dict[int, str]]
+) -> str:
+    if found:
+        return (
+            f"{directory} holds {len(found)} saves of model-parallel rank {mp_rank} under one tag: "
+            f"{'; '.join(map(str, found))}; move the files of all but one elsewhere"
+        )
+    first = directory / families[0][min(families[0])]
+    kind = parse_optim_states(TorchFile.open(directory, first.name)).kind
+    model = model_file(mp_rank, 0 if kind == STAGE_3 else None)
+    return (
+        f"{directory / model} is missing, and {first} belongs to it; the other model files are "
+        "from another save"
+    )
+
+
+_OF_THE_RUN = (
+    pt_trees.BUFFER_NAMES, pt_trees.PARAM_SHAPES, pt_trees.SHARED_PARAMS,
+    pt_trees.DP_WORLD_SIZE, pt_trees.MP_WORLD_SIZE, pt_trees.DS_CONFIG, pt_trees.DS_VERSION,
+    pt_trees.NUM_EXPERTS, pt_trees.TENSOR_PARALLEL_INFO,
+)  # fmt: skip
+"""The keys that are the same in every checkpoint of a run."""
+ADVICE = (
+    "only this file has the names and shapes of the parameters: replace it by another copy, or "
+    "name another checkpoint of the same run with --fill-from"
+)
+
+
+def with_lost_models(listing: TagListing) -> TagListing:
+    """Return the listing with the model files that optimizer files of stages 1 and 2 should
+    have."""
+    lost = {mp_rank for mp_rank, _, _ in listing.optim_files} - {rank for rank, _ in listing.models}
+    models: dict[tuple[int, int | None], str] = {
+        (rank, None): model_file(rank) for rank in sorted(lost)
+    }
+    return replace(listing, models={**listing.models, **models})
+
+
+def stand_in_model(
+    directory: Path, name: str, mp_rank: int, optim: OptimStates | None, error: BadFile
+) -> ModelStates:
+    """Return the substitute for the model file `name`, which is lost for the reason `error`; all of
+    its tensors are lost. `optim` is one of its optimizer files.
+
+    Raises:
+        BadFile: `error`, if no substitute exists or it does not fit the optimizer file.
+    """
+    other = stand_in()
+    model = None if other is None or optim is None else _model_of(other, mp_rank)
+    if model is None or optim is None or any(_misplaced(model, optim)):
+        raise BadFile(f"{error}; {ADVICE}") from None
+    path = directory / name
+    said = f"{error}; names and shapes are taken from {model.file.path}"
+    tolerate(path, BadFile(said))
+    size = path.stat().st_size if path.is_file() else 0
+    behind = {stored.storage.key: size for stored in (model.module or {}).values()}
+    tree = {key: model.fields.tree[key] for key in _OF_THE_RUN if key in model.fields}
+    return replace(
+        model,
+        file=TorchFile(directory, name, size, tree, {}, behind),
+        fields=Fields(path, tree),
+        fragments={},
+        frozen_shapes={},
+    )
+
+
+def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
+    """Return the model file of another checkpoint, or None if it has none that lists parameters."""
+    try:
+        found, listing = open_tag(path, None)
+        name = listing.models.get((mp_rank, None))
+        model = None if name is None else parse_model(TorchFile.open(found.directory, name))
+    except (ZerotoolsError, OSError):
+        return None
+    return None if model is None or model.groups is None else model
+
+
+def _misplaced(model: ModelStates, optim: OptimStates) -> Iterator[str]:
+    """Yield names that the optimizer file has in another group, or in another order. A rank has
+    some of each group's names, which follow one another; under round robin DeepSpeed writes other
+    names than those that lie there, and the groups alone are compared."""
+    is_ordered = not is_round_robin(model, optim)
+    for number, mapping in enumerate(slice_mappings(optim.fields.tree)):
+        groups = model.groups or []
+        names = [*groups[number]] if number < len(groups) else []
+        filled = [(start_of(at), str(name)) for name, at in mapping.items() if numel_of(at)]
+        own = [name for _, name in sorted(filled)]
+        first = names.index(own[0]) if own and own[0] in names else 0
+        if (names[first : first + len(own)] != own) if is_ordered else set(own) - set(names):
+            yield own[0]

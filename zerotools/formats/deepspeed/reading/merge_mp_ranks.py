@@ -1,0 +1,159 @@
+"""The shards of all model-parallel ranks, merged into whole tensors.
+
+Pipeline stages have different parameters, so their shards are just joined. A tied layer is in the
+shard of every stage that uses it, and the first counts. Tensor-parallel ranks have parts of the
+same parameters; rules give their positions in the whole. Model-parallel ranks are numbered stage by
+stage (`stage * tensor ranks + tensor rank`), so the ranks of one stage are consecutive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from zerotools.core.checkpoint import Chunk, ChunksOnDemand, Key, Tensor
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.tensor_parallel_rules import (
+    PlacedBlock,
+    Replicated,
+    place_chunk,
+    placements,
+    whole_shape,
+)
+from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
+from zerotools.formats.deepspeed.schema.file_names import TagListing
+from zerotools.formats.deepspeed.schema.tensor_parallel import ShardingRules
+from zerotools.io.files.damage import is_tolerated, lose_name, tolerate
+
+
+@dataclass(frozen=True)
+class MergedRanks:
+    """The tensors, aliases and frozen names of all model-parallel ranks."""
+
+    tensors: Mapping[Key, Tensor]
+    aliases: Mapping[str, str]
+    frozen: frozenset[str]
+
+
+def merge_mp_ranks(
+    mp_shards: Sequence[MpShard], tensor_ranks: int, rules: ShardingRules | None
+) -> MergedRanks:
+    """Put shards together, given in the order of their ranks: `tensor_ranks` to each stage.
+
+    Raises:
+        Unsupported: tensor-parallel shards without a rule for their sharing.
+        BadFile: shards do not fit the rule that the checkpoint records for them.
+    """
+    tensors: dict[Key, Tensor] = {}
+    for first in range(0, len(mp_shards), tensor_ranks):
+        for key, tensor in _merge_stage(mp_shards[first : first + tensor_ranks], rules):
+            tensors.setdefault(key, tensor)
+    aliases = {alias: name for mp_shard in mp_shards for alias, name in mp_shard.aliases.items()}
+    frozen = {
+        name
+        for mp_shard in mp_shards
+        for name in mp_shard.frozen
+        if Key(name, "param") in tensors
+        and (mp_shard.tensors[Key(name, "param")].numel or not tensors[Key(name, "param")].numel)
+    }
+    return MergedRanks(tensors, aliases, frozenset(frozen))
+
+
+def _merge_stage(
+    stage: Sequence[MpShard], rules: ShardingRules | None
+) -> Iterator[tuple[Key, Tensor]]:
+    if len(stage) == 1:
+        yield from stage[0].tensors.items()
+        return
+    if rules is None:
+        raise Unsupported(
+            f"{stage[0].model.file.path} is one of {len(stage)} tensor-parallel ranks, and the "
+            "checkpoint does not say how they share the weights; pass --layout rules.toml"
+        )
+    keys = dict.fromkeys(key for mp_shard in stage for key in mp_shard.tensors)
+    for key in keys:
+        shards = [_shard(mp_shard, key) for mp_shard in stage]
+        present = [shard for shard in shards if shard is not None]
+        if len(present) < len(shards):
+            path = stage[0].model.file.path
+            error = BadFile(
+                f"{path}: {key} is in {len(present)} of {len(shards)} tensor-parallel ranks"
+            )
+            tolerate(path, error)
+            lose_name(path, key.name)
+            continue
+        if present[0].shape:
+            yield key, _joined(key, present, stage, rules)
+        else:
+            yield key, next((shard for shard in present if shard.chunks), present[0])
+
+
+def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
+    """Return one rank's shard. If heads are fewer than ranks, some ranks have an empty shard, which
+    DeepSpeed counts as frozen: it has no optimizer state. If a rank's files are lost and that is
+    tolerated, it is a hole in the shape of the rank's weight."""
+    shard = mp_shard.tensors.get(key)
+    weight = mp_shard.tensors.get(Key(key.name, "param"))
+    if shard is None and weight is not None and (not weight.numel or is_tolerated()):
+        return Tensor(weight.dtype, () if key.role == "step" else weight.shape, ())
+    return shard
+
+
+def _joined(
+    key: Key, shards: Sequence[Tensor], stage: Sequence[MpShard], rules: ShardingRules
+) -> Tensor:
+    shapes = [shard.shape for shard in shards]
+    # Moments are shared like their parameter; buffers are whole everywhere unless a rule says
+    # otherwise.
+    otherwise = Replicated() if key.role == "buffer" else None
+    rule = rules.rule_of(key.name, shapes, otherwise)
+    try:
+        shape = whole_shape(rule, shapes)
+        placed = [placements(rule, shapes, rank) for rank in range(len(shards))]
+    except ValueError as error:
+        raise BadFile(f"{stage[0].model.file.path}: {key}: {error}") from None
+    dtype = next((shard.dtype for shard in shards if any(shard.chunks)), shards[0].dtype)
+    return Tensor(dtype, shape, ChunksOnDemand(lambda: _placed(shards, placed)))
+
+
+def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[PlacedBlock]]) -> list[Chunk]:
+    return [
+        there
+        for shard, blocks in zip(shards, placed, strict=True)
+        for chunk in shard.chunks
+        for block in blocks
+        if (there := place_chunk(chunk, block, shard.dtype)) is not None
+    ]
+
+
+def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
+    """Return the listing of a run with `size` ranks and no model parallelism, with all files at
+    model-parallel rank 0. Files that do not exactly fill the gaps among its ranks stay in their
+    position: they are of another run."""
+    optim_files, models = dict(listing.optim_files), dict(listing.models)
+    widths = [listing.sequence_ranks]
+    for spelling in {spelling for _, _, spelling in optim_files}:
+        width = _width({(mp, dp) for mp, dp, spelt in optim_files if spelt == spelling}, size)
+        for mp, dp, spelt in [*optim_files]:
+            if width and spelt == spelling and mp and dp < size:
+                optim_files[0, dp, spelt] = optim_files.pop((mp, dp, spelt))
+        widths.append(width)
+    width = _width({(mp, dp) for mp, dp in models if dp is not None}, size)
+    for key, name in listing.models.items():
+        mp, rank = key
+        if width and rank is not None and mp and rank < size:
+            del models[key]
+            models[0, rank] = name
+    most = max(*widths, width)
+    return replace(listing, optim_files=optim_files, models=models, sequence_ranks=most)
+
+
+def _width(names: Collection[tuple[int, int]], size: int) -> int:
+    """Return the number of ranks that share a sequence, from the files (mp rank, dp rank). Return 0
+    if none do, or if two files would be of one rank."""
+    own = [(mp, dp) for mp, dp in names if dp < size]
+    most = max((mp for mp, _ in own), default=0)
+    if not most or len({dp for _, dp in own}) < len(own):
+        return 0
+    widths = (n for n in range(most + 1, size + 1) if not size % n)
+    return next((n for n in widths if all(dp % n == mp for mp, dp in own)), 0)

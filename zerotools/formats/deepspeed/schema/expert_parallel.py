@@ -1,0 +1,378 @@
+"""AutoEP's experts: one tensor for each weight of a layer; every expert-parallel rank has a block.
+
+    ds_autoep_layers: [{expert_key_prefix: "model.layers.0.mlp.experts", num_experts: 4, ep_size: 2,
+                        expert_placement: {ranks: [{rank: 0, experts: [0, 1]}, ...]}}]
+    model.layers.0.mlp.experts.w1      on each rank of shape (2, ...), and (4, ...) over all
+    model.layers.0.mlp.experts.w1.3    in a file of expert 3: its part, without the first axis
+    model.layers.0.mlp.gate.gate.weight      the router again, for transformers' hooks
+    model.layers.0.mlp.router.gate.weight
+
+Source: DeepSpeed 0.19.8 `runtime/engine.py`: `_save_moe_checkpoint`; `checkpoint/autoep_affine.py`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import row_major_strides
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema.pt_trees import (
+    NUM_EXPERTS,
+    PARTITION_COUNT,
+    TENSOR_PARALLEL_INFO,
+)
+
+_PREFIX, _RANKS = "expert_key_prefix", "ep_size"
+_PLACEMENT = "expert_placement"
+_MOST_EXPERTS = 2**16
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertBlock:
+    """Experts [first, first + count) of `total`, along the first axis."""
+
+    first: int
+    count: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class StackedExperts:
+    """`layers` has for each prefix of names the block of each expert-parallel rank."""
+
+    layers: Mapping[str, tuple[ExpertBlock, ...]] = field(default_factory=dict)
+
+    @property
+    def ep_size(self) -> int | None:
+        """The expert-parallel ranks, which are as many for all layers; None without layers."""
+        return next((len(blocks) for blocks in self.layers.values()), None)
+
+    def blocks(self, name: str) -> tuple[ExpertBlock, ...]:
+        """Return the block of each expert-parallel rank of the weight `name`; () if it is not an
+        expert's."""
+        return self.layers.get(name.rpartition(".")[0], ())
+
+    def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape over all ranks of a tensor that has `shape` on each."""
+        blocks = self.blocks(name)
+        return (blocks[0].total, *shape[1:]) if blocks else shape
+
+    def local_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the shape on each rank of a tensor that has `shape` over all."""
+        blocks = self.blocks(name)
+        return (blocks[0].count, *shape[1:]) if blocks else shape
+
+    def of_file(self, name: str) -> tuple[str, ExpertBlock] | None:
+        """Return the weight, and the block of one expert, for `name` in an expert's file; None for
+        others."""
+        weight, _, number = name.rpartition(".")
+        blocks = self.blocks(weight)
+        if not blocks or not number.isdecimal() or int(number) >= blocks[0].total:
+            return None
+        return weight, ExpertBlock(int(number), 1, blocks[0].total)
+
+    def routers(self, names: Iterable[str]) -> dict[str, str]:
+        """Return the second names of a layer's router among `names` of a module."""
+        known, found = set(names), {}
+        for prefix in self.layers:
+            layer = prefix.removesuffix("experts")
+            for name in (each for each in known if each.startswith(layer)):
+                _, _, weight = name.removeprefix(layer).partition(".")
+                first = f"{layer}router.{weight}"
+                if name != first and first in known:
+                    found[name] = first
+        return found
+
+
+def stacked_experts_of(path: Path, layers: Any) -> StackedExperts:
+    """Return the experts in the value of `ds_autoep_layers` of the model file `path`.
+
+    Raises:
+        BadFile: it does not say which rank has which experts, or contradicts itself.
+        Unsupported: experts of a rank that do not follow one another.
+    """
+    if not layers:
+        return StackedExperts()
+    if not isinstance(layers, list) or not all(isinstance(each, Mapping) for each in layers):
+        raise BadFile(f"{path}: ds_autoep_layers is not a list of layers: take another copy")
+    return StackedExperts({_prefix(path, layer): _blocks(path, layer) for layer in layers})
+
+
+def _prefix(path: Path, layer: Mapping[Any, Any]) -> str:
+    prefix = layer.get(_PREFIX)
+    if not isinstance(prefix, str):
+        raise BadFile(f"{path}: ds_autoep_layers has a layer without {_PREFIX}: take another copy")
+    return prefix
+
+
+def _blocks(path: Path, layer: Mapping[Any, Any]) -> tuple[ExpertBlock, ...]:
+    total, ranks = _count(path, layer, NUM_EXPERTS), _count(path, layer, _RANKS)
+    placed = _placed(layer.get(_PLACEMENT))
+    if placed is None:  # of DeepSpeed versions that know no other placement
+        each = total // ranks
+        placed = {rank: [*range(rank * each, (rank + 1) * each)] for rank in range(ranks)}
+    if sorted(placed) != [*range(ranks)]:
+        raise BadFile(
+            f"{path}: the experts of {_prefix(path, layer)} are placed on ranks {sorted(placed)}, "
+            f"and its {_RANKS} is {ranks}: take another copy"
+        )
+    if sorted(expert for own in placed.values() for expert in own) != [*range(total)]:
+        raise BadFile(
+            f"{path}: not each of the {total} experts of {_prefix(path, layer)} is on one "
+            "expert-parallel rank: take another copy"
+        )
+    for own in placed.values():
+        if len(own) != len(placed[0]) or any(b != a + 1 for a, b in pairwise(own)):
+            raise Unsupported(
+                f"{path}: an expert-parallel rank has experts {own} of {_prefix(path, layer)}. "
+                "DeepSpeed 0.19.8 gives each rank the same number of consecutive experts, and "
+                "zerotools reads only that: report it, with the version of DeepSpeed"
+            )
+    return tuple(ExpertBlock(placed[r][0], len(placed[r]), total) for r in range(ranks))
+
+
+def _placed(placement: Any) -> dict[int, list[int]] | None:
+    entries = placement.get("ranks") if isinstance(placement, Mapping) else None
+    if not isinstance(entries, list):
+        return None
+    found: dict[int, list[int]] = {}
+    for entry in entries:
+        rank = entry.get("rank") if isinstance(entry, Mapping) else None
+        own = entry.get("experts") if isinstance(entry, Mapping) else None
+        if type(rank) is int and isinstance(own, list) and all(type(n) is int for n in own):
+            found[rank] = own
+    return found
+
+
+def _count(path: Path, layer: Mapping[Any, Any], name: str) -> int:
+    value = layer.get(name)
+    if type(value) is not int or not 1 <= value <= _MOST_EXPERTS:
+        raise BadFile(f"{path}: {name} of {_prefix(path, layer)} is {value!r:.40}, not a count")
+    return value
+
+
+EXPERTS = "deepspeed_experts."
+DATA_FIRST = "use_data_before_expert_parallelism"
+_EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>\..*)")
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertPlacement:
+    """`dp_size` data-parallel ranks over `ep_size` expert-parallel ones: neighbours have
+    different experts, or, `data_first`, the same. What all share has one expert-parallel rank."""
+
+    dp_size: int
+    ep_size: int = 1
+    data_first: bool = False
+
+    @property
+    def expert_dp_size(self) -> int:
+        """The number of ranks with the same experts."""
+        return self.dp_size // self.ep_size
+
+    def of(self, rank: int) -> tuple[int, int]:
+        """Return the expert-parallel rank, and which of its partitions `rank` has."""
+        if self.data_first:
+            return rank // self.expert_dp_size, rank % self.expert_dp_size
+        return rank % self.ep_size, rank // self.ep_size
+
+    def ranks_of(self, expert_rank: int) -> range:
+        """Return the ranks with its experts, in the order of their parts."""
+        if self.data_first:
+            return range(expert_rank * self.expert_dp_size, (expert_rank + 1) * self.expert_dp_size)
+        return range(expert_rank, self.dp_size, self.ep_size)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertNaming:
+    """The names of experts over all ranks. `local` has the number of experts on one rank, and
+    `total` that on all ranks, each by layer and as far as names show; layers may differ. `stacked`
+    are AutoEP's, which have one name for all."""
+
+    local: Mapping[str, int] = field(default_factory=dict)
+    total: Mapping[str, int] = field(default_factory=dict)
+    data_first: bool = False
+    stacked: StackedExperts = field(default_factory=StackedExperts)
+
+    @classmethod
+    def of(
+        cls,
+        local: Iterable[str],
+        global_name: Iterable[str],
+        config: Any,
+        stacked: StackedExperts | None = None,
+    ) -> ExpertNaming:
+        """Make the naming from the names on one rank, those over all ranks, and the run's
+        configuration."""
+        counts = _counts(local), _counts(global_name)
+        return cls(*counts, is_data_first(config), stacked or StackedExperts())
+
+    def global_name(self, name: str, expert_rank: int, ep_size: int) -> str:
+        """Return the name over all ranks for the name that `expert_rank` uses."""
+        match = _EXPERT.fullmatch(name)
+        if match is None:
+            return name
+        layer = match["layer"]
+        # Frozen experts are in no partition, and a file of experts may be lost: the more is right.
+        each = max(self.local.get(layer, 0), -(-self.total.get(layer, 0) // ep_size))
+        return f"{layer}{expert_rank * each + int(match['number'])}{match['rest']}"
+
+
+def is_expert(name: str) -> bool:
+    """Return whether a parameter belongs to an expert."""
+    return _EXPERT.fullmatch(name) is not None
+
+
+def experts_of_first_rank(names: Iterable[str], ep_size: int) -> list[str]:
+    """Return the names that are experts of expert-parallel rank 0, in order; `names` are over all
+    ranks."""
+    every = [match for name in names if (match := _EXPERT.fullmatch(name))]
+    total = _counts(match[0] for match in every)
+    return [m[0] for m in every if int(m["number"]) * ep_size < total[m["layer"]]]
+
+
+def same_weight(name: str, other: str) -> bool:
+    """Return whether two names are of the same weight of two experts of a layer."""
+    one, two = _EXPERT.fullmatch(name), _EXPERT.fullmatch(other)
+    if one is None or two is None:
+        return False
+    return (one["layer"], one["rest"]) == (two["layer"], two["rest"])
+
+
+def is_data_first(config: Any) -> bool:
+    """Return whether a configuration lets consecutive ranks share their experts."""
+    return isinstance(config, Mapping) and config.get(DATA_FIRST) is True
+
+
+def _counts(names: Iterable[str]) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for name in names:
+        if match := _EXPERT.fullmatch(name):
+            known = counts.get(match["layer"], 0)
+            counts[match["layer"]] = max(known, 1 + int(match["number"]))
+    return counts
+
+
+EXPERT_PARALLEL, EXPERT_RANKS = "expert_parallel", "autoep_size"
+"""The table of a configuration for AutoEP, and its key with the expert-parallel ranks."""
+GROUP_NAME = "name"
+_MAPS, _PARAMS = "affine_maps", "params"
+
+
+def configured_ranks(config: Any) -> int | None:
+    """Return the expert-parallel ranks of AutoEP in a configuration, or None if it is off."""
+    table = config.get(EXPERT_PARALLEL) if isinstance(config, Mapping) else None
+    if not isinstance(table, Mapping) or table.get("enabled") is not True:
+        return None
+    value = table.get(EXPERT_RANKS, 1)
+    return value if type(value) is int and value > 0 else None
+
+
+def group_name(ep_size: int) -> str:
+    """Return the name of AutoEP's param group, and of its group of processes."""
+    return f"ep_size_{ep_size}"
+
+
+def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> dict[str, Any]:
+    """Return the tree of a model file as `rank` of `placement` writes it."""
+    changed = dict(tree)
+    for key in (pt_trees.AUTOEP_LAYERS, pt_trees.AUTOEP_LAYERS_BEFORE):
+        if isinstance(changed.get(key), list):
+            changed[key] = _layers_on(changed[key], placement, rank)
+    known = changed.get(TENSOR_PARALLEL_INFO)
+    if isinstance(known, Mapping) and isinstance(known.get(pt_trees.AUTOEP_LAYERS), list):
+        layers = _layers_on(known[pt_trees.AUTOEP_LAYERS], placement, rank)
+        changed[TENSOR_PARALLEL_INFO] = {**known, pt_trees.AUTOEP_LAYERS: layers}
+    return changed
+
+
+def partition_groups_on(
+    placements: Sequence[ExpertPlacement], are_experts: Sequence[bool], rank: int
+) -> list[dict[str, Any]]:
+    """Return `ds_zero_partition_groups` of the sub-groups, as `rank` writes it."""
+    found = []
+    for number, (placement, is_experts) in enumerate(zip(placements, are_experts, strict=True)):
+        expert_rank, part = placement.of(rank)
+        found.append(
+            {
+                "sub_group": number,
+                PARTITION_COUNT: placement.expert_dp_size,
+                "partition_rank": part,
+                "partition_ranks": list(placement.ranks_of(expert_rank)),
+                "families": ["autoep_expert" if is_experts else "replicated"],
+                "group_names": [group_name(placement.ep_size) if is_experts else "replicated"],
+            }
+        )
+    return found
+
+
+def _layers_on(layers: Sequence[Any], placement: ExpertPlacement, rank: int) -> list[Any]:
+    return [
+        {**layer, **_entry(layer, placement, rank)} if isinstance(layer, Mapping) else layer
+        for layer in layers
+    ]
+
+
+def _entry(layer: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> dict[str, Any]:
+    total, ranks = layer[pt_trees.NUM_EXPERTS], placement.ep_size
+    each = total // ranks
+    expert_rank, part = placement.of(rank)
+    placed = [
+        {"rank": number, "experts": [*range(number * each, (number + 1) * each)]}
+        for number in range(ranks)
+    ]
+    known = layer.get("expert_placement")
+    values = {
+        "num_local_experts": each,
+        "ep_size": ranks,
+        "expert_placement": {
+            **(known if isinstance(known, Mapping) else {}), "ep_size": ranks, "ranks": placed
+        },
+        _MAPS: _maps_on(layer.get(_MAPS), each, ranks),
+        "ep_group_name": group_name(ranks),
+        "ep_rank": expert_rank,
+        "expert_data_parallel_rank": part,
+        "expert_data_parallel_world_size": placement.expert_dp_size,
+        "global_expert_start": expert_rank * each,
+        "global_expert_end": (expert_rank + 1) * each,
+    }  # fmt: skip
+    return {key: value for key, value in values.items() if key in layer}
+
+
+def _maps_on(maps: Any, each: int, ranks: int) -> Any:
+    """Return the elements that a rank has of a weight of all experts: those of `each` experts."""
+    params = maps.get(_PARAMS) if isinstance(maps, Mapping) else None
+    if not isinstance(params, Mapping):
+        return maps
+    return {**maps, _PARAMS: {name: _map_on(one, each, ranks) for name, one in params.items()}}
+
+
+def _map_on(one: Any, each: int, ranks: int) -> Any:
+    whole = one.get("logical_shape") if isinstance(one, Mapping) else None
+    if not isinstance(whole, list) or not all(type(size) is int for size in whole):
+        return one
+    expert = tuple(whole[1:])
+    shape = [each, *expert]
+    strides = list(row_major_strides(tuple(shape)))
+    placed = {
+        number: {
+            "shard_shape": shape,
+            "pieces": [
+                {
+                    "shape": shape,
+                    "source": [number * each * prod(expert), strides],
+                    "dest": [0, strides],
+                    "locations": [number],
+                }
+            ],
+        }
+        for number in range(ranks)
+    }
+    return {**one, "ranks": placed}

@@ -1,0 +1,225 @@
+"""The tree of a `*_optim_states.pt`: keys, nesting, and order, as DeepSpeed 0.19.8 writes it.
+
+    stages 1 and 2, BF16_Optimizer              stage 3
+    optimizer_state_dict                        optimizer_state_dict
+      loss_scaler, dynamic_loss_scale             zero_stage
+      overflow, clip_grad                         loss_scaler, dynamic_loss_scale, overflow
+      base_optimizer_state                        partition_count
+        state: {group: {exp_avg, step ...}}       optimizer_state_dict
+        param_groups: [{params: [group]}]           state: {sub-group: {exp_avg, step ...}}
+      single_partition_of_fp32_groups               param_groups: [{params: [sub-groups]}]
+      zero_stage, group_paddings                  fp32_flat_groups
+      partition_count, ds_version               ds_config, ds_version
+      param_slice_mappings
+    ds_config, ds_version
+
+Elastic state has a list instead of `base_optimizer_state`, a dict for each group. BF16_Optimizer
+has no `zero_stage`. `param_alignment_paddings` exists if parameters are aligned. With AutoEP stage
+3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each sub-group. A tensor on
+NVMe has no elements here (`partitioning/swap_files.py`).
+
+Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `bf16_optimizer.py`: `state_dict`;
+`runtime/zero/stage3.py`: `_rigid_state_dict`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.training_state import TrainingState
+from zerotools.io.torchzip.pickle_values import Ordered
+
+STATE_DICT = "optimizer_state_dict"
+BASE_STATE = "base_optimizer_state"
+ELASTIC_STEP = "base_optimizer_state_step"
+PARTITIONS = "single_partition_of_fp32_groups"
+SUB_GROUPS = "fp32_flat_groups"
+INTERLEAVED = "local_sub_partitions_of_fp32_groups"
+ZERO_STAGE = "zero_stage"
+PARTITION_COUNT = "partition_count"
+ZERO3_GROUPS = "ds_zero_partition_groups"
+GROUP_PADDINGS = "group_paddings"
+ALIGNMENT_PADDINGS = "param_alignment_paddings"
+SLICE_MAPPINGS = "param_slice_mappings"
+LOSS_SCALER = "loss_scaler"
+DYNAMIC_LOSS_SCALE = "dynamic_loss_scale"
+OVERFLOW = "overflow"
+CLIP_GRAD = "clip_grad"
+SCALER_KEYS = (LOSS_SCALER, DYNAMIC_LOSS_SCALE, OVERFLOW)
+
+STATE = "state"
+PARAM_GROUPS = "param_groups"
+PARAMS = "params"
+SWAP_NAME = "ds_id"
+"""An attribute of the tensors of a sub-group: the name of its swap file, if it has one."""
+_NOT_OPTIONS = (PARAMS, "param_names", STATE)
+
+_FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")
+
+
+def zero_stage(stage: int) -> Opaque:
+    """Return DeepSpeed's enum of stages."""
+    return Opaque("deepspeed.runtime.zero.config", "ZeroStageEnum", (stage,), called=True)
+
+
+def zero12_state(
+    scaler: Mapping[str, Any], clip_grad: float | None, base: Any, stage: int, version: Any
+) -> dict[str, Any]:
+    """Return the state of DeepSpeedZeroOptimizer at stages 1 and 2; the writer fills in None
+    values."""
+    return {
+        **scaler,
+        **({} if clip_grad is None else {CLIP_GRAD: clip_grad}),
+        BASE_STATE: base,
+        PARTITIONS: None,
+        ZERO_STAGE: zero_stage(stage),
+        GROUP_PADDINGS: None,
+        PARTITION_COUNT: None,
+        DS_VERSION: version,
+        SLICE_MAPPINGS: None,
+    }
+
+
+def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the state of DeepSpeedZeroOptimizer_Stage3; the writer fills in None values."""
+    return {
+        ZERO_STAGE: zero_stage(3),
+        **scaler,
+        PARTITION_COUNT: None,
+        STATE_DICT: base,
+        SUB_GROUPS: None,
+    }
+
+
+def torch_state(state: Mapping[int, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the state dict of torch's optimizer over flat buffers; `state` is by their numbers."""
+    return {STATE: state, PARAM_GROUPS: list(groups)}
+
+
+def param_group(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
+    """Return one of torch's param groups; `numbers` are the numbers of its flat buffers."""
+    return {**options, PARAMS: list(numbers)}
+
+
+def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of one of torch's param groups."""
+    return {str(key): value for key, value in group.items() if key not in _NOT_OPTIONS}
+
+
+def numbers_of(group: Mapping[str, Any]) -> list[int]:
+    """Return the numbers of a param group's flat buffers: torch's `params`, the keys of `state`."""
+    saved = group.get(PARAMS)
+    return [number for number in (saved if isinstance(saved, list) else ()) if type(number) is int]
+
+
+def slice_mappings(saved: Any) -> list[Mapping[Any, Any]]:
+    """Return `param_slice_mappings` of an optimizer's state: the position of each parameter in the
+    partition of its group, by name. A damaged mapping is empty."""
+    mappings = saved.get(SLICE_MAPPINGS) if isinstance(saved, Mapping) else None
+    found = mappings if isinstance(mappings, list) else []
+    return [each if isinstance(each, Mapping) else {} for each in found]
+
+
+def fragment_class(mappings: Sequence[Mapping[Any, Any]]) -> Opaque:
+    """Return the source's class for a position in a partition; it moved between versions."""
+    places = (value for mapping in mappings for value in mapping.values())
+    return next((value for value in places if isinstance(value, Opaque)), _FRAGMENT)
+
+
+def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Ordered:
+    """Return one group's mapping: (name, start, count) as objects of the class `kind`."""
+    return Ordered(
+        {
+            name: Opaque(kind.module, kind.name, state={"numel": count, "start": start})
+            for name, start, count in places
+        }
+    )
+
+
+def numel_of(place: Any) -> int:
+    """Return the number of elements of a position in a partition; 0 if it is damaged."""
+    return _number(place, "numel")
+
+
+def start_of(place: Any) -> int:
+    """Return the first element of a position in a partition; 0 if it is damaged."""
+    return _number(place, "start")
+
+
+def _number(place: Any, name: str) -> int:
+    state = place.state if isinstance(place, Opaque) else None
+    number = state.get(name) if isinstance(state, Mapping) else None
+    return number if type(number) is int else 0
+
+
+MODULE = "module"
+BUFFER_NAMES = "buffer_names"
+OPTIMIZER = "optimizer"
+PARAM_SHAPES = "param_shapes"
+FROZEN_SHAPES = "frozen_param_shapes"
+SHARED_PARAMS = "shared_params"
+FROZEN_FRAGMENTS = "frozen_param_fragments"
+LR_SCHEDULER = "lr_scheduler"
+LAST_RATES = "_last_lr"
+"""The key of a scheduler of torch with the learning rate of each param group."""
+DATA_SAMPLER = "data_sampler"
+RANDOM_LTD = "random_ltd"
+SKIPPED_STEPS = "skipped_steps"
+GLOBAL_STEPS = "global_steps"
+GLOBAL_SAMPLES = "global_samples"
+DP_WORLD_SIZE = "dp_world_size"
+MP_WORLD_SIZE = "mp_world_size"
+PARALLEL_DIMENSIONS = "checkpoint_parallel_dimensions"
+DS_CONFIG = "ds_config"
+DS_VERSION = "ds_version"
+TENSOR_PARALLEL_INFO = "universal_checkpoint_info"
+NUM_EXPERTS = "num_experts"
+AUTOEP_LAYERS = "ds_autoep_layers"
+AUTOEP_LAYERS_BEFORE = "autoep_layers"
+FOLDING = "folding"
+AUTOEP_KEYS = (NUM_EXPERTS, AUTOEP_LAYERS, AUTOEP_LAYERS_BEFORE, TENSOR_PARALLEL_INFO)
+"""The keys of a model file that describe AutoEP's experts."""
+
+_ORDER = (
+    MODULE, BUFFER_NAMES, OPTIMIZER, PARAM_SHAPES, FROZEN_SHAPES, SHARED_PARAMS, FROZEN_FRAGMENTS,
+    LR_SCHEDULER, DATA_SAMPLER, RANDOM_LTD, SKIPPED_STEPS, GLOBAL_STEPS, GLOBAL_SAMPLES,
+    DP_WORLD_SIZE, MP_WORLD_SIZE, PARALLEL_DIMENSIONS, DS_CONFIG, DS_VERSION,
+)  # fmt: skip
+OWN_KEYS = frozenset(
+    {
+        *_ORDER, TENSOR_PARALLEL_INFO, NUM_EXPERTS, AUTOEP_LAYERS, AUTOEP_LAYERS_BEFORE,
+        FOLDING, "sparse_tensor_module_names", "csr_tensor_module_names",
+    }
+)  # fmt: skip
+"""The keys that DeepSpeed saves itself; every other key is the caller's `client_state`."""
+
+VERSION = "0.19.8"
+"""The DeepSpeed version that trees are written for."""
+
+
+def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tree of a run that is at `training`, in DeepSpeed's order. `values` are the values
+    of its keys; other keys that DeepSpeed always writes are None, or as for one rank."""
+    found = {
+        OPTIMIZER: None,
+        PARAM_SHAPES: None,
+        FROZEN_SHAPES: None,
+        FROZEN_FRAGMENTS: None,
+        DATA_SAMPLER: None,
+        RANDOM_LTD: None,
+        SKIPPED_STEPS: training.skipped or 0,
+        GLOBAL_STEPS: training.steps or 0,
+        DP_WORLD_SIZE: None,
+        MP_WORLD_SIZE: 1,
+        DS_VERSION: VERSION,
+        **values,
+    }
+    return {key: found[key] for key in (*_ORDER, *AUTOEP_KEYS) if key in found}
+
+
+def schedule_of(training: TrainingState) -> Any:
+    """Return the state of DeepSpeed's schedulers, or None for others."""
+    saved = training.lr_scheduler
+    return saved if isinstance(saved, Mapping) and "last_batch_iteration" in saved else None

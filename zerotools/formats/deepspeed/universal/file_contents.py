@@ -1,0 +1,327 @@
+"""The contents of a universal checkpoint, checked against what DeepSpeed's loaders accept.
+
+They need a directory per trained parameter. In stages 1 and 2 all parameters of a group need the
+same kinds of state, each as long as the parameter, and one `step`.
+
+Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
+`utils/tensor_fragment.py`, `map_to_flat_opt_states`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor, TensorRef
+from zerotools.core.dtypes import FLOAT16, FLOAT32
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.target import Dropped
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
+from zerotools.formats.deepspeed.param_groups import steps_are_numbers
+from zerotools.formats.deepspeed.partitioning.native import DeepSpeedNative
+from zerotools.formats.deepspeed.schema import pt_trees
+from zerotools.formats.deepspeed.schema import pt_trees as keys
+from zerotools.formats.deepspeed.schema.expert_parallel import EXPERTS, StackedExperts
+from zerotools.formats.deepspeed.schema.loss_scaler import loss_scaler_of, scaler_of
+from zerotools.formats.deepspeed.schema.model_states import ModelStates
+from zerotools.formats.deepspeed.universal.native import UniversalNative
+from zerotools.formats.deepspeed.universal.optimizer_state import (
+    OPTIMIZERS,
+    ORDER,
+    UNKNOWN,
+)
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor, walk
+from zerotools.io.torchzip.pt_file import TorchFile
+
+STEP = "step"
+MOMENTS = ("exp_avg", "exp_avg_sq")
+_WEIGHTS = ("param16", "buffer", "module")
+_LONGEST_NAME = 255 - len(".pt")
+
+
+@dataclass(frozen=True)
+class UniversalContents:
+    """The contents of a universal checkpoint. `groups` are names and shapes in the optimizer's
+    order.
+
+    `states` are the tensors of trained parameters, with `step` if it is a tensor; `numbers` are the
+    steps of all of them. `begun` are states in their first value, zero: of parameters that had no
+    gradient yet. `whole` are the tensors of the model file: buffers, frozen weights and 16-bit
+    copies.
+    """
+
+    groups: Sequence[Mapping[str, tuple[int, ...]]]
+    states: Mapping[Key, Tensor]
+    numbers: Mapping[str, Scalar]
+    begun: Mapping[Key, Tensor]
+    whole: Mapping[Key, Tensor]
+    dropped: Sequence[Dropped]
+
+    @property
+    def roles(self) -> set[str]:
+        """The kinds of state besides masters and `step`."""
+        return {key.role for key in (*self.states, *self.begun)} - {"param", STEP}
+
+    def steps_of(self, group: Mapping[str, tuple[int, ...]]) -> set[float]:
+        return {self.numbers[name].value for name in group if name in self.numbers}
+
+
+def contents_of(
+    source: Checkpoint, training: TrainingState, stage: int | None = None
+) -> UniversalContents:
+    """Sort the tensors of `source`. At `stage` 3 Adam's state exists also before its first step,
+    because DeepSpeed's loader reads it.
+
+    Raises:
+        BadRequest: no value lists the trained parameters, or one of them is missing.
+        Unsupported: experts, or state that DeepSpeed's loader refuses.
+        BadFile: a name cannot be a file name.
+    """
+    groups = [_shapes(source, group) for group in training.groups]
+    trained = {name for group in groups for name in group}
+    if not trained:
+        raise BadRequest(
+            f"{source.origin.path} does not say which parameters were trained (its param groups), "
+            "which a universal checkpoint needs: pass --lr and the other options of the optimizer"
+        )
+    numbers = _numbers(source, training)
+    states, refused = {}, dict[str, None]()
+    for key, tensor in source.tensors.items():
+        if key.name not in trained or key.role in _WEIGHTS:
+            continue
+        if key.role == STEP:
+            if numbers[key.name].dtype == tensor.dtype:
+                states[key] = tensor
+        elif tensor.shape == source.tensors[Key(key.name, "param")].shape:
+            states[key] = tensor
+        else:
+            refused[key.role] = None
+    refused |= dict.fromkeys(
+        key.role for key in training.scalars if key.role != STEP and key not in states
+    )
+    whole = {
+        key: tensor
+        for key, tensor in source.tensors.items()
+        if key.role in ("buffer", "param16") or (key.role == "param" and key.name not in trained)
+    }
+    begun = dict(_begun(groups, states))
+    if stage == 3 and not numbers and (first := _first_step(training)) is not None:
+        begun = {
+            Key(key.name, role): Tensor(FLOAT32, tensor.shape, ())
+            for key, tensor in states.items()
+            for role in MOMENTS
+        }
+        numbers = dict.fromkeys((key.name for key in states), first)
+    why = "DeepSpeed loads only the step and state that is as long as its parameter"
+    dropped = [Dropped(role, why) for role in sorted(refused)]
+    contents = UniversalContents(groups, states, numbers, begun, whole, dropped)
+    _check(source, contents)
+    return contents
+
+
+def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
+    """Return steps by name, in the type that the resuming run's optimizer counts them in."""
+    found = {key.name: number for key, number in training.scalars.items() if key.role == STEP}
+    is_native = isinstance(source.native, DeepSpeedNative | UniversalNative)
+    if is_native or not steps_are_numbers(training.ds_config):
+        return found
+    return {name: Scalar(int(number.value)) for name, number in found.items()}
+
+
+def _begun(
+    groups: Sequence[Mapping[str, tuple[int, ...]]], states: Mapping[Key, Tensor]
+) -> Iterator[tuple[Key, Tensor]]:
+    """State of parameters that have none in a group that has."""
+    for group in groups:
+        kinds = {
+            key.role: tensor.dtype
+            for key, tensor in states.items()
+            if key.name in group and key.role not in ("param", STEP)
+        }
+        have = {key.name for key in states if key.role in kinds}
+        for name, shape in group.items():
+            if name not in have:
+                yield from (
+                    (Key(name, role), Tensor(dtype, shape, ())) for role, dtype in kinds.items()
+                )
+
+
+def _first_step(training: TrainingState) -> Scalar | None:
+    """Return Adam's first step: torch's is a tensor, DeepSpeed's a number; None for another
+    optimizer. Only torch's has the option `capturable`."""
+    options = [group.options for group in training.groups if group.params]
+    if not options or any("betas" not in each or "eps" not in each for each in options):
+        return None
+    return Scalar(0.0, FLOAT32) if "capturable" in options[0] else Scalar(0)
+
+
+def _shapes(source: Checkpoint, group: ParamGroup) -> dict[str, tuple[int, ...]]:
+    for name in group.params:
+        if Key(name, "param") not in source.tensors:
+            raise BadRequest(
+                f"{source.origin.path} has no weight {name}, which its param groups list"
+            )
+        if EXPERTS in name:
+            raise Unsupported(
+                f"{source.origin.path} has experts ({name}), which DeepSpeed does not load from a "
+                "universal checkpoint; make a native one with zerotools reshard"
+            )
+    return {name: source.tensors[Key(name, "param")].shape for name in group.params}
+
+
+def _check(source: Checkpoint, contents: UniversalContents) -> None:
+    path = source.origin.path
+    for name in _names(contents):
+        if not stays_below_root(name) or "/" in name or len(os.fsencode(name)) > _LONGEST_NAME:
+            raise BadFile(f"{path}: {name!r:.80} cannot be the name of a file")
+    if "fp32" in contents.roles or any(key.name == "optimizer_state.pt" for key in contents.states):
+        raise BadFile(f"{path} has names that a universal checkpoint reserves for its files")
+    roles: dict[str, set[str]] = {}
+    for key in (*contents.states, *contents.begun):
+        roles.setdefault(key.name, set()).add(key.role)
+    for number, group in enumerate(contents.groups):
+        filled = [name for name, shape in group.items() if 0 not in shape]
+        for name in filled:
+            if roles[name] - {STEP} != roles[filled[0]] - {STEP}:
+                raise Unsupported(
+                    f"{path}: {name} has {_listed(roles[name])} and {filled[0]} of the same param "
+                    f"group has {_listed(roles[filled[0]])}; DeepSpeed loads only equal kinds"
+                )
+        if len(steps := contents.steps_of(group)) > 1:
+            raise Unsupported(
+                f"{path}: the parameters of group {number} are at steps {sorted(steps)}, and "
+                "DeepSpeed keeps one step for a group"
+            )
+
+
+def _listed(roles: set[str]) -> str:
+    return ", ".join(sorted(roles - {"param", STEP})) or "no state"
+
+
+def _names(contents: UniversalContents) -> Iterator[str]:
+    for key in (*contents.states, *contents.begun):
+        yield key.name
+        yield key.role
+
+
+_KEPT = (*keys.SCALER_KEYS, keys.CLIP_GRAD, keys.ZERO_STAGE, pt_trees.DS_VERSION)
+
+
+def source_model(source: Checkpoint) -> ModelStates | None:
+    """Return the model file of a checkpoint of DeepSpeed."""
+    native = source.native
+    if isinstance(native, DeepSpeedNative):
+        return native.mp_shards[0].model
+    return native.model if isinstance(native, UniversalNative) else None
+
+
+def source_experts(source: Checkpoint) -> StackedExperts:
+    """Return AutoEP's experts in a checkpoint of DeepSpeed; those of other formats have none."""
+    model = source_model(source)
+    return model.stacked_experts if model is not None else StackedExperts()
+
+
+def expert_tree(stored: StoredTensor, experts: int) -> dict[str, Any]:
+    """Return the file of a weight of all of AutoEP's `experts`, or of its state."""
+    return {"param": stored, "cat_dim": 0, "is_expert_param": True, "ep_num_experts": experts}
+
+
+def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str, Any]]:
+    """Return one of its optimizer files, and its values for all ranks; None if no file exists."""
+    native = source.native
+    if isinstance(native, DeepSpeedNative):
+        present = [optim for optim in native.mp_shards[0].optim_states if optim is not None]
+        return (present[0].file, present[0].fields.tree) if present else (None, {})
+    if isinstance(native, UniversalNative):
+        return native.saved.file, native.saved.tree
+    return None, {}
+
+
+def is_writable(value: Any, file: TorchFile | None) -> bool:
+    """Return whether a tree can be pickled with the values that `file` holds."""
+    return not any(
+        isinstance(part, TensorRef) or (file is None and isinstance(part, StoredTensor | Storage))
+        for part in walk(value)
+    )
+
+
+def universal_model_tree(
+    source: Checkpoint,
+    training: TrainingState,
+    shapes: Sequence[Mapping[str, tuple[int, ...]]],
+    weights: Mapping[str, StoredTensor],
+    client: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return the tree of `mp_rank_00_model_states.pt`; `weights` are the values of its `module`."""
+    model = source_model(source)
+    known = dict(model.fields.tree) if model is not None else {}
+    buffers = [key.name for key in source.tensors if key.role == "buffer"]
+    schedule = training.lr_scheduler if model is not None else pt_trees.schedule_of(training)
+    counted = {} if training.samples is None else {pt_trees.GLOBAL_SAMPLES: training.samples}
+    experts = source_experts(source)
+    kept = [pt_trees.DATA_SAMPLER, pt_trees.RANDOM_LTD, pt_trees.DS_VERSION]
+    if experts.layers:
+        kept += pt_trees.AUTOEP_KEYS
+    values = {
+        pt_trees.MODULE: _module(model, weights, source.aliases),
+        pt_trees.BUFFER_NAMES: buffers,
+        pt_trees.PARAM_SHAPES: [
+            Ordered({n: Size(experts.local_shape(n, shape)) for n, shape in group.items()})
+            for group in shapes
+        ],
+        pt_trees.SHARED_PARAMS: dict(source.aliases),
+        pt_trees.LR_SCHEDULER: schedule,
+        **counted,
+        pt_trees.DP_WORLD_SIZE: source.origin.world_size or 1,
+        pt_trees.DS_CONFIG: dict(training.ds_config or {}),
+        **{key: known[key] for key in (*kept, pt_trees.DP_WORLD_SIZE) if key in known},
+    }
+    return pt_trees.new_model_tree(training, values) | dict(client)
+
+
+def _module(
+    model: ModelStates | None, weights: Mapping[str, StoredTensor], aliases: Mapping[str, str]
+) -> Ordered:
+    """Return `module` in the source's order; a tied name is another name of the same tensor."""
+    named = dict(weights) | {
+        alias: weights[name] for alias, name in aliases.items() if name in weights
+    }
+    order = [name for name in (model.module if model is not None else None) or () if name in named]
+    return Ordered({name: named[name] for name in dict.fromkeys([*order, *named])})
+
+
+def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> dict[str, Any]:
+    """Return `zero/optimizer_state.pt`; `step` is that of the first parameter, None without one."""
+    _, saved = source_optimizer(source)
+    kept = (
+        _KEPT if loss_scaler_of(saved) == training.loss_scaler else _KEPT[len(keys.SCALER_KEYS) :]
+    )
+    known = {key: saved[key] for key in kept if key in saved}
+    if training.loss_scale is not None and keys.LOSS_SCALER not in known:
+        scaler = scaler_of(training.loss_scale, training.ds_config or {}, FLOAT16)
+        known |= {keys.LOSS_SCALER: scaler.value, keys.DYNAMIC_LOSS_SCALE: scaler.is_dynamic}
+    model = source_model(source)
+    version = (model.version if model is not None else None) or pt_trees.VERSION
+    known.setdefault(pt_trees.DS_VERSION, version)
+    groups = [keys.param_group(group.options, [n]) for n, group in enumerate(training.groups)]
+    common = keys.param_group(common_options(training.groups), [])
+    state = {} if step is None else {0: {"step": step}}
+    return {
+        **known,
+        ORDER: OPTIMIZERS if training.is_ordered else UNKNOWN,
+        keys.PARAM_GROUPS: groups,
+        keys.STATE_DICT: keys.torch_state(state, [common]),
+    }
+
+
+def common_options(groups: Sequence[ParamGroup]) -> dict[str, Any]:
+    """Return the options that all groups have, and have alike."""
+    first = groups[0].options if groups else {}
+    return {
+        key: value
+        for key, value in first.items()
+        if all(key in group.options and group.options[key] == value for group in groups)
+    }

@@ -1,0 +1,145 @@
+"""The flat buffers of the output and the state next to them, at all stages.
+
+A flat buffer has one partition of each role on every rank: it is a param group at stages 1 and 2, a
+sub-group at stage 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.formats.deepspeed.logical_state import LogicalState, StatePart
+from zerotools.formats.deepspeed.partitioning.expert_blocks import in_whole, joined_blocks
+from zerotools.formats.deepspeed.partitioning.flat_layout import FlatLayout, WholeParameters
+from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, ExpertPlacement
+from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
+from zerotools.formats.deepspeed.writing.pt_files import FileLayout
+from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
+from zerotools.io.torchzip.tensors import as_tensor
+
+BufferRole = tuple[int, str]
+"""The number of a flat buffer, and a role."""
+
+
+@dataclass(frozen=True)
+class FlatBuffer:
+    """A flat buffer of the output. `state_part` is one of the sources of its parameters, which
+    differ only in these.
+
+    `geometry` is over the ranks that share the buffer, `expert_placement` over all. `experts` are
+    the names of its parameters on each expert-parallel rank, if these differ. For
+    `whole_roles` a rank has the whole of each parameter that its partition has a part of.
+    `is_stacked` marks AutoEP's experts: each expert-parallel rank has a block of them.
+    """
+
+    geometry: FlatLayout
+    state_part: StatePart
+    expert_placement: ExpertPlacement
+    experts: Sequence[Mapping[str, str]] = ()
+    whole_roles: frozenset[str] = frozenset()
+    is_stacked: bool = False
+
+    def part_of(self, rank: int) -> int:
+        """Return the index of the partition that `rank` has."""
+        return self.expert_placement.of(rank)[1]
+
+    def names(self, expert_rank: int) -> Sequence[str]:
+        """Return the names over all ranks of its parameters on one expert-parallel rank."""
+        return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
+
+    def tensors(
+        self, role: str, partitions: Sequence[FlatPartition | None]
+    ) -> Iterator[tuple[str, Tensor]]:
+        """Yield its parameters by those names, cut out of one partition for each of all ranks; None
+        if a rank lacks a role."""
+        dtype = self.state_part.dtypes[role]
+        layout = WholeParameters(self.geometry) if role in self.whole_roles else self.geometry
+        stacked: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}
+        for expert_rank in range(self.expert_placement.ep_size):
+            own = [partitions[rank] for rank in self.expert_placement.ranks_of(expert_rank)]
+            names = self.experts[expert_rank] if self.experts else {}
+            for name, tensor in layout.tensors(dtype, own):
+                if self.is_stacked:
+                    block = self._block(expert_rank, tensor.shape[0])
+                    stacked.setdefault(name, []).append((block, in_whole(tensor, block)))
+                else:
+                    yield names.get(name, name), tensor
+        for name, parts in stacked.items():
+            yield name, joined_blocks(name, parts)
+
+    def _block(self, expert_rank: int, count: int) -> ExpertBlock:
+        return ExpertBlock(expert_rank * count, count, self.expert_placement.ep_size * count)
+
+
+@dataclass
+class BufferScalars:
+    """0-d tensors, such as `step`, by position. `copies` are storages of the source by the key of
+    their copy: each part of a split group has a separate one."""
+
+    found: dict[BufferRole, StoredTensor] = field(default_factory=dict)
+    copies: dict[str, Storage] = field(default_factory=dict)
+
+
+def scalars_of(buffers: Sequence[FlatBuffer]) -> BufferScalars:
+    """Return the 0-d tensors of all buffers, each in a separate storage."""
+    scalars, used = BufferScalars(), set[str]()
+    for number, buffer in enumerate(buffers):
+        for role, value in (buffer.state_part.state or {}).items():
+            stored = as_tensor(value)
+            if role in buffer.state_part.dtypes or stored is None or stored.shape != ():
+                continue
+            if stored.storage.key in used:
+                key = f"copy-{number}-{role}"
+                scalars.copies[key] = stored.storage
+                stored = replace(stored, storage=replace(stored.storage, key=key))
+            used.add(stored.storage.key)
+            scalars.found[number, role] = stored
+    return scalars
+
+
+def placed_scalars(
+    buffers: Sequence[FlatBuffer],
+    scalars: BufferScalars,
+    outputs: Sequence[FileLayout],
+    files: Sequence[str],
+) -> Iterator[tuple[Key, Tensor]]:
+    """Yield their positions in the output: all ranks' files have the same values, and the first
+    rank with a parameter counts."""
+    for (number, role), stored in scalars.found.items():
+        buffer = buffers[number]
+        for expert_rank in range(buffer.expert_placement.ep_size):
+            rank = buffer.expert_placement.ranks_of(expert_rank)[0]
+            tensor = outputs[rank].placed(files[rank], stored)
+            yield from ((Key(name, role), tensor) for name in buffer.names(expert_rank))
+
+
+def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> list[Ordered]:
+    """Return the parameters of each buffer in its order, with their shapes as files have them."""
+    return [
+        Ordered(
+            {
+                name: _shape_like(logical.shapes[name], shape)
+                for name, shape in buffer.geometry.shapes.items()
+            }
+        )
+        for buffer in buffers
+    ]
+
+
+def _shape_like(saved: Any, shape: tuple[int, ...]) -> Any:
+    """Return `shape`, in the type that the source has for it: torch.Size or a plain tuple."""
+    return saved if tuple(saved) == shape else type(saved)(shape)
+
+
+def optimizer_state_of(
+    buffers: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
+) -> dict[int, dict[str, Any]]:
+    """Return torch's `state` by the number of the buffer: tensors replaced, numbers as they are."""
+    return {
+        number: {role: values.get((number, role), value) for role, value in state.items()}
+        for number, state in enumerate(buffer.state_part.state for buffer in buffers)
+        if state is not None
+    }

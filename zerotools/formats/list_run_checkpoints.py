@@ -1,0 +1,101 @@
+"""All checkpoints of a program's run, and which of them was taken; by names alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.formats import FORMATS, FormatTable
+from zerotools.formats.detect import Detection
+from zerotools.formats.format import ReadOptions
+from zerotools.formats.run_directory import ProgramRun, RunEntry, runs_at
+from zerotools.io.files.listing import names_if_readable
+from zerotools.io.files.open_source import RemotePath
+
+_LEVELS_ABOVE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedCheckpoint:
+    """One of a run's checkpoints: its name in the run's directory, the step in the name, the name
+    of its format, and its fault; `models` are the models in it."""
+
+    name: str
+    step: int | None
+    format: str | None
+    fault: str | None
+    is_taken: bool
+    models: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RunSurvey:
+    """The run of `program` in the directory `path`: its checkpoints, newest first. `wraps_models`
+    as in `RunLayout`."""
+
+    program: str
+    path: Path
+    checkpoints: tuple[SurveyedCheckpoint, ...]
+    wraps_models: bool = False
+
+
+def survey_around(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunSurvey | None:
+    """Return the run with the directory `path` or one above it, if the checkpoint at `taken` is one
+    of the run's or its final weights. Return None if no known program makes such directories."""
+    places = [path] if isinstance(path, RemotePath) else list(_upwards(path.absolute()))
+    for place in places:
+        surveys = (
+            RunSurvey(
+                run.layout.program,
+                path if place == places[0] else place,
+                tuple(_surveyed(run, entry, taken, table) for entry in reversed(run.entries)),
+                run.layout.wraps_models,
+            )
+            for run in _runs_at(place)
+        )
+        first = next(surveys, None)
+        if first is None:
+            continue
+        for each in chain((first,), surveys):
+            if any(row.is_taken for row in each.checkpoints):
+                return each
+        if place == places[0]:
+            return first
+    meant = path.resolve()  # programs link to their newest or best checkpoint
+    return None if meant == path.absolute() else survey_around(meant, taken.resolve(), table)
+
+
+def _upwards(path: Path) -> Iterator[Path]:
+    yield path
+    yield from list(path.parents)[:_LEVELS_ABOVE]
+
+
+def _runs_at(path: Path) -> Iterator[ProgramRun]:
+    try:
+        yield from runs_at(path, names_if_readable(path)) if path.is_dir() else ()
+    except (ZerotoolsError, OSError):
+        return
+
+
+def _surveyed(
+    run: ProgramRun, entry: RunEntry, taken: Path, table: FormatTable
+) -> SurveyedCheckpoint:
+    form = None
+    fault = run.fault_of(entry)
+    if fault is None:
+        try:
+            found = Detection(table, ReadOptions()).finished_entry(run, entry)
+        except (ZerotoolsError, OSError) as error:
+            fault = str(error)
+        else:
+            form = None if found is None else found.format
+            fault = "its save was not finished" if found is None else None
+    root, own = taken.absolute(), (run.path / entry.name).absolute()
+    model, others = run.model_of(entry)
+    models = (model, *others) if model else ()
+    return SurveyedCheckpoint(
+        entry.name, entry.step, form, fault, root == own or root.is_relative_to(own), models
+    )

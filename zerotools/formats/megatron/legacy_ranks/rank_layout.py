@@ -1,0 +1,107 @@
+"""The expected ranks of a directory of legacy rank files, and their positions in the model.
+
+`mp_rank_TT[_PPP][_EEE]` counts tensor-parallel ranks, pipeline stages and expert-parallel ranks;
+PPP and EEE exist if there are several. With experts, Megatron writes one file for each rank of the
+first expert-data-parallel replica: of a stage the ranks 0 to TP - 1, or to ETP x EP - 1 if those
+are more. Rank r is tensor-parallel rank r % TP, expert-parallel rank r // ETP % EP, and
+expert-tensor-parallel rank r % ETP. With TP 2, EP 2 and ETP 1 these are mp_rank_00_000 and
+mp_rank_01_001.
+
+Source: megatron/training/checkpointing.py (`get_checkpoint_name`), core/parallel_state.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from zerotools.formats.megatron.file_names import RANK_FILES
+from zerotools.formats.megatron.training_metadata import MegatronFacts
+from zerotools.io.torchzip.pt_file import TorchFile
+
+
+class RankPlace(NamedTuple):
+    """A rank: `tensor` of TP, `stage` of PP, `expert` of EP, `expert_tensor` of ETP."""
+
+    tensor: int
+    stage: int
+    expert: int
+    expert_tensor: int
+
+
+class Degrees(NamedTuple):
+    """How many ranks share a model, by kind."""
+
+    tensor: int
+    stages: int
+    experts: int
+    expert_tensor: int
+
+    def __str__(self) -> str:
+        names = zip(("TP", "PP", "EP", "ETP"), self, strict=True)
+        return " x ".join(f"{name} {n}" for name, n in names if n > 1 and name != "ETP") or "TP 1"
+
+
+_MOST = 2**20
+
+
+def degrees_of(facts: MegatronFacts) -> Degrees:
+    """Return the degrees from the arguments; 1 if they do not record one."""
+    sizes = facts.sizes
+    tensor = sizes.get("TP") or 1
+    return Degrees(tensor, sizes.get("PP") or 1, sizes.get("EP") or 1, sizes.get("ETP") or tensor)
+
+
+def places(degrees: Degrees) -> dict[str, RankPlace]:
+    """Return the directory of each saved rank, and its position. Empty if there would be more ranks
+    than any run has."""
+    if max(degrees) > _MOST or degrees.stages * degrees.tensor * degrees.experts > _MOST:
+        return {}
+    count = degrees.tensor
+    if degrees.experts > 1:
+        count = max(count, degrees.expert_tensor * degrees.experts)
+    found: dict[str, RankPlace] = {}
+    for stage in range(degrees.stages):
+        for rank in range(count):
+            tensor = rank % degrees.tensor
+            expert = rank // degrees.expert_tensor % degrees.experts
+            name = f"mp_rank_{tensor:02d}"
+            name += f"_{stage:03d}" if degrees.stages > 1 else ""
+            name += f"_{expert:03d}" if degrees.experts > 1 else ""
+            place = RankPlace(tensor, stage, expert, rank % degrees.expert_tensor)
+            found.setdefault(name, place)
+    return found
+
+
+_CHUNK = re.compile(r"model(\d{0,4})")
+
+
+@dataclass(frozen=True, slots=True)
+class SavedRank:
+    """`name` is its directory, `facts` are its file's records."""
+
+    name: str
+    place: RankPlace
+    file: TorchFile
+    facts: MegatronFacts
+
+    def chunks(self) -> list[Mapping[Any, Any]]:
+        """Return the parts of the model that this rank has, by virtual stage."""
+        found = {}
+        for name, part in self.facts.tree.items():
+            match = _CHUNK.fullmatch(name) if isinstance(name, str) else None
+            if match and isinstance(part, Mapping):
+                found[int(match[1] or 0)] = part
+        return [found[number] for number in sorted(found)]
+
+
+def model_of(rank: str) -> str:
+    """Return the file of the model of the rank in this directory."""
+    return f"{rank}/{RANK_FILES[0]}" if rank else RANK_FILES[0]
+
+
+def optimizer_of(rank: str) -> str:
+    """Return the file of the distributed optimizer of the rank in this directory."""
+    return f"{rank}/{RANK_FILES[1]}" if rank else RANK_FILES[1]

@@ -1,0 +1,164 @@
+"""The state of one rank's optimizer for the tensors of this rank.
+
+Without the distributed optimizer, state is numbered: param groups list numbers, and have, each,
+the parameters of the model that fit them (`training_state`), in the order of the model. With it,
+distrib_optim.pt has flat buffers, one for each type of parameter: the parameters of the model in
+reverse order, each beginning at a multiple of 64 elements. The last one ends at `numel_unpadded`.
+
+Both are used only if all shapes, or the end of each buffer, agree.
+
+Source: megatron/core/optimizer/optimizer.py, distrib_optimizer.py (`get_parameter_state_dp_zero`),
+distributed/param_and_grad_buffer.py of 0.12 to 0.16.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, NamedTuple
+
+from zerotools.core.boxes import row_major_strides
+from zerotools.core.dtypes import DType
+from zerotools.formats.megatron.training_metadata import fitting, groups_in
+from zerotools.io.torchzip.pickle_values import StoredTensor
+from zerotools.io.torchzip.pt_file import TorchFile
+from zerotools.io.torchzip.tensors import as_tensor
+
+_ALIGNED = 64
+_FLAT_ROLES = ("param", "exp_avg", "exp_avg_sq")
+
+
+class Local(NamedTuple):
+    """A tensor of one rank: `name` and `role` in the model, and where its elements lie."""
+
+    name: str
+    role: str
+    dtype: DType
+    shape: tuple[int, ...]
+    file: str
+    offset: int
+    strides: tuple[int, ...]
+
+
+class Unproved(Exception):
+    """The state does not fit the parameters; the message names the difference."""
+
+
+def numbered_state(
+    optimizers: Sequence[Mapping[Any, Any]],
+    weights: Sequence[Local],
+    file: TorchFile,
+    args: Mapping[str, Any],
+) -> list[Local]:
+    """State that is listed by number.
+
+    Raises:
+        Unproved: shapes or counts disagree.
+    """
+    groups = [(n, group) for n, each in enumerate(optimizers) for group in groups_in(each)]
+    members: list[list[Local]] = [[] for _ in groups]
+    for weight in weights:
+        fits = list(fitting(weight.name, weight.shape, [g for _, g in groups], args))
+        if len(fits) != 1:
+            raise Unproved(f"{weight.name} fits {len(fits)} param groups")
+        members[fits[0]].append(weight)
+    found: list[Local] = []
+    within: dict[int, int] = {}
+    for (number, group), params in zip(groups, members, strict=True):
+        optimizer = optimizers[number]
+        inner = optimizer.get("optimizer", optimizer)
+        numbers, state = group.get("params"), inner.get("state")
+        if not isinstance(numbers, list) or not isinstance(state, Mapping):
+            return []
+        if len(numbers) != len(params):
+            raise Unproved(f"a param group has {len(numbers)} parameters, but {len(params)} fit it")
+        for at, weight in zip(numbers, params, strict=True):
+            kept = state.get(at) if type(at) is int else None
+            found += _of_one(kept if isinstance(kept, Mapping) else {}, weight, file)
+        at = within.get(number, 0)
+        found += _masters(optimizer.get("fp32_from_fp16_params"), at, params, file)
+        within[number] = at + 1
+    return found
+
+
+def _of_one(kept: Mapping[Any, Any], weight: Local, file: TorchFile) -> Iterator[Local]:
+    for role, value in kept.items():
+        stored = as_tensor(value)
+        if stored is not None and isinstance(role, str) and role != "step":
+            yield _local(weight, role, stored, file)
+
+
+def _masters(masters: Any, at: int, params: list[Local], file: TorchFile) -> Iterator[Local]:
+    of_group = masters[at] if isinstance(masters, list) and at < len(masters) else None
+    if not isinstance(of_group, list):
+        return
+    halves = [weight for weight in params if weight.dtype.bits == 16]
+    if len(of_group) != len(halves):
+        raise Unproved(f"a group has {len(of_group)} masters, but {len(halves)} 16-bit weights")
+    for value, weight in zip(of_group, halves, strict=True):
+        stored = as_tensor(value)
+        if stored is None:
+            raise Unproved(f"the master of {weight.name} is not a tensor")
+        yield _local(weight, "param", stored, file)
+
+
+def _local(weight: Local, role: str, stored: StoredTensor, file: TorchFile) -> Local:
+    if stored.shape != weight.shape:
+        raise Unproved(
+            f"{role} of {weight.name} has shape {stored.shape}, but the weight has {weight.shape}"
+        )
+    offset = file.first_byte(stored)
+    return Local(weight.name, role, stored.dtype, stored.shape, file.name, offset, stored.strides)
+
+
+def flat_state(tree: Any, weights: Sequence[Local], file: TorchFile) -> list[Local]:
+    """State in flat buffers; `tree` is that of distrib_optim.pt, one dict, or one for the dense
+    weights and one for the experts.
+
+    Raises:
+        Unproved: a buffer does not end where its last parameter does.
+    """
+    trees = tree if isinstance(tree, list) else [tree]
+    found: list[Local] = []
+    for number, each in enumerate(trees):
+        own = [w for w in weights if len(trees) == 1 or (".experts." in w.name) == (number == 1)]
+        if not isinstance(each, Mapping):
+            continue
+        if each.get("buckets_coalesced") is not True:
+            raise Unproved("its buckets are not joined")
+        for index, buffers in each.items():
+            if type(index) is int and isinstance(buffers, Mapping):
+                for dtypes, buffer in buffers.items():
+                    found += _in_buffer(dtypes, buffer, own, file)
+    return found
+
+
+def _in_buffer(
+    dtypes: Any, buffer: Any, weights: Sequence[Local], file: TorchFile
+) -> Iterator[Local]:
+    if not isinstance(dtypes, tuple) or not dtypes or not isinstance(buffer, Mapping):
+        raise Unproved("its buffers are not listed by type")
+    own = [weight for weight in reversed(weights) if weight.dtype == dtypes[0]]
+    places, end = [], 0
+    for weight in own:
+        begin = -(-end // _ALIGNED) * _ALIGNED
+        places.append(begin)
+        end = begin + prod(weight.shape)
+    if buffer.get("numel_unpadded") != end:
+        raise Unproved(
+            f"a flat buffer ends at element {buffer.get('numel_unpadded')!s:.40}, but its "
+            f"parameters end at {end}"
+        )
+    for role in _FLAT_ROLES:
+        stored = as_tensor(buffer.get(role))
+        if stored is None:
+            continue
+        if len(stored.shape) != 1 or stored.shape[0] < end or stored.strides != (1,):
+            raise Unproved(f"the flat buffer of {role} has shape {stored.shape}")
+        first = file.first_byte(stored)
+        for weight, begin in zip(own, places, strict=True):
+            if role == "param" and weight.dtype.bits > 16:
+                continue  # the weight itself, once more
+            offset = first + begin * stored.dtype.itemsize
+            strides = row_major_strides(weight.shape)
+            yield Local(weight.name, role, stored.dtype, weight.shape, file.name, offset, strides)

@@ -1,0 +1,217 @@
+"""Megatron's records of a checkpoint besides its tensors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key, Opaque, Origin, Problem, Tensor
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from zerotools.core.training_state import ParamGroup
+from zerotools.io.torchzip.pt_file import TorchFile
+
+FORMAT = "megatron"
+_ITERATION = re.compile(r"iter_(\d{1,18})")
+_PARALLEL = {
+    "tensor_model_parallel_size": "TP",
+    "pipeline_model_parallel_size": "PP",
+    "context_parallel_size": "CP",
+    "expert_model_parallel_size": "EP",
+    "expert_tensor_parallel_size": "ETP",
+    "data_parallel_size": "DP",
+}
+_SILENT = {"CP": 1, "EP": 1}
+EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronFacts:
+    """`args` are the recorded arguments of the training script, by name; `tree` has the other
+    values of the same file."""
+
+    iteration: int | None
+    args: Mapping[str, Any]
+    tree: Mapping[Any, Any] = field(default_factory=dict)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The degrees of parallelism by short name."""
+        found = {short: self.count(name) for name, short in _PARALLEL.items()}
+        return {short: size for short, size in found.items() if size is not None}
+
+    @property
+    def model_parallel(self) -> int | None:
+        """The number of ranks that hold one model, without experts, or None if it is not
+        recorded."""
+        known = [self.sizes.get(name) for name in ("TP", "PP")]
+        return known[0] * known[1] if known[0] and known[1] else None
+
+    @property
+    def is_tied(self) -> bool:
+        """True if the output layer is known to be the embedding."""
+        return self.args.get("untie_embeddings_and_output_weights") is False
+
+    @property
+    def precision(self) -> DType | None:
+        """The type that the model computes in."""
+        dtype = self.args.get("params_dtype")
+        if isinstance(dtype, DType):
+            return dtype
+        for name, known in (("bf16", BFLOAT16), ("fp16", FLOAT16)):
+            if self.args.get(name) is True:
+                return known
+        return FLOAT32 if self.args.get("bf16") is False is self.args.get("fp16") else None
+
+    def count(self, name: str) -> int | None:
+        """Return an argument that is a number of things."""
+        return _count(self.args.get(name))
+
+
+def facts_of(tree: Any) -> MegatronFacts:
+    """Return the facts in the dict of common.pt or of a rank's file."""
+    table = tree if isinstance(tree, Mapping) else {}
+    args = table.get("args")
+    values = args.state if isinstance(args, Opaque) and isinstance(args.state, Mapping) else {}
+    named = {str(name): value for name, value in values.items()}
+    return MegatronFacts(_count(table.get("iteration")), named, table)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**62 else None
+
+
+def origin_of(
+    path: Path,
+    title: str,
+    facts: MegatronFacts,
+    *,
+    ranks: int | None,
+    notes: Sequence[str] = (),
+    refusal: str = "",
+) -> Origin:
+    """Return the origin; `refusal`, a clause, is the reason why no output is made of such a
+    checkpoint."""
+    named = _ITERATION.fullmatch(path.name)
+    step = facts.iteration if facts.iteration is not None else int(named[1]) if named else None
+    when = "" if step is None else f" of iteration {step}"
+    refused = (
+        f"{path} is {title}{when}, which zerotools recognises and does not convert: {refusal}; "
+        "export it with Megatron-Bridge (or Megatron-LM's tools/checkpoint/convert.py) to Hugging "
+        "Face's format, and pass that directory"
+    )
+    return Origin(
+        FORMAT,
+        path,
+        world_size=facts.count("world_size") or ranks,
+        step=step,
+        notes=(*_said(facts), *notes),
+        title=title,
+        precision=facts.precision,
+        refusal=refused if refusal else None,
+    )
+
+
+def _said(facts: MegatronFacts) -> Iterator[str]:
+    sizes = [f"{s} {n}" for s, n in facts.sizes.items() if _SILENT.get(s) != n]
+    if sizes:
+        yield f"saved with {', '.join(sizes)}"
+    words = {
+        "num_layers": "{} layers",
+        "hidden_size": "hidden size {}",
+        "num_attention_heads": "{} heads",
+        "num_query_groups": "{} query groups",
+        "num_experts": "{} experts",
+        "padded_vocab_size": "vocabulary padded to {}",
+    }
+    counts = {name: facts.count(name) for name in words}
+    if facts.args.get("group_query_attention") is False:
+        counts["num_query_groups"] = None
+    model = [words[name].format(count) for name, count in counts.items() if count]
+    model += ["latent attention"] if facts.args.get("multi_latent_attention") is True else []
+    if model:
+        yield f"model: {', '.join(model)}"
+
+
+def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str, str]:
+    """Return the output layer as an alias of the embedding if it has no separate tensor."""
+    names = {key.name for key in tensors}
+    return {OUTPUT: EMBEDDING} if facts.is_tied and EMBEDDING in names - {OUTPUT} else {}
+
+
+def disagreement(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
+    """Return a problem if a directory is named after another iteration than its file records."""
+    named = _ITERATION.fullmatch(path.name)
+    if named is None or facts.iteration is None or int(named[1]) == facts.iteration:
+        return []
+    said = (
+        f"{path / name} is of iteration {facts.iteration}, but its directory is of iteration "
+        f"{int(named[1])}"
+    )
+    return [Problem(said, name)]
+
+
+_MOST_OPTIMIZERS = 64
+Group = Mapping[str, Any]
+
+
+def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
+    """Return the trees of the optimizers in common.pt or a rank's file: one, or several by
+    number."""
+    found = tree.get("optimizer")
+    if isinstance(found, list):
+        found = dict(enumerate(found[:_MOST_OPTIMIZERS]))
+    if not isinstance(found, Mapping):
+        return ()
+    numbered = [found[n] for n in range(_MOST_OPTIMIZERS) if n in found]
+    return tuple(each for each in numbered or [found] if isinstance(each, Mapping))
+
+
+def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
+    """Yield the param groups of one optimizer, without copies of their values."""
+    inner = optimizer.get("optimizer", optimizer)
+    groups = inner.get("param_groups") if isinstance(inner, Mapping) else None
+    for group in groups if isinstance(groups, list) else ():
+        if isinstance(group, Mapping):
+            yield {str(name): value for name, value in group.items()}
+
+
+def fitting(
+    name: str, shape: tuple[int, ...], groups: Sequence[Group], args: Mapping[str, Any]
+) -> Iterator[int]:
+    """Yield the numbers of the groups that a parameter can be in."""
+    is_expert = ".experts." in name and any(g.get("is_expert_parallel") is True for g in groups)
+    decays = not (len(shape) == 1 or name.endswith(".bias"))
+    if args.get("apply_wd_to_qk_layernorm") is True and (
+        "q_layernorm." in name or "k_layernorm." in name
+    ):
+        decays = True
+    is_apart = name in (EMBEDDING, OUTPUT) and any(g.get("is_decoupled_lr") is True for g in groups)
+    for number, group in enumerate(groups):
+        if (
+            (group.get("is_expert_parallel") is True) == is_expert
+            and (group.get("wd_mult", 1.0) != 0) == decays
+            and (group.get("is_decoupled_lr") is True) == is_apart
+        ):
+            yield number
+
+
+@dataclass(frozen=True, slots=True)
+class MegatronNative:
+    """`optimizers` are the trees of the optimizers, the dense one before that of the experts, and
+    `file` holds those of their numbers that are tensors. `unread` names the state that is left out,
+    with the reason; empty: none is. `groups` reads param groups that list their parameters."""
+
+    facts: MegatronFacts
+    optimizers: Sequence[Mapping[Any, Any]] = field(default=())
+    file: TorchFile | None = None
+    unread: str = ""
+    groups: Callable[[], tuple[ParamGroup, ...]] = tuple
+
+
+def native_of(checkpoint: Checkpoint) -> MegatronNative:
+    """Return the native values of a Megatron checkpoint; for other formats, an empty one."""
+    found = checkpoint.native
+    return found if isinstance(found, MegatronNative) else MegatronNative(MegatronFacts(None, {}))

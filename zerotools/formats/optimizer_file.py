@@ -1,0 +1,129 @@
+"""The optimizer in a file next to a model, as programs without sharding save it.
+
+    model.safetensors, optimizer.bin, scheduler.bin, random_states_0.pkl     accelerate's save_state
+    model.safetensors, optimizer.pt, scheduler.pt, trainer_state.json        the Trainer
+
+The checkpoint is that of the model, with the tensors of the optimizer; `Checkpoint.beside` is that
+of the optimizer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.adapter_names import names_in_model
+from zerotools.core.checkpoint import Checkpoint, Key, Problem
+from zerotools.core.checkpoint_parts import optimizer_roles
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.training_state import TrainingState
+from zerotools.formats.format import FormatTable
+from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.optimizer_files import optimizer_files
+from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
+from zerotools.io.torchzip.pt_file import TorchFile
+
+SCHEDULERS = ("scheduler.pt", "scheduler.bin")
+TRAINER_STATE = "trainer_state.json"
+_LARGEST_STATE = 2**28
+
+
+def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
+    """Return `model` with the optimizer from a file in its directory, if there is one.
+
+    A file that cannot be read is a problem or a note: the weights do not need it.
+    """
+    if not table[model.origin.format].has_optimizer_beside or not model.origin.path.is_dir():
+        return model
+    names = sorted(optimizer_files(model.root))
+    if optimizer_roles(model) or not names:
+        return model
+    if len(names) > 1:
+        return _noted(model, f"{', '.join(names)} hold several optimizers, which are not read")
+    path = model.root / names[0]
+    shapes = {
+        key.name: tensor.shape
+        for key, tensor in model.tensors.items()
+        if key.role == "param" and tensor.dtype.is_float
+    }
+    form = next(form for form in table.values() if form.find_file(path) is not None)
+    try:
+        state = form.read_state(path, shapes)
+    except BadFile as error:
+        problem = Problem(str(error), names[0], is_loss=True)
+        return replace(model, problems=[*model.problems, problem])
+    except Unsupported as error:
+        return _noted(model, f"{error}: the state of the optimizer is not read")
+    if not optimizer_roles(state) and not state.state:
+        return model
+    named = names_in_model(
+        (key.name for key in model.tensors), dict.fromkeys(key.name for key in state.tensors)
+    )
+    weights = {
+        Key(named.get(key.name, key.name), key.role): tensor
+        for key, tensor in model.tensors.items()
+    }
+    joined = replace(
+        model,
+        tensors={**weights, **state.tensors},
+        files={**model.files, **state.files},
+        beside=state,
+    )
+    return _noted(joined, *_notes(model.root, names[0]), *state.origin.notes)
+
+
+def _noted(model: Checkpoint, *notes: str) -> Checkpoint:
+    return replace(model, origin=replace(model.origin, notes=(*model.origin.notes, *notes)))
+
+
+def _notes(root: Path, optimizer: str) -> Iterator[str]:
+    """Yield the files next to the model that belong to its run."""
+    there = {entry.name for entry in root.iterdir() if entry.is_file()}
+    taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
+    random = [name for name in there if RANDOM_STATE.fullmatch(name)]
+    states = f"; it also has {counted(len(random), 'file')} of random state" if random else ""
+    yield f"took {', '.join(taken)}, next to the model, as its optimizer{states}"
+
+
+def joined_training(
+    model: Checkpoint, training: TrainingState, state: TrainingState
+) -> TrainingState:
+    """Return the state of the run: `training` is from the model's files, `state` from the
+    optimizer's.
+
+    Raises:
+        BadFile: the counters of the Trainer, or the schedule, are damaged.
+    """
+    root = model.root
+    schedule = next((_tree(root, each) for each in SCHEDULERS if (root / each).is_file()), None)
+    return replace(
+        state,
+        steps=_global_step(root / TRAINER_STATE),
+        lr_scheduler=schedule,
+        precision=training.precision,
+    )
+
+
+def _tree(root: Path, name: str) -> Any:
+    try:
+        return TorchFile.open(root, name).tree
+    except Unsupported:
+        return None
+
+
+def _global_step(path: Path) -> int | None:
+    """Return the steps that the Hugging Face Trainer counted, or None if the file does not
+    exist."""
+    try:
+        tree = read_json(path, _LARGEST_STATE)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (ValueError, RecursionError) as error:
+        raise BadFile(f"{path} is not JSON: {error}") from None
+    step = tree.get("global_step") if isinstance(tree, dict) else None
+    if type(step) is not int or step < 0:
+        raise BadFile(f"{path}: global_step is {step!r:.80} and must be an integer >= 0")
+    return step

@@ -1,0 +1,171 @@
+"""The programs with known run directories, the likelier first.
+
+Sources, each the writer itself:
+
+verl           verl/utils/checkpoint/fsdp_checkpoint_manager.py, verl/trainer/ppo/ray_trainer.py
+NeMo-RL        nemo_rl/utils/checkpoint.py
+prime-rl       src/prime_rl/trainer/ckpt.py
+OpenRLHF       openrlhf/utils/deepspeed/deepspeed.py, openrlhf/utils/fsdp/checkpoint.py,
+               openrlhf/trainer/ppo_trainer.py, openrlhf/trainer/sft_trainer.py
+slime          slime/backends/fsdp_utils/checkpoint.py, slime/rollout/data_source.py
+NeMo           nemo/lightning/pytorch/callbacks/model_checkpoint.py, nemo/lightning/ckpt_utils.py
+ms-swift       swift/llm/argument/base_args, swift/trainers/mixin.py
+LLaMA-Factory  src/llamafactory/train/callbacks.py
+the Trainer    transformers/trainer.py
+accelerate     accelerate/checkpointing.py, accelerate/accelerator.py
+Lightning      lightning/pytorch/callbacks/model_checkpoint.py
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+HERE = ""
+"""The directory itself, among the names of directories in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tracker:
+    """A file with the name of the checkpoint that a program continues from; `name` is the
+    checkpoint's name, with `{}` for the contents of the file."""
+
+    file: str
+    name: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunLayout:
+    """The meaning of the names in a run's directory of `program`.
+
+    `numbered` are the names of its checkpoints, directories unless they are `files`; the groups
+    `step` and `last` show which is newer. They lie in the first of `places` that has any; the parts
+    of these are patterns. A checkpoint may hold several `models`, and the first is taken; a model
+    lies in the first of `inside` that is a checkpoint.
+
+    A directory is of the program if one of its newest checkpoints has a name that `holds` matches,
+    and the directory itself has one that `beside` matches. A finished checkpoint has the file
+    `written_last`, and no file next to it with its name and `unfinished_suffix`. `wraps_models`
+    means that programs' names begin with that of an attribute that holds the model.
+    """
+
+    program: str
+    numbered: re.Pattern[str]
+    files: bool = False
+    places: tuple[str, ...] = (HERE,)
+    models: tuple[str, ...] = (HERE,)
+    inside: tuple[str, ...] = (HERE,)
+    holds: re.Pattern[str] | None = None
+    beside: re.Pattern[str] | None = None
+    tracker: Tracker | None = None
+    written_last: str | None = None
+    unfinished_suffix: str | None = None
+    wraps_models: bool = False
+
+
+_TRAINER_STATE = "trainer_state.json"
+_GLOBAL_STEP_N = re.compile(r"(best.*?)?global_step(?P<step>\d+)")
+_CHECKPOINT_N = re.compile(r"checkpoint-(?P<step>\d+)")
+_LATEST_ITERATION = "latest_checkpointed_iteration.txt"
+_SWIFT_VERSION = r"v\d+-\d{8}-\d{6}"
+
+PROGRAMS: tuple[RunLayout, ...] = (
+    RunLayout(
+        "verl",
+        re.compile(r"global_step_(?P<step>\d+)"),
+        models=("actor", "critic", HERE),
+        inside=(HERE, "model/dist_ckpt", "dist_ckpt", "model/huggingface", "huggingface"),
+        holds=re.compile(r"actor|critic|huggingface|fsdp_config\.json|model_world_size_\d+_.*"),
+        tracker=Tracker(_LATEST_ITERATION, "global_step_{}"),
+    ),
+    RunLayout(
+        "NeMo-RL",
+        re.compile(r"step_(?P<step>\d+)"),
+        models=("policy", "value"),
+        inside=("weights/model", "weights"),
+        holds=re.compile(r"training_info\.json"),
+    ),
+    RunLayout(
+        "prime-rl",
+        re.compile(r"step_(?P<step>\d+)"),
+        places=("checkpoints", HERE),
+        models=("trainer",),
+        holds=re.compile(r"trainer"),
+    ),
+    RunLayout(
+        "OpenRLHF",
+        _GLOBAL_STEP_N,
+        places=("_actor", "_critic", r"checkpoints_\w+/_actor", r"checkpoints_\w+/_critic"),
+        tracker=Tracker("latest"),
+    ),
+    RunLayout(
+        "OpenRLHF",
+        _GLOBAL_STEP_N,
+        places=(HERE, r"checkpoints_\w+"),
+        holds=re.compile(r"metric\.json"),
+        tracker=Tracker("latest"),
+    ),
+    RunLayout(
+        "OpenRLHF",
+        re.compile(rf"{_GLOBAL_STEP_N.pattern}_hf"),
+        places=(HERE, r"checkpoints_\w+"),
+    ),
+    RunLayout(
+        "slime",
+        re.compile(r"iter_(?P<step>\d{7,})"),
+        holds=re.compile(r"meta\.json"),
+        tracker=Tracker(_LATEST_ITERATION, "iter_{:0>7}"),
+    ),
+    RunLayout(
+        "slime",
+        re.compile(r"iter_(?P<step>\d{7,})"),
+        beside=re.compile(r"rollout"),
+        tracker=Tracker(_LATEST_ITERATION, "iter_{:0>7}"),
+    ),
+    RunLayout(
+        "NeMo",
+        re.compile(r"(?!.*-unfinished).*?(step=(?P<step>\d+).*?(?P<last>-last)?|-last)"),
+        places=(HERE, "checkpoints", r"\d{4}-\d\d-\d\d_[\d-]+/checkpoints"),
+        inside=("weights",),
+        holds=re.compile(r"context"),
+        unfinished_suffix="-unfinished",
+    ),
+    RunLayout(
+        "ms-swift",
+        _CHECKPOINT_N,
+        places=(HERE, _SWIFT_VERSION),
+        holds=re.compile(r"args\.json"),
+        written_last=_TRAINER_STATE,
+    ),
+    RunLayout(
+        "LLaMA-Factory",
+        _CHECKPOINT_N,
+        holds=re.compile(_TRAINER_STATE),
+        beside=re.compile(r"trainer_log\.jsonl|llamaboard_config\.yaml"),
+        written_last=_TRAINER_STATE,
+    ),
+    RunLayout(
+        "the Trainer of transformers",
+        _CHECKPOINT_N,
+        holds=re.compile(_TRAINER_STATE),
+        written_last=_TRAINER_STATE,
+    ),
+    RunLayout(
+        "accelerate",
+        re.compile(r"(checkpoint|step|epoch)_(?P<step>\d+)"),
+        places=("checkpoints", HERE),
+        holds=re.compile(r"random_states_\d+\.pkl"),
+    ),
+    RunLayout(
+        "Lightning",
+        re.compile(r"(?P<last>last)(-v\d+)?\.ckpt|.*step=(?P<step>\d+).*\.ckpt|.*epoch=\d.*\.ckpt"),
+        files=True,
+        places=(
+            HERE,
+            "checkpoints",
+            r"version_\d+/checkpoints",
+            r".*_logs/version_\d+/checkpoints",
+        ),
+        wraps_models=True,
+    ),
+)

@@ -1,0 +1,321 @@
+"""One file from which a plain torch run resumes: `model`, `optimizer`, and other known values.
+
+    {"model": OrderedDict of names to tensors, tied names as views of one storage,
+     "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
+                   "param_names": [name]}]},
+     "buffer_names": [name], "lr_scheduler", "steps" and the other keys of `training_keys`}
+
+Only plain values and tensors, so `torch.load(weights_only=True)` reads it. Numbering and the 0-d
+float32 `step` are torch's own (torch/optim/optimizer.py, `state_dict`; `_get_scalar_dtype`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
+from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS, extra_roles
+from zerotools.core.dtypes import FLOAT32, DType
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.target import Checksum, Dropped, FilePlan, LiteralBytes, Target
+from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
+from zerotools.formats.torchfile import state_dict
+from zerotools.formats.torchfile.file_names import TRAINING
+from zerotools.formats.torchfile.lay_out import stored_tensor
+from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
+from zerotools.io.huggingface.model_directory import sidecar_plans
+from zerotools.io.torchzip import archive_layout as archives
+from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk
+from zerotools.io.torchzip.pickles import dumps
+
+STEP = "step"
+
+
+def lay_out_training(source: Checkpoint, training: TrainingState, destination: Path) -> Target:
+    """Lay the weights of `source` and the optimizer's state out in one file in `destination`.
+
+    The weights are the unchanged masters: plain torch has no 16-bit copies next to them.
+
+    Raises:
+        BadRequest: no weights, a name that is a parameter and a buffer, or optimizer state without
+            param groups or learning rates.
+        Unsupported: optimizer state of a parameter that is in no group.
+    """
+    drops = _Drops()
+    file = OneFile(TRAINING)
+    model = _model(source, file)
+    tree: dict[str, Any] = {"model": model}
+    optimizer = _optimizer(source, training, file, drops)
+    if optimizer is not None:
+        tree["optimizer"] = optimizer
+    tree[state_dict.BUFFER_NAMES] = [key.name for key in source.tensors if key.role == "buffer"]
+    tree |= _beside(training, drops)
+    plan = file.plan(tree)
+    plans = {TRAINING: plan, **sidecar_plans(source, file.tensors.values())}
+    checkpoint = Checkpoint(
+        root=destination,
+        tensors=file.tensors,
+        origin=replace(source.origin, format=FORMAT, path=destination, notes=()),
+        aliases=source.aliases,
+        files={name: each.size for name, each in plans.items()},
+    )
+    held = {key.role for key in (*file.tensors, *file.known)} | drops.named
+    for role in extra_roles(source, training):
+        if role not in held:
+            drops.add(role, _why(role))
+    loose = sorted({key.name for key in source.tensors if key.role == LOOSE})
+    if loose:
+        drops.add(
+            "client", f"tensors that are neither weights nor an optimizer's: {', '.join(loose)}"
+        )
+    renamed = _renamed(source, training)
+    return Target(
+        checkpoint,
+        plans,
+        carried=file.known,
+        sources={new: source.tensors[old] for old, new in renamed.items()},
+        dropped=tuple(drops.found),
+        target_keys={old: (new,) for old, new in renamed.items()},
+    )
+
+
+def _why(role: str) -> str:
+    if role == "param16":
+        return "plain torch keeps only the masters; the 16-bit weights are casts of them"
+    return "no file names the parameters that they belong to"
+
+
+@dataclass
+class _Drops:
+    """The values that do not get into the file, each word once."""
+
+    found: list[Dropped] = field(default_factory=list)
+
+    @property
+    def named(self) -> set[str]:
+        return {dropped.what for dropped in self.found}
+
+    def add(self, what: str, why: str) -> None:
+        if what not in self.named:
+            self.found.append(Dropped(what, why))
+
+
+def _model(source: Checkpoint, file: OneFile) -> Ordered:
+    weights: dict[str, Key] = {}
+    for key in source.tensors:
+        if key.role in WEIGHTS and weights.setdefault(key.name, key) != key:
+            raise BadRequest(f"{key.name} is a parameter and a buffer, and a model has one name")
+    if not weights:
+        raise BadRequest(f"{source.origin.path} has no weights to write")
+    model = Ordered({name: file.tensor(key, source.tensors[key]) for name, key in weights.items()})
+    for alias, name in source.aliases.items():
+        if name in weights:
+            model.setdefault(alias, model[name])
+    return model
+
+
+def _optimizer(
+    source: Checkpoint, training: TrainingState, file: OneFile, drops: _Drops
+) -> dict[str, Any] | None:
+    """Return torch's state_dict, its numbers in the order of the groups."""
+    state = _state_by_name(source, training)
+    if not training.groups:
+        if state:
+            roles = ", ".join(sorted({role for entry in state.values() for role in entry}))
+            raise BadRequest(
+                f"{source.origin.path} has optimizer state ({roles}) but no param groups, which "
+                "torch needs to number it: pass --lr and the other options of the optimizer"
+            )
+        return None
+    _check_grouped(source, training, state)
+    numbers = count()
+    groups, entries = [], {}
+    steps = _common_steps(training)
+    called = _names_in_file(training)
+    for group in training.groups:
+        numbered = {next(numbers): name for name in group.params}
+        groups.append(_options(group, drops) | _members(numbered, source))
+        for number, name in numbered.items():
+            if name in state:
+                entries[number] = _entry(called[name], state[name], steps.get(name), file)
+    return {"state": entries, "param_groups": groups}
+
+
+def _names_in_file(training: TrainingState) -> dict[str, str]:
+    """Return the names that this format's reader gives to the optimizer state of the groups'
+    members. If a parameter has no name, the groups have no names, and it is the number."""
+    members = [name for group in training.groups for name in group.params]
+    if training.unnamed.keys().isdisjoint(members):
+        return {name: name for name in members}
+    return {name: numbered_name(number) for number, name in enumerate(members)}
+
+
+def _renamed(source: Checkpoint, training: TrainingState) -> dict[Key, Key]:
+    """Return the keys of optimizer state that are others in the file."""
+    called = _names_in_file(training)
+    keys = (key for key in source.tensors if key.role not in (*WEIGHTS, "param16", LOOSE))
+    renamed = {key: Key(called.get(key.name, key.name), key.role) for key in keys}
+    return {old: new for old, new in renamed.items() if old != new}
+
+
+def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[str]) -> None:
+    members = {name for group in training.groups for name in group.params}
+    stray = [name for name in state if name not in members]
+    if stray:
+        raise Unsupported(
+            f"{source.origin.path}: {stray[0]} and {len(stray) - 1} others have optimizer state "
+            "but are in no param group, so torch has no number for them"
+        )
+    if any("lr" not in group.options for group in training.groups):
+        raise BadRequest(
+            f"{source.origin.path} has param groups without a learning rate, but torch needs one: "
+            "pass --lr and the other options of the optimizer"
+        )
+
+
+def _state_by_name(
+    source: Checkpoint, training: TrainingState
+) -> dict[str, dict[str, Tensor | Scalar]]:
+    """Return tensors and plain numbers of every parameter with optimizer state."""
+    known = {key.name for key in source.tensors if key.role == "param"}
+    known |= {name for group in training.groups for name in group.params}
+    found: dict[str, dict[str, Tensor | Scalar]] = {}
+    held: Mapping[Key, Tensor | Scalar] = {**training.scalars, **source.tensors}
+    for key, value in held.items():
+        if key.name in known and key.role not in (*WEIGHTS, "param16", LOOSE):
+            found.setdefault(key.name, {})[key.role] = value
+    return found
+
+
+def _common_steps(training: TrainingState) -> dict[str, float]:
+    """Return a group's step for its parameters without one: FSDP1 keeps one step for all parameters
+    that it joined."""
+    steps: dict[str, float] = {}
+    for group in training.groups:
+        own = (training.scalars.get(Key(name, STEP)) for name in group.params)
+        values = {scalar.value for scalar in own if scalar is not None}
+        if len(values) == 1:
+            steps |= dict.fromkeys(group.params, values.pop())
+    return steps
+
+
+def _entry(
+    name: str, held: Mapping[str, Tensor | Scalar], step: float | None, file: OneFile
+) -> dict[str, Any]:
+    entry: dict[str, Any] = {}
+    if STEP not in held and step is not None:
+        entry[STEP] = file.number(Key(name, STEP), step)
+    for role, value in held.items():
+        if isinstance(value, Tensor):
+            entry[role] = file.tensor(Key(name, role), value)
+        elif role == STEP:
+            entry[role] = file.number(Key(name, role), value.value)
+        else:
+            entry[role] = value.value
+    return entry
+
+
+def _options(group: ParamGroup, drops: _Drops) -> dict[str, Any]:
+    kept = {name: value for name, value in group.options.items() if is_plain(value)}
+    foreign = sorted(group.options.keys() - kept.keys())
+    if foreign:
+        drops.add("param_groups", f"{', '.join(foreign)} of theirs are not plain values")
+    return kept
+
+
+def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
+    """Return numbers, and names where all are known: a torch file need not have any."""
+    members: dict[str, Any] = {"params": list(numbered)}
+    if all(Key(name, "param") in source.tensors for name in numbered.values()):
+        members["param_names"] = list(numbered.values())
+    return members
+
+
+def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
+    """Return the known values of the run, as plain values; others are dropped."""
+    scale = training.loss_scale
+    beside: dict[str, Any] = {
+        state_dict.MARK: state_dict.VERSION,
+        state_dict.FROZEN: sorted(training.frozen) or None,
+        state_dict.PRECISION: training.precision and training.precision.name,
+        state_dict.OPTIMIZER: training.optimizer,
+        state_dict.STEPS: training.steps,
+        state_dict.SKIPPED: training.skipped,
+        state_dict.SAMPLES: training.samples,
+        state_dict.LOSS_SCALE: scale
+        and {"scale": scale.scale, "dynamic": scale.dynamic, **scale.options},
+        state_dict.SCHEDULER: training.lr_scheduler,
+    }
+    for name, value in beside.items():
+        if not is_plain(value):
+            drops.add(name, "it holds objects that are not plain values")
+    client = {name: value for name, value in training.client.items() if is_plain(value)}
+    foreign = sorted(training.client.keys() - client.keys())
+    if foreign:
+        drops.add("client", f"{', '.join(foreign)} hold objects that are not plain values")
+    if training.ds_config is not None:
+        drops.add("ds_config", "plain torch does not use it")
+    kept = {n: value for n, value in beside.items() if value is not None and is_plain(value)}
+    return kept | ({state_dict.CLIENT: client} if client else {})
+
+
+@dataclass
+class OneFile:
+    """The storages of file `name` in order, each a tensor of the source or a known number."""
+
+    name: str
+    tensors: dict[Key, Tensor] = field(default_factory=dict)
+    known: dict[Key, Tensor] = field(default_factory=dict)
+    _order: list[tuple[Key, Tensor, bytes | None]] = field(default_factory=list)
+
+    def tensor(self, key: Key, tensor: Tensor) -> StoredTensor:
+        return self._add(key, tensor, None)
+
+    def number(self, key: Key, value: float) -> StoredTensor:
+        """Return a 0-d float32 tensor."""
+        return self._add(key, Tensor(FLOAT32, (), ()), struct.pack("<f", value))
+
+    def _add(self, key: Key, tensor: Tensor, data: bytes | None) -> StoredTensor:
+        self._order.append((key, tensor, data))
+        return stored_tensor(str(len(self._order) - 1), tensor)
+
+    def plan(self, tree: Mapping[str, Any]) -> FilePlan:
+        """Return the file of `tree`; afterwards `tensors` and `known` say where everything is in
+        it."""
+        crcs = {n: crc32(data) for n, (_, _, data) in enumerate(self._order) if data is not None}
+        layout = archives.lay_out(dumps(tree), [t.nbytes for _, t, _ in self._order], crcs)
+        literals = [LiteralBytes(at, data) for at, data in layout.literals]
+        checksums = []
+        payloads = iter(layout.payloads)
+        for key, tensor, data in self._order:
+            payload = next(payloads) if tensor.nbytes else None
+            at = payload.offset if payload is not None else 0
+            placed = Tensor(
+                tensor.dtype, tensor.shape, (Chunk(Box.whole(tensor.shape), self.name, at),)
+            )
+            if data is not None:
+                literals.append(LiteralBytes(at, data))
+                self.known[key] = placed
+                continue
+            self.tensors[key] = placed
+            if payload is not None:
+                checksums.append(Checksum(at, payload.length, payload.crc_at))
+        return FilePlan(layout.length, literals, checksums=checksums)
+
+
+_PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, Size, DType)
+
+
+def is_plain(value: Any) -> bool:
+    """Return whether a tree holds only numbers, text, bytes, element types and their containers."""
+    return all(
+        type(part) in _PLAIN or (type(part) is Ordered and part.attributes is None)
+        for part in walk(value)
+    )

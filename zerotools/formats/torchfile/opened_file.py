@@ -1,0 +1,120 @@
+"""An opened file with its contents, and the keys of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from zerotools.core.checkpoint import Key, Tensor
+from zerotools.core.errors import ZerotoolsError
+from zerotools.formats.torch_optimizers import (
+    NAMED_BY_SHAPE,
+    ORDER_UNKNOWN,
+    Shape,
+    names_by_shape,
+)
+from zerotools.formats.torchfile.sharded_tensors import PartialTensor
+from zerotools.formats.torchfile.state_dict import FileContents, sort_tensors
+from zerotools.io.torchzip.pt_file import TorchFile
+
+FORMAT = "torchfile"
+
+
+@dataclass(frozen=True, slots=True)
+class TorchFileNative:
+    """The names of the parameters that the optimizer has by number."""
+
+    numbered: Mapping[int, str]
+
+
+class OpenedFile(NamedTuple):
+    """A file and its contents."""
+
+    file: TorchFile
+    contents: FileContents
+
+
+def open_file(root: Path, name: str) -> OpenedFile:
+    """Return the file `root / name` with its contents; no tensor data is read.
+
+    Raises:
+        BadFile: it is missing or damaged, or holds no tensors.
+        Unsupported: it does not hold a tree of tensors.
+    """
+    file = TorchFile.open(root, name, alone=True)
+    try:
+        return OpenedFile(file, sort_tensors(file.tree))
+    except ZerotoolsError as error:
+        raise type(error)(f"{file.path}: {error}") from None
+
+
+def keyed(
+    weights: Mapping[str, Tensor],
+    moments: Mapping[tuple[str | int, str], Tensor],
+    numbered: Mapping[int, str],
+    tied: Mapping[str, str],
+) -> dict[Key, Tensor]:
+    """Return weights but for aliases, then the optimizer's, by name where its numbers have one."""
+    tensors = {Key(n, "param"): tensor for n, tensor in weights.items() if n not in tied}
+    for (parameter, role), tensor in moments.items():
+        if isinstance(parameter, int):
+            parameter = numbered.get(parameter, numbered_name(parameter))
+        tensors[Key(parameter, role)] = tensor
+    return tensors
+
+
+Moments = Mapping[tuple[str | int, str], PartialTensor]
+
+
+def numbered_name(number: int) -> str:
+    """Return the name that stands for a parameter which the optimizer has by number alone."""
+    return f"optimizer.state.{number}"
+
+
+def names_by_number(
+    groups: Sequence[Any], moments: Moments, weights: Mapping[str, Shape]
+) -> tuple[dict[int, str], str | None]:
+    """Return the names of the numbered parameters of a torch optimizer, and a sentence for the
+    user.
+
+    The groups have them (`param_names`, torch 2.6 and later) if the optimizer was made from named
+    parameters. Else shapes may prove them. Else the state keeps its numbers. `weights` are those of
+    floating-point types.
+    """
+    named = _said(groups)
+    if named is not None:
+        return named, None
+    state: dict[int, dict[str, Shape]] = {}
+    for (parameter, role), pieces in moments.items():
+        if isinstance(parameter, int):
+            state.setdefault(parameter, {})[role] = pieces.shape
+    if not state:
+        return {}, None
+    numbers = [number for group in groups for number in _numbers(group) or ()]
+    found = names_by_shape(numbers or list(state), state, weights)
+    return found, NAMED_BY_SHAPE if found else ORDER_UNKNOWN
+
+
+def float_shapes(weights: Mapping[str, PartialTensor]) -> dict[str, Shape]:
+    """Return the shapes of the weights of floating-point types."""
+    return {name: pieces.shape for name, pieces in weights.items() if pieces.dtype.is_float}
+
+
+def _said(groups: Sequence[Any]) -> dict[int, str] | None:
+    names: dict[int, str] = {}
+    for group in groups:
+        numbers = _numbers(group)
+        said = None if numbers is None else group.get("param_names")
+        if numbers is None or not isinstance(said, list) or len(said) != len(numbers):
+            return None
+        names |= {number: str(name) for number, name in zip(numbers, said, strict=True)}
+    return names or None
+
+
+def _numbers(group: Any) -> list[int] | None:
+    numbers = group.get("params") if isinstance(group, dict) else None
+    if not isinstance(numbers, list) or not all(type(number) is int for number in numbers):
+        return None
+    return numbers

@@ -1,0 +1,260 @@
+"""Reading a torch file, Hugging Face `.bin` shards, or the files of all ranks into a Checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint, Key, Origin, Problem, Tensor
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.formats.torch_optimizers import Shape
+from zerotools.formats.torchfile.file_names import (
+    INDEX,
+    SINGLE,
+    TRAINING,
+    RankGroup,
+    numbered_groups,
+    rank_groups,
+    shards,
+)
+from zerotools.formats.torchfile.non_model_files import refuse_no_parameter
+from zerotools.formats.torchfile.opened_file import (
+    FORMAT,
+    OpenedFile,
+    TorchFileNative,
+    float_shapes,
+    keyed,
+    names_by_number,
+    open_file,
+)
+from zerotools.formats.torchfile.rank_files import (
+    aliases,
+    choose_rank_group,
+    merge_rank_files,
+    read_ranks,
+)
+from zerotools.formats.torchfile.state_dict import BUFFER_NAMES, STATE_ROLE, FileContents
+from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
+from zerotools.io.huggingface.model_directory import readable_index, unread_tensor
+from zerotools.io.huggingface.model_sidecars import model_sidecars
+from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missing, refuse_unlisted
+
+
+def read(path: Path) -> Checkpoint:
+    """Read the checkpoint in `path`: one file, a directory of Hugging Face `.bin` files, or one
+    with a file per rank. Reads pickles, and no tensor data.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or several models to choose from.
+        BadFile: a file is damaged or missing, or the files disagree.
+        Unsupported: tensors that are not cut into blocks, or files that do not say how.
+    """
+    if not path.exists():
+        raise BadRequest(f"{path} does not exist")
+    if not path.is_dir():
+        return _read_file(path)
+    listed = sorted(entry.name for entry in path.iterdir())
+    single = [name for name in listed if SINGLE.fullmatch(name)]
+    indexes = [name for name in listed if INDEX.fullmatch(name)]
+    if len(single or indexes) > 1:
+        raise BadRequest(f"{path} has several models: name one of {', '.join(single or indexes)}")
+    if single:
+        read_one = _read_file(path / single[0])
+        origin = replace(read_one.origin, path=path)
+        return replace(read_one, origin=origin, model_sidecars=model_sidecars(path))
+    weight_map = readable_index(path / indexes[0]) if indexes else None
+    if weight_map is not None:
+        files = sorted(set(weight_map.values()))
+        refuse_missing(path, files)
+        refuse_unlisted(path, indexes[0], files, listed)
+        return read_shards(path, files, weight_map)
+    found = shards(listed)
+    if found:
+        refuse_missing(path, found)
+        return read_shards(path, found, None)
+    groups = rank_groups(listed)
+    if not groups and TRAINING in listed:
+        return replace(_read_file(path / TRAINING), model_sidecars=model_sidecars(path))
+    groups = groups or numbered_groups(listed)
+    return read_ranks(path, choose_rank_group(path, groups), groups)
+
+
+def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
+    """Return the optimizer in one file, of a model with `weights`.
+
+    Raises:
+        BadFile: the file is damaged, or holds no optimizer.
+        Unsupported: it holds parts of tensors, or objects that are not read.
+    """
+    opened = open_file(path.parent, path.name)
+    if not opened.contents.is_whole:
+        raise Unsupported(f"{path} holds the parts of one rank")
+    if not opened.contents.groups:
+        raise Unsupported(f"{path} does not hold one optimizer of torch")
+    return read_single(path, opened, weights)
+
+
+def _read_file(path: Path) -> Checkpoint:
+    """Return the checkpoint of one file, or of all ranks' files if it is one rank's."""
+    opened = open_file(path.parent, path.name)
+    if opened.contents.is_whole:
+        _refuse_state(path, opened)
+        return replace(read_single(path, opened), problems=part_of_a_set(path))
+    if {pieces.ranks for pieces in opened.contents.all() if pieces.kind} == {1}:
+        return read_ranks(path.parent, RankGroup(path.stem, 1, {0: path.name}), ())
+    names = [entry.name for entry in path.parent.iterdir()]
+    groups = rank_groups(names)
+    own = [group for group in groups if path.name in group.files.values()]
+    if not own:
+        groups = numbered_groups(names)
+        own = [group for group in groups if path.name in group.files.values()]
+    if not own and SINGLE.fullmatch(path.name):
+        raise BadFile(
+            f"{path} holds only the pieces of one rank instead of a whole model: with "
+            "FULL_STATE_DICT older releases of accelerate save only rank 0's part of an adapter "
+            "in FSDP2. Take adapter_model.safetensors next to it, or a checkpoint saved with "
+            "SHARDED_STATE_DICT"
+        )
+    if not own:
+        raise Unsupported(
+            f"{path} holds one rank's pieces of sharded tensors, and its name does not say which "
+            "files hold the others; name them *_rank_0.pt, *_rank_1.pt, ..."
+        )
+    return read_ranks(path.parent, own[0], groups)
+
+
+def _refuse_state(path: Path, opened: OpenedFile) -> None:
+    """Refuse a file of state alone, such as a step counter: it is not a model."""
+    if opened.contents.moments:
+        return
+    try:
+        refuse_no_parameter(opened.contents.weights)
+    except BadFile as error:
+        raise BadFile(f"{path}: {error}") from None
+
+
+def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | None) -> Checkpoint:
+    """Read all shards in a directory; with an index, also which file each tensor must be in.
+
+    Raises:
+        BadFile: a file is missing, or index and files disagree.
+    """
+    parts = {name: part for name in files if (part := _readable(path, name, weight_map))}
+    if not parts:
+        raise BadFile(f"{path}: {', '.join(files)} cannot be read; take another copy")
+    tensors: dict[Key, Tensor] = {}
+    tied: dict[str, str] = {}
+    for name, part in parts.items():
+        for key in (*part.tensors, *(Key(alias, "param") for alias in part.aliases)):
+            if weight_map is not None and weight_map.get(key.name) != name:
+                raise BadFile(f"{path / name} holds {key}, but the index does not list it there")
+            if key in tensors or key.name in tied:
+                raise BadFile(f"{path / name} holds {key}, which another file also holds")
+        tensors |= part.tensors
+        tied |= part.aliases
+    problems: list[Problem] = []
+    for listed, name in (weight_map or {}).items():
+        if name in parts and Key(listed, "param") not in tensors and listed not in tied:
+            why = f"{path / name} lacks {listed}, which the index lists"
+            problems += unread_tensor(path / name, listed, why)
+    return Checkpoint(
+        root=path,
+        tensors=tensors,
+        origin=Origin(FORMAT, path),
+        aliases=tied,
+        files={name: size for part in parts.values() for name, size in part.files.items()},
+        model_sidecars=model_sidecars(path),
+        problems=problems,
+    )
+
+
+def _readable(path: Path, name: str, weight_map: Mapping[str, str] | None) -> Checkpoint | None:
+    """Return one file's checkpoint, or None if it is lost and that is tolerated."""
+    try:
+        return _read(path, name)
+    except BadFile as error:
+        tolerate(path / name, error)
+    for listed, file in (weight_map or {}).items():
+        if file == name:
+            lose_name(path / name, listed)
+    if weight_map is None:
+        lose_unnamed(path / name)
+    return None
+
+
+def _read(path: Path, name: str) -> Checkpoint:
+    if not (path / name).is_file():
+        raise BadFile(f"{path / name} is missing, and its tensors are in no other file")
+    opened = open_file(path, name)
+    if not opened.contents.is_whole:
+        raise Unsupported(
+            f"{path / name} holds one rank's pieces, but its name is that of a shard of a whole "
+            "model"
+        )
+    return read_single(path / name, opened)
+
+
+def read_single(
+    path: Path, opened: OpenedFile, weights: Mapping[str, Shape] | None = None
+) -> Checkpoint:
+    """Return the checkpoint in one file; `path` is the requested path. `weights` are those of the
+    model, if the file holds only its optimizer.
+
+    Raises:
+        BadFile: it holds no tensors.
+    """
+    file, contents = opened
+    tied = aliases([(file, contents.weights)])
+    own = {name: pieces for name, pieces in contents.weights.items() if name not in tied}
+    numbered, said = names_by_number(
+        contents.groups,
+        contents.moments,
+        weights if weights is not None else float_shapes(own),
+    )
+    tensors = keyed(
+        merge_rank_files([(file, contents.weights)]),
+        merge_rank_files([(file, contents.moments)]),
+        numbered,
+        tied,
+    )
+    buffers = _buffers(contents)
+    tensors = {
+        Key(n, "buffer") if role == "param" and n in buffers else Key(n, role): tensor
+        for (n, role), tensor in tensors.items()
+    }
+    rest = merge_rank_files([(file, contents.rest)])
+    tensors |= {Key(name, STATE_ROLE): tensor for name, tensor in rest.items()}
+    if not tensors:
+        raise BadFile(f"{path} holds no tensors")
+    return Checkpoint(
+        root=file.root,
+        tensors=tensors,
+        origin=Origin(
+            FORMAT,
+            path,
+            notes=(*_notes(file.name, contents), *([said] if said else [])),
+        ),
+        native=TorchFileNative(numbered),
+        aliases=tied,
+        state=contents.state,
+        files={file.name: file.size},
+    )
+
+
+def _buffers(contents: FileContents) -> Set[str]:
+    """Return the names of buffers if the file lists them next to its weights, as DeepSpeed does."""
+    listed = contents.state.get(BUFFER_NAMES) if contents.wrapper is not None else None
+    names = listed if isinstance(listed, list) else []
+    return {name for name in names if isinstance(name, str)}
+
+
+def _notes(name: str, contents: FileContents) -> list[str]:
+    """Return notes on the position of the weights, and on other values next to them."""
+    if contents.wrapper is None:
+        return []
+    notes = [f"took the weights below {contents.wrapper!r} in {name}"]
+    beside = sorted({key.partition(".")[0] for key in contents.rest})
+    if beside:
+        notes.append(f"the other tensors are not weights: {', '.join(beside)}")
+    return notes

@@ -1,0 +1,351 @@
+"""FSDP2's DTensor: a local tensor, and the cuts of the whole one by a mesh of ranks.
+
+A dimension of `n` elements over `w` ranks is cut as in torch.chunk: ceil(n / w) each, until all are
+used. Several mesh dimensions that cut the same tensor dimension cut one after the other: the first
+of the mesh first, unless `_StridedShard` or `shard_order` says otherwise. FSDP2 over tensor
+parallelism does: it cuts the part of a tensor rank, and its dimension of the mesh is the first.
+
+Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`),
+torch/distributed/tensor/placement_types.py (`_StridedShard`), torch/distributed/device_mesh.py
+(`DeviceMesh`), torch 2.4 to 2.13.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.io.torchzip.pickle_values import Global, StoredTensor, describe
+from zerotools.io.torchzip.tensors import PARAMETERS, WITH_STATE, as_tensor, is_plain
+
+_STRIDED = "_StridedShard"
+_NO_BLOCK = {
+    "Partial": "its ranks hold partial sums; redistribute it to Shard or Replicate and save again",
+    "_Partial": "its ranks hold partial sums; redistribute it to Shard or Replicate and save again",
+    "_NormPartial": (
+        "its ranks hold partial sums; redistribute it to Shard or Replicate and save again"
+    ),
+}
+
+
+def dtensor_pieces(state: Any) -> PartialTensor:
+    """Return the block of a DTensor that the saving rank has.
+
+    Raises:
+        BadFile: the local tensor has another shape than mesh and placements give.
+        Unsupported: a placement that does not cut blocks.
+    """
+    fields = table(state, DTENSOR)
+    local = as_tensor(fields.get("_local_tensor"))
+    if local is None:
+        raise BadFile("a DTensor has no local tensor")
+    spec = attributes(fields.get("_spec"), "DTensorSpec")
+    mesh = attributes(spec.get("mesh"), "DeviceMesh")
+    shape = _global_shape(spec)
+    sizes, place = _mesh_sizes(mesh), _coordinates(mesh)
+    box = Box.whole(shape)
+    for size, coordinate, dim in _cuts(spec, sizes, place, len(shape)):
+        box = _cut(box, dim, size, coordinate)
+    if local.shape != box.shape:
+        raise BadFile(
+            f"a DTensor of shape {shape} has a local tensor of shape {local.shape}, but its mesh "
+            f"{sizes} gives {box.shape}"
+        )
+    blocks = () if box.is_empty else ((box, local),)
+    rank = mesh.get("_rank")
+    return PartialTensor(
+        local.dtype, shape, blocks, DTENSOR, rank if type(rank) is int else None, _ranks(mesh)
+    )
+
+
+def _global_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
+    meta = spec.get("tensor_meta")
+    if not isinstance(meta, Opaque) or not meta.args:
+        raise BadFile("a DTensor does not have its global shape")
+    return counts(meta.args[0], "a DTensor's shape")
+
+
+def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return ranks along each dimension of the mesh."""
+    tensor = mesh.get("mesh")
+    if isinstance(tensor, StoredTensor):
+        return tensor.shape
+    layout = attributes(mesh.get("_layout"), "_MeshLayout")
+    if "axes" in layout:
+        axes = [attributes(axis, "_FlatLayout").get("shape") for axis in _sequence(layout["axes"])]
+    else:
+        shape = layout.get("shape")
+        axes = list(shape) if isinstance(shape, tuple) else [shape]
+    return tuple(_product(axis) for axis in axes)
+
+
+def _product(axis: Any) -> int:
+    """Return the size of one mesh dimension, which may itself be made of several."""
+    if type(axis) is int and 0 < axis < 2**31:
+        return axis
+    return prod(counts(axis, "the size of a mesh dimension"))
+
+
+def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
+    found = mesh.get("_coordinate_on_dim")
+    if found is None:
+        raise BadFile("a DTensor was saved by a rank outside of its mesh")
+    return counts(found, "a rank's coordinates in its mesh")
+
+
+def _ranks(mesh: Mapping[str, Any]) -> int | None:
+    """Return the number of ranks of the run: those of the whole mesh that this one is cut from."""
+    for _ in range(8):
+        root = mesh.get("_root_mesh")
+        if not isinstance(root, Opaque):
+            break
+        mesh = attributes(root, "DeviceMesh")
+    for name in ("_flatten_rank_map", "_flatten_mesh_list"):
+        if isinstance(mesh.get(name), tuple):
+            return len(mesh[name])
+    return prod(_mesh_sizes(mesh))
+
+
+def _cuts(
+    spec: Mapping[str, Any], sizes: tuple[int, ...], place: tuple[int, ...], dimensions: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield for each mesh dimension that cuts: its size, this rank's coordinate, and the dimension
+    it cuts."""
+    placements = _sequence(spec.get("placements"))
+    if not len(placements) == len(sizes) == len(place):
+        raise BadFile(
+            f"a DTensor has {len(placements)} placements, {len(place)} coordinates and a mesh of "
+            f"{len(sizes)} dimensions"
+        )
+    cuts: dict[int, list[int]] = {}
+    for number in reversed(range(len(sizes))):
+        if place[number] >= sizes[number]:
+            raise BadFile(
+                f"a DTensor's rank has coordinate {place[number]}, but its mesh has size "
+                f"{sizes[number]}"
+            )
+        cut = _cut_of(placements[number], dimensions)
+        if cut is not None:
+            before = cuts.setdefault(cut.dimension, [])
+            before.insert(_turn(cut.split_factor, [sizes[n] for n in before]), number)
+    for dim, numbers in _said_order(spec):
+        if set(numbers) == {*cuts.get(dim, ())}:
+            cuts[dim] = numbers
+    for dim, numbers in cuts.items():
+        for number in numbers:
+            yield sizes[number], place[number], dim
+
+
+class _Placement(NamedTuple):
+    """How a mesh dimension cuts: which dimension of the tensor, and into how many parts it was cut
+    before."""
+
+    dimension: int
+    split_factor: int
+
+
+def _turn(split_factor: int, sizes: Sequence[int]) -> int:
+    """Return the number of cuts into `sizes` parts after which the tensor has `split_factor`
+    parts."""
+    turn = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
+    if turn is None:
+        raise Unsupported(
+            f"a DTensor with placement _StridedShard after {split_factor} parts, but its mesh "
+            f"cuts into {' x '.join(map(str, sizes)) or 1}: a rank has more than one block; save "
+            "with DCP"
+        )
+    return turn
+
+
+def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
+    """Return the dimension that a placement cuts, or None if it replicates."""
+    if not isinstance(placement, Opaque):
+        raise BadFile(f"a DTensor's placement is a {describe(placement)}")
+    if placement.name == "Replicate":
+        return None
+    if placement.name not in ("Shard", _STRIDED):
+        why = _NO_BLOCK.get(placement.name, "zerotools does not know it")
+        raise Unsupported(f"a DTensor with placement {placement.name}: {why}")
+    state = placement.state if isinstance(placement.state, dict) else {}
+    dim = state.get("dim", next(iter(placement.args), None))
+    factor: Any = 1
+    if placement.name == _STRIDED:
+        factor = state.get("split_factor", placement.kwargs.get("split_factor"))
+        factor = placement.args[1] if factor is None and len(placement.args) > 1 else factor
+    if type(dim) is not int or not -dimensions <= dim < dimensions:
+        raise BadFile(f"a DTensor of {dimensions} dimensions is cut along dimension {dim!r:.20}")
+    if type(factor) is not int:
+        raise BadFile(f"a DTensor's _StridedShard has the split factor {factor!r:.20}")
+    return _Placement(dim % dimensions, factor)
+
+
+def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
+    """Yield for each dimension of the tensor the mesh dimensions that cut it, from the first to the
+    last cut, if the torch version records it."""
+    for entry in _sequence(spec.get("shard_order") or ()):
+        if isinstance(entry, Opaque) and len(entry.args) == 2 and type(entry.args[0]) is int:
+            yield entry.args[0], list(counts(entry.args[1], "a DTensor's shard order"))
+
+
+def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:
+    """Return the part of `box` that rank `coordinate` of `size` gets when it is cut along `dim`."""
+    width = -(-box.shape[dim] // size)
+    begin = min(box.shape[dim], width * coordinate)
+    length = min(width, box.shape[dim] - begin)
+    start, shape = list(box.start), list(box.shape)
+    start[dim], shape[dim] = start[dim] + begin, length
+    return Box(tuple(start), tuple(shape))
+
+
+def _sequence(value: Any) -> tuple[Any, ...]:
+    if not isinstance(value, tuple | list) or len(value) > 64:
+        raise BadFile("a DTensor's mesh is damaged")
+    return tuple(value)
+
+
+WHOLE, DTENSOR, SHARDED = "", "DTensor", "ShardedTensor"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialTensor:
+    """A tensor of `shape`, and the blocks of it that one file holds.
+
+    `kind` is WHOLE for a plain tensor. `rank` and `ranks` are the saving rank and the number of
+    ranks, None if the value does not record them.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    blocks: tuple[tuple[Box, StoredTensor], ...]
+    kind: str = WHOLE
+    rank: int | None = None
+    ranks: int | None = None
+
+
+def attributes(value: Any, name: str) -> Mapping[str, Any]:
+    """Return the attributes of an object of class `name`: its `__dict__` and its slots.
+
+    Raises:
+        BadFile: it is something else.
+    """
+    if not isinstance(value, Opaque) or value.name != name:
+        raise BadFile(f"a distributed tensor has a {type(value).__name__} instead of a {name}")
+    return table(value.state, name)
+
+
+def table(state: Any, name: str) -> Mapping[str, Any]:
+    """Return the attributes in the state of an object: a dict, or (dict or None, dict of slots)."""
+    if isinstance(state, tuple) and len(state) == 2:
+        parts = [part for part in state if part is not None]
+        if all(isinstance(part, dict) for part in parts):
+            return {key: value for part in parts for key, value in part.items()}
+    if not isinstance(state, dict):
+        raise BadFile(f"a {name} has no attributes")
+    return state
+
+
+def counts(values: Any, what: str) -> tuple[int, ...]:
+    """Return a tuple of sizes or offsets.
+
+    Raises:
+        BadFile: it is not one.
+    """
+    if not isinstance(values, tuple | list) or len(values) > 64:
+        raise BadFile(f"{what} is not a list of at most 64 counts")
+    if not all(type(value) is int and 0 <= value < 2**63 for value in values):
+        raise BadFile(f"{what} is not a list of counts")
+    return tuple(values)
+
+
+def sharded_pieces(state: Any) -> PartialTensor:
+    """Return the blocks of a ShardedTensor that the saving rank has.
+
+    Raises:
+        BadFile: a shard has another shape than in its metadata, or lies outside the tensor.
+    """
+    if not isinstance(state, tuple) or len(state) != 5 or not isinstance(state[0], list):
+        raise BadFile("a ShardedTensor does not have the five parts that torch saves")
+    shards, about, group, _, _ = state
+    metadata = attributes(about, "ShardedTensorMetadata")
+    shape = counts(metadata.get("size"), "a ShardedTensor's shape")
+    blocks = tuple(_block(shard, shape) for shard in shards)
+    dtype = blocks[0][1].dtype if blocks else _dtype(metadata.get("tensor_properties"))
+    ranks = attributes(group, "ShardedTensor.ProcessGroupState")
+    return PartialTensor(
+        dtype,
+        shape,
+        tuple(block for block in blocks if not block[0].is_empty),
+        SHARDED,
+        _count(ranks.get("global_rank")),
+        _count(ranks.get("global_world_size")),
+    )
+
+
+def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
+    fields = attributes(shard, "Shard")
+    place = attributes(fields.get("metadata"), "ShardMetadata")
+    start = counts(place.get("shard_offsets"), "a shard's offsets")
+    sizes = counts(place.get("shard_sizes"), "a shard's sizes")
+    tensor = as_tensor(fields.get("tensor"))
+    if tensor is None or tensor.shape != sizes:
+        held = "nothing" if tensor is None else f"shape {tensor.shape}"
+        raise BadFile(f"a shard of a ShardedTensor has {held}, but its metadata has {sizes}")
+    if len(start) != len(shape) or len(sizes) != len(shape):
+        raise BadFile(f"a shard of {len(sizes)} dimensions is part of a tensor of {len(shape)}")
+    box = Box(start, sizes)
+    if not Box.whole(shape).contains(box):
+        raise BadFile(f"a shard {box} is outside its tensor of shape {shape}")
+    return box, tensor
+
+
+def _dtype(properties: Any) -> DType:
+    """Return the first part of TensorProperties' state, for a rank that holds no shard."""
+    state = getattr(properties, "state", None)
+    if not isinstance(state, tuple) or not state or not isinstance(state[0], DType):
+        raise BadFile("a ShardedTensor without shards has no element type")
+    return state[0]
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**31 else None
+
+
+_DISTRIBUTED = "torch.distributed."
+
+
+def partial_tensor_of(value: Any) -> PartialTensor | None:
+    """Return `value` as a tensor, whole or in part, or None if it is not a tensor that is read.
+
+    Raises:
+        BadFile: a distributed tensor with parts that contradict each other.
+        Unsupported: a tensor that is not cut into blocks, or of an unknown class.
+    """
+    plain = as_tensor(value)
+    if plain is not None:
+        return PartialTensor(plain.dtype, plain.shape, ((Box.whole(plain.shape), plain),))
+    for _ in range(3):
+        if not isinstance(value, Opaque) or not value.called:
+            return None
+        if (value.module, value.name) not in PARAMETERS or not value.args:
+            break
+        value = value.args[0]
+    if (value.module, value.name) != WITH_STATE or len(value.args) != 4:
+        return None
+    _, kind, _, state = value.args
+    return None if is_plain(kind) else _of_class(kind, state)
+
+
+def _of_class(kind: Any, state: Any) -> PartialTensor:
+    """Return a tensor of a class other than torch's."""
+    if isinstance(kind, Global) and kind.module.startswith(_DISTRIBUTED):
+        if kind.name == DTENSOR:
+            return dtensor_pieces(state)
+        if kind.name == SHARDED:
+            return sharded_pieces(state)
+    raise Unsupported(f"a {kind!s:.200}, a kind of tensor that zerotools does not know")

@@ -1,0 +1,275 @@
+"""A saved tree, split into the weights, one torch optimizer, and the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.core.checkpoint import Key, Opaque, TensorRef
+from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
+from zerotools.formats.torchfile.non_model_files import (
+    is_partition,
+    refuse_other,
+    refuse_part_of_model,
+    refuse_partition,
+)
+from zerotools.formats.torchfile.sharded_tensors import WHOLE, PartialTensor, partial_tensor_of
+from zerotools.io.torchzip.pickle_values import StoredTensor, describe, walk
+from zerotools.io.torchzip.unread import unread
+
+WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
+STATE_ROLE = "state"
+_DEEPEST = 32
+_MAX_NAMED = 5
+# A pickle's parts can be shared: as a tree it may be far larger than the file. A tree that shares
+# nothing takes each of its parts at most once per level.
+_STEPS_PER_PART = 2 * _DEEPEST
+
+
+@dataclass
+class FileContents:
+    """One file's tensors. `weights` and `rest` are by dotted name, `moments` by the parameter's
+    name or number in the optimizer and the role. `wrapper` is the key that the weights were found
+    below."""
+
+    weights: dict[str, PartialTensor] = field(default_factory=dict)
+    moments: dict[tuple[str | int, str], PartialTensor] = field(default_factory=dict)
+    rest: dict[str, PartialTensor] = field(default_factory=dict)
+    groups: list[Any] = field(default_factory=list)
+    state: dict[str, Any] = field(default_factory=dict)
+    wrapper: str | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """True if no tensor is one rank's part of a larger one."""
+        return all(pieces.kind == WHOLE for pieces in self.all())
+
+    def all(self) -> Iterator[PartialTensor]:
+        """Yield every tensor."""
+        yield from self.weights.values()
+        yield from self.moments.values()
+        yield from self.rest.values()
+
+
+def sort_tensors(tree: Any) -> FileContents:
+    """Sort the tensors of a saved tree.
+
+    A dict is a state dict, nested ones with dotted names; one below a key such as "model" is taken
+    alone, and the tensors next to it are state. A torch optimizer is recognised by its two keys.
+
+    Raises:
+        BadFile: it is not a tree of tensors, or a damaged one.
+        Unsupported: it is a pickled object, a placeholder, one rank's part of a model in a file of
+            another name, or has weights that are not read.
+    """
+    refuse_other(tree)
+    partitions = {key for key, value in tree.items() if is_partition(value)}
+    if is_partition({k: v for k, v in tree.items() if k not in partitions}):
+        refuse_partition(tree)
+    taken = _Taken(_STEPS_PER_PART * (1 + sum(1 for _ in walk(tree))))
+    if is_optimizer(tree):
+        taken.optimizer(tree)
+        taken.refuse_unread()
+        return taken.contents
+    optimizers = [key for key, value in tree.items() if _optimizer(value) is not None]
+    is_trained = bool(optimizers or partitions)
+    wrapper = taken.contents.wrapper = _wrapper(tree, taken, trained=is_trained)
+    for key, value in tree.items():
+        if optimizers == [key]:
+            taken.optimizer(_optimizer(value) or {})
+        elif key == wrapper:
+            taken.weights(value, ())
+        elif wrapper is None and key not in (*optimizers, *partitions):
+            taken.weights(value, (key,))
+        else:
+            taken.others(value, (key,))
+    taken.refuse_unread()
+    if not taken.contents.weights:
+        refuse_partition(tree)
+    refuse_part_of_model(tree, taken.contents.weights)
+    return taken.contents
+
+
+def is_optimizer(value: Any) -> bool:
+    """Return whether a value is a torch optimizer's state_dict."""
+    return (
+        isinstance(value, dict)
+        and isinstance(value.get("state"), dict)
+        and isinstance(value.get("param_groups"), list)
+    )
+
+
+def _optimizer(value: Any) -> dict[Any, Any] | None:
+    """Return a torch optimizer's state_dict, also as the only one of a list (Lightning)."""
+    if isinstance(value, list) and len(value) == 1:
+        (value,) = value
+    return value if is_optimizer(value) else None
+
+
+def without_optimizers(tree: Any) -> Any:
+    """Return a saved tree without its optimizers, also without lists of them; the same object if it
+    has none."""
+    if not isinstance(tree, dict):
+        return tree
+    left = {key: value for key, value in tree.items() if not _is_of_optimizers(value)}
+    return tree if len(left) == len(tree) else left
+
+
+def _is_of_optimizers(value: Any) -> bool:
+    return is_optimizer(value) or (
+        isinstance(value, list) and bool(value) and all(map(is_optimizer, value))
+    )
+
+
+def _wrapper(tree: Mapping[Any, Any], taken: _Taken, *, trained: bool) -> str | None:
+    """Return the key that the weights lie below. If there are weights next to it, it is a part of a
+    larger model, and None is returned. A loss, a counter, a generator's state or a training file
+    does not count."""
+    for name in WRAPPERS:
+        if isinstance(tree.get(name), dict) and taken.holds_tensors(tree[name]):
+            return name if trained or not any(map(_is_weight, tree.values())) else None
+    return None
+
+
+def _is_weight(value: Any) -> bool:
+    pieces = partial_tensor_of(value)
+    return pieces is not None and pieces.dtype.is_float and bool(pieces.shape)
+
+
+class _Taken:
+    """Fills `contents`; counts its steps, so that a small file cannot make it run for hours."""
+
+    def __init__(self, most_steps: int) -> None:
+        self.contents = FileContents()
+        self._steps_left = most_steps
+        self._unread: list[tuple[str, str]] = []
+
+    def weights(self, value: Any, path: tuple[Any, ...]) -> None:
+        for at, leaf in self._leaves(value, path, self._holds_weights):
+            pieces = self._pieces(at, leaf)
+            if pieces is None:
+                _put(self.contents.state, at, leaf)
+            else:
+                _add(self.contents.weights, dotted(at), pieces)
+
+    def _pieces(self, at: tuple[Any, ...], leaf: Any) -> PartialTensor | None:
+        """Return a tensor, or None for other values; a tensor that is not read is kept for
+        `refuse_unread`."""
+        try:
+            pieces = partial_tensor_of(leaf)
+        except ZerotoolsError as error:
+            raise type(error)(f"{dotted(at)} is {error}") from None
+        if pieces is None and (why := self._unread_because(leaf)) is not None:
+            self._unread.append((dotted(at), why))
+        return pieces
+
+    def _unread_because(self, leaf: Any) -> str | None:
+        why = unread(leaf)
+        if why is None and isinstance(leaf, Opaque) and _is_object(leaf):
+            inside = self.holds_tensors(leaf)
+            return f"a pickled {describe(leaf):.200} with tensors in it" if inside else None
+        return why
+
+    def refuse_unread(self) -> None:
+        """Refuse to leave a weight out.
+
+        Raises:
+            Unsupported: some are tensors that zerotools does not move; the first few are named.
+        """
+        if not self._unread:
+            return
+        named = ", ".join(f"{name:.200} is {why}" for name, why in self._unread[:_MAX_NAMED])
+        more = len(self._unread) - _MAX_NAMED
+        raise Unsupported(f"{named}{f', and {more} more' if more > 0 else ''}")
+
+    def others(self, value: Any, path: tuple[Any, ...]) -> None:
+        for at, leaf in self._leaves(value, path, self.holds_tensors):
+            pieces = partial_tensor_of(leaf)
+            if pieces is None:
+                _put(self.contents.state, at, leaf)
+            else:
+                _add(self.contents.rest, dotted(at), pieces)
+                _put(self.contents.state, at, TensorRef(Key(dotted(at), STATE_ROLE)))
+
+    def optimizer(self, value: Mapping[Any, Any]) -> None:
+        self.contents.groups = value["param_groups"]
+        self.contents.state["param_groups"] = value["param_groups"]
+        for parameter, entry in value["state"].items():
+            name = parameter if type(parameter) is int else str(parameter)
+            for at, leaf in self._leaves(entry, (), self._holds_weights):
+                pieces = self._pieces(("optimizer", name, *at), leaf)
+                if pieces is None:
+                    _put(self.contents.state, ("optimizer", name, *at), leaf)
+                else:
+                    _add(self.contents.moments, (name, dotted(at) or STATE_ROLE), pieces)
+
+    def holds_tensors(self, value: Any) -> bool:
+        for part in walk(value):
+            self._step()
+            if isinstance(part, StoredTensor):
+                return True
+        return False
+
+    def _holds_weights(self, value: Any) -> bool:
+        """Return the same as `holds_tensors`, also for tensors that are not read."""
+        for part in walk(value):
+            self._step()
+            if isinstance(part, StoredTensor) or unread(part) is not None:
+                return True
+        return False
+
+    def _leaves(
+        self, value: Any, path: tuple[Any, ...], is_of_interest: Callable[[Any], bool]
+    ) -> Iterator[tuple[tuple[Any, ...], Any]]:
+        """Yield the leaves of a tree in order; a container without a value of interest is one
+        leaf."""
+        self._step()
+        is_table = isinstance(value, dict)
+        if not (is_table or isinstance(value, list | tuple)) or not is_of_interest(value):
+            yield path, value
+            return
+        if len(path) > _DEEPEST:
+            raise BadFile(f"it nests tensors more than {_DEEPEST} levels deep")
+        for key, part in value.items() if is_table else enumerate(value):
+            yield from self._leaves(part, (*path, key), is_of_interest)
+
+    def _step(self) -> None:
+        self._steps_left -= 1
+        if self._steps_left < 0:
+            raise BadFile("its parts contain one another without end: it is not a checkpoint")
+
+
+def _is_object(value: Opaque) -> bool:
+    """Return whether it is an object other than torch's random number generator: its state is a
+    tensor but not a weight."""
+    return (value.module, value.name) != ("torch._C", "Generator")
+
+
+def dotted(path: tuple[Any, ...]) -> str:
+    """Return a path as one name."""
+    return ".".join(str(part)[:4096] for part in path)
+
+
+def _add(found: dict[Any, PartialTensor], key: Any, pieces: PartialTensor) -> None:
+    if key in found:
+        raise BadFile(f"it holds two tensors that are both called {key!s:.200}")
+    found[key] = pieces
+
+
+def _put(tree: dict[str, Any], path: tuple[Any, ...], leaf: Any) -> None:
+    """Set a value in a tree of dicts."""
+    *above, last = path or (STATE_ROLE,)
+    for part in above:
+        inner = tree.setdefault(str(part), {})
+        if not isinstance(inner, dict):
+            raise BadFile(f"it holds two values that are both called {dotted(path)}")
+        tree = inner
+    tree[str(last)] = leaf
+
+
+BUFFER_NAMES = "buffer_names"
+MARK, VERSION = "written_as", "zerotools.training/1"
+FROZEN, PRECISION, OPTIMIZER = "frozen_names", "precision", "optimizer_name"
+STEPS, SKIPPED, SAMPLES = "steps", "skipped_steps", "samples"
+LOSS_SCALE, SCHEDULER, CLIENT = "loss_scale", "lr_scheduler", "client"

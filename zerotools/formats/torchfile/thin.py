@@ -1,0 +1,58 @@
+"""Torch files without their optimizers: a file with only an optimizer is removed, and a file with
+an optimizer next to a model is written again. Separate optimizer files of a Hugging Face directory
+are removed too."""
+
+from __future__ import annotations
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import Unsupported
+from zerotools.core.target import FilePlan
+from zerotools.core.thinning import Keep, Thinning
+from zerotools.formats.torchfile.state_dict import (
+    STATE_ROLE,
+    is_optimizer,
+    sort_tensors,
+    without_optimizers,
+)
+from zerotools.io.huggingface.optimizer_files import optimizer_files
+from zerotools.io.torchzip.pt_file import TorchFile, repacked
+
+_STAYS = ("param", "param16", "buffer", "state")
+
+
+def thin(source: Checkpoint) -> Thinning:
+    """Return `source`, a result of the reader of torch files, without the state of its optimizers.
+
+    Raises:
+        Unsupported: only the optimizers show which tensors are weights.
+    """
+    removed: set[str] = set()
+    rewritten: dict[str, FilePlan] = {}
+    lost: set[str] = set()
+    if source.origin.path.is_dir():
+        removed |= optimizer_files(source.root)
+    for name in source.files:
+        file = TorchFile.open(source.root, name)
+        if is_optimizer(file.tree):
+            removed.add(name)
+            continue
+        left = without_optimizers(file.tree)
+        if left is not file.tree:
+            lost |= _state_lost(file, left)
+            rewritten[name] = repacked(file, left)
+    stays = (key for key in source.tensors if key.role in _STAYS)
+    kept = {key: key for key in stays if not (key.role == STATE_ROLE and key.name in lost)}
+    return Thinning(Keep.MASTERS, kept, frozenset(removed), rewritten)
+
+
+def _state_lost(file: TorchFile, left: object) -> set[str]:
+    """Return the tensors of several optimizers, which are read as other state. The tensors that are
+    read as the model must stay the same."""
+    before, after = sort_tensors(file.tree), sort_tensors(left)
+    if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():
+        raise Unsupported(
+            f"{file.path}: without its optimizer its weights could not be distinguished from "
+            "other tensors; write the weights into a separate file with zerotools convert --to "
+            "torch"
+        )
+    return before.rest.keys() - after.rest.keys()

@@ -1,0 +1,137 @@
+"""The training state of torch files: above all, the groups of a torch optimizer."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.dtypes import named
+from zerotools.core.training_state import (
+    LARGEST_SCALE,
+    LossScale,
+    ParamGroup,
+    Scalar,
+    TrainingState,
+)
+from zerotools.formats.torch_optimizers import (
+    WEIGHT_ROLES,
+    optimizer_of,
+    scalars_of,
+    trained_precision,
+    weights_dtype,
+)
+from zerotools.formats.torchfile.opened_file import TorchFileNative, numbered_name
+from zerotools.formats.torchfile.state_dict import (
+    BUFFER_NAMES,
+    CLIENT,
+    FROZEN,
+    LOSS_SCALE,
+    MARK,
+    OPTIMIZER,
+    PRECISION,
+    SAMPLES,
+    SCHEDULER,
+    SKIPPED,
+    STATE_ROLE,
+    STEPS,
+    VERSION,
+)
+
+_SCHEDULERS = (SCHEDULER, "lr_schedulers", "scheduler")
+_OWN = ("param_groups", "optimizer", *_SCHEDULERS)
+_NUMBER = re.compile(r"[0-9]{1,9}")
+_NOT_OPTIONS = ("params", "param_names")
+
+
+def training_of(checkpoint: Checkpoint) -> TrainingState:
+    """Return param groups and numbers by the names of the weights. If the name of a parameter's
+    number is unknown, it is `optimizer.state.<number>`, as for its tensors."""
+    state = checkpoint.state
+    groups, unnamed = _groups(checkpoint)
+    trained = any(key.role not in (*WEIGHT_ROLES, STATE_ROLE) for key in checkpoint.tensors)
+    found = TrainingState(
+        groups=groups,
+        scalars=scalars_of(checkpoint, _plain_scalars(checkpoint)),
+        precision=(trained_precision if trained else weights_dtype)(checkpoint),
+        optimizer=optimizer_of(groups),
+        lr_scheduler=next((state[name] for name in _SCHEDULERS if name in state), None),
+        client={key: value for key, value in state.items() if key not in _OWN},
+        unnamed=unnamed,
+        tells_frozen=BUFFER_NAMES in state,
+    )
+    return _said(found, state) if state.get(MARK) == VERSION else found
+
+
+def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
+    """Return `found` with the values that `lay_out_training` writes next to model and optimizer."""
+    frozen, precision, client = (state.get(key) for key in (FROZEN, PRECISION, CLIENT))
+    name = state.get(OPTIMIZER)
+    return replace(
+        found,
+        frozen=frozenset(map(str, frozen)) if isinstance(frozen, list) else frozenset(),
+        precision=named(precision) if isinstance(precision, str) else found.precision,
+        optimizer=name if isinstance(name, str) else None,
+        steps=_count(state.get(STEPS)),
+        skipped=_count(state.get(SKIPPED)),
+        samples=_count(state.get(SAMPLES)),
+        loss_scaler=_loss_scaler(state.get(LOSS_SCALE)),
+        client=client if isinstance(client, Mapping) else {},
+    )
+
+
+def _loss_scaler(saved: Any) -> LossScale | None:
+    if not isinstance(saved, Mapping):
+        return None
+    options = {str(key): value for key, value in saved.items()}
+    scale, dynamic = options.pop("scale", None), options.pop("dynamic", None)
+    if not isinstance(scale, int | float) or not abs(scale) <= LARGEST_SCALE:  # NaN is neither
+        return None
+    return LossScale(float(scale), dynamic is True, options)
+
+
+def _count(value: Any) -> int | None:
+    return value if type(value) is int else None
+
+
+def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
+    """Return the param groups, and the numbers of the parameters that have no name."""
+    saved = checkpoint.state.get("param_groups")
+    groups: list[ParamGroup] = []
+    unnamed: dict[str, int] = {}
+    for group in saved if isinstance(saved, list) else ():
+        if isinstance(group, Mapping):
+            members = group.get("params")
+            listed = members if isinstance(members, list) else []
+            given = [n for n in listed if type(n) in (int, str)]
+            options = {str(k): v for k, v in group.items() if k not in _NOT_OPTIONS}
+            groups.append(ParamGroup(tuple(_name(checkpoint, n) for n in given), options))
+            numbers = (n for n in given if type(n) is int and n not in _numbered(checkpoint))
+            unnamed |= {_name(checkpoint, n): n for n in numbers}
+    return tuple(groups), unnamed
+
+
+def _numbered(checkpoint: Checkpoint) -> Mapping[int, str]:
+    native = checkpoint.native
+    return native.numbered if isinstance(native, TorchFileNative) else {}
+
+
+def _name(checkpoint: Checkpoint, member: int | str) -> str:
+    if isinstance(member, str):
+        return checkpoint.aliases.get(member, member)
+    return _numbered(checkpoint).get(member, numbered_name(member))
+
+
+def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
+    """Return the numbers that are not tensors (torch before 1.12 counted steps so)."""
+    saved = checkpoint.state.get("optimizer")
+    found: dict[Key, Scalar] = {}
+    for parameter, entry in (saved if isinstance(saved, Mapping) else {}).items():
+        for role, value in (entry if isinstance(entry, Mapping) else {}).items():
+            if isinstance(value, int | float) and not isinstance(value, bool):
+                number = _NUMBER.fullmatch(str(parameter))
+                member = int(number[0]) if number else str(parameter)
+                found[Key(_name(checkpoint, member), str(role))] = Scalar(value)
+    return found

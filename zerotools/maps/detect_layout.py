@@ -1,0 +1,162 @@
+"""Which layout of a map a checkpoint has, by the names and shapes of its tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
+from zerotools.core.nearest_word import nearest_of
+from zerotools.maps.expression_views import Shape
+from zerotools.maps.expressions import indices_of, with_indices
+from zerotools.maps.map_file import HUB, FamilyMap
+from zerotools.maps.model_layout import ModelLayout, layout_of_model
+from zerotools.maps.model_sizes import MapSizes
+from zerotools.maps.stored_names import StoredNames, rows_of, stored_names
+
+_MOST_NAMED = 3
+
+
+@dataclass(frozen=True)
+class FoundLayout:
+    """A layout, and how the checkpoint has it. `given` are the arguments for it, `lacking` those of
+    them that are 0 since the checkpoint has none of these tensors, with their numbers in
+    config.json."""
+
+    layout: ModelLayout
+    stored: StoredNames
+    given: Mapping[str, Any] = field(default_factory=dict)
+    lacking: Mapping[str, int] = field(default_factory=dict)
+
+
+def found_in(
+    family: FamilyMap,
+    name: str,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    held: Mapping[str, Shape],
+) -> FoundLayout:
+    """Return the layout `name` in a checkpoint of tensors `held`, whether it is all there or not.
+
+    Raises:
+        BadRequest: as `layout_of_model` and `stored_names`; or rows of the vocabulary that are not
+            padding.
+    """
+    lacking = _lacking(family, name, MapSizes.of(family, config, given), held)
+    given = {**given, **dict.fromkeys(lacking, 0)}
+    layout = layout_of_model(family, name, config, given)
+    if name != HUB:
+        rows = rows_of(layout, held)
+        layout = layout_of_model(family, name, config, given, rows)
+    return FoundLayout(layout, stored_names(layout, held), given, lacking)
+
+
+def _lacking(
+    family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
+) -> dict[str, int]:
+    """Return the optional indices without a tensor in the checkpoint, and their number."""
+    layout = family.layouts.get(name)
+    layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
+    patterns = [*family.hub] if layout is None or layout.keep else []
+    patterns += [*layout.tensors, *layout.also] if layout is not None else []
+    found = {}
+    for index in family.may_lack:
+        firsts = (
+            with_indices(pattern, {k: v for each in names for k, v in sizes.at(each, 0).items()})
+            for pattern in patterns
+            if index in (names := indices_of(pattern))
+        )
+        if sizes.counts[index] and not any(first in held for first in firsts):
+            found[index] = sizes.counts[index]
+    return found
+
+
+def detected(
+    family: FamilyMap,
+    config: Mapping[str, Any],
+    given: Mapping[str, Any],
+    held: Mapping[str, Shape],
+) -> FoundLayout:
+    """Return the layout that the checkpoint has completely.
+
+    Raises:
+        BadRequest: it has none, and the message names the tensors that the nearest lacks; or
+            several that differ.
+    """
+    tried: list[FoundLayout] = []
+    refused: dict[str, BadRequest] = {}
+    for name in (HUB, *family.layouts):
+        try:
+            tried.append(found_in(family, name, config, given, held))
+        except BadRequest as error:
+            refused[name] = error
+    fitting = [each for each in tried if not each.stored.faults]
+    named = {each.layout.layout.same_as or each.layout.name for each in fitting}
+    if fitting and all(_are_same(fitting[0].layout, each.layout) for each in fitting):
+        return fitting[0]
+    if fitting:
+        raise BadRequest(
+            f"the tensors fit the layouts {' and '.join(sorted(named))} of the map {family.name}; "
+            "choose one with --map-from"
+        )
+    likely = [name for name in refused if _is_meant(family, name, held)]
+    if likely:
+        raise refused[likely[0]]
+    if not tried:
+        raise next(iter(refused.values()))
+    check_whole(min(tried, key=lambda each: each.stored.faults), family)
+    raise AssertionError("a layout without faults was not taken")
+
+
+def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
+    """Return whether two layouts have the same tensors for this model, whatever they have for
+    others: layouts of experts are the same if no layer has any."""
+    ours, theirs = (each.layout.same_as or each.layout.name for each in (one, other))
+    return ours == theirs or (one.tensors == other.tensors and one.of_hub == other.of_hub)
+
+
+def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
+    """Return whether the names without an index are those of the layout."""
+    if name == HUB:
+        return False
+    layout = family.layouts[name]
+    tensors = family.layouts[layout.same_as or name].tensors
+    plain = [each for each in tensors if "{" not in each]
+    return any(each in held and each not in family.hub for each in plain)
+
+
+def check_whole(found: FoundLayout, family: FamilyMap) -> None:
+    """Refuse a checkpoint that lacks tensors of the layout, or has others.
+
+    Raises:
+        BadRequest: the first of each are named, and the shapes that disagree.
+    """
+    layout, stored = found.layout, found.stored
+    where = f"the layout {layout.name} of the map {family.name}"
+    if stored.wrong:
+        name, shape, expected = stored.wrong[0]
+        raise BadRequest(
+            f"{name} has shape {list(shape)}, but config.json gives it {list(expected)} in "
+            f"{where}; give the config.json of this model"
+        )
+    said = []
+    if stored.missing:
+        said.append(f"{counted(len(stored.missing), 'tensor')} missing ({_some(stored.missing)})")
+    if stored.unknown:
+        near = nearest_of(stored.unknown[0], layout.tensors)
+        said.append(
+            f"{counted(len(stored.unknown), 'tensor')} unknown ({_some(stored.unknown)}; the "
+            f"nearest to the first is {near})"
+        )
+    if said:
+        raise BadRequest(
+            f"the checkpoint does not have {where}: {' and '.join(said)}; give the config.json of "
+            "this model, or a map with these names by --map FILE"
+        )
+
+
+def _some(names: tuple[str, ...]) -> str:
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    return ", ".join(names[:_MOST_NAMED]) + more

@@ -1,0 +1,328 @@
+"""The parts of one tensor of a layout: `interleave(A, B, C; groups)`, of tensors of the Hub.
+
+Tensors come first, then a semicolon and sizes. `{i}` in a name is an index, `{i+size}` an index
+shifted by a size.
+
+    concat(A, B, ...; dim)        concatenated along a dimension
+    part(A; dim, begin, end)      the indices [begin, end) of a dimension
+    every(A; dim, first, step)    every step-th index of a dimension
+    stack(A; e)                   the tensors of all indices e, along a new first dimension
+    item(A; number)               one index of the first dimension
+    transpose(A; dim, dim)        two dimensions exchanged
+    pairs(A; heads)               rows of each head: from halves to pairs (rope)
+    halves(A; heads)              rows of each head: from pairs to halves (rope)
+    interleave(A, B, ...; groups) rows of all, cut into so many groups: A0 B0 ... A1 B1 ...
+    pad(A; multiple)              rows up to a multiple of this; those added repeat the last
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.nearest_word import nearest_of
+
+SIZES: Mapping[str, int] = {
+    "concat": 1, "part": 3, "every": 3, "stack": 1, "item": 1, "transpose": 2, "pairs": 1,
+    "halves": 1, "interleave": 1, "pad": 1,
+}  # fmt: skip
+"""Every word, and the number of its sizes."""
+_JOINING = ("concat", "interleave")
+_NAME = re.compile(r"[\w.{}+\-]+")
+_DEEPEST = 64
+_INDEX = re.compile(r"\{(\w+)(?:\+(\w+))?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class TensorName:
+    """A tensor of the Hub; its name may have indices."""
+
+    pattern: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """`word` of tensors, with sizes as text."""
+
+    word: str
+    tensors: tuple[TensorExpression, ...]
+    sizes: tuple[str, ...]
+
+
+TensorExpression = TensorName | Operation
+
+
+def indices_of(pattern: str) -> tuple[str, ...]:
+    """Return the indices in a name, in order."""
+    return tuple(dict.fromkeys(found[1] for found in _INDEX.finditer(pattern)))
+
+
+def shifts_of(pattern: str) -> tuple[tuple[str, str], ...]:
+    """Return each index that is counted on from a size, and the size."""
+    return tuple((found[1], found[2]) for found in _INDEX.finditer(pattern) if found[2])
+
+
+def with_indices(pattern: str, indices: Mapping[str, int]) -> str:
+    """Return the name that the pattern has at these indices (`MapSizes.at`)."""
+    return _INDEX.sub(lambda found: str(indices[found[0][1:-1]]), pattern)
+
+
+def tensors_in(expression: TensorExpression) -> Iterator[str]:
+    """Yield the patterns of all tensors in it, in order."""
+    if isinstance(expression, TensorName):
+        yield expression.pattern
+        return
+    for each in expression.tensors:
+        yield from tensors_in(each)
+
+
+def sizes_in(expression: TensorExpression) -> Iterator[str]:
+    """Yield all sizes in it."""
+    if isinstance(expression, Operation):
+        yield from expression.sizes
+        for each in expression.tensors:
+            yield from sizes_in(each)
+
+
+def parse(text: str) -> TensorExpression:
+    """Parse the expression into a tree.
+
+    Raises:
+        ValueError: it is not one; for an unknown word the nearest is named.
+    """
+    reader = _Reader(text)
+    found = reader.expression()
+    if reader.rest():
+        raise ValueError(f"{reader.rest()!r} after {text[: reader.at]!r} is not expected")
+    return found
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def rest(self) -> str:
+        return self.text[self.at :].strip()
+
+    def _next(self) -> str:
+        rest = self.text[self.at :]
+        self.at += len(rest) - len(rest.lstrip())
+        return self.text[self.at : self.at + 1]
+
+    def expression(self) -> TensorExpression:
+        if self.text.count("(") > _DEEPEST:
+            raise ValueError(f"it has more than {_DEEPEST} words")
+        self._next()
+        found = _NAME.match(self.text, self.at)
+        if found is None:
+            raise ValueError(f"a tensor or a function is missing at {self.rest()!r}")
+        self.at = found.end()
+        if self._next() != "(":
+            return TensorName(found[0])
+        self.at += 1
+        return self._operation(found[0])
+
+    def _operation(self, word: str) -> Operation:
+        if word not in SIZES:
+            known = nearest_of(word, SIZES)
+            raise ValueError(f"{word}(...) does not exist; the nearest is {known}")
+        tensors = [self.expression()]
+        while self._next() == ",":
+            self.at += 1
+            tensors.append(self.expression())
+        if self._next() != ";":
+            raise ValueError(f"{word}(...) lacks a semicolon before its sizes")
+        sizes = self._sizes(word)
+        if len(tensors) > 1 and word not in _JOINING:
+            raise ValueError(f"{word}(...) takes 1 tensor, but has {len(tensors)}")
+        if len(sizes) != SIZES[word]:
+            raise ValueError(f"{word}(...) takes {SIZES[word]} sizes, but has {len(sizes)}")
+        return Operation(word, tuple(tensors), sizes)
+
+    def _sizes(self, word: str) -> tuple[str, ...]:
+        depth, begin = 0, self.at + 1
+        sizes: list[str] = []
+        for at in range(begin, len(self.text)):
+            letter = self.text[at]
+            depth += (letter in "([") - (letter in ")]")
+            if depth < 0 or (letter == "," and not depth):
+                sizes.append(self.text[begin:at].strip())
+                begin = at + 1
+            if depth < 0:
+                self.at = at + 1
+                for size in sizes:
+                    parsed(size)
+                return tuple(sizes)
+        raise ValueError(f"{word}(...) lacks its closing bracket")
+
+
+_OPERATIONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+}
+_COMPARISONS: Mapping[type[ast.AST], Callable[[Any, Any], bool]] = {
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+_LARGEST = 2**48
+
+
+class _Unsaid:
+    """The value of a name that neither config.json nor an argument has."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __bool__(self) -> bool:
+        return False
+
+
+@lru_cache(maxsize=4096)
+def parsed(text: str) -> ast.expr:
+    """Parse the expression into a tree.
+
+    Raises:
+        ValueError: it is not one, or has more than names, numbers, words, lists and operators.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", SyntaxWarning)  # of numbers run into words
+            tree = ast.parse(text.strip(), mode="eval").body
+    except (SyntaxError, RecursionError, MemoryError):
+        raise ValueError(f"{text!r} is not an expression") from None
+    for node in ast.walk(tree):
+        if not isinstance(node, _TAKEN):
+            raise ValueError(f"{text!r} has {type(node).__name__}, which maps do not take")
+    return tree
+
+
+_TAKEN: tuple[type[ast.AST], ...] = (
+    ast.expr_context, ast.boolop, ast.Not, ast.USub, *_OPERATIONS, *_COMPARISONS, ast.Name,
+    ast.Constant, ast.List, ast.Tuple, ast.BinOp, ast.BoolOp, ast.UnaryOp, ast.Compare, ast.IfExp,
+)  # fmt: skip
+
+
+def value_of(text: str, names: Mapping[str, Any]) -> Any:
+    """Return the value of the expression with these names; None if it is only an unset name.
+
+    Raises:
+        BadRequest: a number that is needed is not set, or not a number.
+        ValueError: it is not an expression.
+    """
+    found = named_value(text, names)
+    return None if isinstance(found, _Unsaid) else found
+
+
+def named_value(text: str, names: Mapping[str, Any]) -> Any:
+    """Return the same as `value_of`; but an unset name may be used by other expressions, which then
+    report it."""
+    return _value(parsed(text), names, text)
+
+
+def size_of(text: str, names: Mapping[str, Any]) -> int:
+    """Return a size, in elements.
+
+    Raises:
+        BadRequest: it is not a whole number of at least 0, or uses unset names.
+        ValueError: it is not an expression.
+    """
+    found = named_value(text, names)
+    if isinstance(found, _Unsaid):
+        raise _lacking(found, text)
+    if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < _LARGEST:
+        raise BadRequest(
+            f"{text} is {found!r:.80} by config.json, and must be a whole number of elements"
+        )
+    return found
+
+
+def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, ast.Name):
+        value = names.get(node.id)
+        return _Unsaid(node.id) if value is None else value
+    if isinstance(node, ast.List | ast.Tuple):
+        return [_value(each, names, text) for each in node.elts]
+    if isinstance(node, ast.BoolOp):
+        return _either(node, names, text)
+    if isinstance(node, ast.IfExp):
+        chosen = node.body if _value(node.test, names, text) else node.orelse
+        return _value(chosen, names, text)
+    if isinstance(node, ast.UnaryOp):
+        value = _value(node.operand, names, text)
+        if isinstance(node.op, ast.Not):
+            return not value
+        return _computed(operator.neg, (value,), text)
+    if isinstance(node, ast.Compare):
+        return _compared(node, names, text)
+    assert isinstance(node, ast.BinOp)
+    sides = (_value(node.left, names, text), _value(node.right, names, text))
+    return _computed(_OPERATIONS[type(node.op)], sides, text)
+
+
+def _either(node: ast.BoolOp, names: Mapping[str, Any], text: str) -> Any:
+    is_or = isinstance(node.op, ast.Or)
+    value: Any = None
+    for each in node.values:
+        value = _value(each, names, text)
+        if bool(value) == is_or:
+            break
+    return value
+
+
+def _compared(node: ast.Compare, names: Mapping[str, Any], text: str) -> bool:
+    left = _value(node.left, names, text)
+    for kind, each in zip(node.ops, node.comparators, strict=True):
+        right = _value(each, names, text)
+        if isinstance(left, _Unsaid) and isinstance(kind, ast.Eq | ast.NotEq):
+            left = None
+        if isinstance(right, _Unsaid) and isinstance(kind, ast.In | ast.NotIn):
+            right = []
+        if not _computed(_COMPARISONS[type(kind)], (left, right), text):
+            return False
+        left = right
+    return True
+
+
+def _computed(operation: Callable[..., Any], values: tuple[Any, ...], text: str) -> Any:
+    unsaid = next((value for value in values if isinstance(value, _Unsaid)), None)
+    if unsaid is not None:
+        raise _lacking(unsaid, text)
+    if operation in _OPERATIONS.values() and not all(isinstance(v, int) for v in values):
+        said = " and ".join(f"{value!r:.40}" for value in values)
+        raise BadRequest(f"{text} cannot be computed of {said}, which are not whole numbers")
+    try:
+        return operation(*values)
+    except (TypeError, ZeroDivisionError, ValueError, OverflowError) as error:
+        said = ", ".join(f"{value!r:.40}" for value in values)
+        raise BadRequest(f"{text} cannot be computed of {said}: {error}") from None
+
+
+def size_names_in(text: str) -> set[str]:
+    """Return the names in an expression."""
+    return {node.id for node in ast.walk(parsed(text)) if isinstance(node, ast.Name)}
+
+
+def _lacking(unsaid: _Unsaid, text: str) -> BadRequest:
+    return BadRequest(
+        f"config.json has no {unsaid.name}, which the map needs for {text}; give it by "
+        f"--map-arg {unsaid.name}=NUMBER"
+    )

@@ -1,0 +1,189 @@
+"""Names and shapes of a model's tensors on the Hub, for the types that zerotools knows.
+
+Families with other layouts have a map (`families`), the others a file with only the Hub's names
+(`names`). Other forms of a config are left to transformers.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from typing import Any
+
+from zerotools.maps.detect_layout import found_in
+from zerotools.maps.expression_views import Shape
+from zerotools.maps.map_file import HUB, FamilyMap, read_map
+
+FUSED = "hf-fused"
+"""The layout of a model with experts in the memory of transformers 5, which loads it, too."""
+_FOLDERS = ("families", "names")
+_WHOLE = ("ForCausalLM", "LMHeadModel")
+_SCORED = "ForSequenceClassification"
+_SCORE = "score.weight"
+_HIDDEN = "hidden"
+"""The size that maps give the outputs of an expert."""
+_LABELS = 2
+"""The default number of labels of transformers' classifiers."""
+_OLD_BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "attention.masked_bias",
+                "attention.bias")  # fmt: skip
+"""Buffers of masks and positions that checkpoints of old releases hold."""
+
+
+@dataclass(frozen=True)
+class NameFaults:
+    """The names and shapes that a model needs and that are missing, the names that it does not
+    have, and the tensors in another shape: the name, the shape there, and that of the model."""
+
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+    wrong: tuple[tuple[str, Shape, Shape], ...] = ()
+
+    @property
+    def count(self) -> int:
+        """The number of all faults."""
+        return len(self.missing) + len(self.unexpected) + len(self.wrong)
+
+
+@dataclass(frozen=True)
+class ModelNames:
+    """The names of one model. `ties` has, for each name that the model may lack, the name of the
+    tensor that it then takes."""
+
+    family: FamilyMap
+    config: Mapping[str, Any]
+    ties: Mapping[str, str] = field(default_factory=dict)
+    _head: str = ""
+    _is_base: bool = False
+    _labels: int | None = None
+
+    def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
+        """Return the differences between tensors `held` and the model, in the nearest form of its
+        names.
+
+        A name may lack the first part of the model's names, as in a model without a head.
+
+        Raises:
+            BadRequest: the config lacks a size.
+        """
+        full, own = self._in_full(held)
+        layouts = [HUB, *(name for name in (FUSED,) if name in self.family.layouts)]
+        tried = [self._faults(name, full, own) for name in layouts]
+        return min(tried, key=lambda each: each.count)
+
+    def _in_full(self, held: Mapping[str, Shape]) -> tuple[dict[str, Shape], dict[str, str]]:
+        """Return the tensors under the names of the whole model, and their stored names by
+        these."""
+        prefix = self._prefix
+        fused = self.family.layouts.get(FUSED)
+        known = [*self.family.hub, *(fused.tensors if fused is not None else ())]
+        starts = {name.partition(".")[0] for name in known} - {prefix}
+        full: dict[str, Shape] = {}
+        own: dict[str, str] = {}
+        for name, shape in held.items():
+            first = name.partition(".")[0]
+            is_whole = first == prefix or first in starts or name == _SCORE
+            new = name if is_whole else f"{prefix}.{name}"
+            full[new], own[new] = shape, name
+        return full, own
+
+    @property
+    def _prefix(self) -> str:
+        return next(iter(self.family.hub)).partition(".")[0]
+
+    def _faults(self, layout: str, full: Mapping[str, Shape], own: Mapping[str, str]) -> NameFaults:
+        held = {name: shape for name, shape in full.items() if not self._is_beside(name)}
+        stored = found_in(self.family, layout, self.config, {}, held).stored
+        missing = [name for name in stored.missing if not self._lacks(name)]
+        unexpected = [name for name in stored.unknown if not name.endswith(_OLD_BUFFERS)]
+        wrong = [(own[name], there, needed) for name, there, needed in stored.wrong]
+        if self._labels is not None:
+            rows = (self._labels, self.config.get("hidden_size"))
+            if _SCORE not in full:
+                missing.append(_SCORE)
+            elif full[_SCORE] != rows:
+                wrong.append((_SCORE, full[_SCORE], rows))  # type: ignore[arg-type]
+            unexpected += [name for name in (self._head,) if name in full]
+        return NameFaults(tuple(missing), tuple(own[name] for name in unexpected), tuple(wrong))
+
+    def _is_beside(self, name: str) -> bool:
+        return self._labels is not None and name in (_SCORE, self._head)
+
+    def _lacks(self, name: str) -> bool:
+        return name == self._head and (self._is_base or self._labels is not None)
+
+
+def names_of_model(config: Mapping[str, Any], *, is_tied: bool) -> ModelNames | None:
+    """Return the names of the model that config.json describes, or None if zerotools does not know
+    all of them. `is_tied` means that the output layer takes the embedding's tensor."""
+    kind = config.get("model_type")
+    family = _family_of(kind) if isinstance(kind, str) else None
+    if family is None or isinstance(config.get("text_config"), Mapping):
+        return None
+    named = config.get("architectures")
+    name = named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
+    is_whole, is_scored = not name or name.endswith(_WHOLE), name.endswith(_SCORED)
+    is_base = name.endswith("Model") and not name.endswith((*_WHOLE, "HeadsModel"))
+    if not (is_whole or is_scored or is_base):
+        return None
+    ties = tied_names(family)
+    return ModelNames(
+        family,
+        {**config, "tie_word_embeddings": is_tied},
+        ties if is_tied else {},
+        next(iter(ties), ""),
+        is_base,
+        _labels_of(config) if is_scored else None,
+    )
+
+
+def has_transposed_experts(config: Mapping[str, Any]) -> bool | None:
+    """Return whether transformers holds the experts of the model as (experts, in, out), and not as
+    (experts, out, in); None if zerotools does not know it."""
+    kind = config.get("model_type")
+    family = _family_of(kind) if isinstance(kind, str) else None
+    if family is None:
+        return None
+    if FUSED in family.layouts:
+        return False
+    down = (t.shape for name, t in family.hub.items() if name.endswith(".experts.down_proj"))
+    return next((shape[-1] == _HIDDEN for shape in down), None)
+
+
+def _labels_of(config: Mapping[str, Any]) -> int:
+    labels, number = config.get("id2label"), config.get("num_labels")
+    if isinstance(labels, Mapping):
+        return len(labels)
+    return number if isinstance(number, int) else _LABELS
+
+
+def tied_names(family: FamilyMap) -> dict[str, str]:
+    """Return the names that a model may lack, and the first of the same shape, which is its
+    embedding."""
+    return {
+        name: next(each for each, tensor in family.hub.items() if tensor.shape == shape)
+        for name in family.optional
+        if "{" not in name
+        for shape in (family.hub[name].shape,)
+    }
+
+
+@cache
+def _family_of(kind: str) -> FamilyMap | None:
+    found = _texts().get(kind)
+    return None if found is None else read_map(found.read_bytes(), found.name)
+
+
+@cache
+def _texts() -> Mapping[str, Traversable]:
+    """Return the file of each model type."""
+    return {
+        kind: each
+        for folder in _FOLDERS
+        for each in sorted((files(__package__) / folder).iterdir(), key=lambda file: file.name)
+        if each.name.endswith(".toml")
+        for kind in tomllib.loads(each.read_text("utf-8")).get("model_types", [])
+    }

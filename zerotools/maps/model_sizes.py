@@ -1,0 +1,132 @@
+"""The sizes of one model in the words of a map: numbers, and counts of indices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from math import prod
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.nearest_word import nearest_of
+from zerotools.io.huggingface.class_defaults import full_config
+from zerotools.maps.expressions import indices_of, named_value, size_of
+from zerotools.maps.map_file import FamilyMap
+
+MULTIPLE = "vocab_multiple"
+USUAL_MULTIPLE = 128
+"""Megatron's `--make-vocab-size-divisible-by`."""
+MOST_TENSORS = 2_000_000
+
+
+@dataclass(frozen=True)
+class MapSizes:
+    """The values for shapes: config.json, the arguments, and the map's sizes from both."""
+
+    values: Mapping[str, Any]
+    counts: Mapping[str, int]
+    shifts: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, family: FamilyMap, config: Mapping[str, Any], given: Mapping[str, Any]) -> MapSizes:
+        """Return the sizes of one model.
+
+        Raises:
+            BadRequest: a value is missing, or an argument has no use.
+        """
+        known = {*family.said_by(), MULTIPLE}
+        useless = next((name for name in given if name not in known), None)
+        if useless is not None:
+            raise BadRequest(
+                f"the map {family.name} has no {useless}, which --map-arg gives; the nearest is "
+                f"{nearest_of(useless, known)}"
+            )
+        names = {**full_config(config), MULTIPLE: USUAL_MULTIPLE, **given}
+        for name, size in family.sizes.items():
+            names[name] = given.get(name, named_value(size, names))
+        multiple = names[MULTIPLE]
+        if type(multiple) is not int or multiple < 1:
+            raise BadRequest(f"{MULTIPLE} is {multiple}, and must be a number of rows, 1 or more")
+        counts = {
+            name: size_of(name if name in given else size, names)
+            for name, size in family.indices.items()
+        }
+        shifts: dict[str, dict[str, int]] = {}
+        for index, size in family.shifts():
+            shifts.setdefault(index, {})[f"{index}+{size}"] = size_of(size, names)
+        return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
+
+    def at(self, index: str, number: int) -> dict[str, int]:
+        """Return the index with the value `number`, and its values shifted by sizes."""
+        more = {name: number + first for name, first in self.shifts.get(index, {}).items()}
+        return {index: number, **more}
+
+    def indices_of(self, pattern: str) -> Iterator[dict[str, int]]:
+        """Yield the indices of each tensor of the pattern.
+
+        Raises:
+            BadRequest: there are more than any model has.
+        """
+        names = indices_of(pattern)
+        count = prod(self.counts[name] for name in names)
+        if count > MOST_TENSORS:
+            raise BadRequest(
+                f"config.json gives {count} tensors {pattern}, more than any model has"
+            )
+        for values in product(*(range(self.counts[name]) for name in names)):
+            found: dict[str, int] = {}
+            for name, value in zip(names, values, strict=True):
+                found |= self.at(name, value)
+            yield found
+
+
+_PAIRED = ("glm", "glm4")
+_HALVED = ("glm", "glm4", "glm4_moe")
+_UNNORMALISED = ("qwen2_moe", "qwen3_moe")
+
+
+def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the settings of rotary positions; if kinds of attention differ, those of full
+    attention."""
+    found = config.get("rope_parameters") or config.get("rope_scaling")
+    if isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping):
+        found = found["full_attention"]
+    return found if isinstance(found, Mapping) else {}
+
+
+def has_several_ropes(config: Mapping[str, Any]) -> bool:
+    """Return whether layers with a sliding window have other rotary settings than those without."""
+    found = config.get("rope_parameters")
+    is_nested = isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping)
+    return is_nested or config.get("rope_local_base_freq") is not None
+
+
+def rotary_share(config: Mapping[str, Any]) -> Any:
+    """Return the part of a head that is rotated, from config.json; None: it is not set."""
+    return config.get("partial_rotary_factor", rope_of(config).get("partial_rotary_factor"))
+
+
+def usual_share(config: Mapping[str, Any]) -> float:
+    """Return the part of a head that transformers rotates if config.json does not set it."""
+    return 0.5 if config.get("model_type") in _HALVED else 1.0
+
+
+def rotates_pairs(config: Mapping[str, Any]) -> bool:
+    """Return whether adjacent elements of a head are rotated together, and not its two halves."""
+    return config.get("model_type") in _PAIRED
+
+
+def has_centred_norms(config: Mapping[str, Any]) -> bool:
+    """Return whether norms multiply by 1 + their weight."""
+    return str(config.get("model_type", "")).startswith("gemma")
+
+
+def normalises_experts(config: Mapping[str, Any]) -> bool:
+    """Return whether the weights of the chosen experts are normalised to sum to 1. For DeepSeek V2
+    transformers never does this, whatever its `norm_topk_prob` (DeepseekV2TopkRouter)."""
+    kind = config.get("model_type")
+    said = config.get("norm_topk_prob")
+    if not isinstance(said, bool):
+        said = kind not in _UNNORMALISED
+    return said and kind != "deepseek_v2"
