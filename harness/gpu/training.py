@@ -30,8 +30,11 @@ from harness.patience import Deadline
 from zerotools.runs import checkpoint_dirs
 
 TOLERANCE = {"fp32": 1e-5, "bf16": 2e-2, "fp16": 2e-2}
-"""Of losses and of gradients' elements, relative to those of fp32 on the CPU, and to the largest
-element."""
+"""Limits of the relative differences of losses and gradients (`gradients_apart`) from those of fp32
+on the CPU."""
+ELEMENT = 5
+"""How many times further apart one element may be than the gradient as a whole: 16 bits round each
+element, and one of some thousands is several roundings off."""
 SLOW_COPIES = Path(__file__).with_name("slow_copies.py")
 WATCHED = Path(__file__).with_name("watched_rank.py")
 FEW = 3
@@ -84,15 +87,20 @@ def _runs(device: str, precision: str, spill: Path) -> Iterator[tuple[str, dict[
 
 
 def gradients_apart(wanted: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, float]:
-    """Return the largest difference in each gradient, relative to the largest element; infinity for
-    a gradient that is missing, not finite, or wrongly zero."""
+    """Return the distance of each gradient: the norm of the difference relative to the norm of the
+    gradient, or 1/ELEMENT of the largest difference relative to the largest element, if that is
+    more. It is infinity for a gradient that is missing, not finite, or wrongly zero."""
     apart = dict[str, float]()
     for name, gradient in wanted.items():
         other, largest = found.get(name), float(gradient.abs().max())
         if other is None or other.shape != gradient.shape or (largest and not other.any()):
             apart[name] = math.inf
             continue
-        distance = float((other - gradient).abs().max()) / (largest or 1.0)
+        difference = (other - gradient).double()
+        distance = max(
+            float(difference.norm()) / (float(gradient.double().norm()) or 1.0),
+            float(difference.abs().max()) / (largest or 1.0) / ELEMENT,
+        )
         apart[name] = distance if math.isfinite(distance) else math.inf
     return apart
 

@@ -51,4 +51,17 @@ def test_a_gradient_that_is_missing_zero_or_no_number_is_infinitely_apart() -> N
         "g": torch.zeros(2),
     }
     apart = gradients_apart(wanted, found)
-    assert apart == {"a": 0, "b": 0.25, **dict.fromkeys("cdef", math.inf), "g": 0}
+    assert apart == {
+        "a": 0,
+        "b": pytest.approx(1 / 20**0.5),  # of the norm
+        **dict.fromkeys("cdef", math.inf),
+        "g": 0,
+    }
+
+
+def test_one_element_may_be_five_times_as_far_apart_as_the_whole() -> None:
+    import torch
+
+    wanted, found = torch.ones(10_000), torch.ones(10_000)
+    found[17] = 1.5
+    assert gradients_apart({"a": wanted}, {"a": found}) == {"a": pytest.approx(0.1)}
