@@ -3,7 +3,7 @@
 docs/reference/job-file.md comes from `zerotools.jobs.tables`,
 docs/reference/command-line.md from the commands themselves, docs/reference/python.md from the
 functions of `zerotools`, docs/reference/zerotoolsd.md from `zerotoolsd.config.daemon_config`,
-docs/reference/openapi.json from `zerotoolsd.http.api.openapi`. The table of
+docs/reference/openapi.json from `zerotoolsd.http.api.openapi.openapi_document`. The table of
 docs/how-to/hold-a-job.md and the words of the page for browsers come from
 `zerotools.jobs.job_words`.
 """
@@ -29,7 +29,7 @@ from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.config.daemon_config import Config
-from zerotoolsd.http.api.openapi import document
+from zerotoolsd.http.api.openapi.openapi_document import document
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"

@@ -17,7 +17,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
-from zerotoolsd.config.daemon_config import LimitsConfig, SharesConfig
+from zerotoolsd.config.config_tables import LimitsConfig, SharesConfig
 from zerotoolsd.dispatch.preemption.choose_victims import PreemptionRules, who_makes_room
 from zerotoolsd.interface.queue_terms import ANY, Dependency
 from zerotoolsd.queue.changes import NewJob

@@ -22,7 +22,8 @@ from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.launch import RankCommand
-from zerotoolsd.config.daemon_config import Config, GpusConfig, LimitsConfig
+from zerotoolsd.config.config_tables import GpusConfig, LimitsConfig
+from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.fault_isolation import Touch

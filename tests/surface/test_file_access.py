@@ -29,26 +29,27 @@ PROCESSES = {
 LOOKS = {
     "service/admission": "a survey, by a process that looks",
     "dispatch/cleaning": "the state directory; what jobs name, by a process that looks",
-    "service/results/checkpoint_tree.py": "a job's directory, by a process that looks",
-    "service/results/prediction_rows.py": "a job's directory, by a process that looks",
+    "service/result_readers.py": "a job's directory, by a process that looks",
 }
 OWN = {
     "users/open_as_user.py": "directories of the state directory, and those of users by descriptor",
     "users/served_users.py": "the installation, and state in the kernel of the daemon",
-    "http/api/listeners": "the socket, and tokens that the administrator names",
+    "http/api/bearer_tokens.py": "tokens that the administrator names",
+    "http/api/connections.py": "/dev/null, a descriptor that is kept free",
+    "http/api/listen.py": "the socket, and the files of TLS",
     "http/api/outputs.py": "logs in run directories, in a thread",
     "http/api/server.py": "the socket",
     "attempts": "run directories",
     "app": "the state directory; the installation, before there is a daemon",
     "config/daemon_config.py": "the daemon's configuration",
-    "monitoring/history": "a file of the state directory",
+    "monitoring/history_file.py": "a file of the state directory",
     "dispatch/cleaning/checkpoint_pins.py": "a directory of the state directory",
     "queue": "the queue's own files",
     "resources/leaked_gpu_memory": "/proc",
     "http/web": "the installation",
 }
 THREADS = {
-    "users/name_service.py": "a user is looked up, in a thread that nobody waits for at the end",
+    "users/account.py": "a user is looked up, in a thread that nobody waits for at the end",
     "http/api/outputs.py": "logs in run directories",
     "dispatch/cleaning/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
     "monitoring/notifications/webhooks.py": "looks up a host in a thread that is not waited for",

@@ -31,7 +31,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "cli/job_views/submitting/test_slurm_submission.py": frozenset(
         {"slurm_submission.SlurmCommands", "slurm_submission._check_here"}
     ),
-    "daemon/service/operations/test_change_arrays.py": frozenset({"queue_store.Store._append"}),
+    "daemon/service/operations/test_change_jobs.py": frozenset({"queue_store.Store._append"}),
     "daemon/dispatch/test_dispatcher.py": frozenset({"launch.prepare"}),
     "daemon/resources/test_machine_snapshot.py": frozenset({"SnapshotCache._without_answer"}),
     "daemon/children/test_mirror.py": frozenset(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.version import version
-from zerotoolsd.app.systemd_units import UNITS, this_program, unit_text
+from zerotoolsd.app.systemd import UNITS, this_program, unit_text
 
 
 class PrintUnit(argparse.Action):

@@ -1,4 +1,4 @@
-"""`zerotoolsd`: the command, its signals, and the order of start and stop."""
+"""Runs the daemon: its signals, its log, and the order in which parts start and stop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import os
 import signal
 import socket
 import sqlite3
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import zerotools
@@ -24,7 +26,6 @@ from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.app import systemd
 from zerotoolsd.app.command_line import make_parser
-from zerotoolsd.app.log_rate_limit import start_logging
 from zerotoolsd.app.state_directory import lock_state_dir
 from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.backends.launch_backend import choose_way
@@ -34,8 +35,7 @@ from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks import check_server
 from zerotoolsd.file_checks.checkers import FileCheckers
-from zerotoolsd.http.api.listeners.listen import open_socket, refuse_taken
-from zerotoolsd.http.api.listeners.tcp import open_tcp
+from zerotoolsd.http.api.listen import open_socket, open_tcp, refuse_taken
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.http.web.page_server import WebPage
 from zerotoolsd.queue.schema import set_aside
@@ -260,3 +260,48 @@ async def _run(
         alive.cancel()
         await page.close()
         await server.close()
+
+
+WINDOW_SECONDS = 60.0
+MOST = 20
+"""Warnings and errors of one line of code that are written in a window."""
+
+
+@dataclass
+class _Seen:
+    began: float
+    count: int = 0
+
+
+class LogLimit(logging.Filter):
+    """Passes `MOST` warnings or errors of each place in the code, and counts the others.
+
+    The first one of the next window reports how many those were.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._clock = clock
+        self._seen: dict[tuple[str, int], _Seen] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Pass or count a record; see logging.Filter."""
+        if record.levelno < logging.WARNING:
+            return True
+        now, key = self._clock(), (record.pathname, record.lineno)
+        seen = self._seen.setdefault(key, _Seen(now))
+        if now - seen.began >= WINDOW_SECONDS:
+            if seen.count > MOST:
+                left_out = f"{seen.count - MOST:,} more like this were left out before"
+                record.msg, record.args = f"{record.getMessage()} ({left_out})", ()
+            self._seen[key] = seen = _Seen(now)
+        seen.count += 1
+        return seen.count <= MOST
+
+
+def start_logging(*, debug: bool) -> None:
+    """Log to stderr."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(LogLimit())
+    logging.basicConfig(level=logging.DEBUG if debug else logging.INFO, handlers=[handler])

@@ -16,9 +16,8 @@ from zerotools.jobs.text.secrets import (
     result_of,
     secret_argument_steps,
 )
-from zerotoolsd.users.account import UnknownAccount
+from zerotoolsd.users.account import NAME_SERVICE, UnknownAccount
 from zerotoolsd.users.job_user import USUAL_PATH, JobUser
-from zerotoolsd.users.name_service import NAME_SERVICE
 
 NOT_CAPTURED = "PATH, HOME, LANG and the variables of [env]: no environment was captured at submit"
 LEAST_UNSHOWN = 6

@@ -10,7 +10,7 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.tables.limits import SIZES, LimitsSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.supervisor.cgroups import delegation
 from zerotoolsd.supervisor.cgroups.delegation import Delegation, NotDelegated
 from zerotoolsd.supervisor.cgroups.limits import MEMORY, PROCESSES, controllers_of

@@ -33,7 +33,8 @@ from zerotoolsd.attempts.launcher_command import (
 )
 from zerotoolsd.attempts.numa.choose_bindings import UNBOUND, RankBindings
 from zerotoolsd.attempts.user_run_dirs import OWN
-from zerotoolsd.config.daemon_config import Config, DataCacheConfig
+from zerotoolsd.config.config_tables import DataCacheConfig
+from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor.durable import sync_directory, write_json
 from zerotoolsd.supervisor.ending.stop_request_file import reserve_request

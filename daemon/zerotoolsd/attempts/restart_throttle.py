@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from zerotoolsd.config.daemon_config import RetryConfig
+from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue.rows import AttemptRow
 
 LOADING_SECONDS = 30.0

@@ -25,15 +25,15 @@ from zerotoolsd.attempts.numa.placer import RankPlacer
 from zerotoolsd.attempts.restart_throttle import TURN_SECONDS, RestartThrottle
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.warm_start.fork_server_pool import ForkServerPool
+from zerotoolsd.config.config_tables import WarmStartConfig
 from zerotoolsd.config.daemon_config import Config
-from zerotoolsd.config.warm_start_config import WarmStartConfig
 from zerotoolsd.queue import clocks, lifecycle, transition_table
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.transitions import Transitions
 from zerotoolsd.supervisor.transient_errors import is_transient
-from zerotoolsd.users.name_service import SilentNames
+from zerotoolsd.users.account import SilentNames
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 SAME_SECONDS = 5.0

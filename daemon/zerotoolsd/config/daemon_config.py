@@ -1,10 +1,10 @@
-"""`zerotoolsd.toml`: the settings of the machine's owner. Every key has a default."""
+"""Reads `zerotoolsd.toml`, the settings of the machine's owner, and checks its values."""
 
 from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -13,289 +13,32 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.bind import build, show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
-from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
+from zerotools.jobs.priorities import why_not_priority
 from zerotools.jobs.tables.notify import wrong_sending
-from zerotools.sensors.cores import usable_cores
-from zerotools.sensors.gpu_memory_use import USUAL_WORDS, usual_foreign_bytes
-from zerotools.sensors.snapshot import Gpu
-from zerotoolsd.config.elastic_config import ElasticConfig
-from zerotoolsd.config.history_config import HistoryConfig, wrong_history
-from zerotoolsd.config.notify_config import NotifyConfig
-from zerotoolsd.config.preemption_config import PreemptionConfig
-from zerotoolsd.config.pressure_config import PressureConfig
+from zerotoolsd.config.config_tables import (
+    ApiConfig,
+    DataCacheConfig,
+    ElasticConfig,
+    GpusConfig,
+    HistoryConfig,
+    LaunchConfig,
+    LimitsConfig,
+    NotifyConfig,
+    PreemptionConfig,
+    PressureConfig,
+    PriorityConfig,
+    RetentionConfig,
+    RetryConfig,
+    SharesConfig,
+    StopConfig,
+    WarmStartConfig,
+    WatchConfig,
+    WebConfig,
+    wrong_history,
+    wrong_warm_start,
+    wrong_web,
+)
 from zerotoolsd.config.users_config import UsersConfig, wrong_users
-from zerotoolsd.config.warm_start_config import WarmStartConfig, wrong_warm_start
-from zerotoolsd.config.web_config import WebConfig, wrong_web
-
-
-@dataclass(frozen=True, kw_only=True)
-class LimitsConfig:
-    """`[limits]`: how much of the machine the jobs may have."""
-
-    cpu_ranks: int = key(
-        'Ranks of all running `device = "cpu"` jobs together.',
-        factory=usable_cores,
-        shown="the cores that the daemon may use",
-        minimum=0,
-    )
-    foreign_memory_bytes: int | None = key(
-        "A GPU is not used while other programs hold more memory on it than this, or while a "
-        "finished job has left more than this. Programs that only draw on a screen, such as a "
-        "desktop, do not count.",
-        default=None,
-        shown=USUAL_WORDS,
-        minimum=0,
-    )
-    use_unmeasured_gpus: bool = key(
-        "Also use GPUs without a report of their memory or processes by the driver "
-        "(integrated ones such as GB10, vGPU, WSL). The daemon cannot see whether other "
-        "programs use them.",
-        default=False,
-    )
-    snapshot_age_seconds: float = key(
-        "No job starts on GPUs that were last seen longer ago than this.", default=30.0, above=0
-    )
-    cgroups: bool = key(
-        "Put the processes of each attempt into a control group, which none can leave, if the "
-        "daemon may make one. Jobs with `[limits]` always have one.",
-        default=True,
-    )
-    job_memory: int | str | None = key(
-        "Host memory of a job that sets no `limits.memory`, and the most that one may set: bytes, "
-        'or text such as `"64GiB"`. Not set: as much as there is.',
-        default=None,
-    )
-    host_memory: int | str | None = key(
-        "Host memory that running jobs may declare together (`memory.host`): bytes, or text such "
-        'as `"400GiB"`. Not set: nine tenths of the memory of the machine.',
-        default=None,
-    )
-    job_processes: int | None = key(
-        "Processes and threads of a job that sets no `limits.processes`, and the most that one may "
-        "set. Not set: no limit.",
-        default=None,
-        minimum=1,
-    )
-    log_bytes: int = key(
-        "Bytes of one rank's log that are kept from its start; the last 64 KiB are kept too.",
-        default=64 * 2**20,
-        minimum=2**16,
-    )
-
-    def foreign_on(self, gpu: Gpu) -> int:
-        """Return the bytes of this GPU that programs other than its jobs may hold."""
-        usual = usual_foreign_bytes(gpu)
-        return usual if self.foreign_memory_bytes is None else self.foreign_memory_bytes
-
-
-@dataclass(frozen=True, kw_only=True)
-class GpusConfig:
-    """`[gpus]`: how jobs share the GPUs, and this daemon with others."""
-
-    context_memory: int | str = key(
-        "Memory of a GPU that is set aside for the CUDA context of each job that declares "
-        '`memory.per_gpu`: bytes, or text such as `"512MiB"`.',
-        default="512MiB",
-    )
-    end_over_declared: bool = key(
-        "Cancel jobs that use more memory of a GPU than they declared; false: say so in `queue` "
-        "and in an event.",
-        default=False,
-    )
-    idle_seconds: float = key(
-        "A job is shown as idle in `queue` and in an event if the driver reported its GPUs as "
-        "idle for this long; 0: never.",
-        default=1800.0,
-        minimum=0,
-    )
-    stop_idle: bool = key(
-        "Also ask such a job to save and stop for good; false: it continues.", default=False
-    )
-    exclude: tuple[int | str, ...] = key(
-        "GPUs that jobs do not use: indexes as `nvidia-smi` shows them, UUIDs, or names of a model "
-        '(`[0, "NVIDIA T400"]`). A job that already runs there continues.',
-        default=(),
-    )
-    prefer: tuple[int | str, ...] = key(
-        "GPUs that jobs get first, in this order, with entries as in `exclude`. A job that names "
-        "its GPUs gets those.",
-        default=(),
-    )
-    locks: str = key(
-        "The directory of the GPUs' locks, which keep the daemons of several users apart: "
-        "owned by root, mode 1777. Without it, only NVML shows the GPUs that others use, and "
-        '`zerotools doctor` warns. `""`: no locks.',
-        default="/run/zerotools/gpus",
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class SharesConfig:
-    """`[shares]`: the order of several users with jobs that wait for GPUs."""
-
-    fair: bool = key(
-        "Of jobs of one priority, those of the user first who has used least of the GPUs for their "
-        "weight; false: the oldest first, whosever it is.",
-        default=True,
-    )
-    half_life: int | str = key(
-        'Used GPU time counts half after this time: seconds, or text such as `"7d"`.', default="7d"
-    )
-    weights: Mapping[str, float] = key(
-        'The weight of the share of a user (`"alice" = 2.0`, or the uid `"1000"`), of each member '
-        'of a group (`"@lab" = 1.5`), or of all others (`"*" = 1.0`, which is the default). The '
-        "entry of a user counts before those of groups.",
-        factory=dict,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchConfig:
-    """`[launch]`: who starts the processes of a job."""
-
-    by: str = key(
-        '`"systemd"`: each attempt runs in a separate transient unit, without the limits of '
-        'the daemon\'s unit. `"child"`: it is a child of the daemon and inherits them. '
-        '`"auto"`: the value of the environment variable `ZEROTOOLS_LAUNCH`, which the system '
-        "unit sets; else systemd if it started the daemon, and a child if that fails.",
-        default="auto",
-        allowed=("auto", "systemd", "child"),
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class StopConfig:
-    """`[stop]`: how attempts end."""
-
-    grace_seconds: float = key(
-        "The time that a stopping job has to save before it is killed.",
-        default=120.0,
-        minimum=0,
-    )
-    straggler_seconds: float = key(
-        "The time that the other ranks have to finish when one rank is done, and that a "
-        "program has to end after `worker.finished()`.",
-        default=600.0,
-        minimum=0,
-    )
-    kill_seconds: float = key(
-        "If a process still runs this long after SIGKILL, the daemon names it, and the GPUs "
-        "of its job stay reserved until it ends.",
-        default=30.0,
-        above=0,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetryConfig:
-    """`[retry]`: how long a crashed job waits before it is started again."""
-
-    first_seconds: float = key("The wait before the first restart.", default=1.0, minimum=0)
-    factor: float = key("Each wait is this many times the one before.", default=4.0, minimum=1)
-    most_seconds: float = key("The longest wait.", default=300.0, minimum=0)
-    fence_seconds: float = key(
-        "A GPU with an XID of a hardware fault is not used for this long, or until the "
-        "machine is restarted.",
-        default=3600.0,
-        minimum=0,
-    )
-    at_once: int = key(
-        "The number of restarted jobs that may load at the same time; others wait.",
-        default=4,
-        minimum=1,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class WatchConfig:
-    """`[watch]`: when a running job is shown as one that makes no progress."""
-
-    no_progress_seconds: float = key(
-        "A running job is shown as making no progress when its ranks have not written to their "
-        "logs, reported anything or taken more memory for this long. 0: never.",
-        default=300.0,
-        minimum=0,
-    )
-    end_stalled: bool = key(
-        "End stalled attempts, by the limits of `[stall]` in the job file; false: write the stacks "
-        "of their ranks to the log and show them as stalled.",
-        default=True,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class RetentionConfig:
-    """`[retention]`: automatic removal of old data; none until a key is set.
-
-    Each value is seconds, or text such as `"30d"`. Checkpoints and exports are never removed in
-    this way, nor is anything that an unfinished job names.
-    """
-
-    records: int | str | None = key(
-        "Jobs that ended longer ago than this are removed, record and logs, as `zerotools clean` "
-        'does: seconds, or text such as `"90d"`. Not set: none are removed.',
-        default=None,
-    )
-    logs: int | str | None = key(
-        "The logs and the progress of jobs that ended longer ago than this are removed; their "
-        "records stay. Not set: none are removed.",
-        default=None,
-    )
-    events: int | str | None = key(
-        "Events older than this are removed. Not set: none are removed.", default=None
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataCacheConfig:
-    """`[data_cache]`: tokenised data that restarts and other jobs take again."""
-
-    directory: str | None = key(
-        "Its directory; default: `data-cache` in the state directory. It may be removed at any "
-        "time.",
-        default=None,
-        path=True,
-    )
-    bytes: int = key(
-        "Its limit: the entries used longest ago are removed. 0: no cache, and "
-        "each attempt tokenises its data.",
-        default=64 * 2**30,
-        minimum=0,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class PriorityConfig:
-    """`[priority]`: which priorities users may give to their jobs."""
-
-    classes: Mapping[str, tuple[int, ...]] = key(
-        'The least and the most for a user (`"alice" = [-10, 5]`, or the uid `"1000"`), a group '
-        '(`"@lab" = [-10, 10]`), or all others (`"*" = [-10, 0]`). The entry of a user '
-        "counts before those of groups; of several groups, the widest range counts. Without one, "
-        f"and for root and the daemon's user: {LEAST_PRIORITY} to {MOST_PRIORITY}.",
-        factory=dict,
-    )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ApiConfig:
-    """`[api]`: clients by TCP. Without `listen` there are none."""
-
-    listen: str | None = key(
-        'An address and a port, such as `"127.0.0.1:8732"`, for clients with a token. An '
-        "address that other machines can reach needs TLS.",
-        default=None,
-    )
-    tokens: str | None = key(
-        "A file of mode 0600 with one `UID TOKEN` a line; default: the credential `api-tokens` "
-        "that systemd gives the service.",
-        default=None,
-        path=True,
-    )
-    tls_certificate: str | None = key(
-        "The certificate, and those that signed it, in PEM.", default=None, path=True
-    )
-    tls_key: str | None = key("Its private key, in PEM.", default=None, path=True)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ from zerotoolsd.dispatch.preemption.preempt_for_priority import PriorityPreempti
 from zerotoolsd.dispatch.priority_classes import PriorityClasses
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
 from zerotoolsd.file_checks.checkers import Ask
-from zerotoolsd.monitoring.history.recorder import HistoryRecorder
+from zerotoolsd.monitoring.history_recorder import HistoryRecorder
 from zerotoolsd.monitoring.notifications.notifier import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.fair_share.usage_report import UsageReport

@@ -18,7 +18,7 @@ from zerotools.jobs import states
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.config.elastic_config import ElasticConfig
+from zerotoolsd.config.config_tables import ElasticConfig
 from zerotoolsd.queue import clocks, fault_isolation, time_limit
 from zerotoolsd.queue.clocks import seconds_in
 from zerotoolsd.queue.placement import request_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from zerotoolsd.monitoring.history.job_memory import host_memory
+from zerotoolsd.monitoring.history_recorder import host_memory
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.scheduling.declared_memory import HostNow
 from zerotoolsd.resources.gpu_sharing.measured_use import Owner

@@ -35,8 +35,8 @@ from zerotoolsd.monitoring.notifications.notify_command import end_session
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.values import one_line
+from zerotoolsd.users.account import SilentNames
 from zerotoolsd.users.job_user import given_env
-from zerotoolsd.users.name_service import SilentNames
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 LOOK_SECONDS = 1.0

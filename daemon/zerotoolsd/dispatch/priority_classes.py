@@ -7,10 +7,9 @@ from collections.abc import Callable
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY, why_not_priority
-from zerotoolsd.config.daemon_config import PriorityConfig
-from zerotoolsd.interface.api_errors import Forbidden
-from zerotoolsd.users.account import Account, UnknownAccount
-from zerotoolsd.users.name_service import NAME_SERVICE
+from zerotoolsd.config.config_tables import PriorityConfig
+from zerotoolsd.interface.api_types import Forbidden
+from zerotoolsd.users.account import NAME_SERVICE, Account, UnknownAccount
 
 EVERYBODY = "*"
 ALL = LEAST_PRIORITY, MOST_PRIORITY

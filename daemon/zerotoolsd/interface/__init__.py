@@ -1,8 +1,7 @@
 """The types with which the parts of the daemon speak of jobs, below all of them.
 
-api_types         arguments and results of requests
-api_errors        refusals of requests
-queue_terms       the terms of waiting jobs
+api_types         arguments and results of requests, and the errors that refuse them
+queue_terms       the terms of waiting jobs: priority, hold, begin, dependencies
 prometheus_text   metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0
 time_slice        divides long work, so that other requests run meanwhile
 """

@@ -1,4 +1,4 @@
-"""The types of arguments and results of the daemon's service.
+"""The arguments and results of the daemon's requests, and the errors that refuse requests.
 
 Times are seconds since the epoch, sizes are bytes. `to_json()` gives plain JSON values.
 """
@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.states import TERMINAL, word_of
 
 
@@ -241,3 +242,25 @@ class ArrayView:
 
     jobs: tuple[JobView, ...]
     kept: tuple[tuple[int, str], ...]
+
+
+class NotFound(BadRequest):
+    """No such job or attempt (HTTP 404)."""
+
+
+class Forbidden(BadRequest):
+    """The caller's uid may not do this (HTTP 403)."""
+
+
+class Unauthorized(BadRequest):
+    """The caller is unknown: the token is missing or wrong (HTTP 401)."""
+
+
+class Conflict(BadRequest):
+    """The job's state does not allow this, or a key is used twice (HTTP 409)."""
+
+
+class Unavailable(ZerotoolsError):
+    """The daemon cannot do it now: its disk is full, or it is stopping (HTTP 503)."""
+
+    exit_code = 5

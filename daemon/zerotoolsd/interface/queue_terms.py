@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 OK, ANY = "ok", "any"
 CONDITIONS = (OK, ANY)

@@ -14,7 +14,7 @@ import zerotools
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.queue_terms import Dependency
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.clocks import Moment

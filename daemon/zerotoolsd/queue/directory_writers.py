@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue.store import Store
 
 

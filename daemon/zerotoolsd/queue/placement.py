@@ -18,7 +18,8 @@ from zerotools.jobs.priorities import MOST_PRIORITY
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.sensors.gpu_memory_use import drawn_bytes
 from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd.config.daemon_config import Config, LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
+from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import clocks, time_limit
 from zerotoolsd.queue import fault_isolation as parking
 from zerotoolsd.queue.expected_memory import NOTHING_EXPECTED, ExpectedMemory, ExpectedOfJobs

@@ -13,8 +13,7 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_to_dict
-from zerotoolsd.interface.api_errors import Conflict
-from zerotoolsd.interface.api_types import Event
+from zerotoolsd.interface.api_types import Conflict, Event
 from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.changes import (

@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from zerotoolsd.config.daemon_config import RetryConfig
+from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.lifecycle import JobStatus, LifecycleEvent, RetryPolicy
 from zerotoolsd.queue.rows import JobRow

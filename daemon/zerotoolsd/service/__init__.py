@@ -1,11 +1,13 @@
 """The requests of users to the daemon.
 
-job_requests           the methods that HTTP calls
-submission             takes a job into the queue
-admission              the checks before a job is accepted
-operations             changes of jobs, and requests about the machine
-results                curves, checkpoints and predictions of a job
-explain                why a job waits, was restarted or ended
-views                  jobs as clients see them
-user_lookup            the names of users, looked up by a process that may hang
+job_requests      the methods that HTTP calls
+submission        takes a job into the queue
+admission         the checks before a job is accepted
+operations        changes of jobs, and requests about the machine
+explanation       why a job waits, was restarted or ended
+views             jobs as clients see them
+run_curves        curves of a job and of the jobs that it continues
+result_readers    checkpoints and predictions, read by a child process
+evaluation_jobs   jobs that evaluate the checkpoints of another job
+user_lookup       the names of users, looked up by a child process
 """

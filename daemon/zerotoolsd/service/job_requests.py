@@ -15,7 +15,6 @@ from zerotools.jobs.states import STATES
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.checkers import Ask
-from zerotoolsd.interface.api_errors import Conflict, Forbidden, NotFound, Unavailable
 from zerotoolsd.interface.api_types import (
     AdoptedView,
     Adoption,
@@ -24,8 +23,12 @@ from zerotoolsd.interface.api_types import (
     CheckedJob,
     Cleaned,
     CleanRequest,
+    Conflict,
     Event,
+    Forbidden,
     JobView,
+    NotFound,
+    Unavailable,
 )
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, JobEdit, QueueTerms
 from zerotoolsd.queue.group_commit import when_free
@@ -33,22 +36,23 @@ from zerotoolsd.queue.lifecycle import NotAllowed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.dry_run import rehearse
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
-from zerotoolsd.service.explain.explanation import explain
-from zerotoolsd.service.explain.resource_holders import holders_for, place_of, room_of
+from zerotoolsd.service.explanation import explain, holders_for, place_of, room_of
 from zerotoolsd.service.operations.adopt import Adopting
-from zerotoolsd.service.operations.change_arrays import STATES_OF, WholeArrays, cancelling
-from zerotoolsd.service.operations.change_jobs import ChangeJob, WaitingJobs
-from zerotoolsd.service.operations.drain import Draining
+from zerotoolsd.service.operations.change_jobs import (
+    STATES_OF,
+    ChangeJob,
+    WaitingJobs,
+    WholeArrays,
+    cancelling,
+)
 from zerotoolsd.service.operations.hold import HeldJobs
 from zerotoolsd.service.operations.job_edits import JobEdits
-from zerotoolsd.service.operations.job_examples import JobExamples
-from zerotoolsd.service.operations.job_results import JobResults
-from zerotoolsd.service.operations.machine_state import MachineState
+from zerotoolsd.service.operations.job_results import JobExamples, JobResults
+from zerotoolsd.service.operations.machine_state import Draining, MachineState
 from zerotoolsd.service.operations.rerun import JobReruns
 from zerotoolsd.service.operations.show_jobs import JobViews
 from zerotoolsd.service.submission import InterpreterCheck, JobSubmission, Rehearsal
-from zerotoolsd.users.account import UnknownAccount
-from zerotoolsd.users.name_service import SilentNames, user_name
+from zerotoolsd.users.account import SilentNames, UnknownAccount, user_name
 
 EXPLAINING_EVENTS = 100
 _LARGEST_ID = 2**63 - 1
@@ -57,7 +61,7 @@ _LARGEST_ID = 2**63 - 1
 class JobRequests:
     """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`.
 
-    Requests are authorized before they come here (`http.api.authorization`); `uid` is the caller.
+    Requests are authorized before they come here (`http.api.authorize`); `uid` is the caller.
     """
 
     def __init__(
@@ -434,7 +438,7 @@ class JobRequests:
     ) -> dict[str, Any]:
         """Return `count` of the texts that an evaluation generated, from `first` on.
 
-        The format is that of `service.results.prediction_rows`. Raises as `checkpoints`.
+        The format is that of `service.result_readers`. Raises as `checkpoints`.
         """
         return await self._results.predictions(job_id, step, first, count)
 
@@ -470,7 +474,7 @@ class JobRequests:
         """Return the history of the last so many seconds, in columns.
 
         It is `{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}`, with the
-        series of `zerotoolsd.monitoring.history.series`.
+        series of `zerotoolsd.monitoring.history_recorder`.
         """
         return (await self._dispatcher.history.read(seconds, points)).to_json()
 

@@ -30,11 +30,10 @@ from zerotoolsd.dispatch.cleaning.checkpoint_pins import ComingJob
 from zerotoolsd.dispatch.cleaning.path_checks import CLEANING_LOOKS
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.checkers import Ask
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
-from zerotoolsd.interface.api_types import CheckedJob
+from zerotoolsd.interface.api_types import CheckedJob, Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
-from zerotoolsd.monitoring.notifications.webhook_addresses import why_job_refused
+from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
 from zerotoolsd.queue.changes import JobParts, NewJob
 from zerotoolsd.queue.directory_writers import Writers
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
@@ -53,7 +52,6 @@ from zerotoolsd.service.admission.directory_checks import (
     real_paths,
 )
 from zerotoolsd.service.admission.dry_run import rehearse
-from zerotoolsd.service.admission.evaluation_job import evaluation_of
 from zerotoolsd.service.admission.interpreter_check import Needs, check_interpreter
 from zerotoolsd.service.admission.memory_check import (
     MachineMemory,
@@ -62,11 +60,12 @@ from zerotoolsd.service.admission.memory_check import (
     why_never,
 )
 from zerotoolsd.service.admission.survey import Survey, survey, survey_of
-from zerotoolsd.service.results.result_readers import RESULT_LOOKS
+from zerotoolsd.service.evaluation_jobs import evaluation_of
+from zerotoolsd.service.result_readers import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is
 from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.users.account import user_name
 from zerotoolsd.users.job_user import JobUser
-from zerotoolsd.users.name_service import user_name
 from zerotoolsd.users.user_limits import why_queued_too_much
 
 LOOK_SECONDS = 10.0

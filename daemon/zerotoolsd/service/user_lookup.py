@@ -16,7 +16,7 @@ from typing import Any
 
 from zerotoolsd.file_checks.checkers import Ask
 from zerotoolsd.users.account import UnknownAccount, find_account, group_names
-from zerotoolsd.users.caller import Caller
+from zerotoolsd.users.policy import Caller
 
 LOOK_SECONDS = 1.0
 KNOWN_SECONDS = 60.0

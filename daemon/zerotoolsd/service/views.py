@@ -25,7 +25,7 @@ from zerotoolsd.queue.dependency_table import DependencyRow
 from zerotoolsd.queue.fair_share.usage_report import UserShare
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.queue.values import one_line, short
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 _MOST_SHORT_KEYS, _KEYS_AT_ONCE = 200, 2000
 

@@ -1,13 +1,21 @@
-"""The account of a uid on this machine."""
+"""The accounts of this machine, by uid or name, from lists of users that may not answer.
+
+With LDAP, SSSD or NIS a lookup calls another program or machine (nsswitch.conf(5)). It has no
+timeout, and blocks its caller. `NameService` makes lookups in threads, and waits a limited time.
+"""
 
 from __future__ import annotations
 
 import grp
 import os
 import pwd
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+import threading
+import time
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Any, TypeVar, cast
 
 from zerotools.core.errors import BadRequest
 
@@ -74,3 +82,129 @@ def _group_name(gid: int) -> str | None:
         return grp.getgrgid(gid).gr_name
     except (KeyError, OverflowError):
         return None
+
+
+WAIT_SECONDS = 0.5
+KEPT_SECONDS = 3600.0
+FRESH_SECONDS = 60.0
+"""Seconds that the name of a user is cached."""
+MOMENT_SECONDS = 0.02
+MOST = 8
+MOST_KNOWN = 4096
+
+Value = TypeVar("Value")
+
+
+class SilentNames(UnknownAccount):
+    """The identity of a uid is unknown now, because no lookup has answered."""
+
+
+@dataclass
+class _Asked:
+    """A lookup that is running, or has just ended."""
+
+    done: threading.Event = field(default_factory=threading.Event)
+    value: Any = None
+    error: UnknownAccount | None = None
+
+
+class NameService:
+    """Asks `find` and `groups`, and waits for each for at most `wait_seconds`."""
+
+    def __init__(
+        self,
+        find: Callable[[int], Account] = find_account,
+        groups: Callable[[Account], frozenset[str]] = group_names,
+        clock: Callable[[], float] = time.monotonic,
+        wait_seconds: float = WAIT_SECONDS,
+    ) -> None:
+        self._find, self._groups, self._clock = find, groups, clock
+        self._wait_seconds = wait_seconds
+        self._asked: dict[Hashable, _Asked] = {}
+        self._known: dict[Hashable, tuple[float, Any]] = {}
+        self._named_at: dict[int, float] = {}
+
+    def find(self, uid: int) -> Account:
+        """Return the user with this uid. Raises UnknownAccount if it does not exist, and
+        SilentNames."""
+        return self._ask(uid, lambda: self._find(uid))
+
+    def groups(self, account: Account) -> frozenset[str]:
+        """Return the names of the user's groups. Raises SilentNames."""
+        return self._ask(("groups", account), lambda: self._groups(account))
+
+    def name(self, uid: int) -> str | None:
+        """Return the name of the user with this uid, as far as is known within a moment.
+
+        Returns None if the user does not exist, or no lookup has answered yet.
+        """
+        then, account = self._known.get(uid, (float("-inf"), None))
+        asked_at = self._named_at.get(uid, float("-inf"))
+        if self._clock() - max(then, asked_at) > FRESH_SECONDS:
+            newest = dict(islice(self._named_at.items(), MOST_KNOWN))
+            self._named_at = {**newest, uid: self._clock()}
+            with suppress(UnknownAccount):
+                account = self._ask(uid, lambda: self._find(uid), wait_seconds=MOMENT_SECONDS)
+        else:
+            self._forget_answered()
+            _, account = self._known.get(uid, (then, account))
+        return None if account is None else str(account.name)
+
+    def _ask(
+        self, key: Hashable, look: Callable[[], Value], wait_seconds: float | None = None
+    ) -> Value:
+        wait = self._wait_seconds if wait_seconds is None else wait_seconds
+        self._forget_answered()
+        asked = self._asked.get(key)
+        if asked is None and len(self._asked) < MOST:
+            is_silent = bool(self._asked)  # some answer is due already
+            asked = self._asked[key] = _Asked()
+            threading.Thread(target=_look, args=(asked, look), daemon=True).start()
+            asked.done.wait(0 if is_silent else wait)
+        if asked is None or not asked.done.is_set():
+            return cast(Value, self._last(key))
+        self._forget_answered()
+        if asked.error is not None:
+            raise asked.error
+        return cast(Value, asked.value)
+
+    def _forget_answered(self) -> None:
+        """Take in the answers that have come."""
+        for key, asked in list(self._asked.items()):
+            if not asked.done.is_set():
+                continue
+            del self._asked[key]
+            self._known.pop(key, None)
+            if asked.error is None:
+                if len(self._known) >= MOST_KNOWN:
+                    self._known.clear()
+                self._known[key] = (self._clock(), asked.value)
+
+    def _last(self, key: Hashable) -> Any:
+        then, value = self._known.get(key, (float("-inf"), None))
+        if self._clock() - then > KEPT_SECONDS:
+            raise SilentNames(
+                "the machine's list of users does not answer (getent passwd shows it; check "
+                "sssd, nscd or the LDAP server)"
+            )
+        return value
+
+
+def _look(asked: _Asked, look: Callable[[], Any]) -> None:
+    try:
+        asked.value = look()
+    except UnknownAccount as error:
+        asked.error = error
+    except BaseException as error:
+        asked.error = UnknownAccount(f"it cannot be looked up who a user is: {error}")
+    finally:
+        asked.done.set()
+
+
+NAME_SERVICE = NameService()
+"""The name service that all callers in this process share."""
+
+
+def user_name(uid: int) -> str:
+    """Return the name of a user for messages, or the uid if the machine has no name."""
+    return NAME_SERVICE.name(uid) or f"uid {uid}"

@@ -12,8 +12,6 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from enum import Enum, unique
 
-from zerotoolsd.users.caller import Caller, called
-
 OVERFLOW_UID = 65534
 """The uid that the kernel reports for a user who is unknown in the daemon's user namespace."""
 
@@ -213,3 +211,18 @@ class _Named:
         """Return whether an entry matches this user."""
         named = caller.uid in self._uids or caller.name in self._names
         return named or not self._groups.isdisjoint(caller.groups)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Caller:
+    """A user, as identified by the kernel or a token. `name` and the names of its `groups` are
+    empty if unknown: then no rule by name applies."""
+
+    uid: int
+    name: str | None = None
+    groups: frozenset[str] = frozenset()
+
+
+def called(uid: int, name: str | None) -> str:
+    """Format a user for a message: `anna (uid 1000)`."""
+    return f"uid {uid}" if name is None else f"{name} (uid {uid})"

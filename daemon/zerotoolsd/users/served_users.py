@@ -11,9 +11,8 @@ from pathlib import Path
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.users import run_as_user
-from zerotoolsd.users.account import Account, UnknownAccount
+from zerotoolsd.users.account import NAME_SERVICE, Account, UnknownAccount, user_name
 from zerotoolsd.users.job_user import JobUser
-from zerotoolsd.users.name_service import NAME_SERVICE, user_name
 from zerotoolsd.users.open_as_user import file_rights
 from zerotoolsd.users.user_limits import LimitsOfUsers
 

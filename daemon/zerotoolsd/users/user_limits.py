@@ -14,8 +14,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from zerotools.core.counts import bytes_of
-from zerotoolsd.users.account import Account, UnknownAccount
-from zerotoolsd.users.name_service import NAME_SERVICE, SilentNames
+from zerotoolsd.users.account import NAME_SERVICE, Account, SilentNames, UnknownAccount
 
 OTHERS_QUEUE_BYTES = 2**30
 """Default for every user except root and the daemon's user."""

@@ -9,8 +9,7 @@ import pytest
 
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
-from zerotoolsd.interface.api_errors import Unavailable
-from zerotoolsd.interface.api_types import Cleaned, CleanRequest
+from zerotoolsd.interface.api_types import Cleaned, CleanRequest, Unavailable
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ from zerotools.cli.commands.queue import table
 from zerotools.cli.commands.show import page
 from zerotools.jobs.client import daemon_client
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.http.api.authorization.authorize import Asked
+from zerotoolsd.http.api.authorize import Asked
 from zerotoolsd.http.api.visible_fields import view_for
-from zerotoolsd.users.caller import Caller
-from zerotoolsd.users.policy import Access, Rights
+from zerotoolsd.users.policy import Access, Caller, Rights
 
 
 def test_the_queue_shows_what_is_not_over(zerotools: Command, service: FakeService) -> None:

@@ -17,9 +17,10 @@ import pytest
 
 from harness.started import run
 from zerotoolsd.app import systemd
+from zerotoolsd.app.systemd import UNITS, unit_text
 
 ROOT = Path(__file__).parents[3]
-UNITS = ROOT / "systemd"
+SYSTEMD = ROOT / "systemd"
 PAGE = ROOT / "docs/how-to/install-as-a-service.md"
 
 
@@ -35,7 +36,7 @@ PAGE = ROOT / "docs/how-to/install-as-a-service.md"
 )
 def test_systemd_accepts_the_units(tmp_path: Path, manager: str, unit: str) -> None:
     done = run(
-        ["systemd-analyze", manager, "verify", str(UNITS / unit)],
+        ["systemd-analyze", manager, "verify", str(SYSTEMD / unit)],
         env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -50,8 +51,8 @@ def test_the_unit_is_closed_as_far_as_its_page_says(
     tmp_path: Path, drop_ins: tuple[str, ...], most: float
 ) -> None:
     unit = tmp_path / "zerotoolsd.service"
-    texts = [(UNITS / "zerotoolsd.service").read_text()]
-    texts += [(UNITS / f"drop-ins/{name}.conf").read_text() for name in drop_ins]
+    texts = [(SYSTEMD / "zerotoolsd.service").read_text()]
+    texts += [(SYSTEMD / f"drop-ins/{name}.conf").read_text() for name in drop_ins]
     unit.write_text("\n".join(texts))
     done = run(
         ["systemd-analyze", "security", "--offline=true", "--no-pager", str(unit)],
@@ -72,7 +73,9 @@ def test_the_unit_is_closed_as_far_as_its_page_says(
     assert any(abs(score - number) <= 0.5 for number in said)
 
 
-@pytest.mark.parametrize("unit", sorted(UNITS.rglob("*.service")) + sorted(UNITS.rglob("*.conf")))
+@pytest.mark.parametrize(
+    "unit", sorted(SYSTEMD.rglob("*.service")) + sorted(SYSTEMD.rglob("*.conf"))
+)
 def test_no_unit_hides_gpus(unit: Path) -> None:
     # ProtectClock implies DeviceAllow=char-rtc before version 253, which forbids all other devices.
     keys = {line.partition("=")[0] for line in unit.read_text().splitlines()}
@@ -85,12 +88,16 @@ def test_the_account_and_the_directory_are_made(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     (tmp_path / "var/lib/zerotools").mkdir(parents=True, mode=0o755)
     for command in (
-        ["systemd-sysusers", f"--root={tmp_path}", str(UNITS / "sysusers.d/zerotools.conf")],
+        [
+            "systemd-sysusers",
+            f"--root={tmp_path}",
+            str(SYSTEMD / "sysusers.d/zerotools.conf"),
+        ],
         [
             "systemd-tmpfiles",
             "--create",
             f"--root={tmp_path}",
-            str(UNITS / "tmpfiles.d/zerotools.conf"),
+            str(SYSTEMD / "tmpfiles.d/zerotools.conf"),
         ],
     ):
         run(command, check=True, capture_output=True, timeout=60)
@@ -176,3 +183,47 @@ except BadRequest as error:
     assert answer in done.stdout
     if answer == "taken":
         assert done.stdout.split() == ["taken", "3", "False"]
+
+
+def test_every_file_for_systemd_has_a_name() -> None:
+    files = {path.relative_to(SYSTEMD).as_posix() for path in SYSTEMD.rglob("*") if path.is_file()}
+    assert files == {*UNITS.values()}
+    for name, file in UNITS.items():
+        assert unit_text(name) == (SYSTEMD / file).read_text()
+
+
+@pytest.mark.parametrize(
+    ("program", "written"),
+    [
+        ("/opt/zerotools/bin/zerotoolsd", "/opt/zerotools/bin/zerotoolsd"),
+        ("/home/a b/bin/zerotoolsd", '"/home/a b/bin/zerotoolsd"'),
+        ("/a%b/$c/zerotoolsd", "/a%%b/$c/zerotoolsd"),
+        ("/a%b/$c d/zerotoolsd", '"/a%%b/$c d/zerotoolsd"'),
+        ('/a"\\b/zerotoolsd', '/usr/bin/env "/a\\"\\\\b/zerotoolsd"'),
+        ("/o'b/$c/zerotoolsd", '/usr/bin/env "/o\'b/$$c/zerotoolsd"'),
+    ],
+)
+def test_a_unit_starts_the_program_that_printed_it(program: str, written: str) -> None:
+    lines = unit_text("user", program).splitlines()
+    assert f"ExecStart={written}" in lines
+    system = unit_text("system", program)
+    assert f"ExecStart={written} --state-dir /var/lib/zerotools" in system.splitlines()
+    assert "/usr/bin/env zerotoolsd" not in system
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")
+@pytest.mark.parametrize("folder", ["plain", "a b", "$c", "${c} d", "50%d", "é;#", "o'b", 'a"\\b'])
+def test_systemd_finds_the_program(folder: str, tmp_path: Path) -> None:
+    program = tmp_path / folder / "zerotoolsd"
+    program.parent.mkdir()
+    program.symlink_to("/bin/true")
+    unit = tmp_path / "zerotools-of-a-test.service"
+    start = next(
+        line
+        for line in unit_text("user", str(program)).splitlines()
+        if line.startswith("ExecStart=")
+    )
+    unit.write_text(f"[Service]\n{start}\n", "utf-8")
+    command = ["systemd-analyze", "verify", unit]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert [line for line in done.stderr.splitlines() if unit.name in line] == []

@@ -12,7 +12,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.limits import LimitsSpec
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits, why_refused
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.supervisor.cgroups import delegation
 from zerotoolsd.supervisor.cgroups.delegation import Delegation
 

@@ -12,7 +12,7 @@ from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.waiting import wait_async
 from zerotools.io.files.mounts import MountPoint
 from zerotoolsd.attempts.mount_check import what_is_missing
-from zerotoolsd.config.daemon_config import RetryConfig
+from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.supervisor.plan import ATTEMPT
 

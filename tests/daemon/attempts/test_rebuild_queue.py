@@ -21,7 +21,7 @@ from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadFile
 from zerotools.jobs.client import queue_copies
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable import read_json

@@ -11,7 +11,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.waiting import wait_async
 from zerotoolsd.attempts.restart_throttle import RestartThrottle
-from zerotoolsd.config.daemon_config import RetryConfig
+from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 
 

@@ -20,7 +20,8 @@ from tests.sensors.numa_machines import a_topology, gpus_near
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.xids import GpuXid
-from zerotoolsd.config.daemon_config import Config, RetryConfig
+from zerotoolsd.config.config_tables import RetryConfig
+from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.interface.api_types import AttemptView, JobView
 
 HERE = sorted(os.sched_getaffinity(0))

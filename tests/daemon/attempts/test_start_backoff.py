@@ -20,13 +20,12 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import attempt_watcher
 from zerotoolsd.attempts.start_backoff import StartBackoff
-from zerotoolsd.config.daemon_config import RetryConfig
-from zerotoolsd.interface.api_errors import Unavailable
+from zerotoolsd.config.config_tables import RetryConfig
+from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.exit_record.reserved_record import room_of
-from zerotoolsd.users.account import Account
-from zerotoolsd.users.name_service import SilentNames
+from zerotoolsd.users.account import Account, SilentNames
 from zerotoolsd.users.served_users import ServedUsers
 
 UID = os.geteuid()

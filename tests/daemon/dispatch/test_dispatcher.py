@@ -20,8 +20,9 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.xids import GpuXid
 from zerotoolsd.attempts import launch
-from zerotoolsd.config.daemon_config import Config, LimitsConfig, RetryConfig
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.config.config_tables import LimitsConfig, RetryConfig
+from zerotoolsd.config.daemon_config import Config
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable import write_json

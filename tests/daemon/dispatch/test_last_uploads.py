@@ -17,7 +17,7 @@ from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.made_attempts import an_attempt_row, progress_of
 from tests.daemon.waiting import wait_async
 from zerotoolsd.attempts import launch
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.dispatch import last_uploads
 from zerotoolsd.queue.tables.preemption_table import PREEMPT, YieldAsk
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.config.daemon_config import PriorityConfig
+from zerotoolsd.config.config_tables import PriorityConfig
 from zerotoolsd.dispatch.priority_classes import PriorityClasses
-from zerotoolsd.interface.api_errors import Forbidden
+from zerotoolsd.interface.api_types import Forbidden
 from zerotoolsd.users.account import Account, UnknownAccount
 
 CLASSES = {"anna": (-5, 3), "1003": (0, 0), "@lab": (-10, 5), "@big": (-2, 7), "*": (-10, -1)}

@@ -19,7 +19,8 @@ from typing import Any
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import running
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.config.daemon_config import Config, LimitsConfig, RetryConfig
+from zerotoolsd.config.config_tables import LimitsConfig, RetryConfig
+from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue.store import Store
 
 PLACE = Path("/srv/zerotools-golden")

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.daemons import make_job
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue.directory_writers import Writers
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow

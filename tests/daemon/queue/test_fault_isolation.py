@@ -21,7 +21,7 @@ from tests.daemon.waiting import wait_async
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import attempt_watcher
-from zerotoolsd.config.daemon_config import RetryConfig
+from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.http.api.responses import encode
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue import fault_isolation

@@ -20,7 +20,8 @@ from tests.daemon.queue.generate_queue import PLACE, STATE
 from tests.golden_files import GOLDEN
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.jobfile.parse import keys_set
-from zerotoolsd.config.daemon_config import Config, LimitsConfig, RetryConfig
+from zerotoolsd.config.config_tables import LimitsConfig, RetryConfig
+from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import schema
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store

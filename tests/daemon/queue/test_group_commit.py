@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.daemon.daemons import make_job
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import group_commit
 from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import GroupCommit

@@ -16,7 +16,7 @@ from tests.daemon.made_attempts import an_attempt_row
 from tests.daemon.queue.scheduling.deciding import seen, wants
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.changes import JobParts
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.expected_memory import ExpectedMemory

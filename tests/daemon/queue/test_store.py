@@ -18,7 +18,7 @@ from harness.syscalls import IS_SUPPORTED
 from tests.matrices import FULL
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import schema
 from zerotoolsd.queue.changes import Changed, NewJob
 from zerotoolsd.queue.lifecycle import JobStatus

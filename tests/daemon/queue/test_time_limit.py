@@ -14,7 +14,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import TOKEN, leave_attempt, running
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.jobs.binding.durations import in_words, seconds_of
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow

@@ -23,10 +23,16 @@ from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotoolsd.interface.api_errors import Conflict, Forbidden, NotFound
-from zerotoolsd.interface.api_types import CheckedJob, CleanRequest, JobView
+from zerotoolsd.interface.api_types import (
+    CheckedJob,
+    CleanRequest,
+    Conflict,
+    Forbidden,
+    JobView,
+    NotFound,
+)
 from zerotoolsd.queue.schema import DATABASE
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 from zerotoolsd.users.served_users import OWN_ONLY
 from zerotoolsd.users.user_limits import LimitsOfUsers
 

@@ -18,7 +18,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import Dependency, QueueTerms
 from zerotoolsd.queue.job_texts import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store

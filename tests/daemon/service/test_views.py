@@ -9,10 +9,9 @@ import pytest
 from tests.daemon.dispatchers import Running
 from tests.daemon.service.test_job_requests import ME, submit, tell
 from zerotoolsd.attempts import last_report
-from zerotoolsd.http.api.authorization.authorize import Asked
+from zerotoolsd.http.api.authorize import Asked
 from zerotoolsd.http.api.visible_fields import view_for
-from zerotoolsd.users.caller import Caller
-from zerotoolsd.users.policy import Access, Rights
+from zerotoolsd.users.policy import Access, Caller, Rights
 
 
 def test_no_file_of_others_is_opened_to_list_their_jobs(

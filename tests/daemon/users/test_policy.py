@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from zerotoolsd.users.caller import Caller
 from zerotoolsd.users.policy import (
     BEGINS,
     OVERFLOW_UID,
     Access,
     Action,
     Allowed,
+    Caller,
     Owner,
     Reach,
     Rights,

@@ -20,7 +20,7 @@ from zerotoolsd.queue.values import one_line
 from zerotoolsd.supervisor.ending.left_behind import in_words, is_still_alive
 from zerotoolsd.supervisor.procfs import Process, boot_id
 from zerotoolsd.supervisor.transient_errors import NOT_READY
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 _MOST_LISTED = 4
 _NOT_UPLOADED = "its newest checkpoint was not uploaded"

@@ -19,7 +19,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.attempts.warm_start.fork_server import ForkServer, NoServer, WarmSupervisor
 from zerotoolsd.attempts.warm_start.warm_kinds import ServerKind, kind_of, why_cold
-from zerotoolsd.config.warm_start_config import WarmStartConfig
+from zerotoolsd.config.config_tables import WarmStartConfig
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.users.job_user import JobUser

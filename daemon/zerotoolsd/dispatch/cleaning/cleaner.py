@@ -13,18 +13,24 @@ from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd.attempts import crash_points
-from zerotoolsd.config.daemon_config import RetentionConfig
+from zerotoolsd.config.config_tables import RetentionConfig
 from zerotoolsd.dispatch.cleaning import path_checks, removal
 from zerotoolsd.dispatch.cleaning.named_paths import NamedPaths
 from zerotoolsd.dispatch.cleaning.removal import EndedJob, Mention, RemovableFiles, Stays
 from zerotoolsd.file_checks.checkers import Ask
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
-from zerotoolsd.interface.api_types import Cleaned, CleanedJob, CleanRequest, KeptJob
+from zerotoolsd.interface.api_types import (
+    Cleaned,
+    CleanedJob,
+    CleanRequest,
+    Conflict,
+    KeptJob,
+    Unavailable,
+)
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.clocks import SteadyCalendar
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 LOOK_SECONDS = 60.0

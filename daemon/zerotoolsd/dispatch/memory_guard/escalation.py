@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 
-from zerotoolsd.config.pressure_config import NOTHING, SAVE, STOP, WAIT
+from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, WAIT
 from zerotoolsd.dispatch.memory_guard.host_forecast import (
     LATELY_SECONDS,
     MemorySample,

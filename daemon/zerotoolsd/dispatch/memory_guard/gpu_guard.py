@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.config.pressure_config import NOTHING, SAVE, STOP, PressureConfig
+from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, PressureConfig
 from zerotoolsd.dispatch.memory_guard.escalation import (
     HIGHEST,
     Escalation,

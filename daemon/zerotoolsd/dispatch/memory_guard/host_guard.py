@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from zerotoolsd.attempts import last_report
-from zerotoolsd.config.pressure_config import NOTHING, PressureConfig
+from zerotoolsd.config.config_tables import NOTHING, PressureConfig
 from zerotoolsd.dispatch.memory_guard.escalation import (
     HIGHEST,
     Escalation,

@@ -15,7 +15,7 @@ from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.config.preemption_config import PreemptionConfig
+from zerotoolsd.config.config_tables import PreemptionConfig
 from zerotoolsd.dispatch.preemption.choose_victims import (
     MakesRoom,
     PreemptionRules,

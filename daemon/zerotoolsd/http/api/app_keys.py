@@ -1,15 +1,15 @@
-"""The keys of the application with which handlers find the service, and the rights."""
+"""The keys of the application with which handlers find the service, the page and the rights."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from aiohttp import web
 
-from zerotoolsd.http.api.authorization.per_user_lock import PerUserLock
-from zerotoolsd.http.api.job_page import JobPage
-from zerotoolsd.http.api.listeners.tokens import BearerTokens
+from zerotoolsd.http.api.bearer_tokens import BearerTokens
+from zerotoolsd.http.api.request_limits import PerUserLock
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.policy import Action, Rights
@@ -22,3 +22,28 @@ TURNS: web.AppKey[PerUserLock] = web.AppKey("turns")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
 ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
 """The action of each route's handler."""
+
+
+class JobPage(Protocol):
+    """Links to the page, and their end."""
+
+    async def link(self, uid: int) -> dict[str, Any]:
+        """Return `{"url", "port", "expires_seconds"}`: a link for this user that works once.
+
+        Raises Conflict (this daemon has no page), Unavailable (no port is free).
+        """
+
+    def end(self, uid: int) -> int:
+        """End all sessions of this user; how many there were."""
+
+
+class NoPage:
+    """A daemon without one."""
+
+    async def link(self, uid: int) -> dict[str, Any]:
+        """Raise Conflict; see `JobPage`."""
+        raise Conflict("this daemon has no page for browsers")
+
+    def end(self, uid: int) -> int:
+        """Return 0; see `JobPage`."""
+        return 0

@@ -11,7 +11,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.states import TERMINAL
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import SERVICE
-from zerotoolsd.http.api.authorization.authorize import asked
+from zerotoolsd.http.api.authorize import asked
 from zerotoolsd.http.api.responses import encode
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.interface.time_slice import TimeSlice

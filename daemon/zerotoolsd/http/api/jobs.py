@@ -1,4 +1,4 @@
-"""Handlers of /v1/jobs and /v1/check: submit, check, list, show, cancel, resume."""
+"""Handlers of /v1/jobs and /v1/check: submit, check, list, show, edit, cancel, hold, and arrays."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
-from zerotoolsd.http.api.authorization.authorize import Asked, asked
-from zerotoolsd.http.api.document.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
+from zerotoolsd.http.api.authorize import Asked, asked
+from zerotoolsd.http.api.openapi.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
 from zerotoolsd.http.api.responses import answer, answer_unless_known, encode, parts_unless_known
 from zerotoolsd.http.api.visible_fields import named, view_for
-from zerotoolsd.interface.api_types import Adoption, JobView
+from zerotoolsd.interface.api_types import ARRAY_OPERATIONS, Adoption, ArrayWish, JobView
 from zerotoolsd.interface.queue_terms import CONDITIONS, OK, Dependency, JobEdit, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.users.policy import Access
@@ -393,3 +393,37 @@ async def resume(request: web.Request) -> web.Response:
     await request_validation.no_body(request)
     view = await request.app[SERVICE].resume(job_id, uid=asked(request).uid)
     return await _answer(request, view, 200 if view.id == job_id else 201)
+
+
+async def change_array(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/array."""
+    job_id = request_validation.job_id(request)
+    body = await request_validation.json_object(request, known=("do", "priority", "lose_steps"))
+    by = asked(request)
+    found = await request.app[SERVICE].change_array(job_id, _wish(body), uid=by.uid)
+    kept = encode([{"job": job, "why": why} for job, why in found.kept])
+    text = await list_text(request, found.jobs)
+    return web.json_response(text=f'{{"jobs": {text}, "kept": {kept}}}')
+
+
+def _wish(body: dict[str, object]) -> ArrayWish:
+    do, lose_steps = body.get("do"), request_validation.flag(body, "lose_steps")
+    if do not in ARRAY_OPERATIONS:
+        raise BadRequest(f"do: must be one of {', '.join(ARRAY_OPERATIONS)}")
+    if lose_steps and do not in ("hold", "pause"):
+        raise BadRequest("lose_steps: is for hold alone")
+    priority = priority_of(body)
+    if (priority is None) is (do == "priority"):
+        raise BadRequest("priority: is for do = priority, which needs it")
+    return ArrayWish(do=str(do), priority=priority, lose_steps=lose_steps)
+
+
+async def retry_array(request: web.Request) -> web.Response:
+    """POST /v1/jobs/{id}/array/retry_array."""
+    job_id = request_validation.job_id(request)
+    body = await request_validation.json_object(request, known=("output_dir", "from_start"))
+    output_dir, from_start = retry_wish(body)
+    views = await request.app[SERVICE].retry_array(
+        job_id, uid=asked(request).uid, output_dir=output_dir, from_start=from_start
+    )
+    return web.json_response(text=f'{{"jobs": {await list_text(request, views)}}}', status=201)

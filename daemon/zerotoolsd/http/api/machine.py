@@ -1,4 +1,4 @@
-"""Handlers of /v1/machine, /v1/events, /v1/health and /metrics."""
+"""Handlers of /v1/machine, /v1/events, /v1/web, /v1/health and /metrics."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from aiohttp import web
 
 from zerotools.core.errors import BadRequest
 from zerotoolsd.http.api import request_validation
-from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
-from zerotoolsd.http.api.authorization.authorize import asked
-from zerotoolsd.http.api.responses import answer
+from zerotoolsd.http.api.app_keys import PAGE, PEOPLE, SERVICE
+from zerotoolsd.http.api.authorize import asked
+from zerotoolsd.http.api.responses import answer, encode
 from zerotoolsd.http.api.visible_fields import event_for, machine_for, peak_for
+from zerotoolsd.interface.api_types import Event
 from zerotoolsd.interface.prometheus_text import OPENMETRICS_TYPE, TEXT_TYPE, wants_openmetrics
 
 LONGEST_WAIT_SECONDS = 60.0
@@ -104,3 +105,54 @@ async def events(request: web.Request) -> web.Response:
     last = found[-1].seq if found else since
     by = asked(request)
     return answer({"events": [event_for(event, by).to_json() for event in found], "next": last})
+
+
+LAST_ID = "Last-Event-ID"
+QUIET_SECONDS = 15.0
+"""After so long without an event a comment is sent, because proxies close silent connections."""
+
+
+async def stream(request: web.Request) -> web.StreamResponse:
+    """GET /v1/events/stream?since=."""
+    since, by = _since(request), asked(request)
+    answer = web.StreamResponse(
+        headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"}
+    )
+    await answer.prepare(request)
+    await answer.write(b": zerotoolsd\n\n")
+    while True:
+        found = await request.app[SERVICE].events(since, QUIET_SECONDS)
+        await answer.write(
+            b"".join(framed(event_for(event, by)) for event in found) or b": still here\n\n"
+        )
+        since = found[-1].seq if found else since
+
+
+def framed(event: Event) -> bytes:
+    """Return one event in the format of the stream."""
+    return f"id: {event.seq}\nevent: {event.kind}\ndata: {encode(event.to_json())}\n\n".encode()
+
+
+def _since(request: web.Request) -> int:
+    """Return the first event number. A header has precedence: a reconnecting client sends both."""
+    if LAST_ID not in request.headers:
+        return request_validation.whole(request.query, "since", 0, minimum=0) or 0
+    try:
+        return (
+            request_validation.whole({LAST_ID: request.headers[LAST_ID]}, LAST_ID, 0, minimum=0)
+            or 0
+        )
+    except BadRequest as error:
+        raise BadRequest(f"the header {error}") from None
+
+
+async def make_link(request: web.Request) -> web.Response:
+    """POST /v1/web/links."""
+    await request_validation.no_body(request)
+    return answer(await request.app[PAGE].link(asked(request).uid), status=201)
+
+
+async def end_sessions(request: web.Request) -> web.Response:
+    """POST /v1/web/end."""
+    await request_validation.no_body(request)
+    return answer({"ended": request.app[PAGE].end(asked(request).uid)})

@@ -12,7 +12,7 @@ from aiohttp import web
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.client.api_versions import API_VERSION
-from zerotoolsd.interface.api_errors import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
+from zerotoolsd.interface.api_types import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
 
 log = logging.getLogger(__name__)
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import HttpVersion11, web
 
 from zerotools.core.errors import BadRequest
-from zerotoolsd.interface.api_errors import NotFound
+from zerotoolsd.interface.api_types import NotFound
 from zerotoolsd.interface.time_slice import TimeSlice
 
 LARGEST_BODY = 1 << 20

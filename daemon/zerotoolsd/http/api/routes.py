@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.http.api import (
-    arrays,
-    cleaning,
-    jobs,
-    machine,
-    openapi,
-    outputs,
-    page_links,
-    results,
-    stream,
+from zerotoolsd.http.api import cleaning, jobs, machine, outputs
+from zerotoolsd.http.api.app_keys import (
+    ACTIONS,
+    PAGE,
+    PEOPLE,
+    RIGHTS,
+    SERVICE,
+    TOKENS,
+    TURNS,
+    JobPage,
+    NoPage,
 )
-from zerotoolsd.http.api.app_keys import ACTIONS, PAGE, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
-from zerotoolsd.http.api.authorization.gate import gate
-from zerotoolsd.http.api.authorization.per_user_lock import PerUserLock
-from zerotoolsd.http.api.job_page import JobPage, NoPage
-from zerotoolsd.http.api.listeners.request_rate import RateLimit
-from zerotoolsd.http.api.listeners.tokens import BearerTokens
+from zerotoolsd.http.api.bearer_tokens import BearerTokens
+from zerotoolsd.http.api.openapi import openapi_document
 from zerotoolsd.http.api.problems import problems
+from zerotoolsd.http.api.request_gate import gate
+from zerotoolsd.http.api.request_limits import PerUserLock, RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
@@ -42,28 +41,28 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.post("/v1/jobs/{id}/release", jobs.release), Action.RELEASE),
     (web.post("/v1/jobs/{id}/pause", jobs.pause), Action.PAUSE),
     (web.post("/v1/jobs/{id}/unpause", jobs.unpause), Action.UNPAUSE),
-    (web.post("/v1/jobs/{id}/array", arrays.change), Action.CHANGE_ARRAY),
-    (web.post("/v1/jobs/{id}/array/retry", arrays.retry), Action.RETRY),
+    (web.post("/v1/jobs/{id}/array", jobs.change_array), Action.CHANGE_ARRAY),
+    (web.post("/v1/jobs/{id}/array/retry", jobs.retry_array), Action.RETRY),
     (web.post("/v1/jobs/{id}/edit", jobs.edit), Action.EDIT),
     (web.post("/v1/jobs/{id}/retry", jobs.retry), Action.RETRY),
     (web.get("/v1/jobs/{id}/logs", outputs.logs), Action.READ_LOGS),
     (web.get("/v1/jobs/{id}/progress", outputs.progress), Action.READ_PROGRESS),
-    (web.get("/v1/jobs/{id}/curves", results.curves), Action.READ_PROGRESS),
-    (web.get("/v1/jobs/{id}/checkpoints", results.checkpoints), Action.READ_RESULTS),
-    (web.get("/v1/jobs/{id}/predictions", results.predictions), Action.READ_RESULTS),
-    (web.get("/v1/jobs/{id}/examples", results.examples), Action.READ_EXAMPLES),
+    (web.get("/v1/jobs/{id}/curves", outputs.curves), Action.READ_PROGRESS),
+    (web.get("/v1/jobs/{id}/checkpoints", outputs.checkpoints), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/predictions", outputs.predictions), Action.READ_RESULTS),
+    (web.get("/v1/jobs/{id}/examples", outputs.examples), Action.READ_EXAMPLES),
     (web.post("/v1/clean", cleaning.clean), Action.CLEAN),
     (web.post("/v1/drain", machine.drain), Action.DRAIN),
     (web.post("/v1/undrain", machine.undrain), Action.DRAIN),
     (web.get("/v1/events", machine.events), Action.FOLLOW_EVENTS),
-    (web.get("/v1/events/stream", stream.stream, allow_head=False), Action.FOLLOW_EVENTS),
-    (web.get("/v1/openapi.json", openapi.openapi), Action.SEE_DAEMON),
+    (web.get("/v1/events/stream", machine.stream, allow_head=False), Action.FOLLOW_EVENTS),
+    (web.get("/v1/openapi.json", openapi_document.openapi), Action.SEE_DAEMON),
     (web.get("/v1/machine", machine.machine), Action.SEE_MACHINE),
     (web.get("/v1/history", machine.history), Action.SEE_MACHINE),
     (web.get("/v1/peaks", machine.peaks), Action.SEE_MACHINE),
     (web.get("/v1/shares", machine.shares), Action.SEE_SHARES),
-    (web.post("/v1/web/links", page_links.make_link), Action.OPEN_PAGE),
-    (web.post("/v1/web/end", page_links.end_sessions), Action.OPEN_PAGE),
+    (web.post("/v1/web/links", machine.make_link), Action.OPEN_PAGE),
+    (web.post("/v1/web/end", machine.end_sessions), Action.OPEN_PAGE),
     (web.get("/v1/health", machine.health), Action.SEE_DAEMON),
     (web.get("/metrics", machine.metrics), Action.SEE_METRICS),
 )

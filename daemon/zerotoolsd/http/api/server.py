@@ -11,12 +11,10 @@ from pathlib import Path
 from aiohttp import web
 
 from zerotools.core.errors import ZerotoolsError
-from zerotoolsd.http.api.job_page import JobPage
-from zerotoolsd.http.api.listeners.connections import Door, room_for_connections
-from zerotoolsd.http.api.listeners.listen import open_socket
-from zerotoolsd.http.api.listeners.request_rate import RateLimit
-from zerotoolsd.http.api.listeners.tcp import TcpListener
-from zerotoolsd.http.api.listeners.user_connections import UserConnections
+from zerotoolsd.http.api.app_keys import JobPage
+from zerotoolsd.http.api.connections import Door, UserConnections, room_for_connections
+from zerotoolsd.http.api.listen import TcpListener, open_socket
+from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People

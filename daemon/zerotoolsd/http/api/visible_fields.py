@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotoolsd.http.api.app_keys import PEOPLE
-from zerotoolsd.http.api.authorization.authorize import Asked
+from zerotoolsd.http.api.authorize import Asked
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
 from zerotoolsd.users.policy import Access
 

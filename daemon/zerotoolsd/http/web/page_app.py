@@ -1,9 +1,18 @@
-"""The requests that a page may make: its files, its session, and some of those of the API."""
+"""The requests that a page may make: its files, its session, and some of those of the API.
+
+Headers restrict browsers: they load nothing from elsewhere, do not embed the page, and cache
+nothing.
+"""
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import re
 import socket
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from aiohttp import web
@@ -13,17 +22,22 @@ import zerotools
 from zerotools.jobs.job_words import VERBS
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
-from zerotoolsd.http.api.authorization.per_user_lock import PerUserLock
 from zerotoolsd.http.api.problems import problem, problems
+from zerotoolsd.http.api.request_limits import PerUserLock
 from zerotoolsd.http.api.request_validation import routes_of
 from zerotoolsd.http.api.responses import answer
 from zerotoolsd.http.api.routes import ROUTES
-from zerotoolsd.http.web import page_files
-from zerotoolsd.http.web.page_gate import close_to_strangers, page_gate
-from zerotoolsd.http.web.page_headers import add_headers
-from zerotoolsd.http.web.page_keys import COOKIES, OPEN, SESSION, SESSIONS, cookie_name
+from zerotoolsd.http.web.page_gate import (
+    COOKIES,
+    OPEN,
+    SESSION,
+    SESSIONS,
+    close_to_strangers,
+    cookie_name,
+    page_gate,
+)
 from zerotoolsd.http.web.sessions import WebSessions
-from zerotoolsd.interface.api_errors import Forbidden, NotFound
+from zerotoolsd.interface.api_types import Forbidden, NotFound
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.policy import Rights
@@ -83,19 +97,19 @@ def _is_of_page(route: web.RouteDef) -> bool:
 async def index(request: web.Request) -> web.Response:
     """GET /: the page, or how to get a session."""
     if not request[COOKIES]:
-        return page_files.send(request, "no-session.html", status=401)
-    return page_files.send(request, "index.html")
+        return send(request, "no-session.html", status=401)
+    return send(request, "index.html")
 
 
 async def page_file(request: web.Request) -> web.Response:
     """GET /page/{name}."""
-    return page_files.send(request, request.match_info["name"])
+    return send(request, request.match_info["name"])
 
 
 async def welcome(request: web.Request) -> web.Response:
     """GET /link/{token}: a page that follows the link. A preview of the address, as browsers and
     messengers make it, does not use it up."""
-    return page_files.send(request, "welcome.html")
+    return send(request, "welcome.html")
 
 
 async def follow_link(request: web.Request) -> web.Response:
@@ -150,3 +164,89 @@ async def end_session(request: web.Request) -> web.Response:
         cookie_name(request.app, of), "", max_age=0, path="/", httponly=True, samesite="Strict"
     )
     return response
+
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+        "require-trusted-types-for 'script'",
+        "trusted-types 'none'",
+    )
+)
+"""Scripts and styles come only from files of the page, and no text becomes markup (W3C, "Content
+Security Policy Level 3" and "Trusted Types")."""
+
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=(), payment=(), usb=()",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+
+
+async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    """Add the headers to a response."""
+    response.headers.update(HEADERS)
+    response.headers.setdefault("Cache-Control", "no-store")
+
+
+ROOT = Path(__file__).with_name("files")
+TYPES = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+    ".txt": "text/plain",
+}
+SMALLEST_GZIP = 1024
+
+
+@dataclass(frozen=True)
+class PageFile:
+    """A file as it is sent; `tag` is its `ETag`."""
+
+    data: bytes
+    packed: bytes | None
+    kind: str
+    tag: str
+
+
+@cache
+def page_files(root: Path = ROOT) -> dict[str, PageFile]:
+    """Return the files by path below `root`; files of unknown types are left out."""
+    found = {}
+    for path in sorted(root.rglob("*")):
+        if path.is_file() and path.suffix in TYPES:
+            data = path.read_bytes()
+            packed = gzip.compress(data, 9, mtime=0) if len(data) >= SMALLEST_GZIP else None
+            tag = f'"{hashlib.sha256(data).hexdigest()[:32]}"'
+            name = path.relative_to(root).as_posix()
+            found[name] = PageFile(data, packed, TYPES[path.suffix], tag)
+    return found
+
+
+def send(request: web.Request, name: str, *, status: int = 200) -> web.Response:
+    """Return the file, compressed if the browser accepts that; 304 if it has the file already."""
+    file = page_files().get(name)
+    if file is None:
+        raise web.HTTPNotFound
+    headers = {"ETag": file.tag, "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
+    known = [each.strip() for each in request.headers.get("If-None-Match", "").split(",")]
+    if status == 200 and file.tag in known:
+        return web.Response(status=304, headers=headers)
+    data = file.data
+    if file.packed is not None and "gzip" in request.headers.get("Accept-Encoding", ""):
+        data, headers["Content-Encoding"] = file.packed, "gzip"
+    return web.Response(
+        status=status, body=data, content_type=file.kind, charset="utf-8", headers=headers
+    )

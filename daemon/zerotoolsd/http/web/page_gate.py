@@ -11,7 +11,7 @@ cookie, header  identify the session and its page: browsers send the cookie to e
                 address, the header only to this one. Without both, a request can only begin a
                 session.
 
-The rights of a session are decided as at the Unix socket (`http.api.authorization`), and are
+The rights of a session are decided as at the Unix socket (`http.api.authorize`), and are
 smaller: the page shows what its user may see, and changes only the user's jobs.
 """
 
@@ -19,23 +19,24 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import Any
 
 from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import SERVICE
-from zerotoolsd.http.api.authorization.authorize import decide, turn_of
-from zerotoolsd.http.api.listeners.connections import Connection
-from zerotoolsd.http.api.listeners.request_rate import RateLimit
-from zerotoolsd.http.api.openapi import query_keys
+from zerotoolsd.http.api.authorize import decide, turn_of
+from zerotoolsd.http.api.connections import Connection
+from zerotoolsd.http.api.openapi.openapi_document import query_keys
 from zerotoolsd.http.api.problems import problem
-from zerotoolsd.http.web.close_connections import broken_off_at_end
-from zerotoolsd.http.web.page_keys import COOKIES, OPEN, SESSION, SESSIONS, cookies_of
-from zerotoolsd.http.web.sessions import WebSession
-from zerotoolsd.interface.api_errors import Forbidden, Unauthorized
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.http.api.request_limits import RateLimit
+from zerotoolsd.http.web.sessions import WebSession, WebSessions
+from zerotoolsd.interface.api_types import Forbidden, Unauthorized
+from zerotoolsd.users.account import user_name
 
 SECRET_HEADER = "Zerotools-Page"
 SAFE = ("GET", "HEAD")
@@ -169,3 +170,76 @@ def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
             f"job {job_id} belongs to {user_name(owner)}: this page can change only your "
             "jobs; an administrator can use the command line"
         )
+
+
+@contextmanager
+def broken_off_at_end(
+    request: web.Request, sessions: WebSessions, session: WebSession
+) -> Iterator[None]:
+    """Close the connection of a read request when its session ends.
+
+    A session ends by its user, by the daemon, or because it was not used for long by other
+    requests.
+    """
+    loop = asyncio.get_running_loop()
+    timer: asyncio.TimerHandle | None = None
+
+    def look() -> None:
+        nonlocal timer
+        left = sessions.seconds_left(session.digest)
+        if left > 0:
+            timer = loop.call_later(left, look)
+
+    def hang_up() -> None:
+        if request.transport is not None:
+            request.transport.abort()
+
+    sessions.watch(session.digest, hang_up)
+    look()
+    try:
+        yield
+    finally:
+        sessions.unwatch(session.digest, hang_up)
+        if timer is not None:
+            timer.cancel()
+
+
+SESSIONS: web.AppKey[WebSessions] = web.AppKey("sessions")
+OPEN: web.AppKey[Collection[Any]] = web.AppKey("open")
+"""Handlers that need no session."""
+
+MOST_COOKIES = 180
+"""Browsers keep at most 180 for one address. Each is hashed before the caller is known."""
+
+# aiohttp before 3.14 has text for its keys, and since then it warns of that.
+_KEY = getattr(web, "RequestKey", None)
+SESSION: Any = "zerotoolsd.session" if _KEY is None else _KEY("zerotoolsd.session", WebSession)
+"""Key of the session of the requesting page."""
+COOKIES: Any = "zerotoolsd.cookies" if _KEY is None else _KEY("zerotoolsd.cookies", list)
+"""The sessions of the cookies that came, which another program may have been sent."""
+
+
+def cookie_name(app: web.Application, session: WebSession) -> str:
+    """Return the cookie name of one daemon and session.
+
+    Browsers send the cookies of an address to all of its ports. A link from another user must not
+    replace the session of another tab.
+    """
+    return f"{_prefix(app)}{session.id[:8]}"
+
+
+def cookies_of(request: web.Request) -> list[str]:
+    """Return the values of the cookies that have our form, at most `MOST_COOKIES`.
+
+    Other ports can set some of the same name, which hide none of these.
+    """
+    prefix = _prefix(request.app)
+    pairs = [
+        each.strip() for line in request.headers.getall("Cookie", []) for each in line.split(";")
+    ]
+    own = (pair.partition("=")[2] for pair in pairs if pair.startswith(prefix))
+    return list(islice(own, MOST_COOKIES))
+
+
+def _prefix(app: web.Application) -> str:
+    return f"zerotools-{app[SESSIONS].realm}-"

@@ -15,13 +15,12 @@ from aiohttp.typedefs import Middleware
 
 from zerotools.core.counts import counted
 from zerotools.jobs.binding.durations import seconds_of
-from zerotoolsd.config.web_config import WebConfig
-from zerotoolsd.http.api.listeners.connections import Door
-from zerotoolsd.http.api.listeners.listen import BACKLOG
-from zerotoolsd.http.api.listeners.user_connections import UserConnections
+from zerotoolsd.config.config_tables import WebConfig
+from zerotoolsd.http.api.connections import Door, UserConnections
+from zerotoolsd.http.api.listen import BACKLOG
 from zerotoolsd.http.web.page_app import make_page_app
 from zerotoolsd.http.web.sessions import FILE, LINK_SECONDS, WebSessions
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.user_lookup import People
 from zerotoolsd.users.policy import Rights

@@ -1,13 +1,10 @@
 """Notifications about jobs.
 
-webhook_addresses   the allowed hosts and addresses; pure
-notify_command      a program of a user's, run as that user
-run_command         the process that runs one such program, and ends its remaining children
-delivery            delivers the outbox, and repeats failed deliveries
-notifier            connects the other modules
-stall_watch         reports running jobs without progress
-notice_text         the notices of a change, and their recipients; pure
-webhooks            one delivery to an address
+notice_text      the notices of a change of a job, and their recipients; pure
+notifier         delivers notices from the outbox, repeats failed deliveries, reports stalls
+webhooks         sends one notice to an allowed address
+notify_command   runs a command of a user for a notice, as that user
+run_command      the process that runs one such command, and ends its remaining children
 
 Nothing here blocks the daemon: a delivery has a time limit, and the outbox is bounded.
 """

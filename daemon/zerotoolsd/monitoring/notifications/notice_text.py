@@ -12,7 +12,7 @@ from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
 from zerotoolsd.attempts.environment import secrets_of, unshown_values
-from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.notice_outbox import COMMAND, WEBHOOK, Notice

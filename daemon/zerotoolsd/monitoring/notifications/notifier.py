@@ -1,4 +1,7 @@
-"""All that tells of jobs, put together: for the dispatcher."""
+"""Sends the notices of jobs from the outbox in the queue, and makes notices of stalled jobs.
+
+Several notices are delivered at a time, each with a time limit. A failed delivery is repeated.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,26 @@ import asyncio
 import logging
 import sqlite3
 import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs import states
+from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.config.notify_config import NotifyConfig
-from zerotoolsd.monitoring.notifications.delivery import Courier, NoticeSender
-from zerotoolsd.monitoring.notifications.notice_text import JobTeller
+from zerotoolsd.attempts.progress_report.stall_report import Clocks, standstill
+from zerotoolsd.config.config_tables import NotifyConfig
+from zerotoolsd.monitoring.notifications.notice_text import STALLED, JobTeller
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
-from zerotoolsd.monitoring.notifications.stall_watch import StallWatch
-from zerotoolsd.monitoring.notifications.webhooks import WebhookSender
+from zerotoolsd.monitoring.notifications.webhooks import NotDelivered, WebhookSender
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.retry_jitter import part_of_wait
+from zerotoolsd.queue.rows import RUNNING, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.tables.notice_outbox import COMMAND, WEBHOOK, Notice
+from zerotoolsd.queue.tables.notice_outbox import COMMAND, WEBHOOK, Notice, Outbox
+from zerotoolsd.users.open_as_user import opened
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 OUTBOX_SECONDS = 1.0
@@ -65,3 +76,150 @@ class JobNotifier:
                     log.error("the outbox cannot be used now: %s", error)
         finally:
             self.courier.cancel()
+
+
+LOOKING = "checking its progress"
+
+
+class StallWatch:
+    """Checks the running jobs. `stalled` are the numbers of those without progress at the last
+    check."""
+
+    def __init__(self, store: Store, teller: JobTeller, guard: Guard) -> None:
+        self._store = store
+        self._teller = teller
+        self._guard = guard
+        self._told: set[str] = set()
+        """Tokens of reported attempts."""
+        self.stalled: frozenset[int] = frozenset()
+
+    def look(self) -> None:
+        """Put new notices into the outbox. Raises sqlite3.OperationalError if it cannot be written
+        now."""
+        live, stalled = set[str](), set[int]()
+        for job in self._store.jobs([states.RUNNING]):
+            with self._guard(job.id, LOOKING) as reach:
+                reach()
+                attempt = self._store.attempts(job.id)[-1]
+                if attempt.state != RUNNING or (seen := _standstill(attempt)) is None:
+                    continue
+                stalled.add(job.id)
+                live.add(attempt.token)
+                if self._teller.wants(job, STALLED):
+                    self._tell(job, attempt, seen)
+        self._told &= live
+        self.stalled = frozenset(stalled)
+
+    def _tell(self, job: JobRow, attempt: AttemptRow, seen: Mapping[str, Any]) -> None:
+        if attempt.token in self._told:
+            return
+        now, waits, why = time.time(), seen["waits_for"], seen["stall"]
+        if not why and waits is not None:
+            why = f"the others wait for rank {waits['rank']}"
+        self._store.outbox.put(self._teller.of_stall(job, attempt.number, why or None, now), now)
+        self._told.add(attempt.token)
+
+
+def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
+    """Return the state of an attempt without progress; None if it has progress, or is unknown."""
+    try:
+        with opened(Path(attempt.run_dir)) as run_dir:
+            seen = standstill(run_dir, None, Clocks())
+    except OSError:  # errors of its directory are reported at the attempt's end
+        return None
+    return seen if seen["stalled"] else None
+
+
+AT_A_TIME = 8
+FIRST_SECONDS, MOST_SECONDS = 5.0, 3600.0
+"""The wait after the first try, which doubles, and the longest."""
+
+
+class NoticeSender(Protocol):
+    """A channel for notices."""
+
+    async def send(self, notice: Notice) -> None:
+        """Deliver it once, within a time limit. Raises NotDelivered."""
+
+
+class Courier:
+    """`senders` by channel; `now` is seconds since the epoch."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        config: NotifyConfig,
+        senders: Mapping[str, NoticeSender],
+        now: Callable[[], float] = time.time,
+    ) -> None:
+        self._outbox = outbox
+        self._senders = senders
+        self._now = now
+        self._keep_trying = seconds_of(config.keep_trying)
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        outbox.most_per_user, outbox.most = config.most_per_user, config.most
+
+    def cancel(self) -> None:
+        """Cancel the running deliveries; they stay in the outbox."""
+        for task in self._tasks.values():
+            task.cancel()
+
+    def begin_due(self) -> None:
+        """Begin the due deliveries, up to the limit of concurrent ones."""
+        room = AT_A_TIME - len(self._tasks)
+        if room <= 0:
+            return
+        for notice in self._outbox.due(self._now(), AT_A_TIME + len(self._tasks)):
+            if notice.id not in self._tasks and len(self._tasks) < AT_A_TIME:
+                task = asyncio.create_task(self._deliver(notice))
+                self._tasks[notice.id] = task
+                task.add_done_callback(partial(self._forget, notice.id))
+
+    def _forget(self, notice_id: int, task: asyncio.Task[None]) -> None:
+        self._tasks.pop(notice_id, None)
+
+    async def settle(self) -> None:
+        """Wait for the running deliveries."""
+        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+
+    async def _deliver(self, notice: Notice) -> None:
+        try:
+            await self._try(notice)
+        except sqlite3.OperationalError as error:
+            # It is in the outbox as before, and so delivered once more.
+            log.error(
+                "the delivery of a notification of job %d cannot be recorded: %s",
+                notice.job_id,
+                error,
+            )
+
+    async def _try(self, notice: Notice) -> None:
+        trouble: str | None = None
+        try:
+            sender = self._senders.get(notice.channel)
+            if sender is None:
+                raise NotDelivered(f"nothing delivers by {notice.channel}")
+            await sender.send(notice)
+        except (NotDelivered, ZerotoolsError) as error:
+            trouble = str(error)
+        except Exception as error:  # a defect, or an odd row: it must not end the others
+            log.exception("a notice of job %d", notice.job_id)
+            trouble = f"{type(error).__name__}: {error}"
+        if trouble is None:
+            self._outbox.delivered(notice)
+        elif self._now() >= notice.created + self._keep_trying:
+            log.warning(
+                "job %d: the notification to %s was not delivered: %s",
+                notice.job_id,
+                notice.notice,
+                trouble,
+            )
+            self._outbox.expired(notice)
+        else:
+            self._outbox.failed(notice, self._now() + self.wait_after(notice), trouble)
+
+    @staticmethod
+    def wait_after(notice: Notice) -> float:
+        """Return the seconds until the next try after a failed one."""
+        wait = min(FIRST_SECONDS * 2.0 ** min(notice.tries, 30), MOST_SECONDS)
+        return wait * part_of_wait(notice.job_id, notice.tries)

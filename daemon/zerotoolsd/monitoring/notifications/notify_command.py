@@ -14,8 +14,8 @@ from typing import Any
 
 from zerotoolsd.monitoring.notifications.webhooks import NotDelivered
 from zerotoolsd.queue.tables.notice_outbox import Notice
+from zerotoolsd.users.account import SilentNames
 from zerotoolsd.users.job_user import USUAL_PATH, given_env
-from zerotoolsd.users.name_service import SilentNames
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 KILL_SECONDS = 5.0

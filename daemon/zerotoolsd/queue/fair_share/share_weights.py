@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from zerotoolsd.users.account import Account, UnknownAccount
-from zerotoolsd.users.name_service import NAME_SERVICE, SilentNames
+from zerotoolsd.users.account import NAME_SERVICE, Account, SilentNames, UnknownAccount
 
 EVERYBODY = "*"
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from zerotools.jobs.binding.durations import seconds_of
-from zerotoolsd.config.daemon_config import SharesConfig
+from zerotoolsd.config.config_tables import SharesConfig
 from zerotoolsd.queue.fair_share.share_weights import ShareWeights
 from zerotoolsd.queue.fair_share.user_order import MOST_HALF_LIVES, DecayedUse, factor, ranks_of
 from zerotoolsd.queue.store import Store

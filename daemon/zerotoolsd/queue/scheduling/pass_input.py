@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory
 from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number

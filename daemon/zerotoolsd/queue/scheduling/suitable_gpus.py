@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from zerotools.sensors.gpu_memory_use import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, room_of
 from zerotoolsd.queue.scheduling.gpu_messages import MOST_LISTED, NameJob, by_number, together

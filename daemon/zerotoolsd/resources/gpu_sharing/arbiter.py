@@ -25,7 +25,7 @@ from zerotoolsd.supervisor.gpu_locks.lock_directory import (
     Taken,
 )
 from zerotoolsd.supervisor.procfs import read_process
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 GATE_SECONDS, PAUSE_SECONDS = 0.3, 0.005
 """Seconds that a round waits for the gate, at most, and seconds between two tries."""

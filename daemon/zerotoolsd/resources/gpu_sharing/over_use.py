@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from zerotools.core.counts import bytes_of
 from zerotools.sensors.snapshot import Snapshot
-from zerotoolsd.config.daemon_config import GpusConfig
+from zerotoolsd.config.config_tables import GpusConfig
 from zerotoolsd.queue.rows import AttemptRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.gpu_sharing.idle_gpus import IDLE, IdleGpus

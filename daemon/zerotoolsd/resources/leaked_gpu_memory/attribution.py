@@ -20,7 +20,7 @@ from zerotoolsd.resources.leaked_gpu_memory import device_files
 from zerotoolsd.resources.leaked_gpu_memory.leaked_bytes import MemoryLeft
 from zerotoolsd.supervisor.ending.left_behind import plain_name
 from zerotoolsd.supervisor.procfs import Process, descendants, processes
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 GIB = 2**30
 _MOST_NAMED = 4

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import LONGEST_SECONDS
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.queue_terms import OK, Dependency
 from zerotoolsd.queue.dependency_table import DependencyTable, how_it_ended
 from zerotoolsd.queue.rows import JobRow

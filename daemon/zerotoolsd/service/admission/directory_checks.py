@@ -1,14 +1,17 @@
-"""Looks at directories of users before a job is queued, by a process that may hang."""
+"""Finds checkpoints and conflicting outputs in directories of users, in a child process."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.submissions import Places, conflicts
-from zerotoolsd.service.admission import checkpoint_listing
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.manifest import MANIFEST
 
 
 def newest_undamaged(paths: list[str]) -> dict[str, Any]:
@@ -34,7 +37,7 @@ def newest_undamaged(paths: list[str]) -> dict[str, Any]:
 
 def newest_step(output_dir: str) -> int | None:
     """Return the step of the newest checkpoint in a job's directory."""
-    found = checkpoint_listing.newest(Path(output_dir))
+    found = newest(Path(output_dir))
     return None if found is None else found.step
 
 
@@ -57,3 +60,28 @@ def clash_of(named: list[tuple[str, str | None, str | None]]) -> str | None:
     """
     problem = next(conflicts([Places(*each) for each in named]), None)
     return None if problem is None else str(problem)
+
+
+@dataclass(frozen=True)
+class FoundCheckpoint:
+    """A checkpoint directory with a manifest."""
+
+    step: int
+    path: Path
+
+
+def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
+    """Yield the finished checkpoints in `output_dir`, the newest first."""
+    try:
+        listed = checkpoint_dirs.listing(output_dir)
+    except OSError:
+        return
+    for path in listed:
+        step = checkpoint_dirs.step_of(path.name)
+        if step is not None and (path / MANIFEST).is_file():
+            yield FoundCheckpoint(step, path)
+
+
+def newest(output_dir: Path) -> FoundCheckpoint | None:
+    """Return the newest finished checkpoint."""
+    return next(committed(output_dir), None)

@@ -14,8 +14,7 @@ from zerotools.jobs.answer_times import REHEARSAL_SECONDS
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.tables.data import ENCODED, kind_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.interface.api_errors import Unavailable
-from zerotoolsd.interface.api_types import CheckedJob
+from zerotoolsd.interface.api_types import CheckedJob, Unavailable
 from zerotoolsd.service.admission.interpreter_check import ask
 from zerotoolsd.service.admission.preflight_data import needs_pyarrow
 from zerotoolsd.users.job_user import JobUser

@@ -1,13 +1,18 @@
-"""The checks before a job is accepted: a mistake is reported at submit, not an hour later."""
+"""Checks the files and programs that a job needs, before it is accepted.
+
+A mistake is reported at submit, not an hour later.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
+from zerotools.io.files.packages import REQUIREMENTS, install_command
 from zerotools.io.stores.addresses import lies_in
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.preflight.resumable import not_resumable
@@ -19,11 +24,10 @@ from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.environment import job_environment
 from zerotoolsd.service.admission import (
     adoptable,
-    checkpoint_listing,
+    directory_checks,
     preflight_data,
     preflight_model,
 )
-from zerotoolsd.service.admission.machine_needs import lacking
 
 
 def check_files(spec: JobSpec) -> None:
@@ -140,7 +144,7 @@ def check_output(spec: JobSpec) -> None:
     parent = next(p for p in (output, *output.parents) if p.exists())
     if not os.access(parent, os.W_OK | os.X_OK):
         raise BadRequest(f"output_dir = {output}: {parent} cannot be written")
-    found = checkpoint_listing.newest(output) if spec.engine != "script" else None
+    found = directory_checks.newest(output) if spec.engine != "script" else None
     if found is None:
         _check_export(spec, output / EXPORT)
         return
@@ -190,3 +194,46 @@ def _check_is_newest(resume_from: Path, output: Path) -> None:
             f'output_dir to resume at step {given.step}, or set resume_from = "{output}" to '
             f"resume at step {newest.step}"
         )
+
+
+COMPILERS = {"cpu": ("c++", "g++", "clang++"), "cuda": ("cc", "gcc", "clang")}
+"""Compilers that torch.compile calls, for generated C++ on CPUs and for Triton's launchers on
+GPUs."""
+CHOICE = {"cpu": "CXX", "cuda": "CC"}
+
+
+def lacking(spec: JobSpec, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+    """Yield a sentence for each missing requirement; `environment` is the job's own."""
+    if spec.train.compile:
+        yield from _compiler(spec, {**(environment or job_environment(spec)), **spec.env})
+    if (spec.checkpoint.upload_to or in_store(spec.resume_from)) and not _reads_stores():
+        key = "checkpoint.upload_to" if spec.checkpoint.upload_to else "resume_from"
+        yield (
+            f"{key}: is in an object store, and the daemon's Python has no obstore; run "
+            f"{install_command(REQUIREMENTS['obstore'])}"
+        )
+    if spec.offload.path is not None:
+        yield from _directory(Path(spec.offload.path))
+
+
+def _reads_stores() -> bool:
+    return importlib.util.find_spec("obstore") is not None
+
+
+def _compiler(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
+    chosen = environment.get(CHOICE[spec.device])
+    names = (chosen,) if chosen else COMPILERS[spec.device]
+    if not any(shutil.which(name, path=environment.get("PATH")) for name in names):
+        yield (
+            f"train.compile = true: needs a compiler and PATH has none of {', '.join(names)}; "
+            "install one, or leave it out"
+        )
+
+
+def _directory(path: Path) -> Iterator[str]:
+    if path.exists() and not path.is_dir():
+        yield f"offload.path = {path}: is not a directory"
+        return
+    parent = next(p for p in (path, *path.parents) if p.exists())
+    if not os.access(parent, os.W_OK | os.X_OK):
+        yield f"offload.path = {path}: {parent} cannot be written"

@@ -1,13 +1,11 @@
-"""The users' changes of jobs in the queue, and their requests about the machine.
+"""Changes of jobs in the queue, and requests about the machine, as users ask for them.
 
-change_jobs, change_arrays   changes of jobs that are not over; the same for all jobs of an array
-hold                         hold and release: a job saves, keeps its position, and starts later
-job_edits                    another job file for a job that has not started
-rerun                        a job that is over, once more: from its newest checkpoint or anew
-adopt                        a job that watches a training started by hand
-drain                        no job starts
-show_jobs, shown_specs       jobs for clients; their job files without secrets
-job_examples, job_results    the first examples of a job; its curves and checkpoints
-thinned_checkpoints          which newest checkpoints are thinned
-machine_state                the daemon, the machine, and its use by users
+change_jobs    cancels jobs and sets priorities; the same for all jobs of an array
+hold           hold and release: a job saves, keeps its position, and starts later
+job_edits      replaces the job file of a job that has not started
+rerun          runs an ended job once more: from its newest checkpoint, or from the start
+adopt          makes a job that watches a training started by hand
+show_jobs      jobs for clients: views, job files without secrets, thinned checkpoints
+job_results    curves, checkpoints and predictions of a job, and its first examples
+machine_state  the daemon, the machine, its use by users, and drains
 """

@@ -14,8 +14,7 @@ from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.checkers import Ask
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
-from zerotoolsd.interface.api_types import Adoption
+from zerotoolsd.interface.api_types import Adoption, Conflict, Unavailable
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.adoptable import look_at_process
 from zerotoolsd.service.submission import LOOK_SECONDS, JobSubmission

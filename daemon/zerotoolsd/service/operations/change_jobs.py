@@ -1,20 +1,23 @@
-"""Changes jobs in the queue, and refuses impossible changes."""
+"""Changes jobs in the queue, or all jobs of an array, and refuses impossible changes."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 from zerotools.jobs import states
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import Conflict, NotFound, Unavailable
+from zerotoolsd.interface.time_slice import STEP_SECONDS, TimeSlice
 from zerotoolsd.queue import transition_table
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
-from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.queue.rows import JobRow, UnreadableSpec
+from zerotoolsd.users.account import user_name
 
 FindJob = Callable[[int], JobRow]
 """Raises NotFound."""
@@ -80,3 +83,114 @@ class WaitingJobs:
 
 def _words(state: str) -> str:
     return states.in_words(state)
+
+
+AT_ONCE = 50
+"""Members that are changed in one transaction, at most."""
+
+
+@dataclass(frozen=True)
+class ArrayChange:
+    """The changed jobs, the first one first, and why others could not be changed."""
+
+    changed: tuple[int, ...]
+    kept: tuple[tuple[int, str], ...]
+
+
+class WholeArrays:
+    """Changes of the dispatcher's arrays; `find` gives a job by its number."""
+
+    def __init__(self, dispatcher: Dispatcher, find: FindJob) -> None:
+        self._dispatcher = dispatcher
+        self._store = dispatcher.store
+        self._find = find
+
+    async def members(self, job_id: int) -> list[JobRow]:
+        """Return all jobs of the array that the job belongs to, the first one first.
+
+        Raises NotFound, Conflict if it has no array.
+        """
+        numbers = [number for number, _ in self._store.array_states(self._array_of(job_id))]
+        return await self.jobs(numbers)
+
+    async def jobs(self, numbers: Sequence[int]) -> list[JobRow]:
+        """Read these jobs. Raises NotFound."""
+        time_slice, jobs = TimeSlice(), list[JobRow]()
+        for number in numbers:
+            jobs.append(self._find(number))
+            await time_slice.pause_if_due()
+        return jobs
+
+    def _array_of(self, job_id: int) -> int:
+        job = self._find(job_id)
+        if job.array is None:
+            raise Conflict(f"job {job_id} is not one of an array")
+        return job.array.id
+
+    async def change(
+        self, job_id: int, change: ChangeJob, of: Collection[str] | None = None
+    ) -> ArrayChange:
+        """Change each member that is not over and allows it.
+
+        If any is in one of the states `of`, only those are changed, because the others already are
+        as requested.
+
+        The members are changed in several transactions, and other requests run in between.
+
+        Raises NotFound, Conflict (no member allows it, or the job is in no array), Unavailable:
+        only the members that it names were changed.
+        """
+        members = self._store.array_states(self._array_of(job_id))
+        open_ones = [job for job, state in members if state not in states.TERMINAL]
+        open_ones = [job for job, state in members if state in (of or ())] or open_ones
+        if not open_ones:
+            raise Conflict(f"all {len(members)} jobs of the array are over")
+        changed, kept = list[int](), list[tuple[int, str]]()
+        while (first := len(changed) + len(kept)) < len(open_ones):
+            some = open_ones[first : first + AT_ONCE]
+
+            async def made(some: Sequence[int] = some) -> ArrayChange:
+                return self._change(some, change)
+
+            try:
+                found = await when_free(made)
+            except sqlite3.OperationalError as error:
+                done = f"; {len(changed)} of {len(open_ones)} were" if changed else ""
+                raise Unavailable(
+                    f"the array of job {job_id} cannot be changed: writing the queue failed: "
+                    f"{error}{done}"
+                ) from None
+            changed += found.changed
+            kept += found.kept
+            await asyncio.sleep(0)
+        if not changed:
+            raise Conflict(kept[0][1])
+        return ArrayChange(tuple(changed), tuple(kept))
+
+    def _change(self, members: Sequence[int], change: ChangeJob) -> ArrayChange:
+        """Change the first of these jobs, as many as the time slice allows."""
+        changed, kept = list[int](), list[tuple[int, str]]()
+        until = time.monotonic() + STEP_SECONDS
+        with self._store.transactions.together():
+            for job_id in members:
+                if (changed or kept) and time.monotonic() > until:
+                    break
+                try:
+                    change(self._find(job_id))
+                except (Conflict, NotAllowed, NotFound, Changed, UnreadableSpec) as error:
+                    kept.append((job_id, str(error)))
+                else:
+                    changed.append(job_id)
+        return ArrayChange(tuple(changed), tuple(kept))
+
+
+STATES_OF = {
+    "release": (states.ON_HOLD, states.PAUSED, states.PAUSING, states.HELD),
+    "unpause": (states.PAUSED, states.PAUSING),
+}
+"""States of the members that an undoing operation changes."""
+
+
+def cancelling(dispatcher: Dispatcher, uid: int) -> ChangeJob:
+    """Return the function that cancels one job."""
+    return lambda job: dispatcher.cancel(job, user_name(uid))

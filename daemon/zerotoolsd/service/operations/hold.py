@@ -19,14 +19,14 @@ from collections.abc import Awaitable, Callable
 from zerotools.jobs import states
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.dispatch.preemption.savable import why_not_saved
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, Unpause, name_of
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.preemption_table import PAUSE
 from zerotoolsd.service.operations.change_jobs import ChangeJob, FindJob
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 HELD_BY_USER = frozenset({states.ON_HOLD, states.PAUSING, states.PAUSED})
 

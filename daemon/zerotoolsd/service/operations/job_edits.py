@@ -20,7 +20,7 @@ from zerotools.jobs.sweeps import check_key, put_key, remove_key
 from zerotools.jobs.tables.eval import TASK_KEYS
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import AT_ANY_TIME, JobEdit
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue import transition_table
@@ -28,10 +28,10 @@ from zerotoolsd.queue.changes import Changed, JobParts
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
+from zerotoolsd.service.evaluation_jobs import evaluations_of
 from zerotoolsd.service.operations.change_jobs import FindJob
-from zerotoolsd.service.results.evaluations import evaluations_of
 from zerotoolsd.service.submission import JobSubmission
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 _EDITABLE = frozenset({states.ON_HOLD, states.WAITING, states.QUEUED})
 _OWN = frozenset({"captured_env"})

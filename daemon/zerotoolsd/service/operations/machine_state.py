@@ -1,21 +1,26 @@
-"""The state of the daemon and the machine, and the use by users."""
+"""The state of the daemon and the machine, the use by users, and drains by the administrator."""
 
 from __future__ import annotations
 
 import os
+import sqlite3
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import zerotools
 from zerotools.jobs.client.api_versions import API_VERSION
 from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.interface.prometheus_text import render
+from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.monitoring.metrics import MetricsMoment, families
 from zerotoolsd.queue import clocks
+from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.scheduling.faulty_gpus import with_fences
 from zerotoolsd.service.views import share_view
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of the state of the GPUs
 
@@ -103,3 +108,31 @@ class MachineState:
             return self._store.of_user.owner(job_id)
         except KeyError:
             return None
+
+
+class Draining:
+    """Drains the dispatcher's queue, and lets it start jobs again."""
+
+    def __init__(self, dispatcher: Dispatcher) -> None:
+        self._dispatcher = dispatcher
+
+    async def drain(self, why: str | None, uid: int) -> None:
+        """Drain the daemon; see `JobRequests`."""
+        now = time.time()
+        await self._set(lambda: Drain(since=now, uid=uid, why=why), uid)
+
+    async def undrain(self, uid: int) -> None:
+        """End the drain; see `JobRequests`."""
+        await self._set(lambda: None, uid)
+
+    async def _set(self, make: Callable[[], Drain | None], uid: int) -> None:
+        async def change() -> None:
+            drain = make()
+            self._dispatcher.store.set_drain(drain, f"by {user_name(uid)}", time.time())
+            self._dispatcher.placing.drained = drain
+            self._dispatcher.announce()
+
+        try:
+            await when_free(change)
+        except sqlite3.OperationalError as error:
+            raise Unavailable(f"that cannot be noted: writing the queue failed: {error}") from None

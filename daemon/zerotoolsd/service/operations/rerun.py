@@ -18,7 +18,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import last_report
 from zerotoolsd.dispatch.cleaning.removal import names_of
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import ANY, Dependency, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue.group_commit import when_free

@@ -1,22 +1,42 @@
-"""Makes the views of jobs that clients get, without holding up other requests."""
+"""Makes the views of jobs that clients get, without delaying other requests.
+
+Masking secrets in 1 MB of a command can take a second. It runs in steps, so that the event loop
+serves other requests between them.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
 
+from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.states import ACTIVE, TERMINAL
+from zerotools.jobs.text.secrets import longest_first
+from zerotoolsd.attempts.environment import long_values, secret_steps
 from zerotoolsd.attempts.progress_report.start_history import StartHistory
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.checkers import Ask
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.operations.shown_specs import ShownSpecs
-from zerotoolsd.service.operations.thinned_checkpoints import ThinnedCheckpoints
-from zerotoolsd.service.results.evaluations import newest_evaluation
-from zerotoolsd.service.views import bare_view, glance, job_view
+from zerotoolsd.service.evaluation_jobs import newest_evaluation
+from zerotoolsd.service.result_readers import thinned_sentence
+from zerotoolsd.service.views import (
+    ShownSpec,
+    bare_view,
+    glance,
+    job_view,
+    set_key_steps,
+    spec_steps,
+    unreadable,
+)
+from zerotoolsd.users.served_users import ServedUsers
 
 ROWS_AT_ONCE = 20
 """Jobs that are read from the queue before other requests get the event loop, at most."""
@@ -108,3 +128,161 @@ class JobViews:
         except Exception as error:  # one odd record must not hide all other jobs of a listing
             log.exception("job %d cannot be shown in full", job.id)
             return bare_view(job, f"{type(error).__name__}: {error}")
+
+
+MOST_CHARACTERS = 2 << 20
+"""Total size of the job files in memory; short forms may take the same again."""
+WHOLE_CHARACTERS = 16 << 10
+"""A longer job file is shown short in a list."""
+_LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
+
+
+class ShownSpecs:
+    """Keeps the shown job file of each job, by its number."""
+
+    def __init__(self, most: int = MOST_CHARACTERS) -> None:
+        self._whole, self._short = _Kept(most), _Kept(most)
+
+    async def of(self, job: JobRow, time_slice: TimeSlice, *, short: bool = False) -> ShownSpec:
+        """Return the job file of `job`; `short`: with its long texts and lists cut, for a list of
+        jobs."""
+        short = short and len(job.spec_text) > WHOLE_CHARACTERS
+        kept = self._short if short else self._whole
+        if (known := kept.find(job)) is not None:
+            return known
+        spec = job.reading.spec
+        if spec is None:
+            return unreadable(job)
+        await time_slice.pause_if_due()
+        secrets = longest_first(await time_slice.run(secret_steps(spec)))
+        await time_slice.pause_if_due()
+        tree = job_to_dict(spec)
+        if short:
+            tree = shortened(tree)
+        await time_slice.pause_if_due()
+        shown = await time_slice.run(spec_steps(spec, tree, secrets))
+        await time_slice.pause_if_due()
+        unshown = longest_first((*secrets, *long_values(spec)))
+        keys = await time_slice.run(set_key_steps(job, shortened=short))
+        found = ShownSpec(secrets, shown, short, unshown, keys)
+        kept.keep(job, found, WHOLE_CHARACTERS if short else len(job.spec_text))
+        return found
+
+
+@dataclass(frozen=True)
+class _Entry:
+    texts: tuple[str, str | None]
+    shown: ShownSpec
+    size: int
+
+
+class _Kept:
+    """Keeps the most recently used entries, up to `most` characters."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._entries: OrderedDict[int, _Entry] = OrderedDict()
+        self._size = 0
+
+    def find(self, job: JobRow) -> ShownSpec | None:
+        entry = self._entries.get(job.id)
+        if entry is None or entry.texts != (job.spec_text, job.given_text):
+            return None
+        self._entries.move_to_end(job.id)
+        return entry.shown
+
+    def keep(self, job: JobRow, shown: ShownSpec, size: int) -> None:
+        if (before := self._entries.pop(job.id, None)) is not None:
+            self._size -= before.size
+        self._entries[job.id] = _Entry((job.spec_text, job.given_text), shown, size)
+        self._size += size
+        while self._size > self._most and len(self._entries) > 1:
+            self._size -= self._entries.popitem(last=False)[1].size
+
+
+def shortened(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a job file without its longest parts, with about `WHOLE_CHARACTERS`.
+
+    A text is kept whole or removed: a part of a secret could not be recognized as one.
+    """
+    return _Shortening().table(tree)
+
+
+class _Shortening:
+    def __init__(self) -> None:
+        self._left = WHOLE_CHARACTERS
+
+    def table(self, tree: Mapping[str, Any]) -> dict[str, Any]:
+        short = {}
+        for name, value in list(tree.items())[: _MOST_ENTRIES * 4]:
+            self._left -= len(name)
+            if len(name) <= _LONGEST_TEXT and self._left > -WHOLE_CHARACTERS:
+                short[name] = self._value(value)
+        return short
+
+    def _value(self, value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return self.table(value)
+        if isinstance(value, (list, tuple)):
+            return [self._value(each) for each in value[:_MOST_ENTRIES]]
+        if isinstance(value, str):
+            if len(value) > min(_LONGEST_TEXT, max(_SHORT_TEXT, self._left)):
+                return f"({len(value)} characters)"
+            self._left -= len(value)
+        return value
+
+
+FRESH_SECONDS = 30.0
+LOOK_SECONDS, PATIENCE_SECONDS = 10.0, 0.5
+MOST_KEPT, MOST_LOOKS = 4096, 8
+
+
+class ThinnedCheckpoints:
+    """Keeps a sentence for each path. `ask` reads the files as the user of the job."""
+
+    def __init__(self, ask: Ask, users: ServedUsers) -> None:
+        self._ask = ask
+        self._users = users
+        self._seen: OrderedDict[tuple[int, str], tuple[float, str | None]] = OrderedDict()
+        self._looks: dict[tuple[int, str], asyncio.Task[None]] = {}
+
+    async def noted(self, view: JobView, job: JobRow, *, waits: bool) -> JobView:
+        """Return `view` with `thinned` in its newest checkpoint. If `waits` is True, wait at most
+        `PATIENCE_SECONDS` for a new check."""
+        newest = view.latest_checkpoint
+        if newest is None:
+            return view
+        key = (job.uid, str(newest["path"]))
+        look = self._look_again(key)
+        if waits and look is not None:
+            await asyncio.wait([look], timeout=PATIENCE_SECONDS)
+        _, said = self._seen.get(key, (0.0, None))
+        return replace(view, latest_checkpoint={**newest, "thinned": said})
+
+    def _look_again(self, key: tuple[int, str]) -> asyncio.Task[None] | None:
+        seen, _ = self._seen.get(key, (float("-inf"), None))
+        if time.monotonic() - seen < FRESH_SECONDS:
+            return None
+        if key not in self._looks and len(self._looks) < MOST_LOOKS:
+            task = self._looks[key] = asyncio.create_task(self._look(key))
+            task.add_done_callback(lambda _: self._looks.pop(key, None))
+        return self._looks.get(key)
+
+    async def _look(self, key: tuple[int, str]) -> None:
+        uid, path = key
+        said = self._seen.get(key, (0.0, None))[1]
+        try:
+            user = self._users.for_files(uid)
+            said = await self._ask(LOOK_SECONDS, thinned_sentence, path, user=user)
+        except (TimeoutError, OSError):  # the last known state is shown
+            pass
+        self._seen[key] = (time.monotonic(), said)
+        self._seen.move_to_end(key)
+        while len(self._seen) > MOST_KEPT:
+            self._seen.popitem(last=False)
+
+    async def close(self) -> None:
+        """Stop all checks."""
+        for task in list(self._looks.values()):
+            task.cancel()
+        await asyncio.gather(*self._looks.values(), return_exceptions=True)

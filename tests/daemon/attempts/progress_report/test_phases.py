@@ -13,7 +13,8 @@ from tests.daemon.dispatchers import running
 from tests.daemon.waiting import wait_async
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.progress_report.phases import phase_of
-from zerotoolsd.config.daemon_config import Config, WatchConfig
+from zerotoolsd.config.config_tables import WatchConfig
+from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.interface.api_types import JobView
 
 KEYS = ("doing", "since", "last_progress", "quiet", "last_line")

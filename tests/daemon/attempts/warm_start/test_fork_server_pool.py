@@ -23,7 +23,7 @@ from zerotoolsd.attempts.warm_start import warm_kinds
 from zerotoolsd.attempts.warm_start.fork_server import ForkServer, NoServer, WarmSupervisor
 from zerotoolsd.attempts.warm_start.fork_server_pool import AGAIN_SECONDS, ForkServerPool
 from zerotoolsd.attempts.warm_start.warm_kinds import ServerKind
-from zerotoolsd.config.warm_start_config import WarmStartConfig
+from zerotoolsd.config.config_tables import WarmStartConfig
 from zerotoolsd.queue.rows import AttemptRow
 
 ON = WarmStartConfig(enabled=True, servers=2, idle="10m")

@@ -15,8 +15,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.backends.child import SUPERVISOR_LOG
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch.cleaning import removal
-from zerotoolsd.interface.api_errors import NotFound
-from zerotoolsd.interface.api_types import Cleaned, CleanRequest, JobView
+from zerotoolsd.interface.api_types import Cleaned, CleanRequest, JobView, NotFound
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.supervisor import prolog_epilog

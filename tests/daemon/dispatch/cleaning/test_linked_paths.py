@@ -14,7 +14,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatch.cleaning.ended import ME, clean, ids, over, submit, tell
 from tests.daemon.dispatch.cleaning.test_removal import store_waiting
 from tests.daemon.dispatchers import Running
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.interface.api_types import Conflict
 
 
 @pytest.mark.parametrize("named", ["link", "real", "other link"])

@@ -29,10 +29,9 @@ from tests.daemon.dispatchers import Running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.cleaning.removal import OURS
-from zerotoolsd.interface.api_errors import Conflict
-from zerotoolsd.interface.api_types import CleanRequest
+from zerotoolsd.interface.api_types import CleanRequest, Conflict
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 
 def test_a_job_that_is_over_goes_with_its_logs_and_its_events(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ from tests.daemon.dispatchers import Running
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotoolsd.attempts import crash_points
-from zerotoolsd.config.daemon_config import RetentionConfig, load
+from zerotoolsd.config.config_tables import RetentionConfig
+from zerotoolsd.config.daemon_config import load
 from zerotoolsd.dispatch.cleaning import removal
 from zerotoolsd.queue.store import Store
 

@@ -17,7 +17,7 @@ from tests.daemon.queue.scheduling.deciding import seen
 from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
-from zerotoolsd.config.pressure_config import PressureConfig
+from zerotoolsd.config.config_tables import PressureConfig
 from zerotoolsd.dispatch.memory_guard.gpu_guard import GpuPressureGuard, GpuPromises
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.rows import AttemptRow, Lease

@@ -12,7 +12,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatch.memory_guard.test_host_forecast import GIB, TOTAL
 from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.waiting import wait_async
-from zerotoolsd.config.pressure_config import PressureConfig
+from zerotoolsd.config.config_tables import PressureConfig
 from zerotoolsd.dispatch.memory_guard.host_guard import PressureGuard
 from zerotoolsd.dispatch.memory_guard.host_reading import HostReading
 from zerotoolsd.interface.api_types import JobView

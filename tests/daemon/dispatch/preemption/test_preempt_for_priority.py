@@ -12,12 +12,11 @@ from tests.daemon.dispatchers import CONFIG, Running, running
 from tests.daemon.service.test_job_requests import ME
 from tests.daemon.waiting import wait_async
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotoolsd.config.daemon_config import LimitsConfig
-from zerotoolsd.config.preemption_config import PreemptionConfig
+from zerotoolsd.config.config_tables import LimitsConfig, PreemptionConfig
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.queue_terms import QueueTerms
 from zerotoolsd.queue.tables.preemption_table import PREEMPT
-from zerotoolsd.service.explain.resource_holders import room_of
+from zerotoolsd.service.explanation import room_of
 
 AT_ONCE = PreemptionConfig(enabled=True, after_seconds=0)
 SAVES = "attempt=1:stop attempt=2:release exit=0"

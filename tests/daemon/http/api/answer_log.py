@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from aiohttp import web
 
-from zerotoolsd.http.api.openapi import document
+from zerotoolsd.http.api.openapi.openapi_document import document
 
 NOBODY_READS_IT = 499
 """The status of an answer to a client that is gone; it is never sent."""

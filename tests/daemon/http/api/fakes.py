@@ -20,7 +20,6 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts.metric_counters import MetricCounters
-from zerotoolsd.interface.api_errors import Conflict, NotFound
 from zerotoolsd.interface.api_types import (
     AdoptedView,
     Adoption,
@@ -30,20 +29,20 @@ from zerotoolsd.interface.api_types import (
     Cleaned,
     CleanedJob,
     CleanRequest,
+    Conflict,
     Event,
     JobView,
     KeptJob,
+    NotFound,
 )
 from zerotoolsd.interface.prometheus_text import render
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, Drain, JobEdit, QueueTerms
 from zerotoolsd.monitoring.metrics import MetricsMoment, families
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.explain.explanation import Holder, QueuePlace, explain
-from zerotoolsd.service.results.checkpoint_tree import checkpoint_tree
-from zerotoolsd.service.results.prediction_rows import prediction_rows
-from zerotoolsd.service.results.run_curves import RunCurves
-from zerotoolsd.service.results.step_records import read_records
+from zerotoolsd.service.explanation import Holder, QueuePlace, explain
+from zerotoolsd.service.result_readers import checkpoint_tree, prediction_rows
+from zerotoolsd.service.run_curves import RunCurves, read_records
 
 ADOPTABLE = 4711  # the one process that can be watched
 

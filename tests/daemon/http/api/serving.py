@@ -13,9 +13,8 @@ from pathlib import Path
 
 from tests.daemon.http.api.answer_log import AnswerLog
 from tests.daemon.http.api.fake_page import FakePage
-from zerotoolsd.http.api.listeners.listen import open_socket
-from zerotoolsd.http.api.listeners.request_rate import RateLimit
-from zerotoolsd.http.api.listeners.tcp import TcpListener
+from zerotoolsd.http.api.listen import TcpListener, open_socket
+from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.service.job_requests import JobRequests
 

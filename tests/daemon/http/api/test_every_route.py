@@ -14,11 +14,11 @@ import pytest
 
 from tests.daemon.http.api.fakes import ADOPTABLE, FakeService
 from tests.daemon.http.api.made_views import JOB, an_attempt
-from tests.daemon.http.api.test_openapi import misfits
+from tests.daemon.http.api.openapi.test_openapi_document import misfits
 from tests.matrices import FULL
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
-from zerotoolsd.http.api.openapi import document
+from zerotoolsd.http.api.openapi.openapi_document import document
 
 METHODS = ("get", "post", "put", "patch", "delete")
 ODD_NUMBERS = ("", "x", "-1", "1.5", "1e3", "0x1", "9" * 30, "9" * 4000, "NaN", "%D9%A1", "%00")

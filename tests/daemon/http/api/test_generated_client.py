@@ -13,7 +13,7 @@ import pytest
 from harness.started import run
 from tests.daemon.daemons import Daemon, make_job
 from zerotools.jobs.jobfile.parse import given_of
-from zerotoolsd.http.api.openapi import document
+from zerotoolsd.http.api.openapi.openapi_document import document
 
 PROGRAM = Path(__file__).with_name("client_program.py")
 MYPY = """

@@ -9,7 +9,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import JOB, a_job, an_attempt
 from zerotools.core.errors import BadRequest, DaemonRefused, Unsupported
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.interface.api_errors import Unavailable
+from zerotoolsd.interface.api_types import Unavailable
 
 
 def test_submit_is_by_the_uid_of_the_socket(service: FakeService, client: DaemonClient) -> None:

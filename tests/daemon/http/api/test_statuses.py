@@ -27,20 +27,18 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.http.api.answer_log import AnswerLog, documented_statuses
 from tests.daemon.http.api.fake_page import FakePage
-from tests.daemon.http.api.listeners.test_tokens import ANNA, written
+from tests.daemon.http.api.test_bearer_tokens import ANNA, written
 from tests.daemon.waiting import wait_for
 from zerotools.jobs.jobfile.parse import given_of
-from zerotoolsd.config.daemon_config import ApiConfig
-from zerotoolsd.http.api.job_page import JobPage, NoPage
-from zerotoolsd.http.api.listeners.listen import open_socket
-from zerotoolsd.http.api.listeners.tcp import open_tcp
-from zerotoolsd.http.api.openapi import document
+from zerotoolsd.config.config_tables import ApiConfig
+from zerotoolsd.http.api.app_keys import JobPage, NoPage
+from zerotoolsd.http.api.listen import open_socket, open_tcp
+from zerotoolsd.http.api.openapi.openapi_document import document
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.schema import DATABASE
 from zerotoolsd.service.user_lookup import People
-from zerotoolsd.users.caller import Caller
-from zerotoolsd.users.policy import Rights
+from zerotoolsd.users.policy import Caller, Rights
 
 ME, OTHER = os.geteuid(), 4711
 LAST = 1
@@ -375,7 +373,7 @@ async def sweep(it: Running, fault: Fault, directory: Path, answers: AnswerLog) 
 def test_each_operation_answers_what_the_document_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("zerotoolsd.http.api.authorization.gate.WRONG_TOKENS", 1.0)
+    monkeypatch.setattr("zerotoolsd.http.api.request_gate.WRONG_TOKENS", 1.0)
     answers, fault = AnswerLog(), Fault()
 
     async def told() -> None:

@@ -6,7 +6,7 @@ import os
 from dataclasses import fields
 
 from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
-from zerotoolsd.http.api.authorization.authorize import Asked
+from zerotoolsd.http.api.authorize import Asked
 from zerotoolsd.http.api.visible_fields import (
     SEEN_OF_ATTEMPT,
     SEEN_OF_JOB,
@@ -17,8 +17,7 @@ from zerotoolsd.http.api.visible_fields import (
     view_for,
 )
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
-from zerotoolsd.users.caller import Caller
-from zerotoolsd.users.policy import Access, Rights
+from zerotoolsd.users.policy import Access, Caller, Rights
 
 STRANGER = os.geteuid() + 4711
 OTHER = os.geteuid() + 4712

@@ -16,7 +16,7 @@ from aiohttp.typedefs import Middleware
 
 from harness.ports import free_port
 from tests.daemon.http.api.fakes import FakeService
-from zerotoolsd.config.web_config import WebConfig
+from zerotoolsd.config.config_tables import WebConfig
 from zerotoolsd.http.web.page_gate import SECRET_HEADER
 from zerotoolsd.http.web.page_server import WebPage
 from zerotoolsd.service.user_lookup import People

@@ -14,8 +14,7 @@ from tests.daemon.daemons import Daemon
 from tests.daemon.http.web.visits import script, visiting
 from zerotools.jobs.step_curves import OF_EVALUATIONS, OF_STEPS
 from zerotoolsd.http.api.responses import encode
-from zerotoolsd.service.results.run_curves import RunCurves
-from zerotoolsd.service.results.step_records import StepRecords
+from zerotoolsd.service.run_curves import RunCurves, StepRecords
 
 pytestmark = pytest.mark.browser
 JOB, MOST = 3, 5000

@@ -11,9 +11,9 @@ import pytest
 from harness.ports import free_port
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.web.pages import ANNA, serving_page
-from zerotoolsd.config.web_config import WebConfig
+from zerotoolsd.config.config_tables import WebConfig
 from zerotoolsd.http.web.page_server import PORTS, PORTS_OF_ROOT
-from zerotoolsd.interface.api_errors import Conflict, Unavailable
+from zerotoolsd.interface.api_types import Conflict, Unavailable
 
 ANY = WebConfig()
 """One of the ports that daemons choose from; only these tests do."""

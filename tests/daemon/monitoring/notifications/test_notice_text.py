@@ -11,7 +11,7 @@ import pytest
 from tests.daemon.http.api.made_views import a_job
 from zerotools.jobs.states import STATES
 from zerotools.jobs.tables.notify import NOTICES
-from zerotoolsd.config.notify_config import NotifyConfig
+from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobTeller, notice_of
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow

@@ -16,8 +16,17 @@ import pytest
 from aiohttp import web
 
 from tests.daemon.queue.tables.test_notice_outbox import a_notice
-from zerotoolsd.config.notify_config import NotifyConfig
-from zerotoolsd.monitoring.notifications.webhooks import NotDelivered, WebhookSender, look_up
+from zerotools.jobs.tables.notify import NotifySpec
+from zerotoolsd.config.config_tables import NotifyConfig
+from zerotoolsd.monitoring.notifications.webhooks import (
+    ForbiddenAddress,
+    NotDelivered,
+    WebhookSender,
+    check_address,
+    look_up,
+    why_job_refused,
+    why_refused,
+)
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -183,3 +192,75 @@ def test_the_systems_resolver() -> None:
     assert "127.0.0.1" in asyncio.run(look_up("localhost", 443))
     with pytest.raises(OSError, match=r"."):
         asyncio.run(look_up("no host at all", 443))
+
+
+CONFIG = NotifyConfig(
+    allow=("hooks.slack.com", "chat.lab:8443", "http://10.0.0.5:8080"),
+    networks=("192.168.1.0/24",),
+    webhook="https://admin.example/x",
+)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://hooks.slack.com/services/x",
+        "https://HOOKS.slack.com:443/x",
+        "https://hooks.slack.com./x",
+        "https://chat.lab:8443/",
+        "http://10.0.0.5:8080/x",
+        "https://admin.example/other",
+    ],
+)
+def test_what_the_administrator_lists_may_be_asked(url: str) -> None:
+    assert why_refused(url, CONFIG) is None
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://hooks.slack.com/x",
+        "https://hooks.slack.com:8443/x",
+        "https://hooks.slack.com.evil.example/x",
+        "https://evil.example/hooks.slack.com",
+        "https://evil.example#@hooks.slack.com/",
+        "https://chat.lab/",
+        "https://10.0.0.5:8080/",
+        "http://169.254.169.254/latest/meta-data",
+    ],
+)
+def test_nothing_else_is(url: str) -> None:
+    assert "this daemon does not send to" in str(why_refused(url, CONFIG))
+
+
+def test_without_a_list_nothing_is_sent() -> None:
+    assert "sends to no host" in str(why_refused("https://x.example/", NotifyConfig()))
+
+
+@pytest.mark.parametrize("address", ["8.8.8.8", "2606:4700::1111", "192.168.1.7", "10.0.0.5"])
+def test_addresses_that_may_be_reached(address: str) -> None:
+    check_address("host", address, CONFIG)
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("127.0.0.1", "0.0.0.0", "::1", "::", "169.254.169.254", "fe80::1%eth0", "fd00:ec2::254"),
+        *("10.0.0.6", "192.168.2.7", "172.17.0.1", "100.100.100.200", "224.0.0.1"),
+        *("::ffff:127.0.0.1", "::ffff:169.254.169.254", "255.255.255.255"),
+    ],
+)
+def test_addresses_that_may_not(address: str) -> None:
+    with pytest.raises(ForbiddenAddress, match="which is not a public address"):
+        check_address("host", address, CONFIG)
+
+
+def test_what_a_job_wants_is_judged_at_its_submit() -> None:
+    assert why_job_refused(NotifySpec(), NotifyConfig(commands=False)) is None
+    wants = NotifySpec(webhook="https://evil.example/key")
+    said = str(why_job_refused(wants, CONFIG))
+    assert said.startswith("notify.webhook: ")
+    assert "key" not in said
+    runs = NotifySpec(command=("tell",))
+    assert why_job_refused(runs, CONFIG) is None
+    assert "does not allow commands" in str(why_job_refused(runs, NotifyConfig(commands=False)))

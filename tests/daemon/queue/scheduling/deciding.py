@@ -7,7 +7,7 @@ from typing import Any
 
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed

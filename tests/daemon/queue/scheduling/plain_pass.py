@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zerotools.sensors.snapshot import Gpu, Snapshot
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.requests import Request, count
 from zerotoolsd.queue.scheduling.scheduler import Start

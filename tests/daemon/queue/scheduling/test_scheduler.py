@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.queue.scheduling.deciding import cpu, decide, gpus, lease, seen, started, wants
 from zerotools.sensors.fake import fake_gpu
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.scheduling.requests import Request
 
 

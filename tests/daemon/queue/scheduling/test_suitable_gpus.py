@@ -21,7 +21,7 @@ from tests.daemon.queue.scheduling.deciding import (
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
-from zerotoolsd.config.daemon_config import LimitsConfig
+from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.scheduling.gpu_messages import together
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed
 from zerotoolsd.queue.scheduling.suitable_gpus import impossible

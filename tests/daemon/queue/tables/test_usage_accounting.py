@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.queue.test_store import Open, attempt, submit
-from zerotoolsd.config.daemon_config import SharesConfig
+from zerotoolsd.config.config_tables import SharesConfig
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.fair_share.usage_report import UsageReport

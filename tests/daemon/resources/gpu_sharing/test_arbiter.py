@@ -17,11 +17,11 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource
-from zerotoolsd.config.daemon_config import GpusConfig
+from zerotoolsd.config.config_tables import GpusConfig
 from zerotoolsd.resources.gpu_sharing import arbiter
 from zerotoolsd.resources.gpu_sharing.arbiter import GpuArbiter
 from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 
 def seen(gpus: Collection[str]) -> Snapshot:

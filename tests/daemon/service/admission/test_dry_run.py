@@ -17,7 +17,7 @@ from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.model.test_pretrained import headless, other_names, saved
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.interface.api_errors import Unavailable
+from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.service.admission import dry_run
 
 pytestmark = pytest.mark.torch

@@ -22,9 +22,8 @@ from tests.daemon.waiting import wait_async, wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
-from zerotoolsd.config.daemon_config import LimitsConfig, StopConfig
-from zerotoolsd.interface.api_errors import Conflict
-from zerotoolsd.interface.api_types import Adoption, JobView
+from zerotoolsd.config.config_tables import LimitsConfig, StopConfig
+from zerotoolsd.interface.api_types import Adoption, Conflict, JobView
 from zerotoolsd.service.operations import adopt as adopting
 
 IGNORES = 'trap "" TERM; while :; do sleep 0.05; done'

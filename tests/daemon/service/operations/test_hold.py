@@ -13,11 +13,11 @@ from tests.daemon.service.operations.test_change_jobs import FIVE, submit_under
 from tests.daemon.service.test_job_requests import ME, Story, refusal, submit
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.config.daemon_config import LimitsConfig
-from zerotoolsd.interface.api_errors import Conflict
+from zerotoolsd.config.config_tables import LimitsConfig
+from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.queue_terms import QueueTerms
 from zerotoolsd.queue.tables.preemption_table import PREEMPT
-from zerotoolsd.users.name_service import user_name
+from zerotoolsd.users.account import user_name
 
 SAVES = "attempt=1:stop attempt=2:release exit=0"
 ONE = {"ranks": 1}

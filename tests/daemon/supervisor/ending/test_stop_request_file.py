@@ -12,7 +12,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running, running
 from tests.daemon.small_disks import SmallDisk
 from tests.daemon.waiting import wait_async
-from zerotoolsd.interface.api_errors import Unavailable
+from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.supervisor.durable import read_json
 from zerotoolsd.supervisor.ending.stop_request_file import (
     RequestedStop,

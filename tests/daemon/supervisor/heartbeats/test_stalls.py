@@ -15,7 +15,7 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, running
 from tests.daemon.made_attempts import finish, make_attempt, progress_of, supervise
 from tests.daemon.waiting import wait_async, wait_for
-from zerotoolsd.config.daemon_config import StopConfig
+from zerotoolsd.config.config_tables import StopConfig
 from zerotoolsd.interface.api_types import JobView
 
 SOON = {"action": "end", "factor": 1, "start": 100, "step": 3}

@@ -1,0 +1,117 @@
+"""Identifies the caller of a request and authorizes it: the only module of the API that decides.
+
+The caller is identified by the kernel at the Unix socket, and by a token at an address. Every route
+names its `Action` (`routes`). A refused request never reaches its handler. A handler with a masked
+answer removes the hidden fields (`visible_fields`).
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+from zerotoolsd.http.api import request_validation
+from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TOKENS, TURNS
+from zerotoolsd.interface.api_types import Forbidden, Unauthorized
+from zerotoolsd.users.policy import Access, Caller, Owner, Rights
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The caller, and the decision."""
+
+    caller: Caller
+    access: Access
+    rights: Rights
+
+    @property
+    def uid(self) -> int:
+        """The caller's."""
+        return self.caller.uid
+
+    def sees(self, owner: int | None) -> bool:
+        """Return whether the caller may see all of a job of this uid."""
+        return self.rights.sees(self.caller, owner)
+
+
+# aiohttp before 3.14 has text for its keys, and since then it warns of that.
+_KEY = getattr(web, "RequestKey", None)
+_ASKED: Any = "zerotoolsd.asked" if _KEY is None else _KEY("zerotoolsd.asked", Asked)
+
+
+async def decide(request: web.Request, uid: int) -> None:
+    """Record the caller and the decision in the request. Raises Forbidden and NotFound."""
+    if request.match_info.http_exception is not None:
+        return  # the path does not exist, which the response will report
+    action = request.app[ACTIONS].get(request.match_info.handler)
+    if action is None:
+        raise Forbidden(
+            "no rule of this zerotoolsd defines who may send this request: this is a defect"
+        )
+    rights, people = request.app[RIGHTS], request.app[PEOPLE]
+    caller = await people.find(uid) if rights.name_people else Caller(uid=uid)
+    owner = job_id = None
+    if "id" in request.match_info:
+        job_id = request_validation.job_id(request)
+        owner = Owner(request.app[SERVICE].owner(job_id))
+    decision = rights.decide(caller, action, owner, job_id)
+    if decision.access is Access.REFUSED:
+        if owner is not None:
+            owner = Owner(owner.uid, (await people.find(owner.uid)).name)
+        raise Forbidden(rights.decide(await people.find(uid), action, owner, job_id).why)
+    request[_ASKED] = Asked(caller, decision.access, rights)
+
+
+def asked(request: web.Request) -> Asked:
+    """Return the decision on a request that has reached its handler."""
+    found: Asked = request[_ASKED]
+    return found
+
+
+def turn_of(request: web.Request) -> AbstractAsyncContextManager[None]:
+    """Return a context for the request's handler, which limits concurrent requests of one user.
+
+    It covers the body too. Administrators are not limited, and read requests have no body.
+    """
+    by: Asked | None = request.get(_ASKED)
+    if by is None or request.method != "POST" or by.rights.is_administrator(by.caller):
+        return nullcontext()
+    return request.app[TURNS].turn(by.uid)
+
+
+_CREDENTIALS = struct.Struct("iII")
+"""`struct ucred`: pid, uid, gid (unix(7)); a uid is unsigned."""
+
+
+def peer_uid(request: web.Request) -> int:
+    """Return the uid at the other end of the Unix socket when it was connected, or of the token.
+
+    Raises Unauthorized.
+    """
+    link = None if request.transport is None else request.transport.get_extra_info("socket")
+    uid = None if link is None else uid_of(link)
+    return _by_token(request) if uid is None else uid
+
+
+def uid_of(link: socket.socket) -> int | None:
+    """Return the uid at the other end of a Unix socket when it was connected; None for other
+    sockets."""
+    if link.family != socket.AF_UNIX:
+        return None
+    packed = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    _, uid, _ = _CREDENTIALS.unpack(packed)
+    return int(uid)
+
+
+def _by_token(request: web.Request) -> int:
+    tokens = request.app.get(TOKENS)
+    given = request.headers.getall("Authorization", [])
+    uid = None if tokens is None or len(given) != 1 else tokens.uid_of(given[0])
+    if uid is None:
+        raise Unauthorized("a token is needed: send the header Authorization: Bearer TOKEN")
+    return uid

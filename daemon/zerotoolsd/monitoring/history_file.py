@@ -1,0 +1,365 @@
+"""The SQLite file of the history. It may be lost: no job depends on it.
+
+    bucket   tier, start, layout, data     all series of one bucket: their means and then their
+                                           mosts as float32, in the order of names of `layout`
+    layout   id, names                     the names as JSON
+    peak     job_id, attempt, ...          the peak of an attempt: kept forever
+    mark     name, value                   the last event of the queue that was read
+
+A bucket of 60 series takes 0.5 KB, a day 7 MB. A damaged file is set aside, and a full one loses
+its oldest buckets; peaks are about 50 bytes an attempt and stay.
+
+A bucket has the mean and the maximum of each series, because a peak of a second can end a job.
+Coarse buckets are made of finer ones from the file, so a daemon that is killed in between loses
+none:
+
+    second     60  61  62 ...  69        one row each, kept for an hour
+    10 s       60 ------------ 69        mean of the means, most of the mosts; kept for a day
+    60 s       60 ---------------- 119   of the rows of 10 s; kept for 30 days
+    10 min                               of those of 60 s; kept for a year
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+FILE = "history.sqlite3"
+DAMAGED = "history.damaged.sqlite3"
+_BESIDE = ("", "-wal", "-shm")
+_THINNED = 4
+"""A full file loses one of this many parts of its buckets, the oldest."""
+AHEAD_SECONDS = 60
+"""Buckets that are later than this were written by a clock that was wrong."""
+_SCHEMA = """
+    CREATE TABLE IF NOT EXISTS layout (id INTEGER PRIMARY KEY, names TEXT NOT NULL UNIQUE);
+    CREATE TABLE IF NOT EXISTS bucket (
+        tier INTEGER NOT NULL, start INTEGER NOT NULL, layout INTEGER NOT NULL, data BLOB NOT NULL,
+        PRIMARY KEY (tier, start)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS peak (
+        job_id INTEGER NOT NULL, attempt INTEGER NOT NULL, uid INTEGER, name TEXT, ended REAL,
+        host_bytes INTEGER, gpu_bytes INTEGER, gpu_reported_bytes INTEGER,
+        PRIMARY KEY (job_id, attempt)) WITHOUT ROWID;
+    CREATE TABLE IF NOT EXISTS mark (name TEXT PRIMARY KEY, value INTEGER NOT NULL);
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttemptPeak:
+    """The peak memory of one attempt, in bytes; None: unknown.
+
+    `host_bytes` is resident memory of all its processes, `gpu_bytes` the peak on one GPU in samples
+    of the driver (with the CUDA context), `gpu_reported_bytes` the report of its ranks' allocator.
+    `ended` is in seconds since the epoch, None while it runs.
+    """
+
+    job_id: int
+    attempt: int
+    uid: int | None = None
+    name: str | None = None
+    ended: float | None = None
+    host_bytes: int | None = None
+    gpu_bytes: int | None = None
+    gpu_reported_bytes: int | None = None
+
+    def with_more(self, other: AttemptPeak) -> AttemptPeak:
+        """Return the larger numbers of both, and those of `other` that `self` lacks."""
+        merged = {
+            each.name: _larger(each.name, getattr(self, each.name), getattr(other, each.name))
+            for each in fields(self)
+        }
+        return replace(self, **merged)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all fields, by name, as JSON values."""
+        return asdict(self)
+
+
+def _larger(name: str, mine: Any, its: Any) -> Any:
+    if mine is None or its is None:
+        return its if mine is None else mine
+    return max(mine, its) if name.endswith("_bytes") else mine
+
+
+class HistoryFile:
+    """The file in `directory`, of at most `most_bytes`. Raises sqlite3.Error if it cannot be opened
+    even after a damaged one was set aside."""
+
+    def __init__(self, directory: Path, most_bytes: int = 64 << 20) -> None:
+        self.path = directory / FILE
+        self.was_damaged: str | None = None
+        """The reason that the previous file was set aside."""
+        try:
+            self._db = _opened(self.path, most_bytes)
+        except sqlite3.DatabaseError as error:
+            if not is_damage(error):
+                raise
+            self.was_damaged = str(error)
+            set_aside(directory)
+            self._db = _opened(self.path, most_bytes)
+        self._layouts: dict[int, tuple[str, ...]] = {}
+
+    def close(self) -> None:
+        """Close it."""
+        self._db.close()
+
+    def add(
+        self, buckets: Iterable[Bucket], peaks: Iterable[AttemptPeak], seen: int | None = None
+    ) -> None:
+        """Add seconds and peaks, and note that the queue's events up to `seen` were read: all of it
+        or nothing. A full file loses its oldest buckets first. Raises sqlite3.Error."""
+        buckets, peaks = list(buckets), list(peaks)
+        try:
+            self._add(buckets, peaks, seen)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+                raise
+            self._thin_out()
+            self._add(buckets, peaks, seen)
+
+    def _add(
+        self, buckets: Sequence[Bucket], peaks: Sequence[AttemptPeak], seen: int | None
+    ) -> None:
+        with self._transaction():
+            for bucket in buckets:
+                self._put(0, bucket)
+            for peak in peaks:
+                known = self.peak(peak.job_id, peak.attempt)
+                self._put_peak(peak if known is None else peak.with_more(known))
+            if seen is not None:
+                self._db.execute("INSERT OR REPLACE INTO mark VALUES ('seen', ?)", (seen,))
+
+    def roll_up(self, now: float) -> None:
+        """Make the coarse buckets complete at `now`; delete those older than their tier keeps.
+
+        Raises sqlite3.Error.
+        """
+        with self._transaction():
+            for finer, tier in enumerate(TIERS[1:]):
+                end = int(now) // tier.step_seconds * tier.step_seconds
+                begin = self._newest(finer + 1, end)
+                begin = 0 if begin is None else begin + tier.step_seconds
+                for bucket in rolled_up(self._buckets(finer, begin, end), tier.step_seconds):
+                    self._put(finer + 1, bucket)
+            for number, tier in enumerate(TIERS):
+                self._db.execute(
+                    "DELETE FROM bucket WHERE tier = ? AND (start < ? OR start > ?)",
+                    (number, int(now) - tier.span_seconds, int(now) + AHEAD_SECONDS),
+                )
+            self._db.execute("DELETE FROM layout WHERE id NOT IN (SELECT layout FROM bucket)")
+            self._layouts.clear()
+
+    def buckets(self, tier: int, begin: float, end: float) -> list[Bucket]:
+        """Return the buckets of a tier that start in [begin, end), in order. Raises
+        sqlite3.Error."""
+        return list(self._buckets(tier, begin, end))
+
+    def peak(self, job_id: int, attempt: int) -> AttemptPeak | None:
+        """Return the peak of one attempt. Raises sqlite3.Error."""
+        found = self._peaks("WHERE job_id = ? AND attempt = ?", (job_id, attempt))
+        return next(found, None)
+
+    def peaks(self, job_id: int | None, limit: int) -> list[AttemptPeak]:
+        """Return the peaks of one job or of all, the newest first. Raises sqlite3.Error."""
+        of, values = ("", ()) if job_id is None else ("WHERE job_id = ?", (job_id,))
+        order = f"{of} ORDER BY job_id DESC, attempt DESC LIMIT ?"
+        return list(self._peaks(order, (*values, limit)))
+
+    @property
+    def seen(self) -> int:
+        """The number of the newest event of the queue that was read. Raises sqlite3.Error."""
+        row = self._db.execute("SELECT value FROM mark WHERE name = 'seen'").fetchone()
+        return 0 if row is None else int(row[0])
+
+    def _peaks(self, which: str, values: Sequence[object]) -> Iterator[AttemptPeak]:
+        names = [each.name for each in fields(AttemptPeak)]
+        for row in self._db.execute(f"SELECT {', '.join(names)} FROM peak {which}", values):
+            yield AttemptPeak(**dict(zip(names, row, strict=True)))
+
+    def _put_peak(self, peak: AttemptPeak) -> None:
+        values = tuple(asdict(peak).values())
+        marks = ", ".join("?" * len(values))
+        names = ", ".join(asdict(peak))
+        self._db.execute(f"INSERT OR REPLACE INTO peak ({names}) VALUES ({marks})", values)
+
+    def _put(self, tier: int, bucket: Bucket) -> None:
+        names = tuple(sorted(bucket.series))
+        ranges = [bucket.series[name] for name in names]
+        data = array("f", [each.mean for each in ranges] + [each.most for each in ranges])
+        self._db.execute(
+            "INSERT OR REPLACE INTO bucket VALUES (?, ?, ?, ?)",
+            (tier, bucket.start, self._layout(names), data.tobytes()),
+        )
+
+    def _layout(self, names: Sequence[str]) -> int:
+        text = json.dumps(names)
+        row = self._db.execute("SELECT id FROM layout WHERE names = ?", (text,)).fetchone()
+        if row is not None:
+            return int(row[0])
+        return self._db.execute("INSERT INTO layout (names) VALUES (?)", (text,)).lastrowid or 0
+
+    def _names(self, layout: int) -> tuple[str, ...]:
+        if layout not in self._layouts:
+            found = self._db.execute("SELECT names FROM layout WHERE id = ?", (layout,)).fetchone()
+            self._layouts[layout] = () if found is None else tuple(json.loads(found[0]))
+        return self._layouts[layout]
+
+    def _buckets(self, tier: int, begin: float, end: float) -> Iterator[Bucket]:
+        rows = self._db.execute(
+            "SELECT start, layout, data FROM bucket WHERE tier = ? AND start >= ? AND start < ?"
+            " ORDER BY start",
+            (tier, begin, end),
+        )
+        for start, layout, data in rows.fetchall():
+            yield Bucket(start, _ranges(self._names(layout), data))
+
+    def _newest(self, tier: int, before: int) -> int | None:
+        row = self._db.execute(
+            "SELECT max(start) FROM bucket WHERE tier = ? AND start < ?", (tier, before)
+        ).fetchone()
+        return None if row[0] is None else int(row[0])
+
+    def _thin_out(self) -> None:
+        with self._transaction():
+            for number in range(len(TIERS)):
+                self._db.execute(
+                    "DELETE FROM bucket WHERE tier = ? AND start < (SELECT start FROM bucket"
+                    " WHERE tier = ? ORDER BY start LIMIT 1 OFFSET"
+                    f" (SELECT count(*) / {_THINNED} FROM bucket WHERE tier = ?))",
+                    (number, number, number),
+                )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._db.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            self._db.execute("COMMIT")
+        except BaseException:  # undone, and raised again
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._layouts.clear()
+            raise
+
+
+def is_damage(error: BaseException) -> bool:
+    """Return whether the error means a damaged file, and not an unreachable or full one."""
+    code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
+    damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+    return isinstance(error, sqlite3.DatabaseError) and code in damage
+
+
+def set_aside(directory: Path) -> None:
+    """Rename a damaged file, replacing an earlier one. Raises OSError."""
+    for end in _BESIDE:
+        (directory / f"{DAMAGED}{end}").unlink(missing_ok=True)
+        found = directory / f"{FILE}{end}"
+        if found.exists():
+            found.rename(directory / f"{DAMAGED}{end}")
+
+
+def _opened(path: Path, most_bytes: int) -> sqlite3.Connection:
+    db = sqlite3.connect(path, isolation_level=None, timeout=0.5)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=NORMAL")
+        checked = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if checked != "ok":
+            raise sqlite3.DatabaseError(f"{path.name}: {checked}")
+        db.executescript(_SCHEMA)
+        page = int(db.execute("PRAGMA page_size").fetchone()[0])
+        db.execute(f"PRAGMA max_page_count={max(64, most_bytes // page)}")
+        db.execute(f"PRAGMA journal_size_limit={4 << 20}")
+        db.execute("SELECT tier, start, layout, data FROM bucket LIMIT 1")
+        db.execute("SELECT job_id, gpu_reported_bytes FROM peak LIMIT 1")
+    except BaseException:  # undone, and raised again
+        db.close()
+        raise
+    return db
+
+
+def _ranges(names: Sequence[str], data: bytes) -> Mapping[str, MeanAndMost]:
+    numbers = array("f")
+    if len(data) != 2 * len(names) * numbers.itemsize:
+        return {}
+    numbers.frombytes(data)
+    half = len(names)
+    return {name: MeanAndMost(numbers[n], numbers[half + n]) for n, name in enumerate(names)}
+
+
+HOUR, DAY = 3600, 86400
+
+
+@dataclass(frozen=True)
+class Tier:
+    """Buckets of `step_seconds` that are kept for `span_seconds`."""
+
+    step_seconds: int
+    span_seconds: int
+
+
+TIERS = (Tier(1, HOUR), Tier(10, DAY), Tier(60, 30 * DAY), Tier(600, 365 * DAY))
+
+
+@dataclass(frozen=True, slots=True)
+class MeanAndMost:
+    """One series within one bucket."""
+
+    mean: float
+    most: float
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """The measurements from `start` (whole seconds since the epoch) on, by series."""
+
+    start: int
+    series: Mapping[str, MeanAndMost]
+
+
+def bucket_of(time: float, series: Mapping[str, float]) -> Bucket:
+    """Return one sample as a bucket of the finest tier. NaN and infinities are left out."""
+    known = {name: value for name, value in series.items() if math.isfinite(value)}
+    return Bucket(int(time), {name: MeanAndMost(value, value) for name, value in known.items()})
+
+
+def combined(start: int, buckets: Sequence[Bucket]) -> Bucket:
+    """Combine all `buckets` into one; a series that some of them lack is made from the others."""
+    found: dict[str, list[MeanAndMost]] = {}
+    for bucket in buckets:
+        for name, each in bucket.series.items():
+            found.setdefault(name, []).append(each)
+    ranges = {
+        name: MeanAndMost(sum(r.mean for r in parts) / len(parts), max(r.most for r in parts))
+        for name, parts in found.items()
+    }
+    return Bucket(start, ranges)
+
+
+def rolled_up(buckets: Iterable[Bucket], step_seconds: int) -> list[Bucket]:
+    """Aggregate `buckets`, in order of time, into coarser ones."""
+    grouped = groupby(buckets, lambda bucket: bucket.start // step_seconds * step_seconds)
+    return [combined(start, list(parts)) for start, parts in grouped]
+
+
+def tier_for(span_seconds: float, most_points: int) -> int:
+    """Return the coarsest of TIERS with `most_points` in the last `span_seconds`.
+
+    It must reach back that far. So a result is made of at most ten times its points.
+    """
+    reach = [n for n, tier in enumerate(TIERS) if span_seconds <= tier.span_seconds]
+    enough = [n for n in reach if TIERS[n].step_seconds * most_points <= span_seconds]
+    return enough[-1] if enough else reach[0] if reach else len(TIERS) - 1
+
+
+def step_for(tier: Tier, span_seconds: float, most_points: int) -> int:
+    """Return the length of a bucket, a multiple of the tier's step, for at most `most_points`."""
+    return tier.step_seconds * max(1, math.ceil(span_seconds / tier.step_seconds / most_points))

@@ -1,0 +1,375 @@
+"""Samples the machine and its jobs, and stores the samples. Errors here affect no job.
+
+The series, by the names that clients get:
+
+    host.memory_used_bytes                            bytes
+    host.memory_available_bytes                       bytes
+    host.swap_used_bytes                              bytes
+    host.cpu_percent                                  of all cores
+    host.memory_stalled_percent                       PSI, some, of the last 10 s
+    gpu.UUID.memory_used_bytes                        bytes
+    gpu.UUID.utilization_percent
+    gpu.UUID.temperature_celsius
+    gpu.UUID.power_watts
+    job.ID.host_memory_bytes                          resident, of all processes of its attempt
+    job.ID.gpu.UUID.memory_used_bytes                 by the driver's list of processes
+
+Every user of the machine may see them, as in /proc and by nvidia-smi.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.counts import bytes_of
+from zerotools.sensors.snapshot import Gpu, Host, Snapshot
+from zerotoolsd.config.config_tables import HistoryConfig
+from zerotoolsd.monitoring.history_file import (
+    TIERS,
+    AttemptPeak,
+    Bucket,
+    HistoryFile,
+    bucket_of,
+    is_damage,
+    rolled_up,
+    set_aside,
+    step_for,
+    tier_for,
+)
+from zerotoolsd.queue.rows import ENDED, AttemptRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.resources.gpu_sharing.measured_use import MeasuredUse, Owner, roots_of
+from zerotoolsd.resources.machine_snapshot import SnapshotCache
+from zerotoolsd.supervisor.procfs import Process, descendants, processes
+
+ReadAll = Callable[[], Mapping[int, Process]]
+
+
+def host_memory(attempts: Iterable[AttemptRow], read: ReadAll = processes) -> dict[Owner, int]:
+    """Return the resident bytes of all descendants of each attempt's supervisor or keeper.
+
+    Shared pages count once per process, as in the supervisor's reports.
+    """
+    roots = {(a.job_id, a.number): roots_of(a) for a in attempts}
+    if not any(roots.values()):
+        return {}
+    table = read()
+    found = {}
+    for owner, those in roots.items():
+        ours: dict[int, int] = {}
+        for pid, start_ticks in those:
+            root = table.get(pid)
+            if root is not None and root.start_ticks == start_ticks:
+                ours |= {each.pid: each.rss_bytes for each in descendants(pid, table)}
+        supervisors = {pid for pid, _ in those}
+        held = sum(size for pid, size in ours.items() if pid not in supervisors)
+        if ours:
+            found[owner] = held
+    return found
+
+
+WRITE_SECONDS = 10.0
+"""Interval of writes in seconds: a killed daemon loses the samples since the last one."""
+HOST_SECONDS = 10.0
+"""Interval of measurements of jobs' host memory, which scan every process."""
+SPARED = 100.0
+"""Least pause after such a scan, as a multiple of its duration."""
+SOON_SECONDS = 1.0
+QUIET = 10.0
+"""Factor on the time between two samples while no job runs."""
+AGAIN_SECONDS = 60.0
+"""Seconds after which a failed write is repeated."""
+PATIENCE_SECONDS = 0.5
+_MOST_WAITING = 3600
+_AT_ONCE = 50
+"""Points of an answer that are made before others get the event loop."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class HistoryAnswer:
+    """Buckets of `step_seconds`, in order. `trouble` is the reason if all buckets, or the newest,
+    are missing."""
+
+    step_seconds: int
+    buckets: Sequence[Bucket] = ()
+    trouble: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return columns: `times`, and for each series `mean` and `most`, with null for missing
+        values."""
+        names = sorted({name for bucket in self.buckets for name in bucket.series})
+        found = {name: [bucket.series.get(name) for bucket in self.buckets] for name in names}
+        return {
+            "step_seconds": self.step_seconds,
+            "times": [bucket.start for bucket in self.buckets],
+            "series": {
+                name: {
+                    "mean": [None if each is None else _plain(each.mean) for each in ranges],
+                    "most": [None if each is None else _plain(each.most) for each in ranges],
+                }
+                for name, ranges in found.items()
+            },
+            "trouble": self.trouble,
+        }
+
+
+@dataclass
+class _Waiting:
+    buckets: list[Bucket] = field(default_factory=list)
+    peaks: dict[Owner, AttemptPeak] = field(default_factory=dict)
+
+
+class HistoryRecorder:
+    """Samples `machine`; `live` gives the running attempts, `use` their GPU memory."""
+
+    def __init__(
+        self,
+        directory: Path,
+        store: Store,
+        machine: SnapshotCache,
+        config: HistoryConfig,
+        live: Callable[[], Sequence[AttemptRow]],
+        use: Callable[[Snapshot | None], MeasuredUse],
+        measure_host: Callable[[Sequence[AttemptRow]], Mapping[Owner, int]] = host_memory,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._directory, self._store, self._machine = directory, store, machine
+        self._config, self._live, self._use = config, live, use
+        self._measure_host, self._clock = measure_host, clock
+        self._file: HistoryFile | None = None
+        self._waiting = _Waiting()
+        self._host: Mapping[Owner, int] = {}
+        self._measured: set[str] = set()
+        self._host_due = self._write_due = float("-inf")
+        self.trouble: str | None = None if config.enabled else "[history] enabled = false"
+
+    async def keep_up(self) -> None:
+        """Sample and write until cancelled."""
+        if not self._config.enabled:
+            return
+        while True:
+            pause = self._config.seconds * (1 if self._live() else QUIET)
+            try:
+                snapshot = await self._machine.snapshot(
+                    most_age_seconds=self._config.seconds / 2, patience_seconds=PATIENCE_SECONDS
+                )
+                self.take(snapshot)
+                if time.monotonic() >= self._write_due:
+                    self.write()
+            except Exception:  # of memory, or a defect: the next sample is another one
+                log.exception("the machine cannot be sampled now")
+            await asyncio.sleep(pause)
+
+    def take(self, snapshot: Snapshot) -> None:
+        """Keep one moment; it is written with the next ones."""
+        self._look_at_host(self._live())
+        gpus = self._use(snapshot).of_attempts
+        values = series_of(snapshot, gpus, self._host)
+        self._waiting.buckets = [*self._waiting.buckets, bucket_of(snapshot.taken_at, values)]
+        del self._waiting.buckets[:-_MOST_WAITING]
+        for owner in {*gpus, *self._host}:
+            most = max(gpus.get(owner, {}).values(), default=None)
+            self._keep(
+                replace(self._begun(owner), host_bytes=self._host.get(owner), gpu_bytes=most)
+            )
+
+    def _look_at_host(self, live: Sequence[AttemptRow]) -> None:
+        now, tokens = time.monotonic(), {attempt.token for attempt in live}
+        if tokens != self._measured:  # its ranks are there a moment later
+            self._measured, self._host_due = tokens, min(self._host_due, now + SOON_SECONDS)
+        if not live:
+            self._host = {}
+        elif now >= self._host_due:
+            self._host = self._measure_host(live)
+            took = time.monotonic() - now
+            self._host_due = now + max(HOST_SECONDS, SPARED * took)
+
+    def _begun(self, owner: Owner) -> AttemptPeak:
+        if owner in self._waiting.peaks:
+            return AttemptPeak(job_id=owner[0], attempt=owner[1])
+        job = self._store.job(owner[0])
+        return AttemptPeak(job_id=job.id, attempt=owner[1], uid=job.uid, name=job.name)
+
+    def _keep(self, peak: AttemptPeak) -> None:
+        owner = (peak.job_id, peak.attempt)
+        known = self._waiting.peaks.get(owner)
+        self._waiting.peaks[owner] = peak if known is None else peak.with_more(known)
+
+    def write(self) -> None:
+        """Write the waiting samples. A failure is logged once, and the write is repeated later."""
+        self._write_due = time.monotonic() + WRITE_SECONDS
+        try:
+            file = self._opened()
+            seen = self._note_ended(file)
+            seconds = sorted(self._waiting.buckets, key=lambda each: each.start)
+            file.add(rolled_up(seconds, 1), self._waiting.peaks.values(), seen)
+            self._waiting = _Waiting()
+            file.roll_up(self._clock())
+            self.trouble = None
+        except (sqlite3.Error, OSError) as error:
+            self._gave_up(error)
+
+    async def read(self, seconds: float, most_points: int) -> HistoryAnswer:
+        """Return the last `seconds`, in at most `most_points` and one buckets.
+
+        It reads in pieces, so that the event loop serves others.
+        """
+        now, number = self._clock(), tier_for(seconds, most_points)
+        step = step_for(TIERS[number], seconds, most_points)
+        begin = int(now - seconds) // step * step
+        found: list[Bucket] = []
+        try:
+            for at in range(begin, int(now) + 1, step * _AT_ONCE):
+                found += rolled_up(self._buckets(number, at, at + step * _AT_ONCE), step)
+                await asyncio.sleep(0)
+        except (sqlite3.Error, OSError) as error:
+            self._gave_up(error)
+        return HistoryAnswer(step, found, self.trouble)
+
+    def _buckets(self, number: int, begin: int, end: int) -> list[Bucket]:
+        """Return buckets of a tier, then finer unaggregated ones, then unwritten ones."""
+        found: list[Bucket] = []
+        for tier in range(number, -1, -1):
+            part = self._opened().buckets(tier, begin, end) if self._config.enabled else []
+            begin = part[-1].start + TIERS[tier].step_seconds if part else begin
+            found += part
+        waiting = [each for each in self._waiting.buckets if begin <= each.start < end]
+        return found + sorted(waiting, key=lambda each: each.start)
+
+    def peaks(self, job_id: int | None, limit: int) -> list[AttemptPeak]:
+        """Return the peaks of one job or of all, the newest first; running attempts have current
+        ones."""
+        try:
+            if not self._config.enabled:
+                return []
+            self._note_ended(self._opened())
+            found = self._opened().peaks(job_id, limit)
+        except (sqlite3.Error, OSError) as error:
+            self._gave_up(error)
+            found = []
+        peaks = {(each.job_id, each.attempt): each for each in found}
+        for owner, fresh in self._waiting.peaks.items():
+            if job_id in (None, owner[0]):
+                known = peaks.get(owner)
+                peaks[owner] = fresh if known is None else fresh.with_more(known)
+        return [peaks[owner] for owner in sorted(peaks, reverse=True)][:limit]
+
+    def close(self) -> None:
+        """Write the waiting samples, and close the file."""
+        try:
+            if self._config.enabled:
+                self.write()
+        except Exception:  # the daemon ends in any case
+            log.exception("the last measurements are not kept")
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _opened(self) -> HistoryFile:
+        if self._file is None:
+            self._file = HistoryFile(self._directory, bytes_of(self._config.most_bytes))
+            if (why := self._file.was_damaged) is not None:
+                log.warning("the history was damaged (%s); it begins anew", why)
+        return self._file
+
+    def _note_ended(self, file: HistoryFile) -> int:
+        """Store the peaks of attempts that ended since; return the number of the last event."""
+        seen = min(file.seen, self._store.last_change)
+        events = self._store.events(seen)
+        for job_id, number in {(e.job_id, e.attempt) for e in events}:
+            if job_id is not None and number is not None:
+                self._note_attempt(job_id, number)
+        return events[-1].seq if events else seen
+
+    def _note_attempt(self, job_id: int, number: int) -> None:
+        try:
+            for attempt in self._store.attempts(job_id):
+                if attempt.number == number and attempt.state == ENDED:
+                    self._keep(self._reported(attempt))
+        except (ValueError, TypeError, KeyError, RecursionError) as error:  # its row is damaged
+            log.warning("job %d: its peak is not kept: %s", job_id, error)
+
+    def _reported(self, attempt: AttemptRow) -> AttemptPeak:
+        job, result = self._store.job(attempt.job_id), attempt.result or {}
+        return AttemptPeak(
+            job_id=job.id,
+            attempt=attempt.number,
+            uid=job.uid,
+            name=job.name,
+            ended=attempt.ended,
+            host_bytes=_count(result.get("peak_host_bytes")),
+            gpu_reported_bytes=_count(result.get("peak_gpu_bytes")),
+        )
+
+    def _gave_up(self, error: Exception) -> None:
+        said = f"the history cannot be read or written: {error}"
+        if said != self.trouble:
+            log.warning("%s", said)
+        self.trouble = said
+        self._write_due = time.monotonic() + AGAIN_SECONDS
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+        if is_damage(error):
+            try:
+                set_aside(self._directory)
+            except OSError as trouble:
+                log.warning("the damaged history stays: %s", trouble)
+
+
+def _plain(value: float) -> float:
+    """Drop the digits that a float32 does not have."""
+    return float(f"{value:.7g}")
+
+
+def _count(value: object) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+_OF_GPU = ("memory_used_bytes", "utilization_percent", "temperature_celsius", "power_watts")
+
+
+def series_of(
+    snapshot: Snapshot,
+    gpus_of_attempts: Mapping[Owner, Mapping[str, int]],
+    host_of_attempts: Mapping[Owner, int],
+) -> dict[str, float]:
+    """Return the numbers of one moment; unmeasured ones are left out."""
+    found = _host(snapshot.host)
+    if snapshot.gpus_error is None:
+        for gpu in snapshot.gpus:
+            found |= _gpu(gpu)
+    for (job, _), used in host_of_attempts.items():
+        found[f"job.{job}.host_memory_bytes"] = used
+    for (job, _), gpus in gpus_of_attempts.items():
+        for uuid, used in gpus.items():
+            found[f"job.{job}.gpu.{uuid}.memory_used_bytes"] = used
+    return found
+
+
+def _host(host: Host) -> dict[str, float]:
+    stall = host.pressure.memory if host.pressure else None
+    values = {
+        "memory_used_bytes": host.memory_used_bytes,
+        "memory_available_bytes": host.memory_available_bytes,
+        "swap_used_bytes": host.swap_used_bytes,
+        "cpu_percent": host.cpu_percent,
+        "memory_stalled_percent": None if stall is None else stall.some_avg10_percent,
+    }
+    return {f"host.{name}": float(value) for name, value in values.items() if value is not None}
+
+
+def _gpu(gpu: Gpu) -> dict[str, float]:
+    if gpu.uuid is None:
+        return {}
+    values = {name: getattr(gpu, name) for name in _OF_GPU}
+    return {f"gpu.{gpu.uuid}.{n}": float(value) for n, value in values.items() if value is not None}

@@ -1,0 +1,81 @@
+"""Jobs that evaluate the checkpoints of another job: how one is made, and what they found.
+
+An evaluation job is queued in the transaction of the job that it evaluates. Most of it is made
+before, because that takes milliseconds, and an array may have a thousand: the transaction only adds
+the directory and the name, which are unknown before.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import Any
+
+from zerotools.jobs.jobfile.evaluation_job import evaluation_job, evaluation_name
+from zerotools.jobs.step_curves import scores_in, step_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.last_report import last_report
+from zerotoolsd.interface.queue_terms import Dependency
+from zerotoolsd.queue.changes import JobParts, NewJob
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.store import Store
+
+
+def evaluations_of(store: Store, job: JobRow) -> list[JobRow]:
+    """Return the jobs that start after `job` and evaluate a checkpoint of it, the oldest first."""
+    return [each for each in store.after(job, '"evaluates"') if _evaluates(each, job)]
+
+
+def _evaluates(other: JobRow, job: JobRow) -> bool:
+    spec = other.reading.spec
+    if spec is None or spec.script.evaluates is None:
+        return False
+    return PurePath(spec.script.evaluates).is_relative_to(job.output_dir)
+
+
+def newest_evaluation(store: Store, job: JobRow) -> dict[str, Any] | None:
+    """Return the newest job that evaluates `job`, its state, and the step and the scores of the
+    newest that reported any; None if no job evaluates it."""
+    jobs = evaluations_of(store, job)
+    if not jobs:
+        return None
+    found: dict[str, Any] = {"step": None, "scores": {}}
+    attempts = (a for each in reversed(jobs) for a in reversed(store.attempts(each.id)))
+    for told in (last_report(attempt).evaluation for attempt in attempts):
+        if told is not None and (step := step_of(told)) is not None:
+            found = {"step": step, "scores": scores_in(told)}
+            break
+    return {"job": jobs[-1].id, "state": jobs[-1].state, **found}
+
+
+def evaluation_of(spec: JobSpec, jobs_dir: Path) -> Callable[[JobRow], NewJob]:
+    """Return what makes, of the row of the job `spec`, the job that evaluates it."""
+    place, name = f"/{secrets.token_hex(16)}", secrets.token_hex(16)
+    drawn = JobParts.of(evaluation_job(spec, place, name))
+
+    def made(job: JobRow) -> NewJob:
+        real = {place: job.output_dir, name: evaluation_name(job.name)}
+        texts = [drawn.full_text, drawn.set_text]
+        for word, text in real.items():
+            texts = [each.replace(json.dumps(word), json.dumps(text)) for each in texts]
+        given = json.loads(texts[1])
+        script = replace(drawn.spec.script, evaluates=job.output_dir)
+        own = replace(drawn.spec, name=real[name], script=script, given=given)
+        parts = JobParts(spec=own, tree={}, full_text=texts[0], set_text=texts[1])
+        return NewJob(
+            uid=job.uid,
+            name=own.name,
+            spec=own,
+            output_dir=None,
+            default_output=jobs_dir,
+            idempotency_key=None,
+            now=job.created,
+            priority=job.priority,
+            after=(Dependency(job_id=job.id),),
+            parts=parts,
+        )
+
+    return made

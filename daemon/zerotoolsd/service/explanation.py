@@ -1,0 +1,220 @@
+"""Explains why a job waits, was restarted or ended, with the facts of the scheduler. Pure.
+
+`holders_for` finds the jobs that hold the resources that a job waits for, by the scheduler's leases
+and time limits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import ALWAYS
+from zerotoolsd.attempts.end.cause_of_end import same_before, saved_step
+from zerotoolsd.interface.api_types import AttemptView, Event, JobView
+from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.retry_causes import USUAL, rule_of
+from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.queue.scheduling.requests import count
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.notice_outbox import Notice
+from zerotoolsd.queue.tables.preemption_table import YieldRow, without_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuePlace:
+    """`position` (from 1) among `of` jobs waiting for `what` (GPUs, CPU ranks); it needs
+    `needs`."""
+
+    position: int
+    of: int
+    what: str
+    needs: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The holder of `what` (`GPU 3`, `2 CPU ranks`) since `since`, until `until` at the latest.
+
+    Both are in seconds since the epoch; None: unknown. `process`: a process that outlived its job.
+    `user`: the owner of the job, if jobs of several users run.
+    """
+
+    what: str
+    job_id: int
+    attempt: int | None
+    since: float | None = None
+    until: float | None = None
+    process: str | None = None
+    user: str | None = None
+
+
+def explain(
+    job: JobRow,
+    attempts: Sequence[AttemptRow],
+    view: JobView,
+    events: Iterable[Event],
+    *,
+    notices: Iterable[Notice] = (),
+    room: Iterable[YieldRow] = (),
+    size: str | None = None,
+    place: QueuePlace | None,
+    holders: Iterable[Holder],
+) -> dict[str, Any]:
+    """Return the explanation as JSON values.
+
+    `view` is the job as its owner may see it. `place` is its position if it waits, and `holders`
+    have the resources that it needs. `notices` were not delivered yet. `size` tells whether a
+    running elastic job would grow.
+    """
+    return {
+        "id": job.id,
+        "name": view.name,
+        "state": view.state,
+        "why": view.reason,
+        "phase": view.phase,
+        "size": size,
+        "place": None if place is None else asdict(place),
+        "holders": [asdict(holder) for holder in holders],
+        "retries": _retries(job, attempts),
+        "end": _last_end(attempts, view.attempts),
+        "resumed_from": view.attempts[-1].resumed_from if view.attempts else None,
+        "room": [asdict(each) for each in room],
+        "notifications": [
+            {
+                "notice": each.notice,
+                "channel": each.channel,
+                "tries": each.tries,
+                "next_try": each.next_at,
+                "trouble": each.trouble,
+            }
+            for each in notices
+        ],
+        "events": [event.to_json() for event in events],
+    }
+
+
+def _retries(job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
+    spec = job.reading.spec
+    ended = [attempt for attempt in attempts if attempt.state == ENDED]
+    cause = ended[-1].cause if ended else None
+    is_always = spec is None or spec.retry == ALWAYS
+    rule = USUAL if is_always else rule_of(cause)
+    times = {states.WAITING_RETRY: job.standing.eligible_at, states.WAITING: job.begin}
+    next_try = times.get(job.state)
+    return {
+        "used": job.standing.restarts_used,
+        "max": spec.max_restarts if spec else 0,
+        "rule": "always" if is_always else "auto",
+        "cause": cause,
+        "after": None if cause is None else rule.words,
+        "cause_ends": same_before(cause, ended) if cause is not None else 0,
+        "cause_max": None if cause is None else rule.retries,
+        "counts": rule.counts,
+        "next_try": next_try,
+    }
+
+
+def _last_end(
+    attempts: Sequence[AttemptRow], views: Sequence[AttemptView]
+) -> dict[str, Any] | None:
+    """Return the end of the newest ended attempt; None without one."""
+    found = [pair for pair in zip(attempts, views, strict=False) if pair[0].state == ENDED]
+    if not found:
+        return None
+    row, view = found[-1]
+    record: Mapping[str, Any] = row.result or {}
+    rank = record.get("rank")
+    return {
+        "attempt": row.number,
+        "cause_kind": row.cause,
+        "cause": view.cause,
+        "rank": rank if type(rank) is int and 0 <= rank < 2**31 else None,
+        "exit_code": view.exit_code,
+        "signal": view.signal,
+        "steps_done": view.steps_done,
+        "saved_step": saved_step(record) or None,
+        "ended": row.ended,
+    }
+
+
+MOST_HOLDERS = 64
+
+
+def place_of(placement: QueuePlacement, job_id: int) -> QueuePlace | None:
+    """Return the position of the job in the line; None if it does not wait there."""
+    need, place = placement.line.need_of(job_id), placement.line.place_of(job_id)
+    if need is None or place is None:
+        return None
+    what = "CPU ranks" if need.gpus is None else "GPUs"
+    return QueuePlace(position=place[0], of=place[1], what=what, needs=need.world_size)
+
+
+def holders_for(
+    store: Store,
+    placement: QueuePlacement,
+    gpu_name: Callable[[str], str],
+    job_id: int,
+    whose: Callable[[int], str | None] = lambda uid: None,
+) -> list[Holder]:
+    """Return the holders of the resources that a waiting job needs, at most MOST_HOLDERS.
+
+    The list is empty for a job that does not wait. `whose` returns the name of a user.
+    """
+    need = placement.line.need_of(job_id)
+    if need is None:
+        return []
+    if need.gpus is None:
+        found = list(_of_cpus(store, placement))
+    else:
+        found = [replace(each, what=gpu_name(each.what)) for each in _of_gpus(store)]
+    ends = placement.ends_of({each.job_id for each in found[:MOST_HOLDERS]}, time.time())
+    return [
+        replace(
+            each,
+            since=_since(store, each),
+            until=None if each.process else ends.get(each.job_id),
+            user=whose(store.job(each.job_id).uid),
+        )
+        for each in found[:MOST_HOLDERS]
+    ]
+
+
+def room_of(store: Store, job: JobRow) -> list[YieldRow]:
+    """Return the yields of the job and the yields for it, the newest MOST_HOLDERS.
+
+    Steps of other users' jobs are left out.
+    """
+    rows = [*store.yields.of(job.id), *store.yields.for_job(job.id)]
+    newest = sorted(rows, key=lambda row: row.asked)[-MOST_HOLDERS:]
+    return [row if _is_told(store, row, job) else without_steps(row) for row in newest]
+
+
+def _is_told(store: Store, row: YieldRow, job: JobRow) -> bool:
+    return row.job_id == job.id or store.job(row.job_id).uid == job.uid
+
+
+def _of_gpus(store: Store) -> Iterator[Holder]:
+    for lease in store.leases():
+        yield Holder(
+            what=lease.gpu_uuid,
+            job_id=lease.job_id,
+            attempt=lease.attempt,
+            process=lease.held_by,
+        )
+
+
+def _of_cpus(store: Store, placement: QueuePlacement) -> Iterator[Holder]:
+    held = store.jobs_with_open_attempts(states.HELD)
+    for job in reversed([*store.jobs(states.ACTIVE), *held]):
+        if ranks := placement.cpu_ranks_of(job):
+            attempt = len(store.attempts(job.id)) or None
+            yield Holder(what=count(ranks, "CPU rank"), job_id=job.id, attempt=attempt)
+
+
+def _since(store: Store, holder: Holder) -> float | None:
+    attempts, number = store.attempts(holder.job_id), holder.attempt
+    return attempts[number - 1].started if number and number <= len(attempts) else None

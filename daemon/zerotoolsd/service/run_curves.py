@@ -1,0 +1,263 @@
+"""The curves of a job and of those that it continues, as columns with a limited number of points.
+
+Of more steps than that, each bucket of neighbours keeps the two with the least and the greatest
+loss. So the drawing has all peaks, and every point is a reported step (the min-max decimation of
+time series).
+
+    8 steps, at most 6 points:  2.0 1.9 1.8 9.0 | 1.7 1.6 1.5 1.4
+    two buckets:                        1.8 9.0 | 1.7         1.4    and the first step, 2.0
+
+The steps come from `progress.jsonl` of each attempt, which is as long as the run. Of very many
+steps only a regular selection is parsed, and of a very large file only parts at equal distances are
+read. Evaluations and checkpoints are few, and all of those in the read parts are taken. A job may
+write into its run directory too: only JSON objects count.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.step_curves import (
+    OF_EVALUATIONS,
+    OF_STEPS,
+    CurvePoints,
+    Curves,
+    finite,
+    step_of,
+)
+from zerotoolsd.supervisor.durable import open_regular
+from zerotoolsd.supervisor.plan import PROGRESS
+from zerotoolsd.users.open_as_user import opened
+
+MOST_STATEMENTS = 2000
+_LONGEST = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurvePart:
+    """The attempt that reported the steps from `first_step` on, until the next part."""
+
+    job: int
+    attempt: int
+    first_step: int
+    world_size: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointStatement:
+    """The report of a checkpoint's save, at `time` in seconds since 1970."""
+
+    step: int
+    path: str
+    time: float | None
+    size_bytes: int | None
+    seconds: float | None
+    verified: str | None
+    not_verified: str | None
+
+
+@dataclass
+class RunCurves:
+    """Curves that are added attempt by attempt, the oldest first. `follow` are the newest attempt
+    and the byte of its progress from which on more may come."""
+
+    curves: Curves = field(default_factory=Curves)
+    parts: list[CurvePart] = field(default_factory=list)
+    checkpoints: dict[str, CheckpointStatement] = field(default_factory=dict)
+    sampled: bool = False
+    follow: tuple[int, int] | None = None
+
+    def take(self, job: int, attempt: int, world_size: int | None, found: StepRecords) -> None:
+        """Add the reports of one attempt."""
+        self.curves.take(found.records)
+        told = (each for each in found.records if each.get("event") in ("step", "eval"))
+        first = min((step for each in told if (step := step_of(each)) is not None), default=None)
+        if first is not None:
+            self.parts = [part for part in self.parts if part.first_step < first]
+            self.parts.append(
+                CurvePart(job=job, attempt=attempt, first_step=first, world_size=world_size)
+            )
+        for each in found.records:
+            if (said := statement_of(each)) and len(self.checkpoints) < MOST_STATEMENTS:
+                self.checkpoints[said.path] = said
+        self.sampled |= found.sampled
+        self.follow = attempt, found.end
+
+    def take_scores(self, found: StepRecords) -> None:
+        """Add what an attempt of a job that evaluates this one reported."""
+        self.curves.take_scores(found.records)
+
+    def to_json(self, points: int) -> dict[str, Any]:
+        """Return the columns, with null for a value that a step did not report."""
+        curves = self.curves
+        chosen = chosen_steps(curves.loss, points) or chosen_steps(curves.time, points)
+        evaluated = chosen_steps(curves.eval_loss, points) or chosen_steps(curves.bleu, points)
+        dropped = len(chosen) < max(len(curves.loss), len(curves.time))
+        return {
+            "steps": columns(curves, chosen, OF_STEPS),
+            "evaluations": columns(curves, evaluated, OF_EVALUATIONS),
+            "scores": score_columns(curves, points),
+            "not_finite": sorted(curves.not_finite)[:points],
+            "parts": [asdict(part) for part in self.parts],
+            "checkpoints": [asdict(each) for each in self.checkpoints.values()],
+            "sampled": self.sampled or dropped,
+            "follow": None
+            if self.follow is None
+            else {"attempt": self.follow[0], "since": self.follow[1]},
+        }
+
+
+def statement_of(record: Mapping[str, Any]) -> CheckpointStatement | None:
+    """Return the report of a saved checkpoint; None for another message."""
+    path, step = record.get("path"), step_of(record)
+    if record.get("event") != "checkpoint" or step is None or not isinstance(path, str):
+        return None
+    size = record.get("bytes")
+    return CheckpointStatement(
+        step=step,
+        path=path[:_LONGEST],
+        time=finite(record.get("time")),
+        size_bytes=size if type(size) is int and 0 <= size < 2**63 else None,
+        seconds=finite(record.get("seconds")),
+        verified=_text(record.get("verified")),
+        not_verified=_text(record.get("not_verified")),
+    )
+
+
+def _text(value: object) -> str | None:
+    return value[:_LONGEST] if isinstance(value, str) else None
+
+
+def chosen_steps(points: CurvePoints, most: int) -> list[int]:
+    """Return at most `most` of the steps, in order.
+
+    These are the steps with the least and the greatest value of each bucket, and the first and the
+    last of all.
+    """
+    steps = sorted(points)
+    if len(steps) <= most:
+        return steps
+    buckets = max(1, (most - 2) // 2)
+    kept = {steps[0], steps[-1]} if most > 1 else {steps[-1]}
+    for number in range(buckets if most > 3 else 0):
+        bucket = steps[number * len(steps) // buckets : (number + 1) * len(steps) // buckets]
+        kept |= {min(bucket, key=points.__getitem__), max(bucket, key=points.__getitem__)}
+    return sorted(kept)
+
+
+def columns(curves: Curves, steps: Sequence[int], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the values of these steps by name, and `step`. A column without values is left out."""
+    found = {name: [getattr(curves, name).get(step) for step in steps] for name in names}
+    kept = {name: values for name, values in found.items() if any(v is not None for v in values)}
+    return {"step": list(steps), **kept}
+
+
+def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
+    """Return the columns of scores by name, `time` and `step`, of the newest `points` steps."""
+    steps = sorted({step for values in curves.scores.values() for step in values})[-points:]
+    known = {name: at for name, at in curves.scores.items() if at}
+    named = {**known, **({"time": curves.score_time} if steps else {})}
+    return {"step": steps, **{name: [at.get(step) for step in steps] for name, at in named.items()}}
+
+
+def read_run(
+    attempts: Sequence[tuple[int, int, int | None, Path]], evaluations: Iterable[Path] = ()
+) -> RunCurves:
+    """Those of attempts, the oldest first: job, number, world size and run directory of each.
+    `evaluations` are the run directories of jobs that evaluate their checkpoints."""
+    run = RunCurves()
+    for job, number, world_size, run_dir in attempts:
+        run.take(job, number, world_size, read_records(run_dir))
+    for run_dir in evaluations:
+        run.take_scores(read_records(run_dir))
+    return run
+
+
+MOST_STEPS = 20_000
+MOST_OTHERS = 20_000
+"""Messages of each kind that are parsed, approximately."""
+MOST_BYTES = 64 << 20
+BLOCK = 1 << 18
+_STEP = b'"event": "step"'
+"""Text of a step as the supervisor writes it; another spelling is parsed too."""
+
+
+@dataclass(frozen=True)
+class StepRecords:
+    """Messages in their order; `end` is the byte behind the last whole line. `sampled`: of the
+    steps some were left out."""
+
+    records: list[dict[str, Any]]
+    end: int = 0
+    sampled: bool = False
+
+
+def read_records(run_dir: Path) -> StepRecords:
+    """Return the reports of the attempt in `run_dir`; none if the file cannot be read."""
+    try:
+        with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
+            return _read(file.fileno())
+    except (OSError, ValueError):  # not there yet, or the job has put something else there
+        return StepRecords([])
+
+
+def _read(descriptor: int) -> StepRecords:
+    size = os.fstat(descriptor).st_size
+    first = os.pread(descriptor, BLOCK, 0)
+    lines = size * (first.count(b"\n") or 1) // max(1, len(first))
+    stride = max(1, -(-lines // MOST_STEPS))
+    records: list[dict[str, Any]] = []
+    number = others = end = 0
+    newest = b""
+    for line, behind in _lines(descriptor, size):
+        end = behind
+        is_step = _STEP in line
+        if is_step:
+            newest = b"" if number % stride == 0 else line
+            number += 1
+        elif (others := others + 1) > MOST_OTHERS:
+            continue
+        if not (is_step and newest):
+            records += _object(line)
+    if newest:
+        records += _object(newest)
+    return StepRecords(records, end, sampled=stride > 1 or size > MOST_BYTES)
+
+
+def _lines(descriptor: int, size: int) -> Iterator[tuple[bytes, int]]:
+    """Yield complete lines, and the end of each. For a file that is too large, only those of some
+    blocks."""
+    blocks = -(-size // BLOCK)
+    skip = max(1, -(-size // MOST_BYTES))
+    rest: bytes | None = b""
+    """The line that the block before began; None: its beginning is not known."""
+    for block in range(blocks):
+        if block % skip and block != blocks - 1:
+            rest = None
+            continue
+        data, at = os.pread(descriptor, BLOCK, block * BLOCK), block * BLOCK
+        if rest is None:
+            cut = data.find(b"\n") + 1
+            if not cut:
+                continue
+            data, at, rest = data[cut:], at + cut, b""
+        *whole, last = data.split(b"\n")
+        for line in whole:
+            at += len(line) + 1
+            yield rest + line, at
+            rest = b""
+        # An endless line is not kept: its contents are not worth that much memory.
+        rest = rest + last if len(rest) + len(last) <= BLOCK else None
+
+
+def _object(line: bytes) -> list[dict[str, Any]]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return []
+    return [found] if isinstance(found, dict) else []
