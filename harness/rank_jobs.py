@@ -18,8 +18,8 @@ entry["make_importable"]()
 
 import torch.distributed as dist  # noqa: E402
 
-from zerotoolsd.trainer.rank.group import WorldGroup, join  # noqa: E402
-from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 
 def each_job(run: Callable[[Path, WorldGroup], Any]) -> None:

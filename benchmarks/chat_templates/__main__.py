@@ -24,8 +24,8 @@ from benchmarks.chat_templates.templates import TEMPLATES, marked, unmarked
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.datafiles.conversations import conversation_of
 from zerotools.jobs.tables.data import DataSpec
-from zerotoolsd.trainer.data.encoding.encoded import SAID
-from zerotoolsd.trainer.data.encoding.making import make_encoder
+from zerotoolsd.trainer.data.encoding.encoded_example import SAID
+from zerotoolsd.trainer.data.encoding.encoders import make_encoder
 
 SPECIAL = (
     *("<s>", "</s>", "<|im_start|>", "<|im_end|>", "<|im_sep|>", "<|eot_id|>", "<|end|>"),

@@ -28,12 +28,12 @@ from benchmarks.data.datasets_map import cpu as cpu_seconds
 from harness.launching import TINY_LLAMA, job, run
 from zerotools.jobs.estimating.tokenizers import count_for
 from zerotools.jobs.tables.data import DataSpec
-from zerotoolsd.trainer.data.cache.tokencache import DIRECTORY, MOST_BYTES
 from zerotoolsd.trainer.data.corpus import read_pieces
-from zerotoolsd.trainer.data.examplestore import Examples
+from zerotoolsd.trainer.data.encode_examples import ModelInput, prepare_examples
+from zerotoolsd.trainer.data.example_store import Examples
 from zerotoolsd.trainer.data.packing import plan_packs
-from zerotoolsd.trainer.data.preparing import ModelInput, prepare_examples
-from zerotoolsd.trainer.data.tokenizing import load_tokenizer, tokenize
+from zerotoolsd.trainer.data.token_cache import DIRECTORY, MOST_BYTES
+from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, tokenize
 
 VOCABULARY = 16000
 TEMPLATE = (

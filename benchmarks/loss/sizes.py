@@ -11,7 +11,7 @@ from benchmarks.loss.live_bytes import LiveBytes
 from zerotools.core.loss_chunks import LossSize
 from zerotools.ops.estimate.state import loss_bytes
 from zerotoolsd.trainer.engine.chunked_loss import Parts, SummedLoss, summed_cross_entropy
-from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
+from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
 
 SIZES = [(2048, 8192, 256), (4096, 32768, 256), (4096, 50304, 512)]
 """Rows, vocabulary, and width of the hidden states."""

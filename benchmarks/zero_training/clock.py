@@ -19,12 +19,14 @@ import torch  # noqa: E402
 
 from zerotoolsd.trainer.engine.protocol import StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_deepspeed.engine import DeepSpeedEngine  # noqa: E402
-from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
-from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
-from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
-from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
-from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
-from zerotoolsd.trainer.reporting.utilization import Utilization  # noqa: E402
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import read_spec  # noqa: E402
+from zerotoolsd.trainer.reporting.mfu import Utilization  # noqa: E402
+from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
+    Phases,
+    Reporter,
+)
 from zerotoolsd.trainer.session import prepare  # noqa: E402
 
 

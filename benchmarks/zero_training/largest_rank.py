@@ -19,8 +19,8 @@ clock = runpy.run_path(str(Path(__file__).with_name("clock.py")))
 
 import torch  # noqa: E402
 
-from zerotoolsd.trainer.rank.group import WorldGroup, join  # noqa: E402
-from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 
 def cap(group: WorldGroup, size: int) -> None:

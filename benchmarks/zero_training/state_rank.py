@@ -36,15 +36,17 @@ from zerotools.ops.estimate.state import (  # noqa: E402
     torch_engine_state,
 )
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
-from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
-from zerotoolsd.trainer.memory.tiers import SCRATCH  # noqa: E402
+from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
+from zerotoolsd.trainer.memory_tiers import SCRATCH  # noqa: E402
 from zerotoolsd.trainer.model.memory_estimate import parameters_of  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
-from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
-from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
-from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
-from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
-from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import read_spec  # noqa: E402
+from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
+    Phases,
+    Reporter,
+)
 from zerotoolsd.trainer.session import prepare  # noqa: E402
 
 PLACES = (DEVICE, HOST, DISK)

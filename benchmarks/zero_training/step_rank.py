@@ -23,8 +23,8 @@ looks = runpy.run_path(str(Path(__file__).with_name("looks.py")))
 
 import torch.distributed as dist  # noqa: E402
 
-from zerotoolsd.trainer.rank.group import join  # noqa: E402
-from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import join  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 FIRST = 2
 """Steps at the beginning that are not counted: they allocate, and build what is built once."""

@@ -27,7 +27,7 @@ from zerotoolsd.supervisor.durable import write_json
 from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan
 from zerotoolsd.supervisor.procfs import processes
-from zerotoolsd.trainer.checkpoints.completeness import check_structure
+from zerotoolsd.trainer.checkpoints.commit import check_structure
 
 SECONDS = 60.0
 STAND_IN = Path(__file__).with_name("stand_in.py")

@@ -38,10 +38,13 @@ from zerotools.runs.job_record import (  # noqa: E402
     OptimizerGroup,
     OptimizerRecord,
 )
-from zerotoolsd.trainer.checkpoints.completeness import check_structure  # noqa: E402
-from zerotoolsd.trainer.checkpoints.finalize import Committer, clear_leftovers  # noqa: E402
-from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy  # noqa: E402
-from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
+from zerotoolsd.trainer.checkpoints.commit import (  # noqa: E402
+    Committer,
+    check_structure,
+    clear_leftovers,
+)
+from zerotoolsd.trainer.checkpoints.retention import KeepPolicy  # noqa: E402
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 
 EXIT_STOPPED, EXIT_BAD_CHECKPOINT, EXIT_NOT_SAVED = 75, 65, 1
 

@@ -22,8 +22,8 @@ from harness.patience import Deadline
 MODULES = (
     "zerotoolsd.app.run_daemon",
     "zerotoolsd.supervisor.main",
-    "zerotoolsd.trainer.checkpoints.finalize",
-    "zerotoolsd.trainer.rank.notify",
+    "zerotoolsd.trainer.checkpoints.commit",
+    "zerotoolsd.trainer.rank.notify_supervisor",
 )
 HELD = Path(__file__).with_name("held.py")
 

@@ -43,8 +43,8 @@ class Case(NamedTuple):
 
 def cases(device: str, capability: tuple[int, int], ways: Sequence[str]) -> Iterator[Case]:
     """Yield the cases of a GPU of this capability, or of a CPU."""
-    from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
-    from zerotoolsd.trainer.model.fused_attention import has_flash
+    from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
+    from zerotoolsd.trainer.model.attention_choice import has_flash
 
     for precision in TYPES[device]:
         is_flash = device == "cpu" or has_flash(TORCH_DTYPES[precision], capability)
@@ -72,7 +72,7 @@ def flex_memory(device: str, directory: Path) -> Found:
 def _compared(device: str, ways: Sequence[str]) -> Found:
     import torch
 
-    from zerotoolsd.trainer.model.fused_attention import repeat_for
+    from zerotoolsd.trainer.model.attention_choice import repeat_for
 
     capability = (0, 0)
     if device == "cuda":
@@ -155,9 +155,9 @@ def _model_of(case: Case, device: str) -> tuple[Any, dict[str, Any]]:
     from transformers import AutoModelForCausalLM
 
     from zerotools.jobs.tables.model import ModelSpec
-    from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
+    from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
     from zerotoolsd.trainer.model.meta_model import read_config
-    from zerotoolsd.trainer.model.segments import SEGMENTED
+    from zerotoolsd.trainer.model.segment_attention import SEGMENTED
 
     torch.manual_seed(0)
     config = read_config(ModelSpec(config=config_of(device)))
@@ -175,7 +175,7 @@ def _model_of(case: Case, device: str) -> tuple[Any, dict[str, Any]]:
 
 
 def _forward(model: Any, case: Case, arguments: dict[str, Any]) -> Any:
-    from zerotoolsd.trainer.model.segments import segments_of
+    from zerotoolsd.trainer.model.segment_attention import segments_of
 
     half = case.length // 2
     lengths = [(half, half)] if case.way == BY_SEGMENT else [(case.length,)]

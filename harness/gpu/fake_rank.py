@@ -28,11 +28,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore  # noqa: E402
 from zerotools.jobs.tables.spec import JobSpec  # noqa: E402
 from zerotoolsd.trainer import checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import StepResult  # noqa: E402
-from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
-from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
-from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
-from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
-from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
+    Phases,
+    Reporter,
+)
 from zerotoolsd.trainer.session import prepare  # noqa: E402
 
 RANKS = 8

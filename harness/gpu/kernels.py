@@ -37,7 +37,7 @@ def kernels(device: str, directory: Path) -> Found:
     from torch.nn.attention import SDPBackend, sdpa_kernel
     from torch.nn.functional import scaled_dot_product_attention
 
-    from zerotoolsd.trainer.model.fused_attention import has_flash
+    from zerotoolsd.trainer.model.attention_choice import has_flash
 
     capability, wrong = torch.cuda.get_device_capability(), []
     for dtype in (torch.bfloat16, torch.float16, torch.float32):

@@ -68,8 +68,8 @@ def groups(device: str, directory: Path) -> Found:
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
 
-    from zerotoolsd.trainer.rank.group import joined
-    from zerotoolsd.trainer.rank.settings import Rank
+    from zerotoolsd.trainer.rank.process_group import joined
+    from zerotoolsd.trainer.rank.rank_settings import Rank
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
     with joined(Rank(index=0, local=0, world_size=1), device) as group:

@@ -42,7 +42,7 @@ def main() -> None:
     """Run the rank."""
     entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
     entry["make_importable"]()
-    from zerotoolsd.trainer.engine_torch.copy_stream import CudaCopyStream, DirectCopy
+    from zerotoolsd.trainer.engine_torch.master_weights import CudaCopyStream, DirectCopy
 
     for name in NAMES:
         delayed(CudaCopyStream, name, on_stream)

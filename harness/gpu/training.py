@@ -216,7 +216,7 @@ def packed(device: str, directory: Path) -> Found:
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from zerotoolsd.trainer.nf4.nf4_linear import PackedLinear
+    from zerotoolsd.trainer.model.nf4_linear import PackedLinear
 
     torch.manual_seed(0)
     weight, buffers = torch.randn(256, 320), []

@@ -24,7 +24,7 @@ def watched(path: Any, found: dict[str, Any]) -> None:
     inner = path.fetch
 
     def fetch(self: Any, names: Iterable[str], factor: float) -> None:
-        from zerotoolsd.trainer.engine_torch.gradients import local
+        from zerotoolsd.trainer.engine_torch.update_path import local
 
         asked = list(names)
         inner(self, asked, factor)
@@ -71,9 +71,9 @@ def main() -> None:
     """Run the rank."""
     entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
     entry["make_importable"]()
-    from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate, PartitionedUpdate
-    from zerotoolsd.trainer.engine_torch.masters import MasterWeights
+    from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
     from zerotoolsd.trainer.engine_torch.optimizer import ShardedOptimizer
+    from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate, PartitionedUpdate
 
     found = dict[str, Any]()
     for path in (InPlaceUpdate, PartitionedUpdate, MasterWeights):

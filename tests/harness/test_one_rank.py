@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.one_rank import job_tree, prepare
-from zerotoolsd.trainer.rank.settings import read_spec
+from zerotoolsd.trainer.rank.rank_settings import read_spec
 
 JOB = """
 device = "cpu"

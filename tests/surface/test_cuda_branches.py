@@ -18,7 +18,7 @@ TRAINER, ADMISSION = "daemon/zerotoolsd/trainer", "daemon/zerotoolsd/service/adm
 OF_TRAINER, OF_ADMISSION = "tests/daemon/trainer", "tests/daemon/service/admission"
 HEARTBEATS = "daemon/zerotoolsd/supervisor/heartbeats"
 OF_HEARTBEATS = "tests/daemon/supervisor/heartbeats"
-STREAMS = f"{OF_TRAINER}/engine_torch/test_copy_stream.py"
+STREAMS = f"{OF_TRAINER}/engine_torch/test_master_weights.py"
 GPU = "harness.gpu"
 
 COVERED: dict[str, str] = {
@@ -51,52 +51,52 @@ COVERED: dict[str, str] = {
     "test_job_requests.py test_bf16_on_gpus_without_it_is_refused_with_the_setting_that_works",
     f"{TRAINER}/checkpointing.py _in_thread": f"{OF_TRAINER}/test_checkpointing.py "
     "test_the_thread_writes_on_the_device_of_its_rank",
-    f"{TRAINER}/checkpoints/hostcopy.py HostCopy.take": f"{OF_TRAINER}/checkpoints/"
-    "test_hostcopy.py test_the_copy_is_complete_before_training_goes_on",
-    f"{TRAINER}/checkpoints/hostcopy.py HostCopy._buffer_for": f"{OF_TRAINER}/checkpoints/"
-    "test_hostcopy.py "
+    f"{TRAINER}/engine_torch/save_shards.py HostCopy.take": f"{OF_TRAINER}/engine_torch/"
+    "test_save_shards.py test_the_copy_is_complete_before_training_goes_on",
+    f"{TRAINER}/engine_torch/save_shards.py HostCopy._buffer_for": f"{OF_TRAINER}/engine_torch/"
+    "test_save_shards.py "
     "test_what_comes_from_a_gpu_goes_to_locked_memory_where_there_is_some",
     f"{TRAINER}/dry_run.py rehearse": f"{OF_TRAINER}/test_dry_run.py "
     "test_what_a_gpu_holds_is_told_as_memory_of_the_gpu",
-    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.__init__": f"{STREAMS} "
+    f"{TRAINER}/engine_torch/master_weights.py CudaCopyStream.__init__": f"{STREAMS} "
     "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",
-    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.to_host": f"{STREAMS} "
+    f"{TRAINER}/engine_torch/master_weights.py CudaCopyStream.to_host": f"{STREAMS} "
     "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",
-    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.add_to_host": f"{STREAMS} "
+    f"{TRAINER}/engine_torch/master_weights.py CudaCopyStream.add_to_host": f"{STREAMS} "
     "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",
-    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.to_device": f"{STREAMS} "
+    f"{TRAINER}/engine_torch/master_weights.py CudaCopyStream.to_device": f"{STREAMS} "
     "test_weights_that_return_are_waited_for_by_the_device",
-    f"{TRAINER}/engine_torch/copy_stream.py CudaCopyStream.wait_on_device": f"{STREAMS} "
+    f"{TRAINER}/engine_torch/master_weights.py CudaCopyStream.wait_on_device": f"{STREAMS} "
     "test_weights_that_return_are_waited_for_by_the_device",
-    f"{TRAINER}/engine_torch/copy_stream.py make_copy_stream": f"{STREAMS} "
+    f"{TRAINER}/engine_torch/master_weights.py make_copy_stream": f"{STREAMS} "
     "test_a_gpu_has_a_stream_for_copies",
-    f"{TRAINER}/engine_torch/update_rules/muon.py computing_type": f"{OF_TRAINER}/engine_torch/"
-    "update_rules/test_muon.py test_gpus_without_bf16_iterate_in_fp32",
-    f"{TRAINER}/memory/page_lock.py PinnedArena._lock": f"{OF_TRAINER}/memory/test_page_lock.py "
+    f"{TRAINER}/engine_torch/muon.py computing_type": f"{OF_TRAINER}/engine_torch/"
+    "test_muon.py test_gpus_without_bf16_iterate_in_fp32",
+    f"{TRAINER}/memory_tiers.py PinnedArena._lock": f"{OF_TRAINER}/test_memory_tiers.py "
     "test_pages_are_locked_by_torch_s_runtime",
-    f"{TRAINER}/memory/page_lock.py _take_error": f"{GPU} tests of mark gpu",
-    f"{TRAINER}/memory/reductions.py free_reduction_buffers": f"{OF_TRAINER}/memory/"
-    "test_reductions.py test_parameters_on_the_host_leave_their_buffers_on_a_gpu_alone",
-    f"{TRAINER}/memory/reductions.py _Reduced.__call__": f"{OF_TRAINER}/memory/"
-    "test_reductions.py test_the_buffer_before_is_freed_once_its_stream_is_done",
-    f"{TRAINER}/memory/tiers.py make_memory": f"{OF_TRAINER}/memory/test_tiers.py "
+    f"{TRAINER}/memory_tiers.py _take_error": f"{GPU} tests of mark gpu",
+    f"{TRAINER}/model/sharding.py free_reduction_buffers": f"{OF_TRAINER}/model/"
+    "test_sharding.py test_parameters_on_the_host_leave_their_buffers_on_a_gpu_alone",
+    f"{TRAINER}/model/sharding.py _Reduced.__call__": f"{OF_TRAINER}/model/"
+    "test_sharding.py test_the_buffer_before_is_freed_once_its_stream_is_done",
+    f"{TRAINER}/memory_tiers.py make_memory": f"{OF_TRAINER}/test_memory_tiers.py "
     "test_copies_of_a_gpu_go_through_pinned_memory_unless_the_job_forbids_it",
-    f"{TRAINER}/model/fused_attention.py choose_kernel": f"{OF_TRAINER}/model/"
-    "test_fused_attention.py test_the_log_says_which_kernel",
-    f"{TRAINER}/model/fused_attention.py repeat_for.shares_heads": f"{OF_TRAINER}/model/"
-    "test_fused_attention.py test_keys_are_repeated_where_no_fused_kernel_shares_their_heads",
-    f"{TRAINER}/model/rng.py capture": f"{OF_TRAINER}/model/test_rng.py "
+    f"{TRAINER}/model/attention_choice.py choose_kernel": f"{OF_TRAINER}/model/"
+    "test_attention_choice.py test_the_log_says_which_kernel",
+    f"{TRAINER}/model/attention_choice.py repeat_for.shares_heads": f"{OF_TRAINER}/model/"
+    "test_attention_choice.py test_keys_are_repeated_where_no_fused_kernel_shares_their_heads",
+    f"{TRAINER}/model/rng_state.py capture": f"{OF_TRAINER}/model/test_rng_state.py "
     "test_the_generator_of_a_gpu_is_saved_and_restored",
-    f"{TRAINER}/model/rng.py restore": f"{OF_TRAINER}/model/test_rng.py "
+    f"{TRAINER}/model/rng_state.py restore": f"{OF_TRAINER}/model/test_rng_state.py "
     "test_the_generator_of_a_gpu_is_saved_and_restored",
-    f"{TRAINER}/rank/group.py place_of": f"{OF_TRAINER}/rank/test_group.py "
+    f"{TRAINER}/rank/process_group.py place_of": f"{OF_TRAINER}/rank/test_process_group.py "
     "test_a_rank_takes_the_gpu_of_its_number",
     f"{TRAINER}/reporting/out_of_memory.py half_type": f"{OF_TRAINER}/reporting/"
     "test_out_of_memory.py test_the_gpu_of_the_rank_is_asked",
     f"{TRAINER}/reporting/reporter.py Reporter.stepped": f"{OF_TRAINER}/reporting/"
     "test_reporter.py test_a_step_on_a_gpu_tells_the_most_memory",
-    f"{TRAINER}/reporting/utilization.py measure_by": f"{OF_TRAINER}/reporting/"
-    "test_utilization.py test_the_mfu_of_known_cards_is_measured",
+    f"{TRAINER}/reporting/mfu.py measure_by": f"{OF_TRAINER}/reporting/"
+    "test_mfu.py test_the_mfu_of_known_cards_is_measured",
     f"{TRAINER}/session.py prepare": f"{GPU} training in fp32",
     "zerotools/cli/job_views/describe.py ranks": "tests/cli/job_views/test_describe.py "
     "test_ranks_are_those_of_gpus_or_of_processors",
@@ -107,7 +107,7 @@ COVERED: dict[str, str] = {
     "zerotools/jobs/preflight/async_io.py lacking": f"{OF_ADMISSION}/test_interpreter_check.py "
     "test_offload_to_nvme_needs_what_async_io_is_compiled_with",
     "zerotools/jobs/preflight/deepspeed_accepts.py refusal": f"{OF_TRAINER}/engine_deepspeed/"
-    "test_place.py test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
+    "test_setup_deepspeed.py test_an_optimizer_that_needs_nvcc_is_refused_at_submit",
     "zerotools/jobs/tables/spec.py check_ranks": "tests/jobs/jobfile/test_parse.py "
     "test_a_refusal_names_the_key_the_value_and_what_is_allowed",
     "zerotools/public/estimate_memory.py estimated_job": "tests/public/test_estimate_memory.py "

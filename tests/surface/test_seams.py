@@ -44,12 +44,15 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/service/test_views.py": frozenset(
         {"last_report.last_report", "it.engine.why_it_waits"}
     ),
-    "daemon/trainer/engine_deepspeed/test_builds.py": frozenset({"cpp_extension.FileBaton"}),
-    "daemon/trainer/nf4/test_frozen_layers.py": frozenset(
-        {"zerotoolsd.trainer.nf4.frozen_layers.find_spec"}
+    "daemon/trainer/engine_deepspeed/test_operator_builds.py": frozenset(
+        {"cpp_extension.FileBaton"}
     ),
-    "daemon/trainer/nf4/test_nf4_linear.py": frozenset({"nf4_linear._functional"}),
-    "daemon/trainer/rank/test_meeting.py": frozenset({"meeting.boot_id", "meeting.own_card"}),
+    "daemon/trainer/model/test_nf4_linear.py": frozenset(
+        {"zerotoolsd.trainer.model.nf4_linear.find_spec", "nf4_linear._functional"}
+    ),
+    "daemon/trainer/rank/test_rendezvous.py": frozenset(
+        {"rendezvous.boot_id", "rendezvous.own_card"}
+    ),
     "daemon/trainer/test_attention_leak_check.py": frozenset(
         {"tiny_model.narrow", "attention_leak_check.small_model"}
     ),

@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotoolsd.trainer.data.collating import collate
+from zerotoolsd.trainer.data.collate import collate
+from zerotoolsd.trainer.data.example_pools import Example
 from zerotoolsd.trainer.data.packing import join
-from zerotoolsd.trainer.data.sequences import Example
 from zerotoolsd.trainer.model.tiny_model import small_model
 
 LENGTH = 7

@@ -2,24 +2,58 @@
 
 from __future__ import annotations
 
+import math
+import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 import torch
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord
-from zerotoolsd.trainer.checkpoints.finalize import Committer
-from zerotoolsd.trainer.checkpoints.keeping import KeepPolicy
-from zerotoolsd.trainer.checkpoints.measured import CheckpointMetrics
-from zerotoolsd.trainer.checkpoints.save_sequence import Saves, Write
-from zerotoolsd.trainer.checkpoints.saving import SaveFailed, Saver
+from zerotoolsd.trainer.checkpoints.commit import Committer
+from zerotoolsd.trainer.checkpoints.retention import KeepPolicy
+from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved, SaveFailed, Saver
 from zerotoolsd.trainer.engine.protocol import CopyingEngine, Engine, StepResult
-from zerotoolsd.trainer.rank.group import WorldGroup, control_group
+from zerotoolsd.trainer.model import rng_state
+from zerotoolsd.trainer.rank.process_group import WorldGroup, control_group
+from zerotoolsd.trainer.rank.rank_errors import Diverged
 from zerotoolsd.trainer.reporting.reporter import Reporter
+
+LOSS, EVAL_LOSS = "loss", "eval_loss"
+
+
+@dataclass
+class CheckpointMetrics:
+    """Losses since the last checkpoint, and the newest evaluation."""
+
+    _losses: list[float] = field(default_factory=list)
+    _evaluated: tuple[int, float] | None = None
+
+    def stepped(self, loss: float) -> None:
+        """Record a step that updated the weights; `loss` is that of its batch, before the
+        update."""
+        self._losses.append(loss)
+
+    def evaluated(self, step: int, loss: float) -> None:
+        """Record the evaluation loss of the weights after `step` steps."""
+        self._evaluated = (step, loss)
+
+    def take(self, step: int) -> dict[str, float]:
+        """Return the finite measurements for a checkpoint of `step`, and reset the mean loss."""
+        found = {}
+        if self._losses:
+            found[LOSS] = math.fsum(self._losses) / len(self._losses)
+        if self._evaluated is not None and self._evaluated[0] == step:
+            found[EVAL_LOSS] = self._evaluated[1]
+        self._losses.clear()
+        return {name: value for name, value in found.items() if math.isfinite(value)}
 
 
 @dataclass
@@ -111,3 +145,125 @@ def _in_thread(write: Callable[[Path, WorldGroup], None], staging: Path, group: 
         # A new thread's device is the first, where DCP would make every rank a context.
         torch.cuda.set_device(group.device)
     write(staging, group)
+
+
+Write = Callable[[Path], None]
+
+
+@dataclass(frozen=True)
+class SaveResult:
+    """A save that is over: `saved`, or `why` it failed. Training stood still `stall_seconds`."""
+
+    step: int
+    stall_seconds: float
+    saved: Saved | None
+    why: str = ""
+
+
+@dataclass
+class Saves:
+    """Runs one save at a time. All ranks call each method in the same order.
+
+    The save of one rank may complete one step before that of another. So errors that end the run
+    are raised by `begin` and `settle`, because all ranks wait there.
+
+    `prepare` returns the function that writes this rank's part of the current state. `beside` means
+    that this function has a copy of the state, and may be called in another thread while training
+    continues; then no other code may use the saver's group.
+    """
+
+    saver: Saver
+    prepare: Callable[[], Write]
+    beside: bool = False
+    _task: BackgroundTask[Saved] | None = None
+    _step: int = 0
+    _began: float = 0.0
+    _stall: float = 0.0
+    _diverged: Diverged | None = None
+    _ended: list[SaveResult] = field(default_factory=list)
+
+    def begin(self, record: JobRecord) -> None:
+        """Save the state as the checkpoint of `record.step`, after the current save.
+
+        Raises:
+            Diverged: the state, or the one saved before, cannot be continued from.
+        """
+        began = time.monotonic()
+        self.settle()
+        self._step, self._began = record.step, began
+        save = partial(self.saver.save, record, self.prepare(), rng_state.capture())
+        if not self.beside:
+            self._end(save)
+            return
+        self._task = BackgroundTask(save)
+        self._stall = time.monotonic() - began
+
+    def settle(self) -> None:
+        """Wait until no save is running. All ranks call it after the same step.
+
+        Raises:
+            Diverged: the state cannot be continued from.
+        """
+        self._wait()
+        if self._diverged is not None:
+            raise self._diverged
+
+    def over(self) -> list[SaveResult]:
+        """Return the completed saves that were not reported yet."""
+        if self._task is not None and self._task.is_over:
+            self._wait()
+        ended, self._ended = self._ended, []
+        return ended
+
+    def _wait(self) -> None:
+        if self._task is None:
+            return
+        task, self._task = self._task, None
+        try:
+            self._end(task.result)
+        except Diverged as error:
+            self._diverged = error
+
+    def _end(self, result: Callable[[], Saved]) -> None:
+        saved, why = None, ""
+        try:
+            saved = result()
+        except SaveFailed as error:
+            why = str(error)
+        stall = self._stall if self.beside else time.monotonic() - self._began
+        self._ended.append(SaveResult(self._step, stall, saved, why))
+
+
+Value = TypeVar("Value")
+
+
+class BackgroundTask(Generic[Value]):
+    """A function that runs in a thread; the caller gets its result or error.
+
+    It is a daemon thread, so the end of the process does not wait for it.
+    """
+
+    def __init__(self, act: Callable[[], Value]) -> None:
+        self._act = act
+        self._value: list[Value] = []
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="save", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            self._value.append(self._act())
+        except BaseException as error:  # raised again in the thread that asks
+            self._error = error
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `result` would return, or raise, at once."""
+        return not self._thread.is_alive()
+
+    def result(self) -> Value:
+        """Wait, and return the function's result or raise its error."""
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        return self._value[0]

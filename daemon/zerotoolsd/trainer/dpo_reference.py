@@ -27,12 +27,12 @@ import numpy as np
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.file_names import MANIFEST
-from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
-from zerotoolsd.trainer.data.cache.fingerprint import content_of
-from zerotoolsd.trainer.data.examplestore import PreferencePairs, References
-from zerotoolsd.trainer.data.reading import TrainingData
+from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
+from zerotoolsd.trainer.data.example_store import PreferencePairs, References
+from zerotoolsd.trainer.data.token_cache import content_of
+from zerotoolsd.trainer.data.training_data import TrainingData
 from zerotoolsd.trainer.engine.protocol import Engine, ScoringEngine
-from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 DIRECTORY, WEIGHTS = "reference", "weights"

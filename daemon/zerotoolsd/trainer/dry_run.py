@@ -36,24 +36,27 @@ def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotools.ops.foreign.names import unused_order
     from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
     from zerotoolsd.trainer.attention_leak_check import check_leaks
-    from zerotoolsd.trainer.data.collating import check_decoder_start
+    from zerotoolsd.trainer.data.collate import check_decoder_start
     from zerotoolsd.trainer.data.preview import sample_data
-    from zerotoolsd.trainer.data.reading import model_input_of, positions_of
-    from zerotoolsd.trainer.engine.adapter_start import read_adapter
-    from zerotoolsd.trainer.engine.conditional import check_alike_on_ranks
+    from zerotoolsd.trainer.data.training_data import model_input_of, positions_of
+    from zerotoolsd.trainer.engine.chunked_loss import check_cut
+    from zerotoolsd.trainer.engine.conditional_layers import check_alike_on_ranks
     from zerotoolsd.trainer.engine.foreign_start import adopt
-    from zerotoolsd.trainer.engine.loss_choice import check_cut
-    from zerotoolsd.trainer.engine.router_bias import check_router_bias
-    from zerotoolsd.trainer.engine.router_loss import check_router_loss, unbalanced
-    from zerotoolsd.trainer.frozen_base import check_base
-    from zerotoolsd.trainer.model.attention import check_attention
-    from zerotoolsd.trainer.model.kept_fp32 import apart, cast_note, kept_in_fp32
+    from zerotoolsd.trainer.engine.load_adapter import read_adapter
+    from zerotoolsd.trainer.engine.router_balance import (
+        check_router_bias,
+        check_router_loss,
+        unbalanced,
+    )
+    from zerotoolsd.trainer.initial_state import check_base
+    from zerotoolsd.trainer.model.attention_choice import check_attention
+    from zerotoolsd.trainer.model.keep_fp32 import apart, cast_note, kept_in_fp32
     from zerotoolsd.trainer.model.lora import refuse_two_types
     from zerotoolsd.trainer.model.memory_estimate import predict
     from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
     from zerotoolsd.trainer.model.pretrained import match
-    from zerotoolsd.trainer.reporting.utilization import flops_per_token
+    from zerotoolsd.trainer.reporting.mfu import flops_per_token
     from zerotoolsd.trainer.sequence_parallel_check import check_stretches
     from zerotoolsd.trainer.tensor_parallel_check import check_tensor_ranks
 
@@ -117,7 +120,7 @@ def _vocabulary(spec: JobSpec) -> int | None:
     the one for an image.
     """
     from zerotools.jobs.tables.data import BYTES, kind_of, tokenizer_of
-    from zerotoolsd.trainer.data.tokenizing import load_tokenizer
+    from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
 
     named = tokenizer_of(spec.data, spec.model.path)
     if named is None:
@@ -150,7 +153,7 @@ def main(path: Path, show: int) -> None:
     from zerotools.core.errors import ZerotoolsError
     from zerotools.jobs.jobfile.stored import read_stored
     from zerotools.jobs.tables.elastic import largest
-    from zerotoolsd.trainer.rank.failures import sentence
+    from zerotoolsd.trainer.rank.rank_errors import sentence
 
     # The rules were checked already, for a job that resumes one of an older version.
     spec, unread = read_stored(json.loads(path.read_text("utf-8")))

@@ -11,15 +11,13 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.rank_phases import END
 from zerotoolsd.trainer.checkpointing import Checkpointing
-from zerotoolsd.trainer.data.batches import Batches
-from zerotoolsd.trainer.data.prefetch import Prefetch
+from zerotoolsd.trainer.data.batches import Batches, Prefetch
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult
-from zerotoolsd.trainer.evaluation.evaluating import Evaluation
-from zerotoolsd.trainer.rank.failures import EXIT_DONE, EXIT_STOPPED, Diverged, MachineNotReady
-from zerotoolsd.trainer.rank.group import CONTROL_TIMEOUT, STEP_TIMEOUT, WorldGroup
-from zerotoolsd.trainer.rank.start_timing import Phases
-from zerotoolsd.trainer.rank.stop_request import StopRequest
-from zerotoolsd.trainer.reporting.reporter import Reporter
+from zerotoolsd.trainer.evaluation.evaluate import Evaluation
+from zerotoolsd.trainer.rank.process_group import CONTROL_TIMEOUT, STEP_TIMEOUT, WorldGroup
+from zerotoolsd.trainer.rank.rank_errors import EXIT_DONE, EXIT_STOPPED, Diverged, MachineNotReady
+from zerotoolsd.trainer.rank.rank_settings import StopRequest
+from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 
 COMPILING_STEPS = 10
 """Steps of a run with torch.compile that may wait as its start may: another length of sequences is

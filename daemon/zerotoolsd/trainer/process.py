@@ -14,9 +14,9 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import EXTRAS, install_command
 from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL, Pulse, open_pulse
-from zerotoolsd.trainer.rank.failures import EXIT_STOPPED, exit_code, kind, sentence
-from zerotoolsd.trainer.rank.notify import Notifier
-from zerotoolsd.trainer.rank.settings import Rank, rank_from
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier
+from zerotoolsd.trainer.rank.rank_errors import EXIT_STOPPED, exit_code, kind, sentence
+from zerotoolsd.trainer.rank.rank_settings import Rank, rank_from
 
 OF_LIBRARIES = {
     "HF_HUB_OFFLINE": "1",

@@ -8,49 +8,73 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
+from zerotools.core.errors import BadRequest
 from zerotools.core.hub_layout import HubLayout
+from zerotools.core.training_memory import MemoryLayout
+from zerotools.io.huggingface.model_sidecars import model_sidecars, sidecar_kind
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.tables.data import bounds_length, fixed_length, stated_length
+from zerotools.jobs.preflight.resumable import not_resumable
+from zerotools.jobs.tables.data import (
+    BYTES,
+    bounds_length,
+    fixed_length,
+    stated_length,
+    tokenizer_of,
+)
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.attention_leak_check import check_leaks
 from zerotoolsd.trainer.checkpointing import make_checkpointing
-from zerotoolsd.trainer.checkpoints.finalize import nothing
-from zerotoolsd.trainer.checkpoints.output import claim
-from zerotoolsd.trainer.checkpoints.resuming import ResumePoint, adopted, choose_resume_point
-from zerotoolsd.trainer.checkpoints.sidecars import sidecars_of
-from zerotoolsd.trainer.data.collating import check_decoder_start
-from zerotoolsd.trainer.data.reading import DataReading, TrainingData, positions_of
-from zerotoolsd.trainer.data.step_count import with_steps
+from zerotoolsd.trainer.checkpoints.commit import claim, nothing
+from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint, adopted, choose_resume_point
+from zerotoolsd.trainer.data.collate import check_decoder_start
+from zerotoolsd.trainer.data.training_data import DataReading, TrainingData, positions_of
 from zerotoolsd.trainer.dpo_reference import ReferenceRun, add_references, as_json
-from zerotoolsd.trainer.engine.conditional import check_alike_on_ranks
-from zerotoolsd.trainer.engine.loss_choice import loss_size_of
-from zerotoolsd.trainer.engine_choice import make_engine
-from zerotoolsd.trainer.engine_deepspeed.nvme import remove_own_directories
-from zerotoolsd.trainer.evaluation.evaluating import make_evaluation
-from zerotoolsd.trainer.frozen_base import check_base, recorded_base
-from zerotoolsd.trainer.initial_state import begin, check_steps_left, describe_run, warn_of_changes
+from zerotoolsd.trainer.engine.chunked_loss import loss_size_of
+from zerotoolsd.trainer.engine.conditional_layers import check_alike_on_ranks
+from zerotoolsd.trainer.engine.protocol import Engine
+from zerotoolsd.trainer.engine.schedule import with_steps
+from zerotoolsd.trainer.engine_deepspeed.setup_deepspeed import remove_own_directories
+from zerotoolsd.trainer.engine_torch.build_state import build
+from zerotoolsd.trainer.engine_torch.engine import TorchEngine
+from zerotoolsd.trainer.evaluation.evaluate import make_evaluation
+from zerotoolsd.trainer.initial_state import (
+    begin,
+    check_base,
+    check_steps_left,
+    describe_run,
+    recorded_base,
+    warn_of_changes,
+)
 from zerotoolsd.trainer.loop import TrainingRun
-from zerotoolsd.trainer.model.attention import set_attention
-from zerotoolsd.trainer.model.fused_attention import choose_kernel
-from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
+from zerotoolsd.trainer.model.attention_choice import choose_kernel, set_attention
+from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.memory_estimate import predict
 from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
 from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
 from zerotoolsd.trainer.model.sharding import check_cuts
-from zerotoolsd.trainer.node_checks import check_same_model, check_seen, is_over, meeting_of
-from zerotoolsd.trainer.node_failures import failures_told
-from zerotoolsd.trainer.rank.failures import EXIT_DONE
-from zerotoolsd.trainer.rank.group import START_TIMEOUT, WorldGroup, joined
-from zerotoolsd.trainer.rank.notify import Notifier
-from zerotoolsd.trainer.rank.same_files import check_same_files
-from zerotoolsd.trainer.rank.settings import Rank, needed_by_others, read_spec, saved_before
-from zerotoolsd.trainer.rank.start_timing import Phases
-from zerotoolsd.trainer.rank.stop_request import StopRequest
+from zerotoolsd.trainer.multi_node import (
+    check_same_model,
+    check_seen,
+    failures_told,
+    is_over,
+    meeting_of,
+)
+from zerotoolsd.trainer.rank.check_same_files import check_same_files
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier
+from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup, joined
+from zerotoolsd.trainer.rank.rank_errors import EXIT_DONE
+from zerotoolsd.trainer.rank.rank_settings import (
+    Rank,
+    StopRequest,
+    needed_by_others,
+    read_spec,
+    saved_before,
+)
+from zerotoolsd.trainer.reporting.mfu import measure_by
 from zerotoolsd.trainer.reporting.out_of_memory import explained
-from zerotoolsd.trainer.reporting.reporter import Reporter
-from zerotoolsd.trainer.reporting.trackers.tracking import start_tracking
-from zerotoolsd.trainer.reporting.utilization import measure_by
+from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
+from zerotoolsd.trainer.reporting.trackers.start_trackers import start_tracking
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
 from zerotoolsd.trainer.sequence_parallel_check import check_stretches
 
@@ -284,3 +308,55 @@ def _add_files(
     meta_model.config.save_pretrained(staging)
     for name, path in sidecars_of(spec).items():
         shutil.copyfile(path, staging / name)
+
+
+def sidecars_of(spec: JobSpec) -> dict[str, Path]:
+    """Return the files next to the config, by name.
+
+    They are the tokenizer for the data of `spec`, and other files of the model's directory. Files
+    about token ids are left out if the data uses another tokenizer: `generation_config.json` names
+    the end tokens of a text.
+    """
+    named, own = tokenizer_of(spec.data, spec.model.path), spec.model.path
+    found = {} if named is None or named == BYTES else _of_kinds(Path(named), "tokenizer")
+    if own is None:
+        return found
+    if named != BYTES and spec.data.tokenizer in (None, own):
+        found |= _of_kinds(Path(own), "tokenizer", "generation")
+    return found | _of_kinds(Path(own), "processor")
+
+
+def _of_kinds(directory: Path, *kinds: str) -> dict[str, Path]:
+    there = model_sidecars(directory)
+    return {name: path for name, path in there.items() if sidecar_kind(name) in kinds}
+
+
+def make_engine(
+    spec: JobSpec,
+    layout: MemoryLayout,
+    meta_model: MetaModel,
+    group: WorldGroup,
+    reporter: Reporter,
+    start: ResumePoint | None,
+    pretrained: Pretrained | None,
+) -> Engine:
+    """Return the engine of `spec` with filled weights.
+
+    They come from `pretrained`, unless `start` will fill them.
+
+    Engine `torch` allocates by `layout`; DeepSpeed's config describes the same layout.
+
+    Raises:
+        ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` does
+            not fit this job.
+    """
+    if start is not None and start.foreign is None:
+        for sentence in not_resumable(spec, start.record, start.path):
+            raise BadRequest(sentence)
+    if spec.engine == "deepspeed":
+        from zerotoolsd.trainer.engine_deepspeed.engine import make_deepspeed_engine
+
+        return make_deepspeed_engine(spec, meta_model, group, reporter, start, pretrained)
+    record = start.record if start else None
+    live = build(spec, layout, meta_model, group, reporter, record, pretrained)
+    return TorchEngine(spec, live, group)

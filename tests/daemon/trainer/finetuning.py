@@ -45,7 +45,7 @@ def make_tokenizer(directory: Path, *, template: str | None = None, seq2seq: boo
 
 def load(directory: Path) -> Any:
     """The tokenizer in `directory`, as a job loads it."""
-    from zerotoolsd.trainer.data.tokenizing import load_tokenizer
+    from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
 
     return load_tokenizer(directory)
 

@@ -13,11 +13,13 @@ each_job = runpy.run_path(str(Path(__file__).resolve().parents[3] / "harness" / 
 ]
 
 from zerotools.core.errors import ZerotoolsError  # noqa: E402
-from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
-from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
-from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
-from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
-from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import read_spec  # noqa: E402
+from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
+    Phases,
+    Reporter,
+)
 from zerotoolsd.trainer.session import prepare  # noqa: E402
 
 

@@ -34,16 +34,18 @@ from zerotoolsd.trainer import session  # noqa: E402
 from zerotoolsd.trainer.checkpointing import Checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
-from zerotoolsd.trainer.engine_torch.gradients import local  # noqa: E402
-from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
-from zerotoolsd.trainer.evaluation.evaluating import Evaluated  # noqa: E402
+from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
+from zerotoolsd.trainer.engine_torch.update_path import local  # noqa: E402
+from zerotoolsd.trainer.evaluation.evaluate import Evaluated  # noqa: E402
 from zerotoolsd.trainer.loop import TrainingRun  # noqa: E402
-from zerotoolsd.trainer.rank.failures import Diverged  # noqa: E402
-from zerotoolsd.trainer.rank.group import WorldGroup  # noqa: E402
-from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
-from zerotoolsd.trainer.rank.settings import read_spec  # noqa: E402
-from zerotoolsd.trainer.rank.start_timing import Phases  # noqa: E402
-from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
+from zerotoolsd.trainer.rank.rank_errors import Diverged  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import read_spec  # noqa: E402
+from zerotoolsd.trainer.reporting.reporter import (  # noqa: E402
+    Phases,
+    Reporter,
+)
 
 
 class Recorder(Reporter):

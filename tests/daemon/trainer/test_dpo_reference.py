@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from harness.launching import TINY_LLAMA, job
-from tests.daemon.trainer.data.test_examplestore import pairs_in
+from tests.daemon.trainer.data.test_example_store import pairs_in
 from tests.daemon.trainer.finetuning import write_lines
 from tests.daemon.trainer.several import Runs, run_all
 from tests.matrices import FULL
@@ -21,7 +21,7 @@ from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.rank.settings import Rank
+from zerotoolsd.trainer.rank.rank_settings import Rank
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(25, "three numbers of ranks")]
 GOLDEN = Path(__file__).parents[2] / "golden" / "trl-1.16.0" / "dpo"

@@ -7,7 +7,7 @@ import pytest
 
 from harness.launching import TINY_GPT2, TINY_LLAMA, job, run, start
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.rank.failures import EXIT_BAD_CHECKPOINT, EXIT_BAD_JOB, EXIT_STOPPED
+from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_CHECKPOINT, EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = pytest.mark.torch
 

@@ -12,7 +12,7 @@ import pytest
 
 from harness.launching import ENTRY
 from zerotoolsd.trainer.entry import PackageFinder, zerotools_folder
-from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB
+from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB
 
 BARE = [sys.executable, "-I", "-S"]  # no site-packages, no PYTHONPATH
 STDLIB_ONLY = (
@@ -20,7 +20,7 @@ STDLIB_ONLY = (
     "zerotools.runs.checkpoint_dirs",
     "zerotools.io.distcp.metadata",
     "zerotools.runs.manifest",
-    "zerotoolsd.trainer.data.step_count",
+    "zerotoolsd.trainer.engine.schedule",
     "zerotoolsd.trainer.process",
     "zerotoolsd.trainer.engine.schedule",
 )

@@ -14,7 +14,7 @@ from harness.launching import TINY_LLAMA, job, run
 from tests.daemon.trainer.nodes import Run, finished, steps
 from tests.daemon.waiting import wait_for
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB, EXIT_NOT_READY, EXIT_STOPPED
+from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_NOT_READY, EXIT_STOPPED
 
 pytestmark = pytest.mark.torch
 STEPS = 6

@@ -13,13 +13,13 @@ import pytest
 from harness.launching import TINY_LLAMA, Attempt, job, start
 from tests.daemon.trainer.finetuning import VOCABULARY, make_tokenizer
 from tests.daemon.waiting import wait_for
-from zerotoolsd.trainer.data.cache.tokencache import DIRECTORY, MOST_BYTES
+from zerotoolsd.trainer.data.token_cache import DIRECTORY, MOST_BYTES
 
 pytestmark = [pytest.mark.torch, pytest.mark.full]
 PLACES = {
-    "tokenizing": "zerotoolsd.trainer.data.sources:tokenize",
-    "looking into the cache": "zerotoolsd.trainer.data.cache.tokencache:TokenCache.entry",
-    "opening the data": "zerotoolsd.trainer.data.reading:DataReading._opened",
+    "tokenizing": "zerotoolsd.trainer.data.read_sources:tokenize",
+    "looking into the cache": "zerotoolsd.trainer.data.token_cache:TokenCache.entry",
+    "opening the data": "zerotoolsd.trainer.data.training_data:DataReading._opened",
     "loading the model": "zerotoolsd.trainer.session:make_engine",
     "the first step": "zerotoolsd.trainer.loop:TrainingRun.train",
     "saving": "zerotoolsd.trainer.checkpointing:Checkpointing.save",

@@ -36,8 +36,8 @@ def counted(name: str, micro: MicroBatch) -> int:
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
     from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch, give_stretch, own_stretch
-    from zerotoolsd.trainer.tensor_parallel.folded import fold_ranks
-    from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
+    from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
+    from zerotoolsd.trainer.tensor_parallel_check import fold_ranks
 
     known = read_config(ModelSpec(config=config(name))).to_dict()
     dropping = [key for key in known if "drop" in key]

@@ -2,7 +2,7 @@
 
 torch's scaled_dot_product_attention has a flash kernel in 16 bits from compute capability 8.0 on.
 Elsewhere the trainer repeats keys and values, and torch takes its memory-efficient kernel
-(`zerotoolsd.trainer.model.fused_attention`).
+(`zerotoolsd.trainer.model.attention_choice`).
 """
 
 from __future__ import annotations

@@ -1,12 +1,15 @@
-"""Makes the examples of a step from files, for any number of ranks.
+"""The training examples of each step, the same for any number of ranks.
 
-sources, reading              the data that rank 0 reads while the model loads; opened by all
-cache                         tokenised data, reused by restarts and other jobs
-tokenizer_pool                processes that tokenise for a rank (tokenizing_process); progress
-corpus, tokenizing            text as one stream of tokens (also tokenstream, of token files)
-preparing, encoding           examples as tokens (also examplestore)
-preview, text_sample          the preview of a submit (also sample_view, epoch_estimate)
-sequences, packing, mixture   the training examples, by number (also step_count)
-shuffle, batches, prefetch    the examples of a step, read one step ahead
-collating                     tensors of them
+training_data        reads `[data]` and `[eval]`; every rank gets the same `TrainingData`
+read_sources         tokenises the files of a job, once per node
+token_cache          keeps tokenised data for restarts and other jobs
+corpus               text files and token files as one stream of tokens
+tokenize_text        text to ids, also in other processes (tokenizing_process)
+encode_examples      prompts, responses and chats to ids (package `encoding`)
+example_store        encoded examples in a file
+example_pools        numbered examples: windows of text, held-out parts, mixtures
+packing              several examples in one sequence
+shuffle, batches     the order of the examples, and the batch of a step
+collate              a batch as tensors
+preview              the first examples, shown before a job is queued
 """

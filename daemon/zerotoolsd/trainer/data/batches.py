@@ -6,8 +6,10 @@ in epoch `p // n`. A step takes the next `batch_size` positions; a rank takes it
 
 from __future__ import annotations
 
-from zerotoolsd.trainer.data.mixture import MixedPools
-from zerotoolsd.trainer.data.sequences import Example, ExamplePool, RankBatch
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+
+from zerotoolsd.trainer.data.example_pools import Example, ExamplePool, MixedPools, RankBatch
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
@@ -50,3 +52,40 @@ def rank_share(first: int, batch_size: int, rank: int, world_size: int) -> tuple
     `first`."""
     count = batch_size // world_size
     return first + rank * count, count
+
+
+class Prefetch:
+    """The shares of one rank, step by step; a thread reads one ahead."""
+
+    def __init__(self, batches: Batches, batch_size: int, rank: int, world_size: int) -> None:
+        self._batches = batches
+        self._whose = (batch_size, rank, world_size)
+        self._reader = ThreadPoolExecutor(1, "next batch")
+        self._ahead: tuple[int, Future[RankBatch]] | None = None
+
+    def __enter__(self) -> Prefetch:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._reader.shutdown(cancel_futures=True)
+
+    def share(self, first: int) -> RankBatch:
+        """Return the rank's part of the batch that begins at position `first`.
+
+        Raises:
+            BadFile: the data has changed since the job began.
+        """
+        known = self._ahead
+        found = known[1] if known is not None and known[0] == first else self._read(first)
+        share = found.result()
+        following = first + self._whose[0]
+        self._ahead = (following, self._read(following))
+        return share
+
+    def _read(self, first: int) -> Future[RankBatch]:
+        return self._reader.submit(self._batches.share, first, *self._whose)

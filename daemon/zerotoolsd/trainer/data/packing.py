@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from zerotoolsd.trainer.data.examplestore import PLACE_TYPE, stored
-from zerotoolsd.trainer.data.sequences import Example, ExamplePool
+from zerotoolsd.trainer.data.example_pools import Example, ExamplePool
+from zerotoolsd.trainer.data.example_store import PLACE_TYPE, stored
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
 

@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import itertools
+import json
+import math
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.datafiles.columnar_files import COLUMNAR
 from zerotools.jobs.datafiles.documents import has_documents, read_documents
 from zerotools.jobs.datafiles.example_files import read_records_of
-from zerotools.jobs.tables.data import ENCODED, kind_of, patterns_of, tokenizer_of
+from zerotools.jobs.tables.data import (
+    BYTES,
+    ENCODED,
+    DataSpec,
+    fixed_length,
+    kind_of,
+    patterns_of,
+    tokenizer_of,
+)
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.data.corpus import find_files
-from zerotoolsd.trainer.data.encoding.encoded import Encoded, bare
-from zerotoolsd.trainer.data.epoch_estimate import BytesRead, with_epoch
-from zerotoolsd.trainer.data.preparing import ModelInput, ReadingStats, check_stats, encode
-from zerotoolsd.trainer.data.reading import packed_length
-from zerotoolsd.trainer.data.sample_view import SampleView
-from zerotoolsd.trainer.data.text_sample import sample_text
-from zerotoolsd.trainer.data.tokenizing import load_tokenizer
+from zerotoolsd.trainer.data.corpus import Piece, find_files, read_pieces
+from zerotoolsd.trainer.data.encode_examples import ModelInput, ReadingStats, check_stats, encode
+from zerotoolsd.trainer.data.encoding.encoded_example import SAID, Encoded, Marked, bare, said
+from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, make_tokenizing
+from zerotoolsd.trainer.data.training_data import packed_length
 
 MAX_FILES = 8
 MAX_EXAMPLES, MAX_EXAMPLES_SHOWN = 100, 2000
@@ -140,3 +150,219 @@ def _sampled(
         check_stats(stats, paths, spec.data, reader.positions)
     for lost in stats.losses(spec.data, reader.positions):
         yield f"{key}: of the first examples, {lost}"
+
+
+MOST_BYTES = 40_000
+"""Of the parts and places of all examples together, as JSON: the daemon takes an answer of 64 KiB,
+and notes are in it, too."""
+MOST_OF_PLACE = 4
+"""A place takes at most one in so many of an example's bytes."""
+BINS = 8
+Decode = Callable[[list[int]], str]
+
+
+@dataclass
+class SampleView:
+    """Counts examples, and keeps the text of the first `most`.
+
+    A part of a text is trained if the model learns its tokens.
+    """
+
+    most: int
+    decode: Decode
+    _shown: list[dict[str, Any]] = field(default_factory=list)
+    _lengths: list[int] = field(default_factory=list)
+    _trained: int = 0
+    _seen: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def lengths(self) -> Sequence[int]:
+        """The tokens of each example."""
+        return self._lengths
+
+    def add(self, example: Encoded) -> None:
+        """Count an example."""
+        trained = int(np.count_nonzero(example.marked >= SAID))
+        self._lengths.append(len(example.marked))
+        self._trained += trained
+        self._seen[hash(example.marked.tobytes())] += 1
+        if len(self._shown) < self.most:
+            left = MOST_BYTES // self.most
+            place = _within(example.place, left // MOST_OF_PLACE)
+            parts, cut = self._parts(example.marked, left - json_bytes(place))
+            self._shown.append(
+                {
+                    "place": place,
+                    "parts": parts,
+                    "text_cut": cut,
+                    "tokens": len(example.marked),
+                    "trained_tokens": trained,
+                    "tokens_lost": example.source_lost + example.target_lost,
+                }
+            )
+
+    def _parts(self, marked: Marked, left: int) -> tuple[list[dict[str, Any]], bool]:
+        """Return the text in parts of at most `left` bytes as JSON, each with whether it is
+        trained, and whether the text was cut."""
+        parts: list[dict[str, Any]] = []
+        turns = np.flatnonzero(np.diff(marked >= SAID)) + 1
+        for ids in np.split(marked, turns) if len(marked) else ():
+            text = self.decode(bare(ids).tolist())
+            part = {"text": "", "trained": bool(ids[0] >= SAID)}
+            shown = _within(text, left - json_bytes(part))
+            if shown:
+                parts.append({**part, "text": shown})
+                left -= json_bytes([parts[-1]])
+            if len(shown) < len(text):
+                return parts, True
+        return parts, False
+
+    def answer(self, empty: int) -> dict[str, Any]:
+        """Return the findings as JSON values; `empty` examples had no prompt or no answer."""
+        return {
+            "examples": self._shown,
+            "looked_at": len(self._lengths),
+            "empty": empty,
+            "duplicates": sum(count - 1 for count in self._seen.values()),
+            "tokens": sum(self._lengths),
+            "trained_tokens": self._trained,
+            "lengths": list(self._bins()),
+            "packed": None,
+            "epoch": None,
+            "memory": None,
+        }
+
+    def _bins(self) -> Iterator[list[int]]:
+        """Yield (shortest, longest, examples) of ranges of equal width."""
+        if not self._lengths:
+            return
+        least, most = min(self._lengths), max(self._lengths)
+        width = max(1, -(-(most - least + 1) // BINS))
+        counts = Counter((length - least) // width for length in self._lengths)
+        for number in range((most - least) // width + 1):
+            begin = least + number * width
+            yield [begin, min(most, begin + width - 1), counts[number]]
+
+
+def json_bytes(value: object) -> int:
+    """Return the size of `value` as `dry_run` prints it."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
+
+
+def _within(text: str, most: int) -> str:
+    """Return the beginning of `text` that takes at most `most` bytes as JSON."""
+    text = text[: max(0, most)]
+    while (over := json_bytes(text) - most) > 0 and text:
+        # Each character takes at most six bytes: of a control character, in JSON.
+        text = text[: -max(1, over // 6)]
+    return text
+
+
+@dataclass
+class BytesRead:
+    """The number of bytes that were read of each file."""
+
+    _files: dict[Path, int] = field(default_factory=dict)
+
+    def of(self, path: Path) -> Callable[[int], None]:
+        """Return the function that records the bytes read of a file."""
+
+        def seen(nbytes: int) -> None:
+            self._files[path] = nbytes
+
+        return seen
+
+    def share(self, paths: Sequence[Path] | None) -> float | None:
+        """Return the part of all `paths` that was read, 0 to 1; None if unknown, as for non-JSON
+        files."""
+        read = sum(self._files.values())
+        if not paths or not read:
+            return None
+        total = sum(path.stat().st_size for path in paths)
+        return min(1.0, read / total) if total else None
+
+
+def with_epoch(
+    view: SampleView, empty: int, spec: JobSpec, packed_length: int | None, share: float | None
+) -> Mapping[str, Any]:
+    """Return the answer of `view`, with the fill of packed sequences and the estimated epoch.
+
+    The examples are `share` of the data.
+    """
+    answer = view.answer(empty)
+    count = len(view.lengths) // (2 if spec.data.preferences else 1)
+    sequences = count
+    if packed_length is not None and count:
+        sequences = _packed(view.lengths, packed_length)
+        answer["packed"] = {
+            "sequences": sequences,
+            "length": packed_length,
+            "filled": answer["tokens"] / (sequences * packed_length),
+        }
+    if share and count:
+        in_all = math.ceil(sequences / share)
+        answer["epoch"] = {
+            "tokens": round(answer["tokens"] / share),
+            "sequences": in_all,
+            "steps": math.ceil(in_all / spec.train.batch_size),
+            "operations": None,
+        }
+    return answer
+
+
+def _packed(lengths: Sequence[int], most: int) -> int:
+    """Return how many sequences the examples fill, one after the other as long as they fit."""
+    sequences, filled = 0, most
+    for length in (each - 1 for each in lengths):  # the last token is not read
+        if filled + length > most:
+            sequences, filled = sequences + 1, 0
+        filled += length
+    return sequences
+
+
+MOST_PIECES = 256
+MOST_LETTERS = 1 << 20
+
+
+def sample_text(
+    spec: JobSpec, paths: Sequence[Path], positions: int | None, show: int
+) -> Mapping[str, Any] | None:
+    """Return `show` sequences of the first text, and the estimated epoch.
+
+    Returns None without text, or without a length of sequences.
+    """
+    length = fixed_length(spec.data, positions)
+    if not paths or length is None:
+        return None
+    tokenized: Callable[[Sequence[Piece]], bytes]
+    named = tokenizer_of(spec.data, spec.model.path)
+    if named is None or named == BYTES:
+        view = SampleView(show, lambda ids: bytes(ids).decode("utf-8", "replace"))
+        tokenized = _as_bytes
+    else:
+        tokenizer = load_tokenizer(Path(named))
+        view = SampleView(show, tokenizer.decode)
+        tokenized = make_tokenizing(tokenizer)
+    read = BytesRead()
+    pieces = [*_first(paths[0], spec.data, read)]
+    ids = np.frombuffer(tokenized(pieces), "<u4") if pieces else np.empty(0, np.uint32)
+    if len(ids) < length:
+        return None
+    for number in range(len(ids) // length):
+        window: Marked = ids[number * length :][:length]
+        view.add(Encoded(f"{paths[0]}, sequence {number + 1}", said(window), 0))
+    return with_epoch(view, 0, spec, None, read.share(paths))
+
+
+def _as_bytes(pieces: Sequence[Piece]) -> bytes:
+    text = "".join(piece.text for piece in pieces).encode()
+    return np.frombuffer(text, np.uint8).astype("<u4").tobytes()
+
+
+def _first(path: Path, data: DataSpec, read: BytesRead) -> Iterator[Piece]:
+    letters = 0
+    for piece in itertools.islice(read_pieces(path, data, read.of(path)), MOST_PIECES):
+        if letters > MOST_LETTERS:
+            return
+        letters += len(piece.text)
+        yield piece

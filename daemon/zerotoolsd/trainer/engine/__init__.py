@@ -1,15 +1,14 @@
-"""The interface of an engine (`protocol`), and the code that all engines share.
+"""The interface of an engine (`protocol`), and the code that both engines share.
 
-objective, schedule, loss_scale   the loss, the learning rate, the loss scale of fp16
-preference_loss                   the loss of pairs of answers (DPO)
-chunked_loss, backbone            the loss in parts, without a tensor of logits
-loss_choice                       whether a job uses it
-router_loss, router_bias          the balance of experts, in the ways of transformers and DeepSeek
-conditional                       parts of a model that only some ranks compute
-nan_policy                        which steps are skipped, and which end the run
-adapter_start                     adapters that begin with the values of a peft directory
-foreign_start                     the start of a run from a checkpoint of another program
-decoding, generating              how a model continues prompts
+training_loss          cross-entropy and DPO
+chunked_loss           cross-entropy without a tensor of all logits
+router_balance         balance of the experts of a mixture: auxiliary loss, or bias
+nan_and_loss_scale     steps with non-finite gradients, and the loss scale of fp16
+schedule               learning rate and number of steps
+conditional_layers     layers that only some ranks compute
+load_adapter           initial values of adapters from a peft directory
+foreign_start          start from a checkpoint of another program
+text_generation        generates text after prompts
 
-It may import `data`, `model` and `rank`.
+These modules may import `data`, `model` and `rank`.
 """

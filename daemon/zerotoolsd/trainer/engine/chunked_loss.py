@@ -11,9 +11,12 @@ parts in fp32, as in one product over all rows.
 
 from __future__ import annotations
 
+import copy
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any
 
 import torch
@@ -23,8 +26,11 @@ from torch.nn import functional
 
 from zerotools.core.errors import Unsupported
 from zerotools.core.loss_chunks import LossSize
-from zerotoolsd.trainer.data.sequences import IGNORED
-from zerotoolsd.trainer.engine.backbone import BaseModel, CannotCut
+from zerotools.jobs.tables.data import longest_sequence
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.example_pools import IGNORED
+from zerotoolsd.trainer.data.training_data import positions_of
+from zerotoolsd.trainer.model.tiny_model import small_model
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest difference of logits, relative to the largest logit."""
@@ -258,3 +264,213 @@ class _Sums:
             None if total is None else total.to(weight.dtype)
             for total, weight in zip(self._sums, self._weights, strict=True)
         ]
+
+
+HIDDEN = "last_hidden_state"
+
+
+class CannotCut(Exception):
+    """Raised if a model cannot be run in two parts; its text is the reason."""
+
+
+@dataclass
+class Seen:
+    """The recorded output of the base model `name`."""
+
+    output: Any = None
+    name: str = ""
+    depth: int = 0
+
+    @property
+    def hidden(self) -> torch.Tensor:
+        """The hidden states, `[batch, length, hidden]`."""
+        value = self.output[0] if isinstance(self.output, tuple) else self.output.get(HIDDEN)
+        if not isinstance(value, torch.Tensor) or value.dim() != 3:
+            raise CannotCut("its base model answers without hidden states")
+        return value
+
+    def with_hidden(self, hidden: torch.Tensor) -> Any:
+        """Return the same output with other hidden states."""
+        if isinstance(self.output, tuple):
+            return (hidden, *self.output[1:])
+        other = copy.copy(self.output)
+        other[HIDDEN] = hidden
+        return other
+
+
+class BaseModel:
+    """The base model of a causal `model`: the module that its `forward` calls before the head.
+
+    It is the outermost called module that reads the token embeddings. This is usually the whole
+    base model; if `forward` bypasses that, it is the decoder in it.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+        embeddings = model.get_input_embeddings()
+        name = next((name for name, module in model.named_modules() if module is embeddings), "")
+        parts = name.split(".")[:-1]
+        self._names = [".".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        self._called = ""
+
+    def random_outside(self) -> str | None:
+        """Return the name of an active dropout module outside of the base model, or None."""
+        for name, module in self._model.named_modules():
+            if isinstance(module, nn.Dropout) and module.p and not self._holds(name):
+                return str(name)
+        return None
+
+    def weights_outside(self) -> list[nn.Parameter]:
+        """Return the trained parameters outside of the base model: those of the head."""
+        found: dict[nn.Parameter, None] = {}
+        for name, parameter in self._model.named_parameters(remove_duplicate=False):
+            if parameter.requires_grad and not self._holds(name):
+                found[parameter] = None
+        return list(found)
+
+    def _holds(self, name: str) -> bool:
+        return name.startswith(f"{self._called}.")
+
+    @contextmanager
+    def watched(self) -> Iterator[Seen]:
+        """Let the base model return only the first position's hidden state, inside the context.
+
+        This makes the head fast. Afterwards the yielded value has the base model's real output.
+
+        Raises:
+            CannotCut: it was not called, or returned something else.
+        """
+        seen = Seen()
+
+        def answer(name: str, module: Any, args: Any, arguments: Any) -> Any:
+            seen.depth += 1
+            output = module(*args, **arguments)
+            seen.depth -= 1
+            if seen.depth:
+                return output
+            seen.output, seen.name = output, name
+            return seen.with_hidden(seen.hidden[:, :1].detach())
+
+        with self._replaced(answer):
+            yield seen
+        if seen.output is None:
+            raise CannotCut(f"{type(self._model).__name__} has no base model apart from its head")
+        self._called = seen.name
+
+    @contextmanager
+    def answering(self, seen: Seen, hidden: torch.Tensor) -> Iterator[None]:
+        """Let the base model return its recorded output with `hidden` in it, inside the context."""
+        output = seen.with_hidden(hidden)
+        with self._replaced(lambda *_: output):
+            yield
+
+    @contextmanager
+    def _replaced(self, answer: Callable[..., Any]) -> Iterator[None]:
+        modules = {name: self._model.get_submodule(name) for name in self._names}
+        places = [(self._place(name), name.rpartition(".")[2]) for name in self._names]
+        for (parent, last), (name, module) in zip(places, modules.items(), strict=True):
+            parent._modules[last] = _StandIn(name, module, answer)
+        try:
+            yield
+        finally:
+            for (parent, last), module in zip(places, modules.values(), strict=True):
+                parent._modules[last] = module
+
+    def _place(self, name: str) -> nn.Module:
+        parent: nn.Module = self._model.get_submodule(name.rpartition(".")[0])
+        return parent
+
+
+class _StandIn:
+    """Replaces a module: only a call returns something else."""
+
+    def __init__(self, name: str, module: Any, answer: Callable[..., Any]) -> None:
+        self._name, self._module, self._answer = name, module, answer
+
+    def __call__(self, *args: Any, **arguments: Any) -> Any:
+        return self._answer(self._name, self._module, args, arguments)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+
+GATHERING_STAGE = 3
+TRIED = 12
+"""Tokens with which a small model is tried."""
+UNBOUNDED = 1 << 17
+"""Assumed tokens of a sequence if neither the job nor the model has a limit."""
+
+
+def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> LossSize:
+    """Return the largest input of the loss of `spec`, with a model of `config`.
+
+    `longest` is the most tokens that the model reads of an example, if known.
+
+    Raises:
+        Unsupported: the job requires it in parts, and this is impossible.
+    """
+    train, text = spec.train, config.get_text_config()
+    sequences = train.micro_batch_size or train.batch_size // spec.shares
+    if spec.eval.has_data:
+        sequences = max(sequences, spec.eval.batch_size or 1)
+    if spec.data.preferences:
+        sequences *= 2  # both answers of a pair
+    why = _why_whole(spec, config)
+    if why is not None and train.chunked_loss == "on":
+        raise Unsupported(f'train.chunked_loss = "on": {why}; set it to "auto" or "off"')
+    most = longest_sequence(spec.data, positions_of(config)) or UNBOUNDED
+    most = most if longest is None else min(most, longest)
+    return LossSize(
+        sequences * ceil(most / spec.zero.sequence_ranks),
+        text.vocab_size,
+        text.hidden_size,
+        "off" if why is not None else train.chunked_loss,
+    )
+
+
+def _why_whole(spec: JobSpec, config: Any) -> str | None:
+    if config.is_encoder_decoder:
+        return "it is for causal models, and this one has an encoder and a decoder"
+    if spec.data.preferences:
+        return "DPO needs the log-probability of each whole answer of a pair, and so all its logits"
+    if spec.engine == "deepspeed" and spec.zero.stage == GATHERING_STAGE:
+        return (
+            "at stage 3 DeepSpeed gathers the head for each part, and ranks with fewer parts "
+            "would not take part"
+        )
+    return None
+
+
+def check_cut(spec: JobSpec, config: Any) -> list[str]:
+    """Try the loss in parts, if the job uses it, on a small model with the same layers.
+
+    Returns why it will be computed at once, if that is so.
+
+    Raises:
+        Unsupported: it cannot be computed in parts, and the job requires it.
+    """
+    size = loss_size_of(spec, config)
+    if not size.is_cut():
+        return []
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        model = small_model(config)
+        return [] if model is None else try_cut(model, size)
+
+
+def try_cut(model: Any, size: LossSize) -> list[str]:
+    """Try it on `model`, as `check_cut` does."""
+    notes: list[str] = []
+    cut_loss(model.eval(), size, notes.append)
+    ids = torch.randint(3, model.config.get_text_config().vocab_size, (1, TRIED))
+    model(input_ids=ids, use_cache=False, targets=ids)
+    return notes
+
+
+def cut_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
+    """Let `model` compute its loss in parts, if `size` is cut.
+
+    If this is impossible and not an error, `say` gets the reason.
+    """
+    if size.is_cut():
+        ChunkedLoss(model, size, None if size.cut == "on" else say).install()

@@ -28,10 +28,10 @@ from zerotools.ops.foreign.run import ForeignRun, read_run
 from zerotools.runs.foreign_job_record import foreign_record
 from zerotools.runs.job_record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate
+from zerotoolsd.trainer.model.fill_shards import persistent_buffers
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names
 from zerotoolsd.trainer.model.pretrained import OtherShapes, Pretrained, hub_layout, match
-from zerotoolsd.trainer.model.weights import persistent_buffers
 
 
 @dataclass(frozen=True)

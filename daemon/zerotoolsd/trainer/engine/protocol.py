@@ -9,10 +9,10 @@ from typing import Protocol, runtime_checkable
 
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.job_record import JobRecord
-from zerotoolsd.trainer.data.sequences import Example, RankBatch
-from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
-from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.engine.text_generation import Decoding
+from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 
 @dataclass(frozen=True)

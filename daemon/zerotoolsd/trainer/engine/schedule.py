@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from zerotools.jobs.tables.train import OLD_FORM, TrainSpec
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.train import OLD_FORM, TrainSpec, check_length
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:
@@ -67,4 +70,39 @@ def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
         f"train.{keys.get(name, name)} is {value}, and was {before[name]}"
         for name, value in now.items()
         if name in before and before[name] != value and name not in same
+    )
+
+
+def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
+    """Return `spec` with `train.steps` instead of `train.epochs`, and `train.warmup_steps` instead
+    of `train.warmup_ratio`, for data with so many `sequences`.
+
+    Steps take their sequences one after the other through all epochs, so none is shorter than
+    `train.batch_size`: the last one continues into the next epoch.
+
+    Raises:
+        BadRequest: the warm-up or the decay does not fit into the steps.
+    """
+    train = spec.train
+    if train.epochs is None and not train.warmup_ratio:
+        return spec
+    steps = train.steps
+    if train.epochs is not None:
+        steps = math.ceil(train.epochs * sequences / train.batch_size)
+    counted = replace(train, steps=steps, epochs=None, warmup_ratio=0.0)
+    if train.warmup_ratio:
+        warmup = math.ceil(train.warmup_ratio * counted.total_steps)
+        counted = replace(counted, warmup_steps=warmup)
+    for problem in check_length(counted):
+        raise BadRequest(problem + _counted_from(spec, sequences))
+    return replace(spec, train=counted)
+
+
+def _counted_from(spec: JobSpec, sequences: int) -> str:
+    train = spec.train
+    if train.epochs is None:
+        return ""
+    return (
+        f" ({train.epochs:g} epochs of {sequences} sequences, "
+        f"train.batch_size = {train.batch_size})"
     )

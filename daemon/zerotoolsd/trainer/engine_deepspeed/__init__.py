@@ -1,7 +1,8 @@
-"""Engine `deepspeed`: DeepSpeed with the job's own JSON, in our loop, with our commits.
+"""Engine `deepspeed`: DeepSpeed with the job's own JSON, in the loop of the trainer.
 
-engine                        the engine that the loop drives
-build_model                   the model in the form for DeepSpeed
-place, builds, nvme           DeepSpeed's requirements for the machine
-files, record                 its part of a checkpoint, and of the record
+engine                the engine that the loop drives
+build_model           the model with its initial values, partitioned at stage 3
+setup_deepspeed       imports DeepSpeed and checks what it needs on this machine, NVMe included
+operator_builds       the directory and the locks for compiling operators
+native_checkpoint     DeepSpeed's part of a checkpoint
 """

@@ -16,12 +16,11 @@ from torch import nn
 
 from zerotools.jobs.tables.deepspeed import precision_of, stage_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
-from zerotoolsd.trainer.memory.tiers import make_memory
-from zerotoolsd.trainer.model.initial import initialise, units, with_memory, with_values
+from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES, make_memory
+from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers, values_by_rule
+from zerotoolsd.trainer.model.initial_weights import initialise, units, with_memory, with_values
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.pretrained import Pretrained
-from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers, values_by_rule
 
 ConfigMapping = Mapping[str, Any]
 

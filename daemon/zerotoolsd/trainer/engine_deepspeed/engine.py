@@ -15,32 +15,33 @@ from zerotools.jobs.tables.deepspeed import at, on_nvme, optimizer_of, stage_of
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.job_record import JobRecord
-from zerotoolsd.trainer.checkpoints.resuming import ResumePoint
-from zerotoolsd.trainer.data.sequences import Example, RankBatch
-from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
+from zerotoolsd.trainer.data.example_pools import Example, RankBatch
+from zerotoolsd.trainer.engine.chunked_loss import cut_loss, loss_size_of
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
-from zerotoolsd.trainer.engine.generating import generate
-from zerotoolsd.trainer.engine.loss_choice import cut_loss, loss_size_of
-from zerotoolsd.trainer.engine.nan_policy import DivergencePolicy, overflow_at_smallest
-from zerotoolsd.trainer.engine.objective import summed_loss, training_loss
+from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
-from zerotoolsd.trainer.engine.router_bias import move_router_bias, moved_by
-from zerotoolsd.trainer.engine.router_loss import add_router_loss
+from zerotoolsd.trainer.engine.router_balance import add_router_loss, move_router_bias, moved_by
 from zerotoolsd.trainer.engine.schedule import learning_rate
+from zerotoolsd.trainer.engine.text_generation import Decoding, generate
+from zerotoolsd.trainer.engine.training_loss import summed_loss, training_loss
 from zerotoolsd.trainer.engine_deepspeed.build_model import make_model, put_buffers, weight_groups
-from zerotoolsd.trainer.engine_deepspeed.files import DeepSpeedCheckpoints
-from zerotoolsd.trainer.engine_deepspeed.nvme import make_nvme_ready
-from zerotoolsd.trainer.engine_deepspeed.place import (
+from zerotoolsd.trainer.engine_deepspeed.native_checkpoint import (
+    DeepSpeedCheckpoints,
+    groups_of,
+    loss_scale_of,
+)
+from zerotoolsd.trainer.engine_deepspeed.setup_deepspeed import (
     import_deepspeed,
     make_adam_ready,
+    make_nvme_ready,
     refused_by_deepspeed,
 )
-from zerotoolsd.trainer.engine_deepspeed.record import groups_of, loss_scale_of
-from zerotoolsd.trainer.model.kept_fp32 import kept_in_fp32
+from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names
 from zerotoolsd.trainer.model.pretrained import Pretrained
-from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
 
 

@@ -1,12 +1,11 @@
 """Engine `torch`: FSDP2 over the ranks, torch's optimizers, checkpoints by DCP.
 
-building                      the model and optimizer, with their memory and initial values
-engine, step                  the engine that the loop drives, and one optimizer step
-disk_check                    disk space, before anything is built
-optimizer, update_rules        the updates of the weights
-gradients, partition          from gradients to the optimizer and back, at stage 1 by rows
-masters, copy_stream          fp32 masters apart from the weights: offload, and stage 1
-state                         the tensors of a checkpoint
-write_shards, load_shards     those tensors to and from disk (also checked_reader)
-load_foreign                  those tensors from a checkpoint of another program
+engine, train_step             the engine that the loop drives, and one optimizer step
+build_state                    makes the model and the optimizer, with memory and initial values
+live_state                     the tensors of a run, by their names in a checkpoint
+optimizer                      makes the optimizer and its state
+adafactor, adamw8bit, muon     optimizers for weights that are split by rows among ranks
+update_path                    gradients to the optimizer, updated weights to the model
+master_weights                 fp32 master weights in another memory: offload, and stage 1
+save_shards, load_shards       tensors to and from a checkpoint
 """

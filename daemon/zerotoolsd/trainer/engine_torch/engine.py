@@ -15,27 +15,22 @@ from torch.distributed.fsdp import FSDPModule
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord, LossScaleRecord
-from zerotoolsd.trainer.checkpoints.hostcopy import HostCopy
-from zerotoolsd.trainer.checkpoints.replicas import own_part
-from zerotoolsd.trainer.data.sequences import Example, RankBatch
-from zerotoolsd.trainer.engine.decoding import Decoding
+from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
-from zerotoolsd.trainer.engine.generating import generate
-from zerotoolsd.trainer.engine.loss_scale import after, initial, resumed
-from zerotoolsd.trainer.engine.nan_policy import DivergencePolicy
-from zerotoolsd.trainer.engine.objective import summed_loss
-from zerotoolsd.trainer.engine.preference_loss import (
+from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy, after, initial, resumed
+from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
+from zerotoolsd.trainer.engine.text_generation import Decoding, generate
+from zerotoolsd.trainer.engine.training_loss import (
     are_preferences,
     log_probabilities,
+    summed_loss,
     summed_preference_loss,
 )
-from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
-from zerotoolsd.trainer.engine_torch.load_foreign import load_foreign
-from zerotoolsd.trainer.engine_torch.load_shards import load_shards
-from zerotoolsd.trainer.engine_torch.state import LiveState
-from zerotoolsd.trainer.engine_torch.step import train_step
-from zerotoolsd.trainer.engine_torch.write_shards import write_tensors
-from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.engine_torch.live_state import LiveState
+from zerotoolsd.trainer.engine_torch.load_shards import load_foreign, load_shards
+from zerotoolsd.trainer.engine_torch.save_shards import HostCopy, own_part, write_tensors
+from zerotoolsd.trainer.engine_torch.train_step import train_step
+from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 
 @dataclass

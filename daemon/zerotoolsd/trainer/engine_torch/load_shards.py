@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
+import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import metadata as of_torch
 from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.filesystem import _StorageInfo
 
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.io.distcp.metadata import Metadata
-from zerotoolsd.trainer.engine_torch.checked_reader import CheckedReader
-from zerotoolsd.trainer.engine_torch.state import LiveState
-from zerotoolsd.trainer.rank.failures import BadCheckpoint
-from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metadata
+from zerotools.ops.foreign.check import weights_of
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart
+from zerotoolsd.trainer.engine_torch.live_state import LiveState
+from zerotoolsd.trainer.model.fill_shards import (
+    BoxReader,
+    fill_shard,
+    load_weights,
+    persistent_buffers,
+)
+from zerotoolsd.trainer.rank.process_group import WorldGroup
+from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint
 
 
 def load_shards(live: LiveState, directory: Path, group: WorldGroup) -> None:
@@ -47,3 +60,81 @@ def _differences(live: LiveState, stored: Metadata, directory: Path) -> Iterator
                 f"{directory}: {name} has shape {list(saved.shape)} and the job's model has "
                 f"{list(tensor.shape)}: it is a checkpoint of another model"
             )
+
+
+METADATA = ".metadata"
+
+
+class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types are not followed
+    """Reads `directory`, with an untrusted `.metadata`."""
+
+    def __init__(self, directory: Path) -> None:
+        """Read and check `.metadata`.
+
+        Raises:
+            BadFile: it is damaged, or not of DCP.
+            Unsupported: the storage of the tensors cannot be addressed.
+        """
+        super().__init__(directory)
+        self.checked = read_metadata(directory / METADATA)
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> of_torch.Metadata:
+        """Return the checked values as torch's classes. Values that are not tensors are left
+        out."""
+        found = for_torch(self.checked)
+        found.storage_meta = of_torch.StorageMeta(load_id=self.load_id)
+        return found
+
+
+def for_torch(metadata: Metadata) -> of_torch.Metadata:
+    """Return torch's form of the tensors in `metadata`."""
+    return of_torch.Metadata(
+        state_dict_metadata={key: _tensor(saved) for key, saved in metadata.tensors.items()},
+        planner_data=metadata.paths,
+        storage_data={
+            of_torch.MetadataIndex(key, box.start, number): _place(item)
+            for key, saved in metadata.tensors.items()
+            for number, (box, item) in enumerate(saved.parts)
+        },
+        version=metadata.version,
+    )
+
+
+def _tensor(saved: SavedTensor) -> of_torch.TensorStorageMetadata:
+    return of_torch.TensorStorageMetadata(
+        properties=of_torch.TensorProperties(dtype=getattr(torch, saved.dtype.name)),
+        size=torch.Size(saved.shape),
+        chunks=[_chunk(box) for box, _ in saved.parts],
+    )
+
+
+def _chunk(box: Box) -> of_torch.ChunkStorageMetadata:
+    return of_torch.ChunkStorageMetadata(torch.Size(box.start), torch.Size(box.shape))
+
+
+def _place(item: Item) -> Any:
+    return _StorageInfo(item.file, item.offset, item.length)
+
+
+def load_foreign(live: LiveState, start: ForeignStart) -> None:
+    """Fill the live state from `start`, in place; values are cast to its types.
+
+    Raises:
+        BadFile: a tensor is incomplete, or its file damaged.
+    """
+    weights, tensors = weights_of(start.run), start.run.checkpoint.tensors
+    with BoxReader(start.run.checkpoint) as reader, torch.no_grad():
+        targets = {**live.parameters, **persistent_buffers(live.model)}
+        if start.pretrained is not None:
+            load_weights(targets, start.record.aliases, start.pretrained)
+        else:
+            for name, tensor in targets.items():
+                fill_shard(tensor, weights[name], tensors[weights[name]], reader)
+        for flat, tensor in live.optimizer.state().items():
+            name, _, role = flat.rpartition(".")
+            if role == "step":
+                tensor.fill_(float(start.updates_of(name)))
+            elif name not in start.state.fresh:
+                key = Key(name, role)
+                fill_shard(tensor, key, tensors[key], reader)
+    live.copy_to_model()

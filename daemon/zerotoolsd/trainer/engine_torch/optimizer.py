@@ -12,9 +12,9 @@ from torch.distributed.tensor import DTensor
 from zerotools.core.training_memory import MOMENTS
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.job_record import OptimizerGroup, OptimizerRecord
-from zerotoolsd.trainer.engine_torch.gradients import UpdatePath, clipping, local
-from zerotoolsd.trainer.engine_torch.update_rules import adafactor, adamw8bit, muon
-from zerotoolsd.trainer.memory.tiers import MemoryTier
+from zerotoolsd.trainer.engine_torch import adafactor, adamw8bit, muon
+from zerotoolsd.trainer.engine_torch.update_path import UpdatePath, clipping, local
+from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")

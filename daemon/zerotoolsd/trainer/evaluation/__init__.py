@@ -1,9 +1,7 @@
-"""Evaluation: loss and perplexity, and generation with ROUGE and BLEU.
+"""Evaluation during training.
 
-evaluating     the measurements, the same at every world size
-predictions    prompts over the ranks, and their scores
-words, scores  ROUGE and BLEU, of text in any script
-predictions_file  the file that rank 0 writes
+evaluate    loss and perplexity on held-out data, and generated text
+scores      ROUGE and BLEU of generated text, in any script
 
-It may import `engine`, `data`, `model` and `rank`.
+These modules may import `engine`, `data`, `model` and `rank`.
 """

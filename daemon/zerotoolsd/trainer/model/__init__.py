@@ -1,14 +1,19 @@
-"""The model: its shape, its sharding among ranks, and the initial values of its parameters.
+"""The model: its shapes, its shards on the ranks, and the initial values of its parameters.
 
-meta_model, lora      on the meta device: shapes, no bytes; adapters by peft
-sharding              the model, sharded by FSDP2
-optimizer_groups      which parameters decay, and which are Muon's
-fused_attention       which kernel of torch attends on a GPU
-kept_fp32             what is computed with in fp32 among 16-bit weights
-initial, weights      first values: from the seed, or from safetensors
-box_reader            what a rank keeps of the tensors of any checkpoint
-rng                   a rank's random number generators
-memory_estimate       the predicted memory of a rank's state
+meta_model            the model on the meta device: shapes without bytes
+lora, nf4_linear      adapters by peft, and frozen layers with weights in 4 bits
+sharding              FSDP2: the mesh, the sharded model, the memory of the shards
+optimizer_groups      which parameters decay, and which Muon updates
+keep_fp32             which parameters stay in fp32 in a 16-bit model
+attention_choice      which attention implementation and which GPU kernel is used
+segment_attention     attention over packed sequences, one segment at a time
+initial_weights       initial values from the seed
+pretrained            the tensors of a Hugging Face directory that fill each parameter
+symbolic_tensors      tensors that record their origin, for `pretrained`
+fill_shards           reads the part of each tensor that a rank keeps
+rng_state             the random number generators of a rank
+memory_estimate       the predicted memory of a rank
+tiny_model            a small model with the same layers, for tests before the start
 
-It may import `memory`, `rank` and `tensor_parallel`.
+These modules may import `memory_tiers`, `rank` and `tensor_parallel`.
 """

@@ -8,9 +8,9 @@ from zerotools.core.loss_chunks import LossSize
 from zerotools.core.training_memory import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.nf4_linear import packed_linears
 from zerotoolsd.trainer.model.optimizer_groups import matrices_of
-from zerotoolsd.trainer.nf4.nf4_linear import packed_linears
-from zerotoolsd.trainer.tensor_parallel.layer_cuts import layer_cuts
+from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
 
 MIB = 1 << 20
 

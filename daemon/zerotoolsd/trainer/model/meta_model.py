@@ -20,10 +20,9 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.tables.lora import LoraSpec
 from zerotools.jobs.tables.model import ModelSpec
-from zerotoolsd.trainer.model.kept_fp32 import ALL_KEPT, kept_in_fp32
+from zerotoolsd.trainer.model.keep_fp32 import ALL_KEPT, kept_in_fp32
 from zerotoolsd.trainer.model.lora import add_adapters, refuse_tied
-from zerotoolsd.trainer.nf4.frozen_layers import pack_frozen
-from zerotoolsd.trainer.nf4.nf4_linear import packed_linears
+from zerotoolsd.trainer.model.nf4_linear import pack_frozen, packed_linears
 
 CONFIG = "config.json"
 OLDEST_TRANSFORMERS = (5, 1)

@@ -23,7 +23,8 @@ they are saved (`as_saved`).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -44,14 +45,12 @@ from torch.utils._pytree import tree_map
 
 from zerotools.core.errors import Unsupported
 from zerotools.core.training_memory import HOST, WEIGHTS, MemoryLayout
-from zerotoolsd.trainer.memory.dtypes import TORCH_DTYPES
-from zerotoolsd.trainer.memory.reductions import free_reduction_buffers, sum_over_one_rank
-from zerotoolsd.trainer.memory.tiers import BUFFERS, MemoryTier, MemoryTiers
-from zerotoolsd.trainer.model.kept_fp32 import apart
+from zerotoolsd.trainer.memory_tiers import BUFFERS, TORCH_DTYPES, MemoryTier, MemoryTiers
+from zerotoolsd.trainer.model.keep_fp32 import apart
 from zerotoolsd.trainer.model.meta_model import MetaModel
-from zerotoolsd.trainer.nf4.nf4_linear import packed_buffers
-from zerotoolsd.trainer.tensor_parallel.cut_layers import cut_layers
-from zerotoolsd.trainer.tensor_parallel.layer_cuts import LayerCuts, layer_cuts
+from zerotoolsd.trainer.model.nf4_linear import packed_buffers
+from zerotoolsd.trainer.tensor_parallel.layer_plan import LayerCuts, layer_cuts
+from zerotoolsd.trainer.tensor_parallel.parallel_layers import cut_layers
 
 REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 
@@ -332,3 +331,44 @@ def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.
     memory = padded[:rows].view(local.shape)
     tensor = wrap(memory, parameter.device_mesh, parameter.placements, parameter.shape)
     return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+
+
+def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.device) -> None:
+    """Free the buffers of `model`, if gradients of this layout are copied out of them."""
+    # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
+    leave = layout.has_masters or (layout.params_tier == HOST and device.type == "cuda")
+    if not (layout.replicates_weights and leave):
+        return
+    hook = _Reduced()
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_all_reduce_hook(hook)
+
+
+def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
+    """Have FSDP2 add up gradients and divide the sum, if a group of `mesh` has one rank.
+
+    NCCL's average over one rank leaves out the last elements before NCCL 2.29.7 (NVIDIA/nccl 1950,
+    torch's issue 144045): their gradients would be zero.
+    """
+    if mesh.device_type == "cpu" or 1 not in mesh.shape:
+        return
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.set_force_sum_reduction_for_comms(True)
+
+
+class _Reduced:
+    """Called with each buffer after its reduction, in the same stream. It frees the previous one,
+    which only FSDP may still reference."""
+
+    def __init__(self) -> None:
+        self._last: Callable[[], torch.Tensor | None] = lambda: None
+
+    def __call__(self, buffer: torch.Tensor) -> None:
+        before = self._last()
+        if before is not None:
+            if before.is_cuda:
+                before.record_stream(torch.cuda.current_stream(before.device))
+            before.untyped_storage().resize_(0)
+        self._last = weakref.ref(buffer)

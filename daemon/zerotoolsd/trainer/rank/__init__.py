@@ -1,4 +1,12 @@
-"""The identity of this rank, the other ranks, stop requests, and the end of a rank.
+"""One rank of a job, and the other ranks.
 
-It imports no other package of the trainer. `settings`, `notify` and `failures` import no torch.
+rank_settings         the number of this rank, its job, and stop requests
+process_group         the process group, and decisions of rank 0 for all
+rendezvous            how the nodes of a job find one another
+check_same_files      compares the files of the nodes
+notify_supervisor     datagrams to the supervisor
+rank_errors           errors that end a rank, and their exit codes
+
+`rank_settings`, `notify_supervisor` and `rank_errors` do not import torch. No module here imports
+another package of the trainer.
 """

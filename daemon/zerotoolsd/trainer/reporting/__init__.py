@@ -1,5 +1,9 @@
-"""The reports of a rank: log lines, datagrams, MFU, and the reason of exhausted GPU memory.
+"""Reports of a rank.
 
-It may import every package below the engines: `evaluation`, `checkpoints`, `engine`, `model`,
-`rank`.
+reporter         log lines for people, and datagrams to the supervisor
+mfu              model FLOPs utilization
+out_of_memory    explains that GPU memory is exhausted
+trackers         wandb and MLflow
+
+These modules may import every package below the engines.
 """

@@ -12,7 +12,7 @@ from zerotools.jobs.preflight.memory_advice import settings_to_try
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY
 from zerotoolsd.trainer.model.memory_estimate import Prediction
-from zerotoolsd.trainer.rank.failures import OutOfGpuMemory, TooLargeForGpu
+from zerotoolsd.trainer.rank.rank_errors import OutOfGpuMemory, TooLargeForGpu
 
 _BESIDE_TORCH = re.compile(
     r"CUDA error: (?:out of memory|CUBLAS_STATUS_ALLOC_FAILED).*"

@@ -15,15 +15,15 @@ from zerotools.core.step_timer import StepTimer
 from zerotools.io.telemetry.metrics import Metrics, scalars_of
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.supervisor.heartbeats.rank_phases import EVALUATING, FIRST_STEP, SAVING, STEPPING
-from zerotoolsd.trainer.checkpoints.saving import Saved
+from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.protocol import Rewards, StepResult
-from zerotoolsd.trainer.evaluation.evaluating import Evaluated
+from zerotoolsd.trainer.evaluation.evaluate import Evaluated
 from zerotoolsd.trainer.model.memory_estimate import Prediction
-from zerotoolsd.trainer.rank.notify import Notifier, resident_bytes
-from zerotoolsd.trainer.rank.settings import Rank
-from zerotoolsd.trainer.reporting.trackers.tracker_feed import TrackerFeed
-from zerotoolsd.trainer.reporting.utilization import Utilization
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier, resident_bytes
+from zerotoolsd.trainer.rank.rank_settings import Rank
+from zerotoolsd.trainer.reporting.mfu import Utilization
+from zerotoolsd.trainer.reporting.trackers.start_trackers import TrackerFeed
 
 LOG_SECONDS = 1.0
 READING_SECONDS = 30.0
@@ -334,3 +334,22 @@ def _why_skipped(outcome: StepResult) -> str:
     if outcome.loss_scale is not None:
         return f"gradients overflowed at loss scale {outcome.loss_scale:g} {so_far}"
     return f"its loss is {outcome.loss:g}, its gradient norm {outcome.grad_norm:g} {so_far}"
+
+
+class Phases:
+    """Consecutive phases since `started`, a reading of `time.monotonic`."""
+
+    def __init__(self, started: float) -> None:
+        self._started = started
+        self._last = started
+        self._seconds: dict[str, float] = {}
+
+    def done(self, name: str) -> None:
+        """Record that a phase has ended and the next one begins."""
+        now = time.monotonic()
+        self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in self._seconds.items())
+        return f"{self._last - self._started:.2f} s: {parts}"

@@ -1,12 +1,10 @@
-"""Sequences that several ranks compute together, each a stretch of the positions.
+"""One sequence computed by several ranks: each rank has some of the positions.
 
-all_to_all            the communication of the ranks of a share
-sequence_attention    attention with all positions of some heads
-split_batch           the stretch of a batch that a rank computes
-in_threads            threads in place of ranks
-rope                  rotary angles that depend on the length of the whole sequence
+sequence_attention    attention: each rank gets all positions of some heads
+all_to_all            the exchange between the ranks
+split_batch           the positions of a batch that a rank computes
 
-The rest of a model works position by position, and so on a stretch; `sequence_parallel_check`
-tests it.
+All other layers work position by position. `sequence_parallel_check` tests that.
+
 Source: Jacobs et al. 2023, "DeepSpeed Ulysses", section 3.
 """

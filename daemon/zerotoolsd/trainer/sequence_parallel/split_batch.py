@@ -6,20 +6,20 @@ hidden and not learned. A token counts on the rank of its stretch.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn import functional
 
-from zerotoolsd.trainer.data.sequences import IGNORED
-from zerotoolsd.trainer.rank.group import WorldGroup
+from zerotoolsd.trainer.data.example_pools import IGNORED
+from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, GroupExchange
-from zerotoolsd.trainer.sequence_parallel.rope import heed_whole_length
-from zerotoolsd.trainer.sequence_parallel.sequence_attention import Whole, reading
+from zerotoolsd.trainer.sequence_parallel.sequence_attention import Whole, read_now, reading
 
 _ATTRIBUTE = "own_stretch"
 _IDS, _POSITIONS = "input_ids", "position_ids"
@@ -106,3 +106,36 @@ def own_stretch(
     read, own, whole = stretch.read(arguments, labels)
     with reading(whole):
         yield read, own
+
+
+_BY_LENGTH = ("dynamic", "longrope")
+
+
+def heed_whole_length(model: nn.Module) -> None:
+    """Let such rotary modules of `model` use the last position of the whole sequence."""
+    for module in model.modules():
+        kinds = getattr(module, "rope_type", None)
+        named = list(kinds.values()) if isinstance(kinds, Mapping) else [kinds]
+        if any(kind in _BY_LENGTH for kind in named):
+            module.register_forward_pre_hook(_with_last, with_kwargs=True)
+            module.register_forward_hook(_without_last)
+
+
+def _with_last(module: nn.Module, args: Any, arguments: Any) -> Any:
+    whole = read_now()
+    if whole is None:
+        return None
+    ids = arguments[_POSITIONS] if _POSITIONS in arguments else args[1]
+    last = torch.as_tensor(whole.last, dtype=ids.dtype, device=ids.device).expand(len(ids), 1)
+    more = torch.cat([ids, last], dim=1)
+    if _POSITIONS in arguments:
+        return args, {**arguments, _POSITIONS: more}
+    return (args[0], more, *args[2:]), arguments
+
+
+def _without_last(module: nn.Module, args: Any, output: Any) -> Any:
+    if read_now() is None:
+        return None
+    if isinstance(output, torch.Tensor):  # as complex numbers
+        return output[:, :-1]
+    return tuple(each[:, :-1] for each in output)

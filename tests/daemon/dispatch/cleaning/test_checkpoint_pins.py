@@ -18,7 +18,7 @@ from zerotools.runs.retention import DIRECTORY, Needed, read_needed
 from zerotoolsd.dispatch.cleaning import checkpoint_pins
 from zerotoolsd.dispatch.cleaning.checkpoint_pins import CheckpointPins
 from zerotoolsd.queue.store import Store
-from zerotoolsd.trainer.rank.settings import needed_by_others
+from zerotoolsd.trainer.rank.rank_settings import needed_by_others
 
 UID = os.geteuid()
 WIDE: dict[str, Any] = {"ranks": 8, "train": {"steps": 50, "batch_size": 8}}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerotools.core.errors import BadRequest
-from zerotoolsd.trainer.data.batches import Batches
-from zerotoolsd.trainer.data.sequences import TokenWindows, hold_out
+from zerotools.core.errors import BadFile, BadRequest
+from zerotoolsd.trainer.data.batches import Batches, Prefetch
+from zerotoolsd.trainer.data.example_pools import TokenWindows, hold_out
 
 
 class Counting:
@@ -97,3 +97,32 @@ def test_what_is_held_out_is_not_trained_on(count: int, fraction: float, seed: i
     starts = [[part.example(number).inputs[0] for number in range(len(part))] for part in parts]
     assert sorted(starts[0] + starts[1]) == list(range(0, 3 * count, 3))
     assert len(starts[1]) == max(1, round(count * fraction))
+
+
+def test_the_shares_are_those_of_the_batches() -> None:
+    plain, batches = batches_of(101, 5, 3), batches_of(101, 5, 3)
+    with Prefetch(batches, 6, 1, 2) as ahead:
+        for first in (0, 6, 12, 18, 60, 66):
+            found, wanted = ahead.share(first), plain.share(first, 6, 1, 2)
+            assert [e.inputs.tolist() for e in found.examples] == [
+                e.inputs.tolist() for e in wanted.examples
+            ]
+            assert (found.predicted, found.tokens) == (wanted.predicted, wanted.tokens)
+
+
+def test_an_error_comes_with_the_step_that_needs_the_data() -> None:
+    batches = batches_of(11, 5, 3)
+    read = batches.pool.tokens.read  # type: ignore[attr-defined]
+    seen: list[int] = []
+
+    def once(start: int, stop: int) -> object:
+        seen.append(start)
+        if len(seen) > 1:
+            raise BadFile("it has become shorter")
+        return read(start, stop)
+
+    batches.pool.tokens.read = once  # type: ignore[attr-defined]
+    with Prefetch(batches, 1, 0, 1) as ahead:
+        ahead.share(0)
+        with pytest.raises(BadFile, match="become shorter"):
+            ahead.share(1)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.launching import TINY_GPT2, TINY_LLAMA
-from zerotoolsd.trainer.data.sequences import IGNORED, Example
+from zerotoolsd.trainer.data.example_pools import IGNORED, Example
 
 pytestmark = pytest.mark.torch
 
@@ -73,7 +73,7 @@ def test_packed_examples_cost_what_they_cost_alone(tree: dict[str, Any], attenti
     import torch
 
     from zerotoolsd.trainer.data.packing import join
-    from zerotoolsd.trainer.engine.objective import summed_loss
+    from zerotoolsd.trainer.engine.training_loss import summed_loss
 
     model = small(tree, attention)
     cpu = torch.device("cpu")
@@ -88,9 +88,9 @@ def test_packed_examples_cost_what_they_cost_alone(tree: dict[str, Any], attenti
 def test_the_loss_is_that_of_transformers_on_the_response_alone(tmp_path: Path) -> None:
     import torch
 
-    from zerotoolsd.trainer.data.encoding.encoded import Encoded, as_ids, said
-    from zerotoolsd.trainer.data.examplestore import Examples, write_examples
-    from zerotoolsd.trainer.engine.objective import summed_loss
+    from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, said
+    from zerotoolsd.trainer.data.example_store import Examples, write_examples
+    from zerotoolsd.trainer.engine.training_loss import summed_loss
 
     model = small(TINY_LLAMA, "sdpa")
     path = tmp_path / "ids"

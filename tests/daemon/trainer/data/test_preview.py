@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from harness.launching import TINY_LLAMA, job
@@ -12,8 +14,16 @@ from tests.daemon.trainer.finetuning import TEMPLATE, VOCABULARY, load, make_tok
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.trainer.data.preparing import ModelInput
-from zerotoolsd.trainer.data.preview import MAX_EXAMPLES, sample_data
+from zerotoolsd.service.admission.interpreter_check import LONGEST_ANSWER
+from zerotoolsd.trainer.data.encode_examples import ModelInput
+from zerotoolsd.trainer.data.encoding.encoded_example import SAID, Encoded
+from zerotoolsd.trainer.data.preview import (
+    MAX_EXAMPLES,
+    MOST_BYTES,
+    SampleView,
+    json_bytes,
+    sample_data,
+)
 
 pytestmark = pytest.mark.torch
 READER = ModelInput(encoder_decoder=False, positions=64)
@@ -148,3 +158,53 @@ def test_packed_sequences_are_counted(tmp_path: Path) -> None:
     each = 32 // size
     assert view["packed"]["sequences"] == view["epoch"]["sequences"] == -(-8 // each)
     assert view["packed"]["filled"] == pytest.approx(8 * size / (32 * -(-8 // each)), rel=0.2)
+
+
+ROOM_FOR_NOTES = 16_000
+TEXTS = {
+    "English": "word ",
+    "Chinese": "中文模型",
+    "emoji": "🙂🙃",
+    "control": "\x01\x02",
+    "quotes": '"\\\n',
+    "one side of a pair": "\ud83d",
+    "nothing": "",
+}
+
+
+def of_turns(text: str, turns: int, place: str = "a.jsonl, line 1") -> tuple[SampleView, Encoded]:
+    """An example in which every other token is trained, each of which is this text."""
+    marked = np.arange(turns, dtype=np.uint32)
+    marked[1::2] |= SAID
+    return SampleView(20, lambda ids: text * len(ids)), Encoded(place, marked, 0)
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS.keys())
+@pytest.mark.parametrize("turns", [3, 2000])
+def test_an_answer_has_room_for_all_that_is_shown(text: str, turns: int) -> None:
+    view, example = of_turns(text * 3000, turns, place="/目录" * 1000 + "/a.jsonl, line 1")
+    for _ in range(20):
+        view.add(example)
+    answer = view.answer(0)
+    assert json_bytes(answer["examples"]) < LONGEST_ANSWER - ROOM_FOR_NOTES
+    assert len(answer["examples"]) == 20
+    assert all(each["text_cut"] or not text for each in answer["examples"][:1])
+
+
+def test_what_fits_is_shown_whole() -> None:
+    view, example = of_turns("中文", 6)
+    view.add(example)
+    (shown,) = view.answer(0)["examples"]
+    assert (shown["place"], shown["text_cut"]) == ("a.jsonl, line 1", False)
+    assert [part["text"] for part in shown["parts"]] == ["中文"] * 6
+    assert [part["trained"] for part in shown["parts"]] == [False, True] * 3
+
+
+def test_one_long_example_is_cut_where_the_room_ends() -> None:
+    view = SampleView(1, lambda ids: "中" * len(ids))
+    view.add(Encoded("a", np.full(50_000, 7, np.uint32), 0))
+    (shown,) = view.answer(0)["examples"]
+    (part,) = shown["parts"]
+    assert shown["text_cut"]
+    assert MOST_BYTES - 100 < len(json.dumps(part, ensure_ascii=False).encode()) <= MOST_BYTES
+    assert shown["tokens"] == 50_000

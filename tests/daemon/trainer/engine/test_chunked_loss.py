@@ -49,7 +49,7 @@ def drawn(kind: str, dtype: Any, **changes: Any) -> Any:
 
 def batch(rows: int = 2, length: int = 12) -> tuple[Any, Any]:
     """(input ids, targets of which some are not to be predicted)."""
-    from zerotoolsd.trainer.data.sequences import IGNORED
+    from zerotoolsd.trainer.data.example_pools import IGNORED
 
     drawn_by = torch.Generator().manual_seed(1)
     ids, targets = torch.randint(3, 250, (2, rows, length), generator=drawn_by)
@@ -198,7 +198,7 @@ def test_a_model_that_cannot_be_cut_says_so_and_is_not(damage: str, why: str) ->
 
 
 def test_a_small_model_tells_before_a_gpu_is_taken() -> None:
-    from zerotoolsd.trainer.engine.loss_choice import try_cut
+    from zerotoolsd.trainer.engine.chunked_loss import try_cut
 
     assert try_cut(drawn("llama", torch.float32), SIZE) == []
     for cut in ("on", "auto"):

@@ -27,7 +27,7 @@ from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.rank.failures import EXIT_BAD_JOB, EXIT_STOPPED
+from zerotoolsd.trainer.rank.rank_errors import EXIT_BAD_JOB, EXIT_STOPPED
 
 pytestmark = [
     pytest.mark.torch,

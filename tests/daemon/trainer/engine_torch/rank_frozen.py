@@ -19,12 +19,12 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotools.jobs.jobfile.job_memory import memory_layout_of  # noqa: E402
 from zerotools.jobs.tables.spec import JobSpec  # noqa: E402
-from zerotoolsd.trainer.engine_torch.building import build  # noqa: E402
-from zerotoolsd.trainer.engine_torch.state import LiveState  # noqa: E402
+from zerotoolsd.trainer.engine_torch.build_state import build  # noqa: E402
+from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
-from zerotoolsd.trainer.rank.group import WorldGroup, join  # noqa: E402
-from zerotoolsd.trainer.rank.notify import Notifier  # noqa: E402
-from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import WorldGroup, join  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 from zerotoolsd.trainer.reporting.reporter import Reporter  # noqa: E402
 
 

@@ -19,10 +19,10 @@ from torch.distributed.device_mesh import DeviceMesh  # noqa: E402
 from torch.distributed.tensor import DTensor, Replicate, Shard  # noqa: E402
 
 from zerotools.core.training_memory import MemoryLayout  # noqa: E402
-from zerotoolsd.trainer.engine_torch.partition import RowPartition  # noqa: E402
+from zerotoolsd.trainer.engine_torch.update_path import RowPartition  # noqa: E402
 from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh  # noqa: E402
-from zerotoolsd.trainer.rank.group import join  # noqa: E402
-from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import join  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 SHAPES = ((1,), (2, 3), (4, 5), (5,), (7, 2, 3), (3, 1), (9, 4))
 

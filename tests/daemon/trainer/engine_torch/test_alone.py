@@ -43,14 +43,14 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     from transformers import LlamaConfig, Qwen3MoeConfig
 
     from zerotools.jobs.tables.train import TrainSpec
-    from zerotoolsd.trainer.engine import router_loss
-    from zerotoolsd.trainer.engine.conditional import SeparateExperts
-    from zerotoolsd.trainer.engine_torch.gradients import InPlaceUpdate
-    from zerotoolsd.trainer.engine_torch.masters import MasterWeights
+    from zerotoolsd.trainer.engine import router_balance
+    from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts
+    from zerotoolsd.trainer.engine_torch.live_state import LiveState
+    from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
     from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
-    from zerotoolsd.trainer.engine_torch.state import LiveState
-    from zerotoolsd.trainer.memory.tiers import make_memory
-    from zerotoolsd.trainer.model.initial import initialise
+    from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
+    from zerotoolsd.trainer.memory_tiers import make_memory
+    from zerotoolsd.trainer.model.initial_weights import initialise
     from zerotoolsd.trainer.model.meta_model import draw
     from zerotoolsd.trainer.model.optimizer_groups import matrices_of
     from zerotoolsd.trainer.model.sharding import make_mesh, shard
@@ -72,7 +72,7 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     initialise(dict(live.parameters), buffers, meta_model, 7, memory.host, set())
     live.copy_to_model()
     if routed:
-        setattr(model, router_loss._ATTRIBUTE, router_loss.RouterLoss(0.01, 2))
+        setattr(model, router_balance._ATTRIBUTE, router_balance.RouterLoss(0.01, 2))
     return live, train
 
 
@@ -84,12 +84,12 @@ def step(
 
     import torch
 
-    from zerotoolsd.trainer.data.examplestore import Preference
-    from zerotoolsd.trainer.data.sequences import Example, RankBatch
-    from zerotoolsd.trainer.engine.nan_policy import DivergencePolicy
-    from zerotoolsd.trainer.engine_torch.step import train_step
-    from zerotoolsd.trainer.rank.group import WorldGroup
-    from zerotoolsd.trainer.rank.settings import Rank
+    from zerotoolsd.trainer.data.example_pools import Example, RankBatch
+    from zerotoolsd.trainer.data.example_store import Preference
+    from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy
+    from zerotoolsd.trainer.engine_torch.train_step import train_step
+    from zerotoolsd.trainer.rank.process_group import WorldGroup
+    from zerotoolsd.trainer.rank.rank_settings import Rank
 
     rows = [[(3 * at + 5 * row + number) % 251 for at in range(17)] for row in range(2)]
     examples = [Example(row[:-1], row[1:]) for row in rows]
@@ -209,8 +209,8 @@ def test_a_step_and_its_log_wait_for_the_device_once(
     options: dict[str, str], optimizer: str, micro: int | None, more: int, threadless: None
 ) -> None:
     """The loss, the norm and the stop request come in one copy: few steps need another."""
-    from zerotoolsd.trainer.rank.notify import Notifier
-    from zerotoolsd.trainer.rank.settings import Rank
+    from zerotoolsd.trainer.rank.notify_supervisor import Notifier
+    from zerotoolsd.trainer.rank.rank_settings import Rank
     from zerotoolsd.trainer.reporting.reporter import Reporter
 
     live, train = made(
@@ -228,7 +228,7 @@ def test_a_step_and_its_log_wait_for_the_device_once(
 def test_the_host_does_not_wait_for_offloaded_gradients_before_their_norm_is_asked_for(
     threadless: None,
 ) -> None:
-    from zerotoolsd.trainer.engine_torch.copy_stream import DirectCopy
+    from zerotoolsd.trainer.engine_torch.master_weights import DirectCopy
 
     layout = MemoryLayout(stage=2, world_size=1, precision="bf16", offload_optimizer="cpu")
     live, train = made(layout)

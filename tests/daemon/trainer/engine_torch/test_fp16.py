@@ -21,7 +21,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.run_summary import summarize, training_to_json
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.engine.loss_scale import after, initial
+from zerotoolsd.trainer.engine.nan_and_loss_scale import after, initial
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(20, "every stage in fp16")]
 STAGES = (0, 1, 2, 3) if FULL else (0, 1, 3)

@@ -12,7 +12,7 @@ from typing import Any
 
 from harness.launching import Attempt, start
 from tests.daemon.trainer.interruptions.compared import HOWS, Interrupted, begin, last_step
-from zerotoolsd.trainer.rank.failures import EXIT_STOPPED
+from zerotoolsd.trainer.rank.rank_errors import EXIT_STOPPED
 
 STOP = "stop"
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from harness.launching import run, start
 from tests.daemon.trainer.interruptions.compared import measured
-from zerotoolsd.trainer.rank.failures import EXIT_STOPPED
+from zerotoolsd.trainer.rank.rank_errors import EXIT_STOPPED
 
 MOVES = ((1, 3), (3, 1), (0, 2), (2, 3))
 """Stage and ranks, after those that a job begins with."""

@@ -22,14 +22,14 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotools.core.training_memory import MemoryLayout  # noqa: E402
 from zerotools.jobs.tables.model import ModelSpec  # noqa: E402
-from zerotoolsd.trainer.memory.tiers import make_memory  # noqa: E402
-from zerotoolsd.trainer.model.initial import initialise  # noqa: E402
+from zerotoolsd.trainer.memory_tiers import make_memory  # noqa: E402
+from zerotoolsd.trainer.model.fill_shards import load_weights, persistent_buffers  # noqa: E402
+from zerotoolsd.trainer.model.initial_weights import initialise  # noqa: E402
 from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
 from zerotoolsd.trainer.model.pretrained import match  # noqa: E402
 from zerotoolsd.trainer.model.sharding import shard  # noqa: E402
-from zerotoolsd.trainer.model.weights import load_weights, persistent_buffers  # noqa: E402
-from zerotoolsd.trainer.rank.group import join  # noqa: E402
-from zerotoolsd.trainer.rank.settings import rank_from, read_spec  # noqa: E402
+from zerotoolsd.trainer.rank.process_group import join  # noqa: E402
+from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
 
 
 def gathered(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -109,8 +109,8 @@ def test_weights_are_those_of_from_pretrained(tmp_path: Path, name: str) -> None
     import torch
     from transformers import AutoModelForCausalLM
 
+    from zerotoolsd.trainer.model.fill_shards import is_from_seed, load_weights
     from zerotoolsd.trainer.model.pretrained import match
-    from zerotoolsd.trainer.model.weights import is_from_seed, load_weights
 
     config, change, said = LOADED[name]
     directory = saved(tmp_path / "model", config, change)

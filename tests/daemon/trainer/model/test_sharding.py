@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.launching import TINY_LLAMA
+from zerotools.core.training_memory import MemoryLayout
 
 pytestmark = pytest.mark.torch
 # Gradients of 16 bits are copied out of the buffer; those of fp32 are the buffer itself.
@@ -33,7 +34,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
     from transformers import LlamaConfig
 
     from zerotools.core.training_memory import MemoryLayout
-    from zerotoolsd.trainer.memory.tiers import make_memory
+    from zerotoolsd.trainer.memory_tiers import make_memory
     from zerotoolsd.trainer.model.meta_model import draw
     from zerotoolsd.trainer.model.sharding import shard
 
@@ -70,7 +71,7 @@ def storages() -> dict[int, int]:
 def held_last(**options: Any) -> tuple[int, int, int]:
     """fp32 bytes that the backward pass has added when its last gradients are reduced; those of all
     gradients; and those of a block's and of what is in no block."""
-    from zerotoolsd.trainer.engine_torch.masters import MasterWeights
+    from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
 
     model, memory, layout = sharded(**options)
     parameters = dict(model.named_parameters())
@@ -169,10 +170,66 @@ def test_on_gpus_gradients_are_added_up_where_a_group_has_one_rank(
     threadless: None, device: str, shape: tuple[int, ...], summed: bool
 ) -> None:
     """NCCL's average over one rank leaves out the last elements (NVIDIA/nccl 1950)."""
-    from zerotoolsd.trainer.memory.reductions import sum_over_one_rank
+    from zerotoolsd.trainer.model.sharding import sum_over_one_rank
 
     model, _, _ = sharded(stage=1, precision="bf16")
     assert sums(model) == {False}
     mesh: Any = SimpleNamespace(device_type=device, shape=shape)
     sum_over_one_rank(model, mesh)
     assert sums(model) == {summed}
+
+
+class Buffer:
+    """A buffer on a GPU, which notes what is done with its memory."""
+
+    is_cuda, device = True, "cuda:0"
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+
+    def record_stream(self, stream: Any) -> None:
+        self.done.append(stream)
+
+    def untyped_storage(self) -> Any:
+        return SimpleNamespace(resize_=self.done.append)
+
+
+def test_the_buffer_before_is_freed_once_its_stream_is_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch
+
+    from zerotoolsd.trainer.model.sharding import _Reduced
+
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: f"stream of {device}")
+    hook: Any = _Reduced()
+    first, second = Buffer(), Buffer()
+    hook(first)
+    assert first.done == []
+    hook(second)
+    assert first.done == ["stream of cuda:0", 0]
+    del second
+    hook(Buffer())  # the one before is gone already
+
+
+@pytest.mark.parametrize(("device", "frees"), [("cuda", True), ("cpu", False)])
+def test_parameters_on_the_host_leave_their_buffers_on_a_gpu_alone(
+    device: str, frees: bool
+) -> None:
+    import torch
+    from torch.distributed.fsdp import FSDPModule
+
+    from zerotoolsd.trainer.model import sharding
+
+    class Block(FSDPModule):  # type: ignore[misc]
+        hook: Any = None
+
+        def set_all_reduce_hook(self, hook: Any) -> None:
+            self.hook = hook
+
+    block = object.__new__(Block)
+    layout: Any = SimpleNamespace(replicates_weights=True, has_masters=False, params_tier="host")
+    assert {*vars(layout)} <= {*dir(MemoryLayout), *MemoryLayout.__dataclass_fields__}
+    model = SimpleNamespace(modules=lambda: [block])
+    sharding.free_reduction_buffers(model, layout, torch.device(device))
+    assert (block.hook is not None) is frees

@@ -1,7 +1,7 @@
 import pytest
 
 from tests.jobs.jobfile.test_parse import parsed
-from zerotoolsd.trainer.rank.failures import (
+from zerotoolsd.trainer.rank.rank_errors import (
     EXIT_BAD_JOB,
     EXIT_CRASH,
     OutOfGpuMemory,

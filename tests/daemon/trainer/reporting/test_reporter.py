@@ -29,7 +29,7 @@ class Heard:
 def test_each_progress_is_a_phase_and_few_are_lines(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zerotoolsd.trainer.rank.settings import Rank
+    from zerotoolsd.trainer.rank.rank_settings import Rank
     from zerotoolsd.trainer.reporting import reporter
 
     now = [0.0]
@@ -52,7 +52,7 @@ def test_a_step_on_a_gpu_tells_the_most_memory(
     import torch
 
     from zerotoolsd.trainer.engine.protocol import StepResult
-    from zerotoolsd.trainer.rank.settings import Rank
+    from zerotoolsd.trainer.rank.rank_settings import Rank
     from zerotoolsd.trainer.reporting import reporter
 
     told = dict[str, Any]()

@@ -82,8 +82,8 @@ def made(tree: dict[str, Any]) -> Any:
 
 
 def examples(*, packed: bool) -> list[Any]:
+    from zerotoolsd.trainer.data.example_pools import Example
     from zerotoolsd.trainer.data.packing import join
-    from zerotoolsd.trainer.data.sequences import Example
 
     drawn = torch.Generator().manual_seed(1)
 
@@ -112,9 +112,9 @@ def whole(model: Any, loss: Loss) -> tuple[float, dict[str, Any]]:
 
 def in_stretches(model: Any, ranks: int, loss: Loss) -> tuple[float, dict[str, Any]]:
     """The sums over the ranks."""
-    from zerotoolsd.trainer.sequence_parallel.in_threads import in_threads
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
     from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch, give_stretch
+    from zerotoolsd.trainer.sequence_parallel_check import in_threads
 
     attend_over_ranks(model, ranks)
     copies = [copy.deepcopy(model) for _ in range(ranks)]
@@ -131,7 +131,7 @@ def in_stretches(model: Any, ranks: int, loss: Loss) -> tuple[float, dict[str, A
 
 
 def summed_loss(batch: Sequence[Any]) -> Loss:
-    from zerotoolsd.trainer.engine.objective import training_loss
+    from zerotoolsd.trainer.engine.training_loss import training_loss
 
     device = torch.device("cpu")
     return lambda model: training_loss(model, batch, device, weight=1.0, router_weight=1.0)
@@ -162,7 +162,7 @@ def test_segments_do_not_see_one_another(kind: str) -> None:
 
 
 def test_segments_are_attended_to_one_by_one() -> None:
-    from zerotoolsd.trainer.model.segments import SEGMENTED
+    from zerotoolsd.trainer.model.segment_attention import SEGMENTED
 
     model, loss = made(HEADS), summed_loss(examples(packed=True))
     model.set_attn_implementation(SEGMENTED)
@@ -178,8 +178,8 @@ def test_activations_that_are_computed_again() -> None:
 
 
 def test_preferences() -> None:
-    from zerotoolsd.trainer.data.examplestore import Preference
-    from zerotoolsd.trainer.engine.preference_loss import preference_loss
+    from zerotoolsd.trainer.data.example_store import Preference
+    from zerotoolsd.trainer.engine.training_loss import preference_loss
 
     chosen = examples(packed=False)
     pairs = [

@@ -1,10 +1,8 @@
-"""Examples as the token ids that a model reads, with marks on the ids that it learns.
+"""Encodes an example as token ids, with a mark on each id that the model learns.
 
-making      the encoder for a tokenizer, a job and a kind of model
-chats       turns of a chat, through the tokenizer's template; answers: their positions in it
-outlines    the template's text around the texts of chats with the same roles
-text_ids    ids of texts, and their positions; word_ids: by words, each encoded once
-plain       a prompt and its response, without a template
-truncating  truncation of an example that is too long
-encoded     the result for an example
+encoders           one encoder for each kind of example and model
+encoded_example    the encoded example, and how a long one is cut
+chat_template      renders a chat with the tokenizer's template
+template_probes    finds the answers in a rendered chat, and the fields that a template ignores
+text_ids           ids of texts and their positions, faster than by the tokenizer alone
 """

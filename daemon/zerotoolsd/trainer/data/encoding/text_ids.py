@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import array
+import itertools
+import json
+import re
+import unicodedata
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-
-from zerotoolsd.trainer.data.encoding.word_ids import word_ids_of
 
 Ids = npt.NDArray[np.uint32]
 Places = npt.NDArray[np.int64]
@@ -86,3 +90,280 @@ class TextIds:
         if size != (ends[-1] if len(ends) else 0):  # a byte that the vocabulary does not have
             return None
         return LocatedIds(text, ids, np.concatenate([ends[:0], [0], ends[:-1]]), ends, True)
+
+
+MOST_WORDS = 400_000
+"""Words that are kept: about 60 MB. Beyond that they begin anew."""
+WORDS_AT_ONCE = 4096
+"""New words that are one text for the library, which encodes several texts on several cores."""
+_END_OF_WORD = 0xFF
+"""A byte that UTF-8 does not have."""
+_BYTE_LEVEL = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
+"""The pattern of a `ByteLevel` pre-tokenizer with `use_regex`."""
+_SPACES = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
+"""White_Space of Unicode. Python's `\\s` has U+001C to U+001F, too."""
+_SYMBOLS = (0x1F300, 0x1F64F)
+_PART = re.compile(r"\\p\{(\w+)\}|\\p(\w)|\\[sS]|\\.|\[\^?|\]|[^\\\[\]]+", re.DOTALL)
+
+
+class WordIds:
+    """The ids of texts by a byte-level BPE, with the words that have come."""
+
+    def __init__(self, backend: Any, pattern: str, *, only_nfc: bool) -> None:
+        self._backend = backend
+        self._words = re.compile(pattern)
+        self._only_nfc = only_nfc
+        self._known: dict[str, bytes] = {}
+        added = backend.get_added_tokens_decoder()
+        self._added = {
+            token.content: array.array("I", [number]).tobytes() for number, token in added.items()
+        }
+        self._splits = [_any_of(texts) for texts in _passes(added.values()) if texts]
+        self._sizes = _byte_lengths(backend)
+        self._by_letters, self._end_of_word = _without_split(backend.model)
+
+    def ids(self, texts: Sequence[str]) -> list[Ids | None]:
+        """Return the ids of each text; None if the tokenizer must encode it."""
+        parts = [self._parts(text) if self._is_settled(text) else None for text in texts]
+        self._learn(set(itertools.chain.from_iterable(filter(None, parts))))
+        return [None if words is None else self._joined(words) for words in parts]
+
+    def ends(self, ids: Ids) -> npt.NDArray[np.int64]:
+        """Return the end of each token of `ids` in the text's UTF-8."""
+        return np.cumsum(self._sizes[ids])
+
+    def is_changed(self, text: str) -> bool:
+        """Tell whether the tokenizer's normalizer makes another text of it."""
+        return self._only_nfc and not unicodedata.is_normalized("NFC", text)
+
+    def _is_settled(self, text: str) -> bool:
+        if text.isascii():
+            return True
+        return not _unsettled().search(text) and not self.is_changed(text)
+
+    def _parts(self, text: str) -> list[str] | None:
+        """Return the words and added tokens of a text; None if the pattern leaves some of it
+        out."""
+        pieces = [text]
+        for split in self._splits:
+            pieces = [
+                part
+                for piece in pieces
+                for part in ((piece,) if piece in self._added else split.split(piece))
+                if part
+            ]
+        words: list[str] = []
+        for piece in pieces:
+            if piece in self._added:
+                words.append(piece)
+            else:
+                words += self._words.findall(piece)
+        return words if sum(map(len, words)) == len(text) else None
+
+    def _learn(self, words: set[str]) -> None:
+        new = list(words.difference(self._known))  # `-` goes through all that is known
+        if len(self._known) + len(new) > MOST_WORDS:
+            self._known.clear()
+            new = list(words)
+        self._known |= self._added
+        new = [word for word in new if word not in self._added]
+        parts = [new[at : at + WORDS_AT_ONCE] for at in range(0, len(new), WORDS_AT_ONCE)]
+        encodings = self._by_letters.encode_batch_fast(
+            [*map(_letters_of, parts)], add_special_tokens=False
+        )
+        for words_of_part, encoding in zip(parts, encodings, strict=True):
+            self._keep(words_of_part, np.array(encoding.ids, np.uint32))
+
+    def _keep(self, words: Sequence[str], ids: Ids) -> None:
+        """Record the ids of `words`; `ids` has the end of a word after each."""
+        ends = (ids.itemsize * np.flatnonzero(ids == self._end_of_word)).tolist()
+        if len(ends) == len(words):
+            data = ids.tobytes()
+            starts = [0, *(end + ids.itemsize for end in ends)]
+            self._known.update(
+                (word, data[start:end])
+                for word, start, end in zip(words, starts, ends, strict=False)
+            )
+            return
+        # The vocabulary has another token with the library's number of the end of a word.
+        encodings = self._backend.encode_batch_fast(words, add_special_tokens=False)
+        for word, found in zip(words, encodings, strict=True):
+            self._known[word] = array.array("I", found.ids).tobytes()
+
+    def _joined(self, words: Iterable[str]) -> Ids:
+        return np.frombuffer(b"".join(map(self._known.__getitem__, words)), np.uint32)
+
+
+def word_ids_of(backend: Any) -> WordIds | None:
+    """Return the WordIds of `backend`, of the library tokenizers; None for another kind."""
+    model = backend.model
+    if type(model).__name__ != "BPE" or model.dropout or backend.encode_special_tokens:
+        return None
+    if model.continuing_subword_prefix or model.end_of_word_suffix:
+        return None
+    added = backend.get_added_tokens_decoder().values()
+    if any(token.lstrip or token.rstrip or token.single_word for token in added):
+        return None
+    normalizer = _state(backend.normalizer)
+    if normalizer is not None and normalizer != {"type": "NFC"}:
+        return None
+    pattern = _pattern_of(_state(backend.pre_tokenizer))
+    translated = None if pattern is None else translate(pattern)
+    if translated is None:
+        return None
+    return WordIds(backend, translated, only_nfc=normalizer is not None)
+
+
+def translate(pattern: str) -> str | None:
+    """Translate a pattern of the library tokenizers to `re`, for settled characters.
+
+    Returns None if it has an unknown part.
+    """
+    parts: list[str] = []
+    inside = False
+    for found in _PART.finditer(pattern):
+        text = found[0]
+        name = found[1] or found[2]
+        if text.startswith("["):
+            if inside:
+                return None
+            inside = True
+        elif text == "]":
+            inside = False
+        elif text == r"\S":
+            if inside:
+                return None
+            text = f"[^{_SPACES}]"
+        elif name or text == r"\s":
+            ranges = _ranges_of(name) if name else _SPACES
+            text = ranges if inside else f"[{ranges}]"
+        elif (text.startswith("\\") and text[1].isalnum() and text[1] not in "nrt") or (
+            inside and "&&" in text
+        ):
+            return None
+        parts.append(text)
+    try:
+        compiled = re.compile("".join(parts))
+    except re.error:
+        return None
+    return compiled.pattern if not compiled.groups else None
+
+
+def _pattern_of(state: Any) -> str | None:
+    """Return the split pattern of a pre-tokenizer; None if it is not exactly one."""
+    if not isinstance(state, dict):
+        return None
+    steps = state["pretokenizers"] if state["type"] == "Sequence" else [state]
+    *splits, last = steps
+    if last["type"] != "ByteLevel" or last["add_prefix_space"]:
+        return None
+    if last.get("use_regex", True):
+        return None if splits else _BYTE_LEVEL
+    if len(splits) != 1 or splits[0]["type"] != "Split":
+        return None
+    [split] = splits
+    if split["behavior"] != "Isolated" or split["invert"]:
+        return None
+    pattern: str | None = split["pattern"].get("Regex")
+    return pattern
+
+
+def _state(part: Any) -> Any:
+    return None if part is None else json.loads(part.__getstate__())
+
+
+def _passes(added: Iterable[Any]) -> list[list[str]]:
+    """Return the added tokens in their two passes: over the original text, then the normalized
+    one."""
+    found: list[list[str]] = [[], []]
+    for token in added:
+        found[bool(token.normalized)].append(token.content)
+    return found
+
+
+def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted(texts, key=lambda text: (-len(text), text))
+    return re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+
+
+def _without_split(model: Any) -> tuple[Any, int]:
+    """Return a tokenizer of `model` for the output of `_letters_of`, and the id after each word."""
+    from tokenizers import Tokenizer
+
+    made = Tokenizer(model)
+    end_of_word = chr(_letters()[_END_OF_WORD])
+    made.add_special_tokens([end_of_word])
+    number = made.token_to_id(end_of_word)
+    assert number is not None
+    return made, number
+
+
+def _letters_of(words: Sequence[str]) -> str:
+    """Return the words as a byte-level vocabulary writes them, each followed by a space."""
+    data = b"".join(word.encode() + bytes([_END_OF_WORD]) for word in words)
+    return _letters()[np.frombuffer(data, np.uint8)].tobytes().decode("utf-16-le")
+
+
+@cache
+def _letters() -> npt.NDArray[np.uint16]:
+    """Return the letter for each byte: itself if it is visible, else one from U+0100 on."""
+    visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    found = [each if each in visible else next(others) for each in range(256)]
+    found[_END_OF_WORD] = ord(" ")
+    return np.array(found, "<u2")
+
+
+def _byte_lengths(backend: Any) -> npt.NDArray[np.int64]:
+    """Return how many bytes of a text each id stands for.
+
+    A token of the vocabulary has a letter for each of its bytes.
+    """
+    vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=False)
+    added = backend.get_added_tokens_decoder()
+    sizes = np.zeros(1 + max((*vocabulary.values(), *added)), np.int64)
+    sizes[list(vocabulary.values())] = [*map(len, vocabulary)]
+    for number, token in added.items():
+        sizes[number] = len(token.content.encode())
+    return sizes
+
+
+@cache
+def _categories() -> dict[str, list[int]]:
+    """Return the settled characters of each general category, in order."""
+    found: dict[str, list[int]] = {}
+    old: Callable[[str], str] = unicodedata.ucd_3_2_0.category
+    for number in (*range(0xD800), *range(0xE000, 0x10000), *range(_SYMBOLS[0], _SYMBOLS[1] + 1)):
+        letter = chr(number)
+        category = unicodedata.category(letter)
+        if category != "Cn" and (number >= _SYMBOLS[0] or old(letter) == category):
+            found.setdefault(category, []).append(number)
+    return found
+
+
+@cache
+def _unsettled() -> re.Pattern[str]:
+    return re.compile(f"[^{_ranges_of('')}]")
+
+
+@cache
+def _ranges_of(category: str) -> str:
+    """Return the settled characters of a general category, by its name or first letter, as
+    ranges."""
+    numbers = sorted(
+        number
+        for name, each in _categories().items()
+        if name.startswith(category)
+        for number in each
+    )
+    ranges: list[list[int]] = []
+    for number in numbers:
+        if ranges and ranges[-1][1] == number - 1:
+            ranges[-1][1] = number
+        else:
+            ranges.append([number, number])
+    return "".join(f"{_escaped(first)}-{_escaped(last)}" for first, last in ranges)
+
+
+def _escaped(number: int) -> str:
+    return f"\\U{number:08x}"

@@ -1,0 +1,189 @@
+"""Chooses the checkpoint that the run continues from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeVar
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, ZerotoolsError
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.foreign.run import is_foreign
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.job_record import JobRecord
+from zerotools.runs.upload_records import FETCHED
+from zerotoolsd.supervisor.transient_errors import is_transient
+from zerotoolsd.trainer.checkpoints.commit import check_structure, clear_leftovers
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.rank.process_group import WorldGroup
+from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, CheckpointGone, MachineNotReady
+
+Value = TypeVar("Value")
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """The checkpoint to continue from, and the rejected ones. `foreign` is set if another program
+    saved it. `verified` is how its bytes were checked, as in `checkpoint_dirs`."""
+
+    path: Path
+    record: JobRecord
+    skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
+    foreign: ForeignStart | None = None
+    verified: str | None = None
+
+
+@dataclass(frozen=True)
+class ResumeDecision:
+    """`start` is None if the run begins at step 0, or from `foreign`, the path of a checkpoint of
+    another program."""
+
+    start: ResumePoint | None
+    skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
+    foreign: Path | None = None
+
+    @property
+    def path(self) -> Path | None:
+        """The checkpoint; None: the run begins at step 0."""
+        return self.foreign if self.start is None else self.start.path
+
+
+def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
+    """Return the checkpoint of another program at `path` as the start of the run.
+
+    Raises:
+        ZerotoolsError: the job cannot continue from it.
+    """
+    start = adopt(path, spec, meta_model)
+    return ResumePoint(start.run.directory, start.record, foreign=start)
+
+
+def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -> ResumeDecision:
+    """Return the start of the run, chosen and verified by rank 0.
+
+    A restarted attempt resumes from the newest complete checkpoint of this run; the first one from
+    `resume_from`. Of the two, the later one is used; if the run began from a checkpoint of another
+    program, any checkpoint of this run has precedence. `saved_step` is the newest step that an
+    earlier attempt saved: if it is gone, the run does not restart from the beginning by itself.
+
+    Raises:
+        BadRequest: `resume_from` is not a checkpoint.
+        BadCheckpoint: it is damaged, or all of this run's are, or they are gone.
+        MachineNotReady: a transient error of a disk or a file server.
+    """
+    output_dir = Path(spec.output_dir or "")
+    return group.decided_by_rank_zero(
+        lambda: waiting_for_the_machine(lambda: _decide(spec, saved_step), output_dir)
+    )
+
+
+def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value:
+    """Return the value of `look`, which reads below `directory`.
+
+    Raises:
+        MachineNotReady: a transient error of the disk or the file server.
+    """
+    try:
+        return look()
+    except OSError as error:
+        if not is_transient(error):
+            raise
+        place = error.filename or directory
+        raise MachineNotReady(f"{place} cannot be read: {error.strerror}") from None
+
+
+def why_not_loaded(path: Path, error: BadCheckpoint) -> ZerotoolsError:
+    """Return the error that ends the rank after loading the checkpoint at `path` gave `error`.
+
+    The checkpoint was complete when it was chosen.
+    """
+    trouble = _trouble(error)
+    try:
+        checkpoint_dirs.check(path, digests=False)
+    except BadFile as found:
+        return CheckpointGone(f"{path} was whole, and changed while it was loaded: {found}")
+    except OSError as found:
+        trouble = trouble or found
+    if trouble is not None and is_transient(trouble):
+        return MachineNotReady(f"{path} cannot be read: {trouble.strerror}")
+    return error
+
+
+def _trouble(error: BaseException | None) -> OSError | None:
+    while error is not None and not isinstance(error, OSError):
+        error = error.__cause__
+    return error
+
+
+def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
+    output_dir = Path(spec.output_dir or "")
+    clear_leftovers(output_dir)
+    own = _own(output_dir, saved_step)
+    elsewhere = spec.resume_from is not None and is_foreign(Path(spec.resume_from))
+    if elsewhere and own.path is None and not own.skipped:
+        return ResumeDecision(None, foreign=Path(spec.resume_from or ""))
+    had = own.path is not None and spec.resume_from == str(output_dir / FETCHED)
+    if spec.resume_from is not None and not elsewhere and not had:
+        above = own.record.step if own.record is not None else -1
+        given = _given(checkpoint_dirs.resolve_hint(Path(spec.resume_from)), above)
+        if given is not None:
+            return ResumeDecision(given, (*own.skipped, *given.skipped))
+    if own.path is not None and own.record is not None:
+        return ResumeDecision(ResumePoint(own.path, own.record, verified=own.how), own.skipped)
+    if own.skipped:
+        raise BadCheckpoint(_none_is_whole(output_dir, own.skipped))
+    return ResumeDecision(None)
+
+
+def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
+    """Return the choice among this run's checkpoints; a missing saved one counts as rejected."""
+    own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
+    saved = output_dir / checkpoint_dirs.directory_name(saved_step)
+    found = -1 if own.record is None else own.record.step
+    if saved_step <= max(found, 0) or any(each.path == saved for each in own.skipped):
+        return own
+    gone = checkpoint_dirs.SkippedCheckpoint(
+        saved, f"{saved} was saved by an earlier attempt and does not exist any more"
+    )
+    return replace(own, skipped=(gone, *own.skipped))
+
+
+def _none_is_whole(output_dir: Path, skipped: Sequence[checkpoint_dirs.SkippedCheckpoint]) -> str:
+    older = f"; {counted(len(skipped) - 1, 'older one')} cannot be used either"
+    return (
+        "no checkpoint of this job is complete, and it does not begin at step 0 by itself. "
+        f"The newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put back a "
+        f"complete one and resume the job, or move the checkpoints out of {output_dir}, and "
+        "the resumed job begins at step 0"
+    )
+
+
+def _given(path: Path, above: int) -> ResumePoint | None:
+    if above >= 0 and not _is_ahead(path, above):
+        return None
+    try:
+        choice = checkpoint_dirs.resolve(path, trusting=True, structure=check_structure)
+    except BadFile as error:
+        raise BadCheckpoint(str(error)) from None
+    assert choice.path is not None
+    assert choice.record is not None
+    return ResumePoint(choice.path, choice.record, choice.skipped, verified=choice.how)
+
+
+def _is_ahead(path: Path, above: int) -> bool:
+    try:
+        if (path / checkpoint_dirs.RECORD).exists():
+            return checkpoint_dirs.read_record(path).step > above
+    except BadFile:
+        return False
+    steps = [
+        checkpoint_dirs.step_of(directory.name) or 0 for directory in checkpoint_dirs.listing(path)
+    ]
+    return (
+        any(step > above for step in steps)
+        and checkpoint_dirs.choose(path, above=above, trusting=True, structure=check_structure).path
+        is not None
+    )

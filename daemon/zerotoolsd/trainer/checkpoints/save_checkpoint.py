@@ -1,0 +1,101 @@
+"""Saves checkpoints, which exist completely or not at all.
+
+1. rank 0 makes a staging directory and sends its name to the others;
+2. every rank writes its shards and its random number state into it, fsynced;
+3. rank 0 adds the record, the config and last the manifest, and fsyncs the directories;
+4. one rename gives it its final name; the hints `latest` and `best` follow;
+5. checkpoints beyond the retention are removed, by a rename and then file by file.
+
+A process that dies meanwhile leaves the older checkpoints unchanged, and a staging directory that
+the next attempt removes. All waiting is in the control group of `Saver.group`, which has a long
+enough timeout. A saver that works concurrently with training has a separate group, because two
+threads in one group would receive each other's messages.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+from zerotools.runs import checkpoint_dirs
+from zerotools.runs.job_record import JobRecord
+from zerotoolsd.trainer.checkpoints.commit import Committed, Committer, sync_file
+from zerotoolsd.trainer.rank.process_group import WorldGroup
+from zerotoolsd.trainer.rank.rank_errors import Diverged
+
+Value = TypeVar("Value")
+
+
+class SaveFailed(RuntimeError):
+    """A checkpoint could not be written; older ones are as they were."""
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A committed checkpoint, and the seconds that it took."""
+
+    step: int
+    committed: Committed
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Saver:
+    """Writes checkpoints of one run, together with the savers of the other ranks."""
+
+    committer: Committer
+    group: WorldGroup
+
+    def save(self, record: JobRecord, write: Callable[[Path], None], random: str) -> Saved:
+        """Commit the checkpoint of `record.step`; all ranks call it together.
+
+        `write` puts this rank's part into a directory, `random` is its random number state.
+
+        Raises:
+            SaveFailed: a rank could not write; on every rank. No checkpoint was committed,
+                and the staging directory is deleted.
+            Diverged: the state cannot be continued from. As above.
+        """
+        started = time.monotonic()
+        staging = self._by_rank_zero(lambda: self.committer.make_staging(record.step))
+        try:
+            self._by_all(lambda: self._write_part(staging, write, random))
+            committed = self._by_rank_zero(lambda: self.committer.commit(staging, record))
+        except (SaveFailed, Diverged):
+            if self.group.rank.leads:
+                shutil.rmtree(staging, ignore_errors=True)
+            raise
+        return Saved(record.step, committed, time.monotonic() - started)
+
+    def _by_rank_zero(self, act: Callable[[], Value]) -> Value:
+        def attempt() -> tuple[Value | None, str | None]:
+            try:
+                return act(), None
+            except OSError as error:
+                return None, str(error)
+
+        value, problem = self.group.decided_by_rank_zero(attempt)
+        if problem is not None:
+            raise SaveFailed(problem)
+        return cast(Value, value)
+
+    def _by_all(self, act: Callable[[], None]) -> None:
+        problem = None
+        try:
+            act()
+        except (OSError, SaveFailed, Diverged) as error:
+            problem = (isinstance(error, Diverged), str(error))
+        problems = [one for one in self.group.gathered(problem) if one is not None]
+        if problems:
+            has_diverged, why = max(problems)
+            raise Diverged(why) if has_diverged else SaveFailed(why)
+
+    def _write_part(self, staging: Path, write: Callable[[Path], None], random: str) -> None:
+        write(staging)
+        path = staging / checkpoint_dirs.rng_name(self.group.rank.index)
+        path.write_text(random, "utf-8")
+        sync_file(path)

@@ -1,0 +1,87 @@
+"""Examples of different lengths as tensors that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.trainer.data.example_pools import IGNORED, Example, Ids
+
+
+def collate(
+    model: Any, examples: Sequence[Example], device: torch.device
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return (the arguments of `model`, the labels, with `IGNORED` for unlearned ones).
+
+    Shorter examples are padded on the right. A causal model needs no mask for that, because no
+    token sees tokens to its right; an encoder does. In a packed sequence the position ids restart
+    with each segment, so that transformers separates them in all of its attention implementations.
+    """
+    inputs = _filled([example.inputs for example in examples], 0, device)
+    labels = _filled([example.targets for example in examples], IGNORED, device)
+    if not model.config.is_encoder_decoder:
+        arguments = {"input_ids": inputs}
+        if any(example.segments for example in examples):
+            positions = [_positions(example) for example in examples]
+            arguments["position_ids"] = _filled(positions, 0, device)
+        return arguments, labels
+    lengths = torch.tensor([len(example.inputs) for example in examples], device=device)
+    mask = torch.arange(inputs.shape[1], device=device) < lengths[:, None]
+    said = said_before(model, labels)
+    return {
+        "input_ids": inputs,
+        "attention_mask": mask.long(),
+        "decoder_input_ids": said,
+    }, labels
+
+
+def said_before(model: Any, labels: torch.Tensor) -> torch.Tensor:
+    """Return the decoder inputs for `labels`, both `[batch, length]`.
+
+    The model's rule decides; if transformers has none, `decoder_start_token_id` comes first.
+    """
+    own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
+    if own is not None:
+        shifted: torch.Tensor = own(labels=labels)
+        return shifted
+    config = model.config
+    before = labels.roll(1, dims=1)
+    before[:, 0] = config.decoder_start_token_id
+    return before.masked_fill(before == IGNORED, config.pad_token_id)
+
+
+def check_decoder_start(model: Any) -> None:
+    """Refuse an encoder-decoder without a known first input of its decoder.
+
+    Raises:
+        BadRequest: its config does not have it.
+    """
+    if not model.config.is_encoder_decoder:
+        return
+    try:
+        said_before(model, torch.tensor([[1, IGNORED]]))
+    except (ValueError, TypeError, AttributeError):  # for a token id that is None, or missing
+        names = ("decoder_start_token_id", "pad_token_id")
+        missing = [name for name in names if getattr(model.config, name, None) is None]
+        if not missing:
+            raise
+        raise BadRequest(
+            f"the config of the {model.config.model_type} model lacks "
+            f"{' and '.join(missing)}, which its decoder needs as the first token and for "
+            "padding: set it"
+        ) from None
+
+
+def _filled(rows: Sequence[Ids | Sequence[int]], filler: int, device: torch.device) -> torch.Tensor:
+    filled = np.full((len(rows), max(len(row) for row in rows)), filler, np.int64)
+    for line, row in zip(filled, rows, strict=True):
+        line[: len(row)] = row
+    return torch.from_numpy(filled).to(device, non_blocking=True)
+
+
+def _positions(example: Example) -> Ids:
+    return np.concatenate([np.arange(length) for length in example.lengths])

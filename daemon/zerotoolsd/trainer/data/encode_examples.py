@@ -1,0 +1,316 @@
+"""Encodes examples by a tokenizer, once, and collects notes on them. Rank 0 does it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.binding.durations import in_words
+from zerotools.jobs.datafiles.example_files import Record, read_records_of
+from zerotools.jobs.tables.data import SEPARATE, DataSpec
+from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, batches_of
+from zerotoolsd.trainer.data.encoding.encoders import make_encoder
+from zerotoolsd.trainer.data.example_store import write_examples
+from zerotoolsd.trainer.data.tokenize_text import in_processes, load_tokenizer
+
+BatchEncoder = Callable[[Sequence[Record]], list[Encoded]]
+
+
+@dataclass(frozen=True)
+class ModelInput:
+    """The model's input: whether it has an encoder, and the number of positions (None: any)."""
+
+    encoder_decoder: bool
+    positions: int | None
+
+
+@dataclass
+class ReadingStats:
+    """The statistics of reading examples; lengths are in tokens. `cut` examples were too long:
+    prompts lost `prompts_lost` tokens and responses `responses_lost`. Of `sources_lost` and
+    `targets_lost` examples no text is left. A chat template left out some of an answer in `changed`
+    examples, and `left_out` counts the examples by the field that it does not show."""
+
+    count: int = 0
+    empty: int = 0
+    tokens: int = 0
+    longest: int = 0
+    cut: int = 0
+    prompts_lost: int = 0
+    responses_lost: int = 0
+    sources_lost: int = 0
+    targets_lost: int = 0
+    changed: int = 0
+    left_out: dict[str, int] = field(default_factory=dict)
+
+    def add(self, example: Encoded) -> None:
+        """Count one more."""
+        self.count += 1
+        self.tokens += len(example.marked)
+        self.longest = max(self.longest, len(example.marked))
+        self.cut += example.source_lost + example.target_lost > 0
+        self.prompts_lost += example.source_lost
+        self.responses_lost += example.target_lost
+        self.sources_lost += example.is_source_lost
+        self.targets_lost += example.is_target_lost
+        self.changed += example.is_changed
+        for name in example.left_out:
+            self.left_out[name] = self.left_out.get(name, 0) + 1
+
+    def losses(self, data: DataSpec, positions: int | None) -> Iterator[str]:
+        """Yield sentences on data that is not trained on as it is."""
+        if cut := self.cut_words(data, positions):
+            yield cut
+        if self.changed:
+            yield (
+                f"the chat template leaves out some of the assistant's text in "
+                f"{counted(self.changed, 'example')} of {self.count}, such as its thoughts"
+            )
+        if self.left_out:
+            listed = ", ".join(f"{name} ({count})" for name, count in self.left_out.items())
+            yield (
+                f"the chat template leaves out fields of turns (each with the number of examples "
+                f"that have it): {listed}"
+            )
+
+    def cut_words(self, data: DataSpec, positions: int | None) -> str:
+        """Return the sentence on cut examples and the limits; empty if none was cut."""
+        if not self.cut:
+            return ""
+        lost = [
+            f"{tokens} of {what}"
+            for tokens, what in ((self.prompts_lost, "prompts"), (self.responses_lost, "responses"))
+            if tokens
+        ]
+        total = self.prompts_lost + self.responses_lost
+        return (
+            f"{counted(self.cut, 'answer' if data.preferences else 'example')} of {self.count} "
+            f"cut to "
+            f"{' and '.join(_limits(data, positions))}, which loses {counted(total, 'token')} "
+            f"({', '.join(lost)})"
+        )
+
+
+def prepare_examples(
+    paths: Sequence[Path],
+    tokenizer: Any,
+    data: DataSpec,
+    reader: ModelInput,
+    destination: Path,
+    *,
+    progress: ReadingProgress | None = None,
+    processes: int = 0,
+) -> ReadingStats:
+    """Write the tokenised examples of `paths` to `destination`, with `processes` more processes.
+
+    Examples without a prompt or without a response are left out.
+
+    Raises:
+        BadFile: a file cannot be read as examples; file and line are named.
+        BadRequest: no example exists, no text is left of any, or one is too long.
+    """
+    stats = ReadingStats()
+    progress = progress or ReadingProgress()
+    records = (
+        record
+        for path in progress.through(paths)
+        for record in read_records_of(path, data, seen=progress.seen)
+    )
+    make = make_loaded_encoder if processes else make_batch_encoder
+    named = Path(tokenizer.name_or_path) if processes else tokenizer
+    batches = batches_of(_full(records, stats))
+    arguments = (named, data, reader)
+    encoded = in_processes(batches, make, arguments, processes, ended=progress.lost.append)
+    examples = _counted(itertools.chain.from_iterable(encoded), data, reader, stats)
+    write_examples(examples, destination, encoder_decoder=reader.encoder_decoder)
+    check_stats(stats, paths, data, reader.positions)
+    return stats
+
+
+def encode(
+    records: Iterable[Record],
+    tokenizer: Any,
+    data: DataSpec,
+    reader: ModelInput,
+    stats: ReadingStats,
+) -> Iterator[Encoded]:
+    """Yield the encoded examples of `records` that are not empty, counted in `stats`.
+
+    Raises:
+        BadFile: the chat template rejects one; file and line are named.
+        BadRequest: one is too long, and the job does not allow cutting.
+    """
+    do = make_batch_encoder(tokenizer, data, reader)
+    batches = batches_of(_full(records, stats))
+    yield from _counted(itertools.chain.from_iterable(map(do, batches)), data, reader, stats)
+
+
+def make_batch_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> BatchEncoder:
+    """Return the function that encodes a batch of records by `tokenizer`."""
+    encoder = make_encoder(
+        tokenizer,
+        data,
+        encoder_decoder=reader.encoder_decoder,
+        positions=reader.positions,
+    )
+    return lambda batch: list(encoder.batch(batch))
+
+
+def make_loaded_encoder(directory: Path, data: DataSpec, reader: ModelInput) -> BatchEncoder:
+    """Return the function that encodes a batch of records by the tokenizer in `directory`."""
+    return make_batch_encoder(load_tokenizer(directory), data, reader)
+
+
+def _counted(
+    examples: Iterable[Encoded], data: DataSpec, reader: ModelInput, stats: ReadingStats
+) -> Iterator[Encoded]:
+    for example in examples:
+        stats.add(example)
+        if data.truncation == SEPARATE:
+            _check_length(example, data, reader)
+        yield example
+
+
+def _full(records: Iterable[Record], stats: ReadingStats) -> Iterator[Record]:
+    for record in records:
+        if record.is_empty:
+            stats.empty += 1
+        else:
+            yield record
+
+
+def _check_length(example: Encoded, data: DataSpec, reader: ModelInput) -> None:
+    source, target = example.split, len(example.marked) - example.split
+    lengths = [source, target] if reader.encoder_decoder else [source + target - 1]
+    longest, parts = max(lengths), f"{source} of the prompt and {target} of the response"
+    if reader.positions is not None and longest > reader.positions:
+        raise BadRequest(
+            f"{example.place}: has {parts}, and the model has {reader.positions} positions: "
+            f"lower data.max_source_length ({data.max_source_length}) or data.max_target_length "
+            f"({data.max_target_length})"
+        )
+    if data.packing and longest > (data.sequence_length or longest):
+        raise BadRequest(
+            f"{example.place}: has {parts}, and a packed sequence has "
+            f"data.sequence_length = {data.sequence_length}: raise it, or cut the examples with "
+            "data.max_source_length and data.max_target_length"
+        )
+
+
+def _limits(data: DataSpec, positions: int | None) -> list[str]:
+    """Return the keys that limit examples, with their values."""
+    found = [
+        f"data.{name} = {getattr(data, name)}"
+        for name in ("max_source_length", "max_target_length")
+        if getattr(data, name) is not None
+    ]
+    if data.truncation == SEPARATE:
+        return found
+    if data.sequence_length is not None:
+        return [*found, f"data.sequence_length = {data.sequence_length}"]
+    return [*found, f"the model's {positions} positions"] if positions is not None else found
+
+
+def check_stats(
+    stats: ReadingStats, paths: Sequence[Path], data: DataSpec, positions: int | None
+) -> None:
+    """Refuse data without usable examples.
+
+    Raises:
+        BadRequest: no example exists, or no text is left of any.
+    """
+    where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
+    if not stats.count and not stats.empty:
+        raise BadRequest(f"{where}: contains no examples")
+    if not stats.count:
+        raise BadRequest(
+            f"{where}: each of the {stats.empty} examples has an empty prompt or response"
+        )
+    for lost, what, key in (
+        (stats.sources_lost, "prompt", "max_source_length"),
+        (stats.targets_lost, "response", "max_target_length"),
+    ):
+        if lost == stats.count:
+            own = getattr(data, key)
+            limits = [f"data.{key} = {own}"] if own is not None else _limits(data, positions)
+            raise BadRequest(
+                f"{' and '.join(limits)} cuts the whole {what} of every example in {where}: "
+                "raise it"
+            )
+
+
+MEGABYTE = 10**6
+
+
+@dataclass
+class ReadingProgress:
+    """Counts the bytes of files that are read; one thread writes, others read."""
+
+    total: int = 0
+    clock: Callable[[], float] = time.monotonic
+    lost: list[int] = field(default_factory=list)
+    """Exit statuses of processes next to the rank that ended before the data was read."""
+    others: int = 0
+    """Bytes written by another job to the files that this one waits for."""
+    _before: int = 0
+    _within: int = 0
+    _began: float | None = None
+    _first: int = field(default=0, repr=False)
+
+    def through(self, paths: Sequence[Path]) -> Iterator[Path]:
+        """Yield each of `paths`, and count it as read when the next one is requested."""
+        sizes = [_size(path) for path in paths]
+        self.total += sum(sizes)
+        self._began = self.clock()
+        self._first = self._before
+        for path, size in zip(paths, sizes, strict=True):
+            yield path
+            self._within = 0
+            self._before += size
+
+    def seen(self, nbytes: int) -> None:
+        """Record that so many bytes of the current file are read."""
+        self._within = nbytes
+
+    @property
+    def done(self) -> int:
+        """Bytes that are read."""
+        return self._before + self._within
+
+    def words(self) -> str:
+        """Return how much of the data is read, the rate, and the remaining time; empty at the
+        begin."""
+        if self._began is None or not self.done:
+            waits = f"another job tokenises it, {self.others / MEGABYTE:.0f} MB are written"
+            return waits if self.others else ""
+        seconds = self.clock() - self._began
+        rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
+        found = f"{self.done / MEGABYTE:.0f} of {self.total / MEGABYTE:.0f} MB"
+        if not rate:
+            return found
+        left = max(0, self.total - self.done) / rate
+        return f"{found}, {rate / MEGABYTE:.1f} MB/s, {in_words(max(1, round(left)))} left"
+
+    def tell_until(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
+        """Pass `words` to `tell` each time that the reading has got further, until it `is_over`.
+
+        Time alone is not progress: a hanging read must be recognizable.
+        """
+        before = (0, 0)
+        while not is_over():
+            if (now := (self.done, self.others)) != before:
+                tell(self.words())
+                before = now
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:  # its reader reports the error
+        return 0

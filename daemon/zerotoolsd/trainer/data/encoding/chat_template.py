@@ -1,0 +1,312 @@
+"""The turns of a chat, rendered by the tokenizer's template, and the positions of its answers.
+
+`answers` finds them. A template that marks answers itself, with `{% generation %}`, is trusted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, TypeVar
+
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.jobs.datafiles.conversations import ASSISTANT, Conversation, Turn
+from zerotoolsd.trainer.data.encoding.template_probes import TEXTS, Answers, Ends, Span, TurnFields
+
+Found = TypeVar("Found")
+Shape = tuple[tuple[str, ...], tuple[bool, ...]]
+"""The roles of a chat's turns, and which of them are learned from."""
+_GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
+
+
+class ChatTemplate:
+    """The chat template of a tokenizer. If it puts no end after an answer, the last one gets that
+    of the others, if `ends_last`: jobs of version 0.2 learn none. Fields of turns that it leaves
+    out are refused, except for those in `ignored`."""
+
+    def __init__(
+        self, tokenizer: Any, *, ends_last: bool = True, ignored: Collection[str] = ()
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._ends_last = ends_last
+        self._name = tokenizer.name_or_path
+        self._fields = TurnFields(self._name, ignored)
+        self._ends: Ends | None = None
+        self._calls_as_text = False
+        self._outlines: dict[Shape, ChatOutline | None] = {}
+
+    def rendered_together(self, chats: Sequence[Conversation]) -> list[RenderedChat]:
+        """Return each chat as `rendered` does, with the same errors; chats that consist of text
+        only take less time."""
+        outlines = [*map(self._outline, chats)]
+        together = [
+            [*chat.turns[: len(outline.roles)]]
+            for chat, outline in zip(chats, outlines, strict=True)
+            if outline is not None
+        ]
+        try:
+            texts = iter(self._tokenizer.apply_chat_template(together, tokenize=False))
+        except Exception:  # a template error on one of them: `rendered` names it
+            return [*map(self.rendered, chats)]
+        filled = (
+            None if outline is None else outline.filled(chat.turns, next(texts))
+            for chat, outline in zip(chats, outlines, strict=True)
+        )
+        return [found or self.rendered(chat) for chat, found in zip(chats, filled, strict=True)]
+
+    def _outline(self, chat: Conversation) -> ChatOutline | None:
+        """Return the outline of chats with the same roles; None without one, or if its fields are
+        unknown yet."""
+        roles = tuple(turn["role"] for turn in chat.turns)
+        if chat.tools or not self._fields.are_shown(chat.turns, roles):
+            return None
+        shape = (roles, chat.learned)
+        if shape not in self._outlines:
+            last = max(number for number, learned in enumerate(chat.learned) if learned)
+            probes = [{"role": role, "content": probe(n)} for n, role in enumerate(roles)]
+            empty = Conversation(chat.place, tuple(probes), None, chat.learned)
+            try:
+                found = self.rendered(empty)
+                bare = self._render(empty, probes[: last + 1])
+            except ZerotoolsError:
+                self._outlines[shape] = None
+            else:
+                tail = len(found.text) - len(bare)
+                self._outlines[shape] = outline_of(found, roles[: last + 1], tail)
+        return self._outlines[shape]
+
+    def rendered(self, chat: Conversation) -> RenderedChat:
+        """Return the chat up to its last learned answer.
+
+        Raises:
+            BadFile: the template rejects the turns, or leaves something out; the position is named.
+            BadRequest: the template does not support tools, or an answer cannot be distinguished
+                from the text around it.
+        """
+        last = max(number for number, learned in enumerate(chat.learned) if learned)
+        turns, learned = chat.turns[: last + 1], chat.learned[: last + 1]
+        source = self._tokenizer.get_chat_template(None, tools=chat.tools)
+        self._check_tools(chat, source)
+        render = partial(self._render, chat)
+        left_out = self._fields.left_out(chat, turns, render)
+        if _GENERATION.search(source):
+            return replace(self._as_marked(chat, turns, learned, source), left_out=left_out)
+        self._ends = self._ends or Ends(render, self._special())
+        whole = render(turns) + (self._ends.following if self._ends_last else "")
+        answers = Answers(render, self._ends, turns, whole)
+        spans: list[Span] = []
+        for number in (number for number, is_learned in enumerate(learned) if is_learned):
+            span = answers.span(number)
+            if span is None or (spans and span[0] < spans[-1][1]):
+                raise self._untold(chat, number)
+            spans.append(span)
+        found = self._found(whole, spans, spans[-1][0], turns, learned)
+        return replace(found, left_out=left_out)
+
+    def _special(self) -> Iterator[str]:
+        return (token.content for token in special_tokens(self._tokenizer).values())
+
+    def _untold(self, chat: Conversation, number: int) -> BadRequest:
+        return BadRequest(
+            f"{chat.place}: the chat template of {self._name} renders turn {number + 1} "
+            "differently depending on its text or later turns, so its tokens cannot be "
+            "identified: mark answers with {% generation %} in the template, or try "
+            'data.loss_on = "last" (for examples of a prompt and a response: '
+            'data.chat_template = "off")'
+        )
+
+    def _found(
+        self,
+        text: str,
+        spans: Sequence[Span],
+        split: int,
+        turns: Sequence[Turn],
+        learned: Sequence[bool],
+    ) -> RenderedChat:
+        parts = "".join(text[begin:end] for begin, end in spans)
+        said = [turn for turn, is_learned in zip(turns, learned, strict=True) if is_learned]
+        texts = [turn.get(name) for turn in said for name in TEXTS]
+        is_changed = any(isinstance(each, str) and each.strip() not in parts for each in texts)
+        return RenderedChat(text, tuple(spans), split, is_changed)
+
+    def _check_tools(self, chat: Conversation, source: str) -> None:
+        if chat.tools and "tools" not in source:
+            raise BadRequest(
+                f"{chat.place}: has tools, and the chat template of {self._name} shows none to "
+                "the model: take them out of the data, or take a template with tools"
+            )
+
+    def _as_marked(
+        self, chat: Conversation, turns: Sequence[Turn], learned: Sequence[bool], source: str
+    ) -> RenderedChat:
+        from transformers.utils.chat_template_utils import render_jinja_template
+
+        def render(turns: list[Turn]) -> tuple[str, list[Span]]:
+            [text], [marked] = render_jinja_template(
+                conversations=[turns],
+                tools=chat.tools,
+                chat_template=source,
+                return_assistant_tokens_mask=True,
+                **self._tokenizer.special_tokens_map,
+            )
+            return text, marked
+
+        text, marked = self._tried(render, chat, turns)
+        answers = [
+            is_learned
+            for turn, is_learned in zip(turns, learned, strict=True)
+            if turn["role"] == ASSISTANT
+        ]
+        has_more = len(marked) > len(answers)
+        if len(marked) < len(answers) or (has_more and not all(answers)):
+            raise BadRequest(
+                f"{chat.place}: the chat template of {self._name} marks {len(marked)} parts "
+                f"with {{% generation %}}, but there are {len(answers)} assistant turns, and "
+                f"{sum(answers)} of them count in the loss: mark each turn once in the "
+                "template, or none"
+            )
+        if len(marked) == len(answers):
+            marked = [span for span, is_learned in zip(marked, answers, strict=True) if is_learned]
+            return self._found(text, marked, marked[-1][0], turns, learned)
+        asked = self._render(chat, turns[:-1], asks=True)
+        begins = [begin for begin, _ in marked if begin >= len(asked)]
+        split = begins[0] if begins and text.startswith(asked) else marked[-1][0]
+        return self._found(text, marked, split, turns, learned)
+
+    def _render(self, chat: Conversation, turns: Sequence[Turn], *, asks: bool = False) -> str:
+        def render(turns: list[Turn]) -> str:
+            text: str = self._tokenizer.apply_chat_template(
+                turns, tools=chat.tools, tokenize=False, add_generation_prompt=asks
+            )
+            return text
+
+        return self._tried(render, chat, turns)
+
+    def _tried(
+        self, render: Callable[[list[Turn]], Found], chat: Conversation, turns: Sequence[Turn]
+    ) -> Found:
+        """Return the result of `render` for `turns`.
+
+        Most templates write the arguments of calls as JSON; some (DeepSeek's) expect JSON text.
+        """
+        try:
+            return render([*map(_with_text_calls, turns)] if self._calls_as_text else [*turns])
+        except Exception as error:  # whatever a template raises over the turns
+            if self._calls_as_text or not any(turn.get("tool_calls") for turn in turns):
+                raise _rejected(chat, error) from None
+            self._calls_as_text = True
+            try:
+                return self._tried(render, chat, turns)
+            except BadFile:
+                self._calls_as_text = False
+                raise _rejected(chat, error) from None
+
+
+def _with_text_calls(turn: Turn) -> Turn:
+    if not turn.get("tool_calls"):
+        return turn
+    calls = [
+        {**call, "function": {**call["function"], "arguments": _as_json(call)}}
+        for call in turn["tool_calls"]
+    ]
+    return {**turn, "tool_calls": calls}
+
+
+def _as_json(call: Mapping[str, Any]) -> str:
+    return json.dumps(call["function"].get("arguments"), ensure_ascii=False)
+
+
+def special_tokens(tokenizer: Any) -> dict[int, Any]:
+    """Return the special tokens by their ids."""
+    known = tokenizer.added_tokens_decoder
+    return {number: token for number, token in known.items() if token.special}
+
+
+def _rejected(chat: Conversation, error: Exception) -> BadFile:
+    line = str(error).strip().splitlines()[0] if str(error).strip() else "it failed"
+    return BadFile(f"{chat.place}: the tokenizer's chat template rejects it: {line}")
+
+
+@dataclass(frozen=True)
+class RenderedChat:
+    """The text of a chat, and the positions of its learned answers, in order; the last one, which
+    may be in several parts, begins at `split`. `is_changed` means that a text differs from the
+    data. `left_out` are fields of turns that the text does not have."""
+
+    text: str
+    spans: tuple[Span, ...]
+    split: int
+    is_changed: bool = False
+    left_out: tuple[str, ...] = ()
+
+
+Point = tuple[int, int]
+"""A position in a chat: the number of texts before it, and its offset with all texts empty."""
+
+
+@dataclass(frozen=True)
+class ChatOutline:
+    """The text around the texts of turns with these `roles`, and the begin and end of answers. The
+    last `tail` letters are added to the template's output."""
+
+    roles: tuple[str, ...]
+    around: tuple[str, ...]
+    points: tuple[Point, ...]
+    tail: int
+
+    def filled(self, turns: Sequence[Turn], text: str) -> RenderedChat | None:
+        """Return the chat with the rendered `text`; None if that does not match the outline."""
+        texts = [turn["content"] for turn in turns[: len(self.roles)]]
+        text += self.around[-1][len(self.around[-1]) - self.tail :]
+        if self._joined(texts) != text:
+            texts = [each.strip() for each in texts]
+            if self._joined(texts) != text:
+                return None
+        before = [0]
+        for each in texts:
+            before.append(before[-1] + len(each))
+        *bounds, split = (before[count] + bare for count, bare in self.points)
+        return RenderedChat(text, tuple(zip(bounds[::2], bounds[1::2], strict=True)), split)
+
+    def _joined(self, texts: Sequence[str]) -> str:
+        parts = [self.around[0]]
+        for text, around in zip(texts, self.around[1:], strict=True):
+            parts += (text, around)
+        return "".join(parts)
+
+
+def probe(number: int) -> str:
+    """Return a text that no template changes, to replace a turn's text."""
+    return f"\u2042{number}\u2042"
+
+
+def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOutline | None:
+    """Return the outline of a chat with probes as texts; None if they are not in order."""
+    around: list[str] = []
+    rest = chat.text
+    for number in range(len(roles)):
+        before, found, rest = rest.partition(probe(number))
+        if not found:
+            return None
+        around.append(before)
+    around.append(rest)
+    if chat.is_changed or chat.left_out or "\u2042" in "".join(around) or tail > len(rest):
+        return None
+    points = [_point(chat.text, place) for span in chat.spans for place in span]
+    points.append(_point(chat.text, chat.split))
+    found_points = [point for point in points if point is not None]
+    if len(found_points) < len(points):
+        return None
+    return ChatOutline(roles, tuple(around), tuple(found_points), tail)
+
+
+def _point(text: str, place: int) -> Point | None:
+    """Return the point; None in the middle of a probe."""
+    marks = text[:place].count("\u2042")
+    if marks % 2:
+        return None
+    count = marks // 2
+    return count, place - sum(len(probe(number)) for number in range(count))

@@ -1,0 +1,314 @@
+"""Finds the answers in the text of a chat, by rendering it again with fewer or other texts.
+
+An answer begins at the end of its header, which the template makes of the turns before it when it
+is asked for an answer. It ends with the text that the template puts after an answer:
+
+    <|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>
+                                 ~~~~~~~                              ~~~~~~~
+
+Templates of models that think are harder. They leave out the thoughts of earlier answers, so that a
+chat up to an answer is not a prefix of the longer chat. The header may have the beginning of a
+thought that an answer has not. Then a text that no template changes replaces one in the data, and
+the text before it shows the position. Some templates put nothing after an answer: the model learns
+the token that begins the next turn (GLM: `<|user|>`), which is added after the last one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from itertools import takewhile
+from typing import Any, Protocol
+
+from zerotools.core.errors import BadFile
+from zerotools.jobs.datafiles.conversations import ASSISTANT, SYSTEM, Conversation, Turn
+from zerotools.jobs.tables.data import TURN_FIELDS
+
+PROBE = "\u2042probe\u2042"
+"""A text that no template changes."""
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""The names under which templates know the thoughts before an answer."""
+Span = tuple[int, int]
+
+
+class Render(Protocol):
+    """Renders turns by the template; with `asks`, adds the header of an answer."""
+
+    def __call__(self, turns: Sequence[Turn], *, asks: bool = False) -> str: ...
+
+
+class Ends:
+    """The template's text after an answer. `closing` has a special token that marks it in the text,
+    or is empty; then `following` is the special token with which the next turn begins, if there is
+    one. The last answer may have another end (gpt-oss: `<|return|>` for `<|end|>`)."""
+
+    def __init__(self, render: Render, special: Iterable[str]) -> None:
+        self.special = tuple(special)
+        turns: list[Turn] = [
+            {"role": "user", "content": "a"},
+            {"role": ASSISTANT, "content": PROBE},
+        ]
+        last = _behind_probe(render, turns)
+        other = _behind_probe(render, [*turns, turns[0]])
+        if last is None or other is None:  # it is unknown
+            self.closing = self.following = ""
+            return
+        first = self._with_special(other)
+        is_closed = any(text in last for text in self.special)
+        self.closing = (last if other.startswith(last) else first) if is_closed else ""
+        self.following = first.strip() if not is_closed else ""
+
+    def _with_special(self, text: str) -> str:
+        """Return the beginning of `text` up to its first special token."""
+        ends = (text.find(each) + len(each) for each in self.special if each in text)
+        return text[: min(ends, default=0)]
+
+    def last_special(self, text: str) -> int | None:
+        """Return the end of the last special token in `text`."""
+        ends = (text.rfind(each) + len(each) for each in self.special if each in text)
+        return max(ends, default=None)
+
+
+class Answers:
+    """The answers in `whole`, which is `turns` rendered; the last turn is one."""
+
+    def __init__(self, render: Render, ends: Ends, turns: Sequence[Turn], whole: str) -> None:
+        self._render, self._ends, self._turns, self.whole = render, ends, turns, whole
+
+    def span(self, number: int) -> Span | None:
+        """Return the position of turn `number`, with its end; None if it cannot be determined."""
+        begin = self._begin(number)
+        if begin is None:
+            return None
+        is_last = number == len(self._turns) - 1
+        end = len(self.whole) if is_last else self._end(number, begin)
+        return None if end is None or end <= begin else (begin, end)
+
+    def _begin(self, number: int) -> int | None:
+        before = self._turns[:number]
+        asked = self._part(before, asks=True)
+        if asked is not None and self.whole.startswith(asked):
+            return len(asked)
+        if asked is None or number < len(self._turns) - 1:
+            head, found, _ = self._render(self._with_probe(number)).partition(PROBE)
+            if found and self.whole.startswith(head) and not self._has_thoughts(number, head):
+                return len(head)
+        bare = self._part((*before, {"role": ASSISTANT, "content": PROBE}))
+        base = self._part(before)
+        if asked is None or bare is None or base is None:
+            return None
+        return self._begin_in_header(base, asked, bare)
+
+    def _has_thoughts(self, number: int, head: str) -> bool:
+        """Return whether the text before an answer has the thoughts before it, which are learned
+        too."""
+        texts = (self._turns[number].get(name) for name in REASONING)
+        return any(isinstance(text, str) and text.strip() in head for text in texts if text)
+
+    def _part(self, turns: Sequence[Turn], *, asks: bool = False) -> str | None:
+        """Render some of the turns; None if the template only accepts all of them.
+
+        An example is a template that needs a turn of the user in each chat.
+        """
+        try:
+            return self._render(turns, asks=asks) if turns else None
+        except BadFile:
+            return None
+
+    def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
+        """Return the begin of an answer if its header begins a thought that the answer has not.
+
+        It is after the common part. `base` is the text without the header, `bare` that of an answer
+        without one.
+        """
+        header = _both_begin(asked, bare)
+        rest = asked[len(header) :].strip()
+        is_elsewhere = bool(rest) and rest in bare[len(header) :]
+        if not self.whole.startswith(header):
+            header = _both_begin(asked, self.whole)
+        if is_elsewhere or not (asked.startswith(base) and header.startswith(base)):
+            return None
+        return len(header)
+
+    def _end(self, number: int, begin: int) -> int | None:
+        calls = bool(self._turns[number].get("tool_calls"))
+        closing = self._ends.closing
+        if closing and not calls:
+            at = self.whole.find(closing, self._behind_text(number, begin))
+            if at >= 0:
+                return at + len(closing)
+        done = self._part(self._turns[: number + 1])
+        if done is not None and self.whole.startswith(done):
+            return len(done) + (self._following(len(done)) if self._ends.following else 0)
+        return self._end_before_next(number, begin)
+
+    def _behind_text(self, number: int, begin: int) -> int:
+        """Return the start of the search for the closing of an answer that begins at `begin`:
+        behind its text, if that has one in it."""
+        text = self._turns[number]["content"].strip()
+        at = self.whole.find(text, begin) if self._ends.closing in text else -1
+        is_first = 0 <= at <= self.whole.find(self._ends.closing, begin)
+        return at + len(text) if is_first else begin
+
+    def _following(self, end: int) -> int:
+        """Return the length of the special token at `end`, if there is one."""
+        found = (len(each) for each in self._ends.special if self.whole.startswith(each, end))
+        return max(found, default=0)
+
+    def _end_before_next(self, number: int, begin: int) -> int | None:
+        """Return the last end of an answer before the text of the next turn."""
+        head, found, _ = self._render(self._with_probe(number + 1)).partition(PROBE)
+        if not found or not self.whole.startswith(head) or len(head) < begin:
+            return None
+        part, closing = head[begin:], self._ends.closing
+        if not closing:
+            end = self._ends.last_special(part) if self._ends.following else None
+            return None if end is None else begin + end
+        at = part.rfind(closing)
+        return None if at < 0 else begin + at + len(closing)
+
+    def _with_probe(self, number: int) -> list[Turn]:
+        turns = [*self._turns]
+        turns[number] = {**turns[number], "content": PROBE}
+        return turns
+
+
+def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
+    """Return the template's text after the probe; None if it accepts no such chat, also with a
+    system turn."""
+    for first in ((), ({"role": SYSTEM, "content": "a"},)):
+        with suppress(BadFile):
+            return render((*first, *turns)).partition(PROBE)[2]
+    return None
+
+
+def _both_begin(one: str, other: str) -> str:
+    """Return the common prefix of both texts."""
+    pairs = zip(one, other, strict=False)
+    return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
+
+
+CONTENT, CALLS = "content", "tool_calls"
+TEXTS = (CONTENT, *REASONING)
+Key = tuple[str, str, int]
+"""Role, field and number of calls, two standing for more: a template may show only the first."""
+
+
+class TurnFields:
+    """Compares the fields of turns with the template's text.
+
+    `TURN_FIELDS` are read and learned by the model: one that the template leaves out is refused,
+    unless it is `accepted`. Other fields, such as a date, are only named.
+    """
+
+    def __init__(self, template: str, accepted: Collection[str]) -> None:
+        self._template, self._accepted = template, accepted
+        self._shown: set[Key] = set()
+        self._left_out: set[Key] = set()
+
+    def are_shown(self, turns: Sequence[Turn], roles: Collection[str]) -> bool:
+        """Return whether `turns` have only texts, of roles that are known to be shown."""
+        return all((role, CONTENT, 0) in self._shown for role in roles) and all(
+            len(turn) == 2 and turn.get(CONTENT) for turn in turns
+        )
+
+    def left_out(
+        self, chat: Conversation, turns: Sequence[Turn], render: Callable[[Sequence[Turn]], str]
+    ) -> tuple[str, ...]:
+        """Return the names of the fields of `turns` that the text of `render` does not have.
+
+        Raises:
+            BadFile: one of them is read or learned by the model, and is not accepted.
+        """
+        whole: str | None = None
+        names: dict[str, None] = {}
+        for number, turn in enumerate(turns):
+            calls = min(2, len(turn.get(CALLS) or ()))
+            for name, changed in _changes(turn):
+                key = (turn["role"], name, calls)
+                if key in self._shown:
+                    continue
+                if key not in self._left_out:
+                    whole = render(turns) if whole is None else whole
+                    others = [*turns[:number], changed, *turns[number + 1 :]]
+                    if _differs(render, others, whole) or self._is_shown_last(
+                        render, turns[: number + 1], changed
+                    ):
+                        self._shown.add(key)
+                        continue
+                    if not self._is_said_elsewhere(turn, name, calls):
+                        self._refuse(chat, number, turn, name)
+                    self._left_out.add(key)
+                names[name] = None
+        return tuple(names)
+
+    def _is_shown_last(
+        self, render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], changed: Turn
+    ) -> bool:
+        """Return whether the last turn shows the field; many templates show thoughts only there.
+
+        Texts that they leave out of earlier turns are counted with the answers.
+        """
+        try:
+            whole = render(turns)
+        except BadFile:  # it does not take a chat that ends here
+            return True
+        return _differs(render, [*turns[:-1], changed], whole)
+
+    def _is_said_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
+        """Return whether the turn has the same thoughts under another shown name; some data repeats
+        them."""
+        return name in REASONING and any(
+            other != name
+            and turn.get(other) == turn[name]
+            and (turn["role"], other, calls) in self._shown
+            for other in REASONING
+        )
+
+    def _refuse(self, chat: Conversation, number: int, turn: Turn, name: str) -> None:
+        field = name.partition(" ")[0]
+        if field not in TURN_FIELDS or field in self._accepted:
+            return
+        where = f"{chat.place}: turn {number + 1}"
+        if field == CONTENT and not turn.get(CALLS):
+            what = f'has the role "{turn["role"]}", which'
+        else:
+            what = f"has {name}, which"
+        raise BadFile(
+            f"{where} {what} the chat template of {self._template} leaves out; use a template "
+            "that shows it, remove such turns from the data, or train without it by setting "
+            f"data.ignore_fields = {json.dumps([field])}"
+        )
+
+
+def _differs(render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], before: str) -> bool:
+    try:
+        return render(turns) != before
+    except BadFile:  # a template that rejects the change has read it
+        return True
+
+
+def _changes(turn: Turn) -> Iterator[tuple[str, Turn]]:
+    """Yield each non-empty field of `turn`, with the turn in which it is changed."""
+    if turn.get(CONTENT) or not turn.get(CALLS):
+        yield CONTENT, {**turn, CONTENT: PROBE}
+    if turn.get(CALLS):
+        yield from _changed_calls(turn)
+    for name, value in turn.items():
+        if name not in ("role", CONTENT, CALLS) and value not in (None, "", [], {}):
+            yield name, {**turn, name: PROBE}
+
+
+def _changed_calls(turn: Turn) -> Iterator[tuple[str, Turn]]:
+    *others, last = turn[CALLS]
+    function: Mapping[str, Any] = last["function"]
+    changes = {CALLS: {**last, "function": {**function, "name": PROBE}}}
+    with suppress(TypeError):  # arguments that are not an object
+        arguments = {**function["arguments"], PROBE: PROBE}
+        changed = {**last, "function": {**function, "arguments": arguments}}
+        changes[f"{CALLS} with arguments"] = changed
+    if last.get("id"):
+        changes["id of tool_calls"] = {**last, "id": PROBE}
+    for name, call in changes.items():
+        yield name, {**turn, CALLS: [*others, call]}

@@ -1,0 +1,220 @@
+"""The training examples of a step: numbered sequences with targets, read one at a time."""
+
+from __future__ import annotations
+
+import itertools
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from zerotools.core.errors import BadRequest
+from zerotoolsd.trainer.data.corpus import Tokens
+from zerotoolsd.trainer.data.shuffle import Shuffle
+
+IGNORED = -100
+"""Marks a target that is not learned: the number of torch and transformers."""
+
+
+Ids = npt.NDArray[Any]
+"""Token ids, of one dimension."""
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """`inputs` are the tokens that the model reads, `targets` the tokens that it learns to predict.
+
+    A causal model predicts `targets[i]` after it has read `inputs` up to i; an encoder-decoder
+    reads all `inputs` first. `segments` are the lengths of the parts of a packed sequence, which
+    must not see one another.
+    """
+
+    inputs: Ids | Sequence[int]
+    targets: Ids | Sequence[int]
+    segments: tuple[int, ...] = ()
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The lengths of its segments: one, if it is not packed."""
+        return self.segments or (len(self.inputs),)
+
+    def silent(self) -> Example:
+        """Return the same example without targets."""
+        return replace(self, targets=np.full(len(self.targets), IGNORED))
+
+
+@dataclass(frozen=True)
+class RankBatch:
+    """A rank's examples of a step, how many tokens all ranks are to predict in it, and how many go
+    through the model on all of them."""
+
+    examples: Sequence[Example]
+    predicted: int
+    tokens: int
+
+
+class ExamplePool(Protocol):
+    """Examples by number."""
+
+    def __len__(self) -> int: ...
+
+    def example(self, number: int) -> Example:
+        """Return the example with that number."""
+
+    def predicted(self, number: int) -> int:
+        """Return how many tokens of it are learned."""
+
+    def size(self, number: int) -> int:
+        """Return how many tokens the model reads, or predicts, for it."""
+
+
+class TokenWindows:
+    """A token stream cut into windows of `length + 1` tokens.
+
+    Each begins with the last token of the previous one, so that every token but the first is
+    predicted once in an epoch.
+    """
+
+    def __init__(self, tokens: Tokens, length: int, key: str = "data.text") -> None:
+        """Count the windows.
+
+        Raises:
+            BadRequest: `tokens`, which `key` names, is shorter than one window.
+        """
+        self.tokens = tokens
+        self.length = length
+        self._count = (len(tokens) - 1) // length
+        if self._count < 1:
+            raise BadRequest(
+                f"{key} has {len(tokens)} tokens and one sequence takes "
+                f"data.sequence_length + 1 = {length + 1}: add text or shorten it"
+            )
+
+    def __len__(self) -> int:
+        return self._count
+
+    def example(self, number: int) -> Example:
+        """Return window `number`."""
+        start = number * self.length
+        ids = self.tokens.read(start, start + self.length + 1)
+        return Example(ids[:-1], ids[1:])
+
+    def predicted(self, number: int) -> int:
+        """Return the number of learned tokens: all but the first."""
+        return self.length
+
+    def size(self, number: int) -> int:
+        """Return the same number as `predicted`."""
+        return self.length
+
+
+class PoolSubset:
+    """The examples at positions [first, stop) of a shuffle of `pool`: for held-out examples."""
+
+    def __init__(self, pool: ExamplePool, first: int, stop: int, *, seed: int) -> None:
+        self._pool = pool
+        self._first = first
+        self._count = stop - first
+        # No epoch of the training has this number: they count from 0.
+        self._shuffle = Shuffle(len(pool), seed=seed, epoch=-1)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _number(self, number: int) -> int:
+        return self._shuffle[self._first + number]
+
+    def example(self, number: int) -> Example:
+        """Return the example of the pool."""
+        return self._pool.example(self._number(number))
+
+    def predicted(self, number: int) -> int:
+        """Return the number of learned tokens, from the pool."""
+        return self._pool.predicted(self._number(number))
+
+    def size(self, number: int) -> int:
+        """Return the size, from the pool."""
+        return self._pool.size(self._number(number))
+
+
+def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool, ExamplePool]:
+    """Return (the training examples, the evaluation examples), chosen by `seed`: at least one each.
+
+    Raises:
+        BadRequest: the pool has only one.
+    """
+    out = max(1, round(len(pool) * fraction))
+    if out >= len(pool):
+        raise BadRequest(
+            f"eval.fraction = {fraction:g} of {len(pool)} sequences leaves none to train on: "
+            "lower it, or add data"
+        )
+    rest = len(pool) - out
+    return PoolSubset(pool, 0, rest, seed=seed), PoolSubset(pool, rest, len(pool), seed=seed)
+
+
+def shares(weights: Sequence[float], total: int) -> list[int]:
+    """Return how many of `total` examples each weight gets: to within one of its share."""
+    exact = [weight * total / sum(weights) for weight in weights]
+    counts = [int(share) for share in exact]
+    by_rest = sorted(range(len(weights)), key=lambda n: (counts[n] - exact[n], n))
+    for number in by_rest[: total - sum(counts)]:
+        counts[number] += 1
+    return counts
+
+
+class JoinedPools:
+    """Pools one after the other."""
+
+    def __init__(self, pools: Sequence[ExamplePool]) -> None:
+        self._pools = pools
+        self._ends = list(itertools.accumulate(map(len, pools)))
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def _at(self, number: int) -> tuple[ExamplePool, int]:
+        index = bisect_right(self._ends, number)
+        return self._pools[index], number - (self._ends[index] - len(self._pools[index]))
+
+    def example(self, number: int) -> Example:
+        """Return the example of its pool."""
+        pool, inner = self._at(number)
+        return pool.example(inner)
+
+    def predicted(self, number: int) -> int:
+        """Return the number of learned tokens, from its pool."""
+        pool, inner = self._at(number)
+        return pool.predicted(inner)
+
+    def size(self, number: int) -> int:
+        """Return the size, from its pool."""
+        pool, inner = self._at(number)
+        return pool.size(inner)
+
+
+class MixedPools(JoinedPools):
+    """Pools with weights. Number `k` of epoch `e` is example `e * len + k`, whatever `e`."""
+
+    def __init__(self, pools: Sequence[ExamplePool], weights: Sequence[float], seed: int) -> None:
+        super().__init__(pools)
+        self._seed = seed
+        self.counts = shares(weights, super().__len__())
+        self._stops = list(itertools.accumulate(self.counts))
+        self._shuffles: dict[int, tuple[int, Shuffle]] = {}
+
+    def _at(self, number: int) -> tuple[ExamplePool, int]:
+        epoch, place = divmod(number, len(self))
+        index = bisect_right(self._stops, place)
+        pool = self._pools[index]
+        drawn = epoch * self.counts[index] + place - (self._stops[index] - self.counts[index])
+        turn, inner = divmod(drawn, len(pool))
+        known = self._shuffles.get(index)
+        if known is None or known[0] != turn:
+            # No epoch of the training has such a number: they count from 0.
+            known = (turn, Shuffle(len(pool), seed=self._seed, epoch=-3 - turn))
+            self._shuffles[index] = known
+        return pool, known[1][inner]

@@ -1,0 +1,166 @@
+"""Tokenised examples in two files: the ids one after the other, and the position of each example.
+
+Rank 0 writes both while it reads the text, so that memory does not grow with the data; all ranks
+read them. For preferences the store has the chosen and the rejected answer of each pair, one after
+the other.
+"""
+
+from __future__ import annotations
+
+import array
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from zerotools.io.numeric.number_file import NumberFile
+from zerotoolsd.trainer.data.encoding.encoded_example import SAID, Encoded
+from zerotoolsd.trainer.data.example_pools import IGNORED, Example
+
+BYTE_TYPE = "B"
+ID_TYPE: Literal["I"] = "I"
+PLACE_TYPE: Literal["Q"] = "Q"
+_NUMPY = {"B": "<u1", "I": "<u4", "Q": "<u8"}
+_AT_ONCE = 1 << 22
+_FIELDS = 4
+"""Fields of an example's entry: its first id, the number of ids, of source ids, and of learned
+ids."""
+
+References = npt.NDArray[np.float32]
+"""Log-probabilities of each pair's chosen and rejected answer; shape [pairs, 2]."""
+
+
+def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: bool) -> int:
+    """Write `examples` to `path` and their index next to it; return how many they were."""
+    at = count = 0
+    with path.open("wb") as ids, index_of(path).open("wb") as places:
+        for example in examples:
+            marked, split = example.marked, example.split
+            first = split if encoder_decoder else 1
+            said = int(np.count_nonzero(marked[first:] >= SAID))
+            ids.write(marked.astype(_NUMPY[ID_TYPE], copy=False).data)
+            array.array(PLACE_TYPE, [at, len(marked), split, said]).tofile(places)
+            at += len(marked)
+            count += 1
+    return count
+
+
+def index_of(path: Path) -> Path:
+    """Return the path of the index of a file of ids."""
+    return path.with_name(path.name + ".index")
+
+
+class Examples:
+    """The examples that `write_examples` wrote; for an encoder-decoder, or for a causal model."""
+
+    def __init__(self, path: Path, *, encoder_decoder: bool) -> None:
+        self._ids = stored(path, ID_TYPE)
+        self._places = stored(index_of(path), PLACE_TYPE)
+        self._encoder_decoder = encoder_decoder
+
+    def __len__(self) -> int:
+        return len(self._places) // _FIELDS
+
+    def _place(self, number: int) -> tuple[int, int, int, int]:
+        at, length, split, said = self._places.read(
+            _FIELDS * number, _FIELDS * (number + 1)
+        ).tolist()
+        return at, length, split, said
+
+    def example(self, number: int) -> Example:
+        """Return an example: a causal model reads all but the last token, and learns the
+        answers."""
+        at, length, split, _ = self._place(number)
+        marked = self._ids.read(at, at + length)
+        ids = (marked & ~np.uint32(SAID)).astype(np.int64)
+        if self._encoder_decoder:
+            return Example(ids[:split], ids[split:])
+        return Example(ids[:-1], np.where(marked[1:] >= SAID, ids[1:], IGNORED))
+
+    def digest(self) -> str:
+        """Return SHA-256 of the ids that the model reads and learns."""
+        found = hashlib.sha256()
+        for numbers in (self._ids, self._places):
+            found.update(f"{len(numbers)} ".encode())
+            for first in range(0, len(numbers), _AT_ONCE):
+                found.update(numbers.read(first, first + _AT_ONCE).tobytes())
+        return found.hexdigest()
+
+    def predicted(self, number: int) -> int:
+        """Return the number of learned tokens; a causal model cannot learn the first token."""
+        return self._place(number)[3]
+
+    def size(self, number: int) -> int:
+        """Return the number of tokens that pass through the model."""
+        return self._place(number)[1] - (0 if self._encoder_decoder else 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Preference(Example):
+    """The chosen answer of a pair, with the rejected one; `reference` has the log-probabilities of
+    both by the initial weights."""
+
+    rejected: Example = field(default_factory=lambda: Example((), ()))
+    reference: tuple[float, float] = (0.0, 0.0)
+
+    @property
+    def counts(self) -> bool:
+        """Whether any token is learned."""
+        return any(number != IGNORED for number in self.targets)
+
+    def silent(self) -> Preference:
+        """Return the same example without learned tokens."""
+        targets = np.full(len(self.targets), IGNORED)
+        return replace(self, targets=targets, rejected=self.rejected.silent())
+
+
+class PreferencePairs:
+    """The pairs of a source. They have references once these are `known`."""
+
+    def __init__(self, examples: Examples) -> None:
+        self._examples = examples
+        self._references: References | None = None
+
+    def __len__(self) -> int:
+        return len(self._examples) // 2
+
+    def known(self, references: References) -> None:
+        """Take the references of all pairs."""
+        assert references.shape == (len(self), 2)
+        self._references = references
+
+    def example(self, number: int) -> Preference:
+        """Return the pair with that number."""
+        chosen, rejected = (self._examples.example(2 * number + which) for which in (0, 1))
+        reference = (0.0, 0.0)
+        if self._references is not None:
+            reference = (float(self._references[number, 0]), float(self._references[number, 1]))
+        return Preference(chosen.inputs, chosen.targets, (), rejected, reference)
+
+    def predicted(self, number: int) -> int:
+        """Return 1: the loss is the mean over pairs."""
+        return 1
+
+    def size(self, number: int) -> int:
+        """Return the number of tokens of both answers, each with its prompt."""
+        return self._examples.size(2 * number) + self._examples.size(2 * number + 1)
+
+    def digest(self) -> str:
+        """Return the digest as `Examples.digest`: data, tokenizer and lengths determine it."""
+        return self._examples.digest()
+
+
+def vocabulary_in(path: Path) -> int:
+    """Return one more than the largest of the ids in `path`, marked or not; 0 without ids."""
+    ids = stored(path, ID_TYPE)
+    parts = (ids.read(first, first + _AT_ONCE) for first in range(0, len(ids), _AT_ONCE))
+    return max((int((part & ~np.uint32(SAID)).max()) + 1 for part in parts), default=0)
+
+
+def stored(path: Path, typecode: str) -> NumberFile:
+    """Return the numbers in `path`, of an `array` typecode."""
+    return NumberFile(path, _NUMPY[typecode])

@@ -1,0 +1,334 @@
+"""Tokenised data in a directory of the daemon, reused by restarts and other jobs.
+
+An entry is a directory, named by the digest of all inputs of its files: the content of the data,
+the tokenizer and the settings. It gets its name when it is complete.
+
+A reader links the files of an entry into a private directory, and verifies their checksums there.
+So no lock is held while a job loads its model, and an entry can be removed or replaced at any time.
+A damaged entry is built again. A builder holds the entry's lock, so that two jobs do not tokenise
+the same data; if the builder makes no progress, the others build it, too.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import time
+import uuid
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.own_directory import OwnDirectory
+
+DIRECTORY, MOST_BYTES = "ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"
+"""Environment variables of the ranks: the directory of the cache, and its size limit. Without them
+no cache is used."""
+META = "entry.json"
+_LOOK_SECONDS = 0.2
+Build = Callable[[Path], dict[str, Any]]
+"""Writes the files of an entry into a directory; returns more facts about them, as JSON."""
+
+
+@dataclass(frozen=True)
+class CacheEntry:
+    """Complete files, in the caller's directory `path`, and the facts of `Build`. `kept` is the
+    entry for others, and `note` is for people."""
+
+    path: Path
+    facts: Mapping[str, Any]
+    kept: Path | None = None
+    note: str | None = None
+    is_new: bool = False
+
+
+@dataclass(frozen=True)
+class TokenCache:
+    """Entries below `directory`; the least recently used are removed above `most_bytes` in all.
+
+    A builder that writes nothing for `stalled_seconds` is not waited for any longer.
+    """
+
+    directory: Path
+    most_bytes: int
+    stalled_seconds: float = 120.0
+
+    def entry(
+        self,
+        key: str,
+        build: Build,
+        until_opened: ExitStack,
+        others: Callable[[int], None] = lambda _: None,
+    ) -> CacheEntry:
+        """Return the files of entry `key`, built if it is not there.
+
+        They stay until `until_opened` is closed; files still open stay readable. While another
+        process builds it, `others` takes how many bytes are written, each time that there are more.
+
+        Raises:
+            OSError: the cache cannot be written, or is full. ZerotoolsError: the errors of `build`.
+        """
+        self._clear_drafts()
+        own = until_opened.enter_context(self._own_directory(key))
+        kept = self.directory / "entries" / key
+        facts, note = _taken(kept, own)
+        if facts is None:
+            with self._turn_to_build(key, others):
+                facts, found = _taken(kept, own)  # somebody may have built it meanwhile
+                note = note or found
+                if facts is None:
+                    return self._built(own, kept, build, note)
+        with suppress(FileNotFoundError):  # removed meanwhile
+            os.utime(kept)
+        return CacheEntry(own, facts, kept)
+
+    @contextmanager
+    def _own_directory(self, key: str) -> Iterator[Path]:
+        """Yield a new directory that other processes do not remove, and remove it at the end."""
+        drafts = self.directory / "drafts"
+        drafts.mkdir(parents=True, exist_ok=True, mode=0o700)
+        directory = None
+        while directory is None:
+            with suppress(BlockingIOError):  # a process that clears has it before it is locked
+                directory = OwnDirectory(drafts / f"{key}.{uuid.uuid4().hex}")
+        try:
+            yield directory.path
+        finally:
+            shutil.rmtree(directory.path, ignore_errors=True)
+            directory.close()
+
+    @contextmanager
+    def _turn_to_build(self, key: str, others: Callable[[int], None]) -> Iterator[None]:
+        """Wait until no other process builds `key`, or until the one that does is stalled."""
+        known, since = self._written(key), time.monotonic()
+        with ExitStack() as turn:
+            while True:
+                with suppress(BlockingIOError):
+                    turn.enter_context(_locked(self.directory / "locks" / key))
+                    break
+                now = self._written(key)
+                if now != known:
+                    known, since = now, time.monotonic()
+                    others(now)
+                elif time.monotonic() - since >= self.stalled_seconds:
+                    break
+                time.sleep(_LOOK_SECONDS)
+            yield
+
+    def _written(self, key: str) -> int:
+        """Return how many bytes all builders of `key` have written."""
+        return sum(_size(draft) for draft in (self.directory / "drafts").glob(f"{key}.*"))
+
+    def _built(self, own: Path, kept: Path, build: Build, note: str | None) -> CacheEntry:
+        facts = build(own)
+        files = {file.name: list(checksum(file)) for file in sorted(own.iterdir())}
+        (own / META).write_text(json.dumps({"files": files, "facts": facts}), "utf-8")
+        try:
+            self._publish(own, kept)
+            self._make_room()
+        except OSError as error:  # the built data still serves this job
+            note = f"tokenised data cannot be kept in {self.directory}: {error.strerror}"
+        return CacheEntry(own, facts, kept, note, is_new=True)
+
+    def _publish(self, own: Path, kept: Path) -> None:
+        """Link the files in `own` as the entry for others."""
+        with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
+            for file in own.iterdir():
+                os.link(file, publish / file.name)
+            kept.parent.mkdir(exist_ok=True)
+            with suppress(FileNotFoundError):
+                kept.rename(old / kept.name)  # damaged, or built by two
+            try:
+                publish.rename(kept)
+            except OSError as error:  # another process has built it in this moment
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+
+    def _clear_drafts(self) -> None:
+        """Remove the directories of ended processes."""
+        for draft in (self.directory / "drafts").glob("*"):
+            with suppress(OSError, BadRequest), ExitStack() as locks:
+                # Versions before 0.3 hold this lock while they write a draft.
+                key = draft.name.partition(".")[0]
+                if key == draft.name:
+                    locks.enter_context(_locked(self.directory / "locks" / key))
+                locks.callback(OwnDirectory(draft).close)
+                shutil.rmtree(draft, ignore_errors=True)
+
+    def _make_room(self) -> None:
+        """Remove the least recently used entries."""
+        entries = sorted((self.directory / "entries").iterdir(), key=lambda path: _used(path))
+        sizes = {path: _size(path) for path in entries}
+        total = sum(sizes.values())
+        for path in entries:
+            if total <= self.most_bytes:
+                return
+            # Versions before 0.3 hold this lock until they have opened an entry.
+            with (
+                suppress(BlockingIOError, FileNotFoundError),
+                _locked(self.directory / "locks" / path.name),
+                self._own_directory(path.name) as old,
+            ):
+                path.rename(old / path.name)
+                total -= sizes[path]
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock. Raises BlockingIOError if another process holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """Link the files of an entry into `own`; return (their facts, a note).
+
+    The facts are None if the entry does not exist or is damaged; then `own` is empty.
+    """
+    try:
+        for file in list(kept.iterdir()):
+            os.link(file, own / file.name)
+        return _checked(own), None
+    except FileNotFoundError:  # not there, or being removed
+        problem = None
+    except ValueError as error:
+        problem = f"tokenised data in {kept} is damaged ({error}): built again"
+    for file in own.iterdir():
+        file.unlink()
+    return None, problem
+
+
+def _checked(path: Path) -> dict[str, Any]:
+    """Return the facts of the files in `path`. Raises ValueError that describes an error in
+    them."""
+    try:
+        tree = json.loads((path / META).read_bytes())
+        files, facts = dict(tree["files"]), dict(tree["facts"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise ValueError(f"{META} cannot be read") from None
+    for name, measured in files.items():
+        try:
+            found = list(checksum(path / name))
+        except OSError as error:
+            raise ValueError(f"{name}: {error.strerror}") from None
+        if found != measured:
+            raise ValueError(f"{name} has other bytes than were written")
+    return facts
+
+
+def _used(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _size(path: Path) -> int:
+    with suppress(OSError):
+        return sum(file.stat().st_size for file in path.iterdir())
+    return 0
+
+
+def cache_from(environment: Mapping[str, str]) -> TokenCache | None:
+    """Return the cache that the daemon gives its ranks; None without one."""
+    directory, most = environment.get(DIRECTORY), environment.get(MOST_BYTES, "")
+    if not directory or not most.isdecimal() or int(most) == 0:
+        return None
+    return TokenCache(Path(directory), int(most))
+
+
+BLOCK_BYTES = 1 << 19
+COLUMNS = 512
+
+
+def checksum(path: Path) -> tuple[int, int]:
+    """Return (size, checksum) of a file. Raises OSError."""
+    block = bytearray(BLOCK_BYTES)
+    view = memoryview(block)
+    table = np.frombuffer(block, "<u8").reshape(-1, COLUMNS)
+    size = found = 0
+    with path.open("rb") as file:
+        while filled := file.readinto(view):
+            view[filled:] = bytes(BLOCK_BYTES - filled)
+            for axis in (0, 1):
+                found = zlib.crc32(table.sum(axis, dtype="<u8").data, found)
+            size += filled
+    return size, found
+
+
+FORM = 4
+"""Of the files that are written, and of how examples are read: another one is another entry."""
+LIBRARIES = ("tokenizers", "transformers", "jinja2")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
+_SETTLED_SECONDS = 2.0
+"""A file that was changed since may change again without another time."""
+
+
+def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, stamps: Path) -> str:
+    """Return the digest of the data in `paths`, the tokenizer's directory and plain `settings`.
+
+    The directory `stamps` caches the digests of files.
+    """
+    content = [(path.suffix.lower(), content_of(path, stamps)) for path in paths]
+    of_tokenizer = [] if tokenizer is None else tokenizer_digests(tokenizer)
+    versions = [_version(name) for name in LIBRARIES]
+    tree = [FORM, content, of_tokenizer, settings, versions]
+    return hashlib.sha256(json.dumps(tree, sort_keys=True).encode()).hexdigest()
+
+
+def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
+    """Return the name and digest of each file that may belong to a tokenizer."""
+    files = sorted(
+        path
+        for path in (*directory.iterdir(), *directory.glob("*templates/*"))
+        if path.is_file() and path.suffix.lower() not in _WEIGHTS
+    )
+    return [(str(path.relative_to(directory)), digest(path)) for path in files]
+
+
+def content_of(path: Path, stamps: Path) -> str:
+    """Return the digest of a file; it is not read again while file and times are unchanged."""
+    status = path.stat()
+    stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
+    note = stamps / hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()
+    with suppress(OSError, ValueError, LookupError, TypeError):
+        noted = json.loads(note.read_bytes())
+        if noted["stamp"] == stamp and isinstance(noted["digest"], str):
+            return str(noted["digest"])
+    found = digest(path)
+    if time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED_SECONDS:
+        with suppress(OSError):
+            stamps.mkdir(parents=True, exist_ok=True)
+            draft = note.with_name(f"{note.name}.{time.monotonic_ns()}")
+            draft.write_text(json.dumps({"stamp": stamp, "digest": found}))
+            draft.replace(note)
+    return found
+
+
+def digest(path: Path) -> str:
+    """Return SHA-256 of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""

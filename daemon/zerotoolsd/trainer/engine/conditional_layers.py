@@ -1,0 +1,132 @@
+"""Parts of a model that only some ranks compute.
+
+Ranks that share a model reduce the gradients of a block together, tensor by tensor in one buffer,
+and at stage 3 gather its weights together. If a rank leaves out a block, or an expert of it, the
+others' buffers are of other parameters. Then the ranks fail, wait forever, or, if the sizes happen
+to be equal, add up gradients of different parameters.
+
+    layerdrop          each rank draws which blocks it leaves out: refused, with more than one rank
+    separate experts   separate modules, of which each rank computes those that its tokens use
+                       (usually all experts are one tensor): zeros replace missing gradients of
+                       a rank, and an expert without any token is not updated: `SeparateExperts`
+    anything else      is detected when the gradients of a step exist: see `mark`
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotoolsd.trainer.rank.process_group import WorldGroup
+
+_MARKS = 1 << 16
+"""Squares of their sums over a thousand ranks are exact in fp64."""
+
+
+def check_alike_on_ranks(model: Any, world_size: int, engine: str) -> None:
+    """Refuse a model that cannot be trained on several ranks.
+
+    Raises:
+        BadRequest: the model leaves out blocks at random.
+        Unsupported: the engine does not support different experts on ranks.
+    """
+    if world_size == 1:
+        return
+    keys = sorted(set(_dropped_layers(model)))
+    if keys:
+        told = " and ".join(f"{key} = {getattr(model.config, key, '')}".strip() for key in keys)
+        raise BadRequest(
+            f"the model's config has {told}: each of the {world_size} ranks would leave out "
+            "other blocks, but ranks share the weights and gradients of blocks; set it to 0, "
+            "or train on one rank"
+        )
+    if engine == "deepspeed" and separate_experts(model):
+        raise Unsupported(
+            f"the experts of a {model.config.model_type} model are separate modules, and "
+            "ranks with different experts would wait for one another in DeepSpeed; set engine "
+            '= "torch", or train on one rank'
+        )
+
+
+def _dropped_layers(model: Any) -> Iterator[str]:
+    """Yield the keys of the config that make modules leave out blocks."""
+    for name, module in model.named_modules():
+        rate = getattr(module, "layerdrop", None)
+        if isinstance(rate, int | float) and rate > 0:
+            own = [f"{part}_layerdrop" for part in ("encoder", "decoder") if part in name]
+            yield next((key for key in own if hasattr(model.config, key)), "layerdrop")
+
+
+class SeparateExperts:
+    """Sees which of the separate experts of a model, if it has any, the ranks' tokens take."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._experts = {
+            f"{prefix}.{name}": expert
+            for prefix, module in separate_experts(model).items()
+            for name, expert in module.named_children()
+        }
+        self._used: dict[str, bool] = dict.fromkeys(self._experts, False)
+        for name, expert in self._experts.items():
+            expert.register_forward_hook(partial(self._take, name))
+
+    def _take(self, name: str, module: nn.Module, *_: Any) -> None:
+        self._used[name] = self._used[name] or torch.is_grad_enabled()
+
+    def untaken(self, group: WorldGroup) -> list[str]:
+        """Return the trained parameters of experts without a token on any rank since the last call.
+
+        All ranks call it together.
+        """
+        if not self._used:
+            return []
+        totals = group.total([float(used) for used in self._used.values()])
+        found = [
+            f"{name}.{inner}"
+            for (name, expert), total in zip(self._experts.items(), totals, strict=True)
+            for inner, parameter in expert.named_parameters()
+            if parameter.requires_grad and not total
+        ]
+        self._used = dict.fromkeys(self._used, False)
+        return found
+
+
+def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
+    """Return the modules of `model` that contain experts with separate parameters, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, nn.ModuleDict | nn.ModuleList)
+        and len(module) > 1
+        and "expert" in f"{name.rpartition('.')[2]} {type(module).__name__}".lower()
+        and next(module.parameters(), None) is not None
+    }
+
+
+def mark(names: Iterable[str]) -> int:
+    """Return a number for the set of parameters with gradients on a rank."""
+    return zlib.crc32("\n".join(names).encode()) % _MARKS
+
+
+def check_marks(totals: Sequence[float], world_size: int, step: int) -> None:
+    """Refuse gradients of different parameters on ranks.
+
+    `totals` are the sums over all ranks of their marks and of the marks' squares; `step` counts
+    from 0.
+
+    Raises:
+        Unsupported: on all ranks alike.
+    """
+    total, squares = totals
+    if total * total != world_size * squares:
+        raise Unsupported(
+            f"in step {step + 1} the ranks have gradients of different parameters: some ranks "
+            "skip parts of the model, and such gradients cannot be reduced together; train it "
+            "on one rank"
+        )

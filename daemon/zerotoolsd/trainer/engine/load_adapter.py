@@ -1,0 +1,92 @@
+"""Adapters that begin with the values of a directory that peft saved."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerotools import formats
+from zerotools.core.adapter_names import DEFAULT, PREFIX, adapter_tensors
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.tables.lora import LoraSpec
+from zerotools.ops.weights.adapter_config import read_adapter_config, scale_of
+from zerotoolsd.trainer.model.fill_shards import BoxReader, fill_shard
+from zerotoolsd.trainer.model.lora import is_adapter
+
+_SCALES_AGREE = 1e-6
+
+
+@dataclass(frozen=True)
+class StoredAdapter:
+    """The tensors of a directory, by the names that they have in a job."""
+
+    checkpoint: Checkpoint
+    keys: Mapping[str, Key]
+
+
+def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
+    """Return the adapter in `spec.path`, which fits the adapters of `model`.
+
+    Raises:
+        BadRequest: it is of another base model, or has another rank, scale or other layers.
+        BadFile: it is damaged.
+        Unsupported: it is of another kind.
+    """
+    path = Path(spec.path or "")
+    config = read_adapter_config(path)
+    checkpoint = formats.read(path)
+    where = f"lora.path = {path}"
+    if config.get("r") != spec.rank:
+        raise BadRequest(
+            f"{where}: is an adapter of rank {config.get('r')!r:.40}, and lora.rank is "
+            f"{spec.rank}; set that to the same"
+        )
+    found = {each.saved: each for each in adapter_tensors(checkpoint.tensors, None, path)}
+    wanted = {
+        _saved(name): (name, tuple(parameter.shape))
+        for name, parameter in model.named_parameters()
+        if is_adapter(name)
+    }
+    for some, others, what in (
+        (wanted, found, "has no {}, which the job trains"),
+        (found, wanted, "has {}, which the job does not train"),
+    ):
+        lost = [name for name in some if name not in others]
+        if lost:
+            raise BadRequest(
+                f"{where}: {what.format(lost[0])}; set lora.target_modules to the layers of the "
+                "adapter, or name the base model that it was made for as model.path"
+            )
+    for saved, (_, shape) in wanted.items():
+        stored = checkpoint.tensors[found[saved].key].shape
+        if stored != shape:
+            raise BadRequest(
+                f"{where}: {saved} has shape {list(stored)} there and {list(shape)} in the job's "
+                "model: it is an adapter of another base model; name that as model.path"
+            )
+        scale = scale_of(config, found[saved].module)
+        if abs(scale - spec.scale) > _SCALES_AGREE:
+            raise BadRequest(
+                f"{where}: scales its adapters by {scale:g}, and the job by {spec.scale:g}; set "
+                f"lora.alpha = {scale * (spec.rank or 1):g}"
+            )
+    keys = {name: found[saved].key for saved, (name, _) in wanted.items()}
+    return StoredAdapter(checkpoint, keys)
+
+
+def fill_adapter(adapter: StoredAdapter, targets: Mapping[str, torch.Tensor]) -> None:
+    """Give the shards `targets` that are of adapters the values of `adapter`."""
+    tensors = adapter.checkpoint.tensors
+    with BoxReader(adapter.checkpoint) as reader, torch.no_grad():
+        for name, key in adapter.keys.items():
+            fill_shard(targets[name], key, tensors[key], reader)
+
+
+def _saved(name: str) -> str:
+    """Return peft's name of a parameter in its file."""
+    return PREFIX + name.replace(f".{DEFAULT}.", ".")

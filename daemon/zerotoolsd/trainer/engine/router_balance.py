@@ -1,0 +1,280 @@
+"""The loss that keeps a router's experts in balance, added as transformers adds it.
+
+Over all layers and tokens, `f` are the choices of each expert by tokens and `p` its probabilities,
+as means: experts x sum(f * p), `router_aux_loss_coef` times. Source: `load_balancing_loss_func` of
+transformers' Mixtral. `f` and `p` are those of the tokens that all ranks have in a forward pass, so
+that it is the loss of one process with all of them; tokens that fill up a sequence do not count.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.trainer.data.example_pools import Example
+from zerotoolsd.trainer.model.tiny_model import small_model
+from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch
+
+TOLERANCE = 1e-4
+"""Allowed relative difference from the model's loss: rounding of fp32."""
+_LOSS_ATTRIBUTE = "added_router_loss"
+_KEY = "output_router_logits"
+_COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
+_TOP_KS = ("num_experts_per_tok", "top_k", "moe_topk")
+
+
+@dataclass(frozen=True)
+class RouterLoss:
+    """`coefficient` times the loss of routers that take `top_k` experts for each token."""
+
+    coefficient: float
+    top_k: int
+
+    def __call__(
+        self,
+        routers: Sequence[torch.Tensor],
+        examples: Sequence[Example],
+        stretch: Stretch | None = None,
+    ) -> torch.Tensor:
+        """Return a scalar. Averaged over the ranks, it and its gradients are those of the loss.
+
+        All ranks call it together.
+
+        Args:
+            routers: For each layer `[rows, experts]`, the logits of all tokens of `examples`,
+                padded to the longest; with a `stretch`, of those in it.
+        """
+        device = routers[0].device
+        real = rows_of_tokens(examples, device, stretch)
+        experts = routers[0].shape[-1]
+        chosen = torch.zeros(experts, dtype=torch.float32, device=device)
+        likely, rows = torch.zeros_like(chosen), 0
+        for logits in routers:
+            weights = logits.flatten(0, -2)[real].softmax(-1)
+            choices = weights.topk(self.top_k, dim=-1).indices.flatten()
+            chosen.scatter_add_(0, choices, torch.ones_like(choices, dtype=torch.float32))
+            likely = likely + weights.float().sum(0)
+            rows += weights.shape[0]
+        counted = torch.full((1,), float(rows), device=device)
+        everyone = torch.cat([chosen, likely.detach(), counted])
+        if dist.is_initialized():
+            dist.all_reduce(everyone)
+        shares = everyone[:-1] / everyone[-1]
+        value = experts * (shares[:experts] * shares[experts:]).sum()
+        mine = experts * (shares[:experts] * likely).sum() / everyone[-1]
+        # Gradients are averaged over the ranks, and each rank has only those of its own tokens.
+        ranks = dist.get_world_size() if dist.is_initialized() else 1
+        return self.coefficient * (value + ranks * (mine - mine.detach()))
+
+
+def rows_of_tokens(
+    examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
+) -> torch.Tensor:
+    """Return the numbers of rows that are tokens, of all or of those in a `stretch`.
+
+    Shorter sequences are padded on the right.
+    """
+    # The host knows the lengths, and need not wait for the device to count.
+    lengths = [len(example.inputs) for example in examples]
+    width, first = max(lengths), 0
+    if stretch is not None:
+        width = -(-width // stretch.exchange.ranks)
+        first = width * stretch.exchange.index
+    rows = [
+        torch.arange(row * width, row * width + min(max(length - first, 0), width))
+        for row, length in enumerate(lengths)
+    ]
+    return torch.cat(rows).to(device, non_blocking=True)
+
+
+def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
+    """Return the router's loss of `model`, if its config has one and the job does not disable it.
+
+    Raises:
+        Unsupported: transformers adds no such loss to this model.
+    """
+    text = model.config.get_text_config()
+    if not (spec.train.router_loss and getattr(text, _KEY, False)):
+        return None
+    coefficient = _first_number(_COEFFICIENTS, model, text)
+    top_k = _first_number(_TOP_KS, model, text)
+    if coefficient is None or top_k is None or model.config.is_encoder_decoder:
+        raise _unsupported(model)
+    return RouterLoss(float(coefficient), int(top_k)) if coefficient else None
+
+
+def add_router_loss(spec: JobSpec, model: Any) -> None:
+    """Let training add the loss of the routers of `model`, according to `router_loss_of`."""
+    setattr(model, _LOSS_ATTRIBUTE, router_loss_of(spec, model))
+
+
+def added_to(model: Any) -> RouterLoss | None:
+    """Return the RouterLoss that `add_router_loss` has set for `model`."""
+    found: RouterLoss | None = getattr(model, _LOSS_ATTRIBUTE, None)
+    return found
+
+
+def check_router_loss(spec: JobSpec, model: Any) -> None:
+    """Compare the loss with that of transformers, on a small model with the same layers.
+
+    Raises:
+        Unsupported: they differ, or transformers has no such loss.
+    """
+    if router_loss_of(spec, model) is None:
+        return
+    if spec.data.preferences:
+        raise Unsupported(
+            "train.router_loss = true: the loss of preferences cannot include the loss of a "
+            "router; set it to false"
+        )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        small = small_model(model.config)
+        if small is None:
+            raise _unsupported(model)
+        ids = torch.randint(3, small.config.get_text_config().vocab_size, (2, 8))
+        with torch.no_grad():
+            output = small(input_ids=ids, use_cache=False)
+        own, examples = (
+            getattr(output, "aux_loss", None),
+            [Example(row, row) for row in ids.tolist()],
+        )
+        ours = router_loss_of(spec, small)
+    same = (
+        isinstance(own, torch.Tensor)
+        and ours is not None
+        and math.isclose(
+            float(ours(output.router_logits, examples)),
+            ours.coefficient * float(own),
+            rel_tol=TOLERANCE,
+        )
+    )
+    if not same:
+        raise _unsupported(model)
+
+
+def unbalanced(config: Any) -> str | None:
+    """Return a note on a model with experts that could be balanced and are not."""
+    text = config.get_text_config()
+    coefficient = _first_number(_COEFFICIENTS, text)
+    if not coefficient or getattr(text, _KEY, True):
+        return None
+    return (
+        f"note: the model's config has output_router_logits = false, so the loss that balances its "
+        f"experts is not added, as in transformers; set it to true to add it {coefficient:g} times"
+    )
+
+
+def _first_number(names: Sequence[str], *owners: Any) -> float | None:
+    found = (getattr(owner, name, None) for owner in owners for name in names)
+    return next((value for value in found if isinstance(value, int | float)), None)
+
+
+def _unsupported(model: Any) -> Unsupported:
+    return Unsupported(
+        f"output_router_logits = true: a {model.config.model_type} model adds no loss for it "
+        "in transformers, or a loss unknown to zerotools: set it to false in the model's "
+        "config, or train.router_loss = false"
+    )
+
+
+BIAS = "e_score_correction_bias"
+_BIAS_ATTRIBUTE = "moved_router_bias"
+
+
+def routers(model: nn.Module) -> list[nn.Module]:
+    """Return the modules of `model` that have such a bias as a buffer."""
+    return [module for module in model.modules() if BIAS in module._buffers]
+
+
+def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
+    """Return a note if `model` has such a bias and the job does not move it.
+
+    Raises:
+        Unsupported: the job moves it, and the model does not have one.
+    """
+    found = routers(model)
+    if spec.train.router_bias_rate and not found:
+        raise Unsupported(
+            f"train.router_bias_rate = {spec.train.router_bias_rate:g}: the model has no router "
+            f"with a buffer {BIAS}; leave it out"
+        )
+    if found and not spec.train.router_bias_rate:
+        return (
+            f"note: {BIAS} of the model's {len(found)} routers stays as it is, as in transformers; "
+            "train.router_bias_rate = 0.001 moves it as DeepSeek-V3's training did"
+        )
+    return None
+
+
+class RouterBias:
+    """Counts the tokens that each router of a model sends to each expert, and moves its bias."""
+
+    def __init__(self, model: nn.Module, rate: float) -> None:
+        self._routers = routers(model)
+        self._rate = rate
+        self._rows: torch.Tensor | None = None
+        self._counts = [
+            torch.zeros_like(self._bias(each), dtype=torch.float32) for each in self._routers
+        ]
+        for number, module in enumerate(self._routers):
+            module.register_forward_hook(self._counting(number))
+
+    def _bias(self, module: nn.Module) -> torch.Tensor:
+        found: torch.Tensor = getattr(module, BIAS)
+        return found
+
+    def expect(
+        self, examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
+    ) -> None:
+        """Announce the examples of the next forward pass of training, or a `stretch` of each.
+
+        Padding does not count.
+        """
+        self._rows = rows_of_tokens(examples, device, stretch)
+
+    def _counting(self, number: int) -> Any:
+        def count(module: nn.Module, arguments: Any, output: Any) -> None:
+            # Activations that are computed again count again, in every layer alike.
+            if self._rows is None or not torch.is_grad_enabled():
+                return
+            chosen = next(each for each in output if each.dtype == torch.int64)
+            chosen = chosen.flatten(0, -2)[self._rows].flatten()
+            counts = self._counts[number]
+            counts.scatter_add_(0, chosen, torch.ones_like(chosen, dtype=counts.dtype))
+
+        return count
+
+    def step(self, *, skipped: bool) -> None:
+        """Move the bias after the optimizer has taken a step, or `skipped` it. All ranks call it
+        together."""
+        if not skipped:
+            together = torch.stack(self._counts)
+            if dist.is_initialized():
+                dist.all_reduce(together)
+            for module, counts in zip(self._routers, together, strict=True):
+                bias = self._bias(module)
+                bias.add_((counts.mean() - counts).sign().to(bias.dtype), alpha=self._rate)
+        self._rows = None
+        for each in self._counts:
+            each.zero_()
+
+
+def move_router_bias(spec: JobSpec, model: Any) -> None:
+    """Let the steps of `model` move the bias of its routers, if `spec` requires it."""
+    if spec.train.router_bias_rate:
+        setattr(model, _BIAS_ATTRIBUTE, RouterBias(model, spec.train.router_bias_rate))
+
+
+def moved_by(model: Any) -> RouterBias | None:
+    """Return the RouterBias that `move_router_bias` has made for `model`."""
+    found: RouterBias | None = getattr(model, _BIAS_ATTRIBUTE, None)
+    return found

@@ -1,0 +1,233 @@
+"""DeepSpeed in this process: its accelerator, the directory of its operators, its resources.
+
+It reads these from environment variables when it is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import logging
+import os
+import re
+import shutil
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils import file_baton
+
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotools.io.files.packages import REQUIREMENTS, install_command
+from zerotools.jobs.preflight import async_io
+from zerotools.jobs.tables.deepspeed import ADAMS, at, device_of
+from zerotools.jobs.tables.spec import FP16_ON_CPU, JobSpec
+from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
+    BUILDS,
+    BuildReporter,
+    build_in_own,
+    take_turns,
+)
+
+_LASTING = re.compile(
+    r"CUDA_HOME|unable to JIT load|Ninja is required|detected CUDA version .* mismatches", re.I
+)
+"""Errors of torch and DeepSpeed about missing packages: another try would fail again."""
+
+
+def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
+    """Return the module, set up for the device of `spec`; `teller` reports compilations.
+
+    Raises:
+        BadRequest: it is not installed for this interpreter.
+    """
+    os.environ["DS_ACCELERATOR"] = spec.device  # the submitter's shell may have set another one
+    programs = Path(sys.executable).parent
+    if (programs / "ninja").exists():
+        os.environ["PATH"] = f"{programs}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
+    _compile_by_turns(teller)
+    try:
+        import deepspeed
+    except ModuleNotFoundError as error:
+        if error.name != "deepspeed":
+            raise
+        raise BadRequest(
+            f"{sys.executable} has no deepspeed, which the job's engine needs; run "
+            f"{install_command(REQUIREMENTS['deepspeed'])}, or name another python in the job file"
+        ) from None
+    deepspeed.utils.logger.setLevel(logging.WARNING)
+    # Of collectives that torch renamed; DeepSpeed calls them in every step.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch.distributed")
+    if spec.device == "cpu" and spec.env.get(FP16_ON_CPU) == "1":
+        _allow_fp16_on_cpu(deepspeed)
+    if spec.device == "cpu" and not _can_compile():
+        _without_operators_of_the_group(deepspeed)
+    return deepspeed
+
+
+def _compile_by_turns(teller: BuildReporter) -> None:
+    own = build_in_own(torch.__version__)
+    loaded = sys.modules.get("torch.utils.cpp_extension")
+    batons = [file_baton] if loaded is None else [file_baton, loaded]
+    take_turns(batons, own=own, teller=teller)
+
+
+@contextmanager
+def refused_by_deepspeed() -> Iterator[None]:
+    """Convert DeepSpeed's errors about a configuration to the job's fault; a restart cannot help.
+
+    Raises:
+        BadRequest: an assertion or a check of DeepSpeed's failed.
+    """
+    try:
+        yield
+    except (ZerotoolsError, MemoryError):
+        raise
+    except Exception as error:  # assertions of DeepSpeed, KeyErrors, what pydantic raises
+        text = " ".join(str(error).split())
+        of_machine = isinstance(error, (OSError, RuntimeError))  # memory, other ranks, compilers
+        if of_machine and not (isinstance(error, NotImplementedError) or _LASTING.search(text)):
+            raise
+        what = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise BadRequest(f"deepspeed.config: DeepSpeed rejects it: {what}") from error
+
+
+def _allow_fp16_on_cpu(deepspeed: Any) -> None:
+    """Override DeepSpeed's check of fp16 on CPUs.
+
+    Its CPU accelerator reports that fp16 is not supported, but it only lacks fast kernels for it.
+    """
+    deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
+
+
+def _can_compile() -> bool:
+    return all(shutil.which(program) for program in (os.environ.get("CXX", "g++"), "ninja"))
+
+
+def _without_operators_of_the_group(deepspeed: Any) -> None:
+    """Disable DeepSpeed's shared-memory all-reduce on CPUs; gloo's is used.
+
+    DeepSpeed compiles it as soon as ranks meet, and ends if it cannot.
+    """
+    builder = deepspeed.accelerator.get_accelerator().create_op_builder("ShareMemCommBuilder")
+    if builder is not None:
+        deepspeed.ops.__compatible_ops__[builder.name] = False
+
+
+def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Use torch's Adam if DeepSpeed's cannot be built here, and report it.
+
+    Also report where it will be built.
+    """
+    if str(at(config, "optimizer.type", "")).lower() not in ADAMS:
+        return
+    if at(config, "optimizer.params.torch_adam") is True:
+        return
+    offloaded = device_of(config, "optimizer") != "none"
+    if offloaded:
+        _ask_for_the_processor_once()
+    adam = "DeepSpeedCPUAdam" if offloaded else "FusedAdam"
+    accelerator = deepspeed.accelerator.get_accelerator()
+    builder = accelerator.create_op_builder("CPUAdamBuilder" if offloaded else "FusedAdamBuilder")
+    if builder is not None and deepspeed.git_version_info.installed_ops.get(builder.name):
+        return
+    if (why := _not_built(deepspeed, builder)) is not None:
+        with_torch_adam(config)
+        say(
+            f"note: {adam} cannot be built here ({why}): torch_adam is set to true in the "
+            "optimizer's params"
+        )
+        return
+    directory = os.environ.get(BUILDS)
+    if directory and not (Path(directory) / builder.name / f"{builder.name}.so").exists():
+        say(f"compiling {adam} into {directory}: this takes minutes, and happens only once")
+
+
+def _not_built(deepspeed: Any, builder: Any) -> str | None:
+    """Return why this machine cannot compile what `builder` describes; None: it can."""
+    if builder is None or not _can_compile():
+        return "it needs g++ and ninja"
+    building = deepspeed.ops.op_builder.builder
+    if isinstance(builder, building.CUDAOpBuilder) and not builder.is_rocm_pytorch():
+        try:  # what the build asks; `is_compatible` of such builders does not
+            major, minor = building.installed_cuda_version()
+        except Exception as error:  # MissingCUDAException, and what older releases raise
+            return f"it needs nvcc: {' '.join(str(error).split())}"
+        if not str(torch.version.cuda).startswith(f"{major}."):
+            return f"nvcc is of CUDA {major}.{minor}, and torch of {torch.version.cuda}"
+    return None if builder.is_compatible(False) else "DeepSpeed reports it as not compatible"
+
+
+def _ask_for_the_processor_once() -> None:
+    """Cache the result of py-cpuinfo: DeepSpeed's CPU Adam asks three times, for a second each."""
+    with suppress(ImportError):
+        import cpuinfo
+
+        cpuinfo.get_cpu_info = functools.cache(cpuinfo.get_cpu_info)
+
+
+def with_torch_adam(config: dict[str, Any]) -> None:
+    """Use torch's Adam instead of DeepSpeed's, with its defaults."""
+    parameters = config["optimizer"].setdefault("params", {})
+    parameters["torch_adam"] = True
+    parameters.setdefault("weight_decay", 0.0)  # torch's own default differs
+
+
+def make_nvme_ready(
+    config: dict[str, Any], output: Path, rank: int, device: str, say: Callable[[str], None]
+) -> None:
+    """Have DeepSpeed offload from `device` to NVMe by `config`, into directories of this rank
+    alone.
+
+    Raises:
+        BadRequest: async_io cannot be compiled here, or a directory cannot be made.
+    """
+    if (why := async_io.lacking(device)) is not None:
+        raise BadRequest(async_io.refusal(why))
+    builds = os.environ.get(BUILDS)
+    if builds and not (Path(builds) / "async_io" / "async_io.so").exists():
+        say(f"compiling async_io into {builds}: this takes minutes, and happens only once")
+    take_own_directories(config, output, rank)
+
+
+def take_own_directories(config: dict[str, Any], output: Path, rank: int) -> None:
+    """Replace each `nvme_path` by an empty directory of `rank` of the job that writes to `output`.
+
+    Raises:
+        BadRequest: one cannot be made.
+    """
+    own = dict(_own_directories(config, output, rank))
+    for directory in set(own.values()):
+        try:
+            if directory.exists():
+                shutil.rmtree(directory)
+            directory.mkdir(parents=True)
+        except OSError as error:
+            raise BadRequest(f"nvme_path: {directory}: {error.strerror}") from None
+    for section, directory in own.items():
+        config["zero_optimization"][section]["nvme_path"] = str(directory)
+
+
+def remove_own_directories(spec: JobSpec, rank: int) -> None:
+    """Remove the files that `rank` of the job offloaded to NVMe, if it did."""
+    if spec.engine != "deepspeed":
+        return
+    for _, directory in _own_directories(spec.deepspeed.tree, Path(spec.output_dir or ""), rank):
+        shutil.rmtree(directory, ignore_errors=True)
+        with suppress(OSError):  # that of other ranks is still there
+            directory.parent.rmdir()
+
+
+def _own_directories(
+    config: Mapping[str, Any], output: Path, rank: int
+) -> Iterator[tuple[str, Path]]:
+    name = f"zerotools-{hashlib.sha256(os.fsencode(output.absolute())).hexdigest()[:16]}"
+    for what in ("optimizer", "param"):
+        if device_of(config, what) == "nvme":
+            section = f"offload_{what}"
+            path = Path(config["zero_optimization"][section]["nvme_path"])
+            yield section, path / name / f"rank{rank}"

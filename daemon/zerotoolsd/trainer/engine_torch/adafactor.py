@@ -1,0 +1,149 @@
+"""Adafactor over rows that are cut among ranks: torch's update rule, the same at every number.
+
+torch's Adafactor expects complete tensors. Here the means over a complete tensor (its columns, the
+sum of its row statistics, its norm and that of its update) are sums over this rank's rows, added up
+over the ranks among which it is cut. Rows' statistics are cut like the tensor; those of the columns
+of a matrix are complete on every rank.
+
+Source of the rule: torch/optim/_adafactor.py, with its defaults.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from zerotools.core.training_memory import MOMENTS
+from zerotoolsd.trainer.engine_torch.update_path import Reduction, local
+from zerotoolsd.trainer.memory_tiers import MemoryTier
+from zerotoolsd.trainer.model.sharding import wrap
+
+BETA2_DECAY = -0.8
+MIN_SCALE = 1e-3
+CLIPPING = 1.0
+FLOOR = torch.finfo(torch.float32).eps
+
+
+class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
+    """An optimizer of this rank's rows of fp32 weights."""
+
+    def __init__(self, groups: list[dict[str, Any]], reduction: Reduction, *, lr: float) -> None:
+        super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
+        self._reduction = reduction
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """Update the weights that have gradients; all ranks call it together.
+
+        The gradients become the updates. There are two sums over the ranks, and the host waits once
+        for the device, however many weights there are.
+        """
+        with torch.no_grad():
+            weights = [
+                (weight, group)
+                for group in self.param_groups
+                for weight in group["params"]
+                if weight.grad is not None
+            ]
+            if weights:
+                self._update(weights)
+
+    def _update(self, weights: Sequence[tuple[torch.Tensor, dict[str, Any]]]) -> None:
+        states = [self.state[weight] for weight, _ in weights]
+        for state in states:
+            state["step"] += 1
+        steps = [float(state["step"]) for state in states]
+        betas = [step**BETA2_DECAY for step in steps]
+        sums = self._matrix_sums([weight for weight, _ in weights], betas)
+        squares = [_squares(local(weight)) for weight, _ in weights]
+        for (weight, _), state, beta, of_matrix in zip(weights, states, betas, sums, strict=True):
+            estimate = _estimate(weight, state, beta, of_matrix)
+            local(weight.grad).mul_(estimate.clamp_(min=FLOOR * FLOOR).rsqrt_())
+        squares += [_squares(local(weight.grad)) for weight, _ in weights]
+        numbers = self._reduction.sum(torch.stack(squares)).tolist()
+        of_updates = numbers[len(weights) :]
+        for (weight, group), step, square, of_update in zip(
+            weights, steps, numbers, of_updates, strict=False
+        ):
+            lr, count = group["lr"], weight.numel()
+            rate = max(MIN_SCALE, math.sqrt(square / count)) * min(lr, 1 / math.sqrt(step))
+            clip = max(1.0, math.sqrt(of_update) / (math.sqrt(count) * CLIPPING))
+            values = local(weight)
+            values.mul_(1 - lr * group["weight_decay"])
+            values.add_(local(weight.grad), alpha=-rate / clip)
+
+    def _matrix_sums(
+        self, weights: Sequence[torch.Tensor], betas: Sequence[float]
+    ) -> list[torch.Tensor | None]:
+        """Update the statistics of rows. Of each matrix, over all of its rows: the sum of the
+        squared gradients of each column, then that of the rows' statistics."""
+        mine = []
+        for weight, beta in zip(weights, betas, strict=True):
+            if weight.dim() < 2:
+                continue
+            squared = local(weight.grad).square()
+            row_var = local(self.state[weight]["row_var"])
+            row_var.lerp_(squared.mean(dim=-1, keepdim=True), beta)
+            if weight.dim() == 2:
+                mine.append(torch.cat([squared.sum(dim=0), row_var.sum().view(1)]))
+            else:  # cut between matrices, each of which is on one rank
+                col_var = local(self.state[weight]["col_var"])
+                col_var.lerp_(squared.mean(dim=-2, keepdim=True), beta)
+        lengths = [len(each) for each in mine]
+        summed = iter(self._reduction.sum(torch.cat(mine)).split(lengths) if mine else ())
+        return [next(summed) if weight.dim() == 2 else None for weight in weights]
+
+
+def _estimate(
+    weight: torch.Tensor,
+    state: Mapping[str, torch.Tensor],
+    beta: float,
+    sums: torch.Tensor | None,
+) -> torch.Tensor:
+    """Return the estimate of the squared gradients; `sums` are those of a matrix over all of its
+    rows."""
+    if weight.dim() < 2:
+        variance = local(state["variance"])
+        variance.lerp_(local(weight.grad).square(), beta)
+        return variance.clone()
+    row_var, col_var = local(state["row_var"]), local(state["col_var"])
+    if sums is None:
+        mean = row_var.mean(dim=-2, keepdim=True)
+    else:
+        col_var.lerp_((sums[:-1] / weight.shape[0]).view(1, -1), beta)
+        mean = (sums[-1] / weight.shape[0]).view(1, 1)
+    return (row_var * col_var).div_(mean.clamp_(min=FLOOR))
+
+
+def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
+    """Return the state before the first step."""
+    rows = local(weight)
+    state = {"step": torch.zeros((), dtype=torch.float32)}
+    if weight.dim() < 2:
+        state["variance"] = _zeros(weight, rows.shape, weight.shape, place)
+        return state
+    state["row_var"] = _zeros(weight, (*rows.shape[:-1], 1), (*weight.shape[:-1], 1), place)
+    if weight.dim() == 2:
+        state["col_var"] = place.zeros((1, weight.shape[1]), torch.float32, MOMENTS)
+        return state
+    part = (*rows.shape[:-2], 1, rows.shape[-1])
+    whole = (*weight.shape[:-2], 1, weight.shape[-1])
+    state["col_var"] = _zeros(weight, part, whole, place)
+    return state
+
+
+def _zeros(
+    weight: torch.Tensor, part: tuple[int, ...], whole: tuple[int, ...], place: MemoryTier
+) -> torch.Tensor:
+    memory = place.zeros(part, torch.float32, MOMENTS)
+    if not isinstance(weight, DTensor):
+        return memory
+    return wrap(memory, weight.device_mesh, weight.placements, whole)
+
+
+def _squares(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.vector_norm(tensor, dtype=torch.float32).double().square()

@@ -1,0 +1,168 @@
+"""AdamW with byte moments: an index into a table of 256 numbers, times a scale per block.
+
+The tables, the block size of 256 elements and the rule are those of bitsandbytes' AdamW8bit:
+moments become fp32, are updated, update the weight, and become bytes again, each the nearest number
+of the table. bitsandbytes counts blocks through the whole tensor; here they restart in each row (of
+a matrix; in each matrix of a stack). If rows are multiples of 256, as in most models, both are the
+same. So a row's bytes depend only on that row, rows are cut among ranks like those of weights, and
+a checkpoint continues at any number of ranks bit for bit. No package is needed.
+
+Vectors and tensors of less than 4096 elements keep fp32 moments.
+
+Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization"; bitsandbytes 0.50.2,
+`functional.create_dynamic_map`, `backends/cpu/ops.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from zerotools.core.training_memory import EIGHT_BIT_BLOCK, MOMENTS, has_eight_bit_moments
+from zerotoolsd.trainer.engine_torch.update_path import local
+from zerotoolsd.trainer.memory_tiers import MemoryTier
+from zerotoolsd.trainer.model.sharding import wrap
+
+MOST_AT_A_TIME = 1 << 22
+"""Number of elements with fp32 moments at a time."""
+_MOMENTS = (("exp_avg", True), ("exp_avg_sq", False))
+_EXPONENTS = 7
+_LEAST_SCALE = 1e-38
+
+
+class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
+    """An optimizer of this rank's rows of fp32 weights."""
+
+    def __init__(
+        self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float
+    ) -> None:
+        super().__init__(groups, {"lr": lr, "betas": betas, "eps": eps, "weight_decay": 0.0})
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:
+        """Update the weights that have gradients."""
+        with torch.no_grad():
+            for group in self.param_groups:
+                for weight in group["params"]:
+                    if weight.grad is not None:
+                        self._update(weight, group)
+
+    def _update(self, weight: torch.Tensor, group: dict[str, Any]) -> None:
+        state = {name: local(tensor) for name, tensor in self.state[weight].items()}
+        state["step"] += 1
+        step = float(state["step"])
+        values, gradient = local(weight), local(weight.grad)
+        if "exp_avg" in state:
+            _adamw(values, gradient, state["exp_avg"], state["exp_avg_sq"], step, group)
+            return
+        rows = max(1, MOST_AT_A_TIME // max(1, math.prod(values.shape[1:])))
+        for begin in range(0, values.shape[0], rows):
+            part = slice(begin, begin + rows)
+            moments = [
+                dequantised(state[f"{name}_8bit"][part], state[f"{name}_scale"][part], signed)
+                for name, signed in _MOMENTS
+            ]
+            mean, square = moments
+            _adamw(values[part], gradient[part], mean, square, step, group)
+            for (name, signed), moment in zip(_MOMENTS, moments, strict=True):
+                codes, scales = quantised(moment, signed)
+                state[f"{name}_8bit"][part] = codes
+                state[f"{name}_scale"][part] = scales
+
+
+def _adamw(
+    values: torch.Tensor,
+    gradient: torch.Tensor,
+    mean: torch.Tensor,
+    square: torch.Tensor,
+    step: float,
+    group: dict[str, Any],
+) -> None:
+    """Update fp32 `values` and their moments in place."""
+    first, second = group["betas"]
+    rate = group["lr"]
+    mean.mul_(first).add_(gradient, alpha=1 - first)
+    square.mul_(second).addcmul_(gradient, gradient, value=1 - second)
+    root = (square.sqrt() / math.sqrt(1 - second**step)).add_(group["eps"])
+    values.mul_(1 - rate * group["weight_decay"])
+    values.addcdiv_(mean, root, value=-rate / (1 - first**step))
+
+
+def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
+    """Return the state before the first step: all moments are 0."""
+    rows = local(weight)
+    state = {"step": torch.zeros((), dtype=torch.float32)}
+    if not has_eight_bit_moments(tuple(weight.shape)):
+        for name, _ in _MOMENTS:
+            state[name] = _zeros(weight, rows.shape, weight.shape, torch.float32, place)
+        return state
+    blocks = math.ceil(math.prod(weight.shape[1:]) / EIGHT_BIT_BLOCK)
+    part, whole = (rows.shape[0], blocks), (weight.shape[0], blocks)
+    for name, _ in _MOMENTS:
+        state[f"{name}_8bit"] = _zeros(weight, rows.shape, weight.shape, torch.uint8, place)
+        state[f"{name}_scale"] = _zeros(weight, part, whole, torch.float32, place)
+    return state
+
+
+def _zeros(
+    weight: torch.Tensor,
+    part: tuple[int, ...],
+    whole: tuple[int, ...],
+    dtype: torch.dtype,
+    place: MemoryTier,
+) -> torch.Tensor:
+    memory = place.zeros(part, dtype, MOMENTS)
+    if not isinstance(weight, DTensor):
+        return memory
+    return wrap(memory, weight.device_mesh, weight.placements, whole)
+
+
+def quantised(values: torch.Tensor, signed: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the bytes of fp32 `values`, of their shape, and the scales, (rows, blocks of a
+    row)."""
+    blocks = _in_blocks(values)
+    scales = blocks.abs().amax(dim=2)
+    relative = blocks * (1 / scales.clamp(min=_LEAST_SCALE)).unsqueeze(2)
+    table = table_of(signed, values.device)
+    between = (table[:-1] + table[1:]) / 2
+    codes = torch.bucketize(relative, between, out_int32=True).to(torch.uint8)
+    return codes.flatten(1)[:, : math.prod(values.shape[1:])].reshape(values.shape), scales
+
+
+def dequantised(codes: torch.Tensor, scales: torch.Tensor, signed: bool) -> torch.Tensor:
+    """Return the fp32 values of bytes."""
+    values = table_of(signed, codes.device)[codes.int()]
+    width = math.prod(codes.shape[1:])
+    whole = scales.repeat_interleave(EIGHT_BIT_BLOCK, dim=1)[:, :width]
+    return values.mul_(whole.reshape(codes.shape))
+
+
+def _in_blocks(values: torch.Tensor) -> torch.Tensor:
+    """Return (rows, blocks, elements of a block); a short block ends in zeros."""
+    flat = values.reshape(values.shape[0], math.prod(values.shape[1:]))
+    missing = -flat.shape[1] % EIGHT_BIT_BLOCK
+    if missing:
+        flat = nn.functional.pad(flat, (0, missing))
+    return flat.unflatten(1, (flat.shape[1] // EIGHT_BIT_BLOCK, EIGHT_BIT_BLOCK))
+
+
+@cache
+def table_of(signed: bool, device: torch.device) -> torch.Tensor:
+    """Return the 256 numbers of a byte, ascending.
+
+    They are 0, 1, and for each of seven powers of ten down to 1e-6 the middles of equal parts of
+    [0.1, 1], twice as many as for the next smaller power. Signed ones have half as many, and their
+    negatives.
+    """
+    numbers = [torch.tensor([0.0, 1.0])]
+    for exponent in range(_EXPONENTS):
+        parts = 2**exponent if signed else 2 ** (exponent + 1)
+        edges = torch.linspace(0.1, 1, parts + 1, dtype=torch.float32)
+        middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (exponent - _EXPONENTS + 1)
+        numbers += [middles, -middles] if signed else [middles]
+    return torch.cat(numbers).sort().values.to(device)

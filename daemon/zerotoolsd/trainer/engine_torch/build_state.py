@@ -1,0 +1,180 @@
+"""The model and optimizer of engine `torch`: their memory, and the values that they begin with."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.core.training_memory import DISK, MemoryLayout
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.estimate.state import optimizer_state_of_all_ranks
+from zerotools.runs.job_record import JobRecord
+from zerotoolsd.trainer.engine.chunked_loss import cut_loss, loss_size_of
+from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts, separate_experts
+from zerotoolsd.trainer.engine.load_adapter import fill_adapter, read_adapter
+from zerotoolsd.trainer.engine.router_balance import add_router_loss, move_router_bias
+from zerotoolsd.trainer.engine_torch.live_state import LiveState
+from zerotoolsd.trainer.engine_torch.master_weights import MasterWeights
+from zerotoolsd.trainer.engine_torch.optimizer import make_optimizer
+from zerotoolsd.trainer.engine_torch.update_path import (
+    InPlaceUpdate,
+    PartitionedUpdate,
+    RowPartition,
+    UpdatePath,
+)
+from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES, make_memory
+from zerotoolsd.trainer.model.fill_shards import (
+    load_packed,
+    load_weights,
+    persistent_buffers,
+    values_by_rule,
+)
+from zerotoolsd.trainer.model.initial_weights import initialise
+from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
+from zerotoolsd.trainer.model.lora import refuse_two_types
+from zerotoolsd.trainer.model.memory_estimate import parameters_of
+from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
+from zerotoolsd.trainer.model.nf4_linear import check_kernels
+from zerotoolsd.trainer.model.optimizer_groups import decayed_names, matrices_of
+from zerotoolsd.trainer.model.pretrained import Pretrained
+from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh, shard
+from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup
+from zerotoolsd.trainer.reporting.reporter import Reporter
+from zerotoolsd.trainer.sequence_parallel.split_batch import compute_stretches
+
+
+def build(
+    spec: JobSpec,
+    layout: MemoryLayout,
+    meta_model: MetaModel,
+    group: WorldGroup,
+    reporter: Reporter,
+    record: JobRecord | None,
+    pretrained: Pretrained | None,
+) -> LiveState:
+    """Build model and optimizer with filled shards.
+
+    The values come from `pretrained`, if a directory has weights. They are left unset if the run
+    continues from the checkpoint of `record`, which will fill them.
+
+    Raises:
+        ZerotoolsError: the model cannot be initialised, its weights cannot be read, the disk is too
+            small for the state, or torch cannot gather the types of weights.
+    """
+    if spec.train.activation_checkpointing:
+        checkpoint_activations(meta_model.model)
+    refuse_two_types(layout)
+    if layout.packs_frozen:
+        check_kernels(group.device)
+    if layout.state_tier == DISK:
+        check_disk_space(meta_model, layout, Path(spec.offload.path or ""), group)
+    memory = make_memory(group.device, layout.state_tier, spec.offload)
+    kept = kept_in_fp32(meta_model.model, spec.train)
+    model = shard(meta_model, layout, memory, compiled=spec.train.compile, kept=kept)
+    _reduce_all_experts(model, group.rank.world_size)
+    group.wait_at_most(START_TIMEOUT)  # in the groups of its meshes, too
+    parameters = dict(model.named_parameters())
+    masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
+    update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)
+    decayed = decayed_names(meta_model.model, spec.train.decay_by, record)
+    matrices = matrices_of(meta_model.model)
+    optimizer = make_optimizer(update_path, spec.train, memory.state, decayed, matrices)
+    mesh = None if layout.is_sharded else make_mesh(group.device, layout)
+    live = LiveState(model, layout, optimizer, memory, SeparateExperts(model), masters, mesh)
+    _fill(live, spec, meta_model, pretrained, resumes=record is not None)
+    model.train()
+    add_router_loss(spec, model)
+    move_router_bias(spec, model)
+    compute_stretches(model, group, spec.zero.sequence_ranks)
+    cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
+    return live
+
+
+def _reduce_all_experts(model: Any, world_size: int) -> None:
+    """Let ranks reduce the gradients of all separate experts: zeros of those without a token of the
+    rank."""
+    if not separate_experts(model):
+        return
+    if hasattr(model, "set_reduce_scatter_unused_params"):
+        model.set_reduce_scatter_unused_params(True)
+    elif world_size > 1:
+        raise Unsupported(
+            f"torch {torch.__version__} cannot reduce the gradients of experts in separate "
+            "modules, because ranks use different ones: upgrade torch to 2.13, or train on "
+            "one rank"
+        )
+
+
+def _update_path(
+    parameters: Mapping[str, torch.nn.Parameter], layout: MemoryLayout, device: torch.device
+) -> UpdatePath:
+    trained = {name: p for name, p in parameters.items() if p.requires_grad}
+    if not trained:
+        raise BadRequest("the model has no trainable parameters")
+    if layout.stage != 1 or not layout.is_sharded:
+        return InPlaceUpdate(trained, device)
+    mesh = next(iter(trained.values())).device_mesh[REPLICATE]
+    return PartitionedUpdate(trained, RowPartition(trained, mesh))
+
+
+def _fill(
+    live: LiveState,
+    spec: JobSpec,
+    meta_model: MetaModel,
+    pretrained: Pretrained | None,
+    *,
+    resumes: bool,
+) -> None:
+    buffers = dict(live.model.named_buffers())
+    by_rule = values_by_rule(live.model, pretrained, resumes=resumes)
+    parameters = {name: p for name, p in live.parameters.items() if name in by_rule}
+    loaded = buffers.keys() - by_rule
+    initialise(parameters, buffers, meta_model, spec.seed, live.memory.host, loaded)
+    if pretrained is not None:
+        targets = {**live.parameters, **persistent_buffers(live.model)}
+        load_weights(targets, meta_model.aliases, pretrained)
+        device, dtype = live.memory.device, TORCH_DTYPES[live.layout.precision]
+        load_packed(live.model, meta_model.aliases, pretrained, device, dtype)
+    if resumes:
+        return
+    if spec.lora.path is not None:
+        fill_adapter(read_adapter(spec.lora, meta_model.model), live.parameters)
+    live.copy_to_model()
+
+
+GIB = 1 << 30
+
+
+def check_disk_space(
+    meta_model: MetaModel,
+    layout: MemoryLayout,
+    path: Path,
+    group: WorldGroup,
+    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+) -> None:
+    """Check on rank 0 for all ranks, which are on one machine.
+
+    Raises:
+        BadRequest: `path` is not a directory, or has less space than the state needs; on every
+            rank.
+    """
+
+    def look() -> None:
+        need = optimizer_state_of_all_ranks(parameters_of(meta_model), layout)
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            free = free_bytes(path)
+        except OSError as error:
+            raise BadRequest(f"offload.path: {path} cannot be used: {error.strerror}") from None
+        if free < need:
+            raise BadRequest(
+                f"offload.path: the optimizer's state takes {need / GIB:.2f} GiB and {path} has "
+                f"{free / GIB:.2f} GiB free: free some, or name a directory on another disk"
+            )
+
+    group.decided_by_rank_zero(look)

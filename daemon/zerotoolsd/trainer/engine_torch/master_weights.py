@@ -1,0 +1,309 @@
+"""fp32 masters apart from the weights that the model computes with: ZeRO-Offload, and stage 1.
+
+The model's weights are 16-bit (fp32 in fp32 training) and on the device. For each, a rank keeps the
+fp32 master of the rows that it updates, at the location of the optimizer's state. In the backward
+pass, when a block's gradients are reduced over the ranks, this rank's rows of them are copied to a
+buffer next to the masters, or added to those of earlier micro batches, and the device's copy is
+freed. When all gradients and their global norm are known, the optimizer updates the masters one
+bucket at a time. Meanwhile the weights of the previous bucket are copied to the device, through the
+same buffers.
+
+Checkpoints hold exactly the masters. Frozen weights have one, too, if they are kept in fp32; else
+only the model's own, which never change, exist.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor, Shard
+
+from zerotools.core.training_memory import (
+    GRADIENTS,
+    MASTERS,
+    UPDATE_BUCKET_BYTES,
+    MemoryLayout,
+)
+from zerotoolsd.trainer.engine_torch.update_path import (
+    RowPartition,
+    joined_norm,
+    local,
+    local_norm,
+    reduction_of,
+)
+from zerotoolsd.trainer.memory_tiers import SCRATCH, TORCH_DTYPES, MemoryTiers
+from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
+
+
+class MasterWeights:
+    """The masters of a model's parameters, and the path of gradients and updates (`UpdatePath`)."""
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        memory: MemoryTiers,
+        layout: MemoryLayout,
+        bucket_bytes: int = UPDATE_BUCKET_BYTES,
+    ) -> None:
+        """Make the masters, uninitialised, as `tensors`; `parameters` are all of the model's."""
+        self._parameters = parameters
+        self._memory = memory
+        self._gradients_dtype = TORCH_DTYPES[layout.gradients_dtype]
+        self._bucket_bytes = bucket_bytes
+        trained = {name: p for name, p in parameters.items() if p.requires_grad}
+        frozen = {
+            name: parameter
+            for name, parameter in parameters.items()
+            if not parameter.requires_grad and layout.has_master(is_trained=False)
+        }
+        self._is_sharded = layout.is_sharded
+        cuts_rows = layout.stage == 1 and layout.is_sharded
+        self._cut = _partition(trained) if cuts_rows and trained else None
+        self._cut_frozen = _partition(frozen) if cuts_rows and frozen else None
+        kept = (name for name in parameters if name in trained or name in frozen)
+        self.tensors = {name: self._master(name) for name in kept}
+        self.weights = {name: nn.Parameter(self.tensors[name]) for name in trained}
+        self.reduction = reduction_of(self.weights, memory.device.device)
+        self._buffers = {name: self._buffer(name) for name in trained}
+        self._scratch: torch.Tensor | None = None
+        self._norms: dict[str, torch.Tensor] = {}
+        offloaded = memory.state is not memory.device
+        self._copies: CopyStream = (
+            make_copy_stream(memory.device.device) if offloaded else DirectCopy()
+        )
+        for name, parameter in trained.items():
+            parameter.register_post_accumulate_grad_hook(partial(self._take, name))
+
+    def copy_to_model(self) -> None:
+        """Give the model the values of all masters; all ranks call it together."""
+        with torch.no_grad():
+            for name, master in self.tensors.items():
+                self._rows(name).copy_(local(master))
+            for cut in (self._cut, self._cut_frozen):
+                if cut is not None:
+                    cut.share()
+
+    def buckets(self) -> list[list[str]]:
+        """Return the buckets, the same on every rank, whatever rows it has; see
+        `UpdatePath.buckets`."""
+        found: list[list[str]] = []
+        room = 0
+        for name, weight in self.weights.items():
+            size = weight.numel() * weight.itemsize
+            if not found or size > room:
+                found.append([])
+                room = self._bucket_bytes
+            found[-1].append(name)
+            room -= size
+        return found
+
+    def received(self) -> list[str]:
+        """Return the names; see `UpdatePath.received`."""
+        return [name for name in self.weights if name in self._norms]
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Free gradients; see `UpdatePath.forget`."""
+        for name in names:
+            self._norms.pop(name, None)
+
+    def norm(self) -> torch.Tensor:
+        """Return the norm; see `UpdatePath.norm`. The device computed it block by block, and freed
+        each."""
+        self._copies.wait_on_device()
+        # FSDP always reduces in the same order; autograd guarantees no order.
+        order = self._norms if self._is_sharded else self.received()
+        return joined_norm([self._norms[name] for name in order], self.reduction)
+
+    def fetch(self, names: Iterable[str], factor: float) -> None:
+        """Take and scale the gradients; see `UpdatePath.fetch`."""
+        self._copies.wait_on_host()
+        free = 0
+        for name in names:
+            if name not in self._norms:
+                continue
+            gradient = self._buffers[name]
+            if gradient.dtype != torch.float32:
+                room = self._room()[free : free + gradient.numel()]
+                free += gradient.numel()
+                gradient = room.view(gradient.shape).copy_(gradient)
+            if factor != 1.0:
+                gradient.mul_(factor)
+            self.weights[name].grad = _like(self.tensors[name], gradient)
+
+    def store(self, names: Iterable[str]) -> None:
+        """Free gradients and copy weights; see `UpdatePath.store`."""
+        for name in names:
+            if self.weights[name].grad is not None:
+                self.weights[name].grad = None
+                rows = self._rows(name)
+                # A buffer of fp32 sums is longer than the weights that leave through it.
+                flat = self._buffers[name].view(-1).view(rows.dtype)[: rows.numel()]
+                buffer = flat.view(rows.shape).copy_(local(self.tensors[name]))
+                self._copies.to_device(buffer, rows)
+
+    def finish(self) -> None:
+        """Complete the update; see `UpdatePath.finish`."""
+        self._copies.wait_on_device()
+        if self._cut is not None:
+            self._cut.share()
+        self._norms.clear()
+
+    def discard(self) -> None:
+        """Free all gradients; see `UpdatePath.discard`."""
+        self._norms.clear()
+
+    def _take(self, name: str, weight: nn.Parameter) -> None:
+        # FSDP calls it after the reduction of the gradient: on CUDA, in the same stream. Without
+        # FSDP, autograd calls it, in the stream of the backward pass.
+        gradient = weight.grad
+        assert gradient is not None
+        rows = local(gradient if self._cut is None else self._cut.rows_of(gradient))
+        if name in self._norms:
+            self._norms[name] = self._copies.add_to_host(rows, self._buffers[name])
+        else:
+            self._norms[name] = local_norm(rows)
+            self._copies.to_host(rows, self._buffers[name])
+        weight.grad = None
+
+    def _rows(self, name: str) -> torch.Tensor:
+        """Return the model's memory of this rank's rows; FSDP may replace it in the first step."""
+        for cut in (self._cut, self._cut_frozen):
+            if cut is not None and name in cut.rows:
+                return local(cut.rows[name]).detach()
+        return local(self._parameters[name]).detach()
+
+    def _master(self, name: str) -> torch.Tensor:
+        parameter = self._parameters[name]
+        memory = self._memory.state.empty(self._rows(name).shape, torch.float32, MASTERS)
+        if not isinstance(parameter, DTensor):
+            return memory
+        mesh, placements = parameter.device_mesh, parameter.placements
+        if self._cut is not None or self._cut_frozen is not None:
+            mesh, placements = mesh[REPLICATE], (Shard(0),)
+        return wrap(memory, mesh, placements, parameter.shape)
+
+    def _buffer(self, name: str) -> torch.Tensor:
+        rows = self._rows(name)
+        dtype = torch.promote_types(self._gradients_dtype, rows.dtype)
+        return self._memory.transfer.empty(rows.shape, dtype, GRADIENTS)
+
+    def _room(self) -> torch.Tensor:
+        if self._scratch is None:
+            sizes = {name: buffer.numel() for name, buffer in self._buffers.items()}
+            most = max(sum(sizes[name] for name in names) for names in self.buckets())
+            place = self._memory.device
+            if self._memory.state is not place:
+                place = self._memory.host
+            self._scratch = place.empty((most,), torch.float32, SCRATCH)
+        return self._scratch
+
+
+def _partition(parameters: Mapping[str, nn.Parameter]) -> RowPartition:
+    mesh = next(iter(parameters.values())).device_mesh[REPLICATE]
+    return RowPartition(parameters, mesh)
+
+
+def _like(master: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
+    if not isinstance(master, DTensor):
+        return memory
+    return wrap(memory, master.device_mesh, master.placements, master.shape)
+
+
+class CopyStream(Protocol):
+    """Copies in the order of the calls."""
+
+    def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy from the device, after `source` has been computed."""
+
+    def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Add to the data that was copied to `target`, and return the norm of the sum.
+
+        It is a scalar on the device, which may read it after `wait_on_device`.
+        """
+
+    def wait_on_host(self) -> None:
+        """Wait until all copies to the host are there, for it to read."""
+
+    def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy to the device; `source` stays as it is until the next `to_host` into it."""
+
+    def wait_on_device(self) -> None:
+        """Let the device wait for all requested copies before further work; the host does not
+        wait."""
+
+
+class DirectCopy:
+    """One memory, or one device: a copy is done when it returns."""
+
+    def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy; see `CopyStream.to_host`."""
+        target.copy_(source)
+
+    def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Add; see `CopyStream.add_to_host`."""
+        return local_norm(target.add_(source))
+
+    def wait_on_host(self) -> None:
+        """Do nothing: copies are complete at once."""
+
+    def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy; see `CopyStream.to_device`."""
+        target.copy_(source)
+
+    def wait_on_device(self) -> None:
+        """Do nothing: copies are complete at once."""
+
+
+class CudaCopyStream:
+    """Copies in a separate CUDA stream. Tensors of the host are pinned, else copies block."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._stream: Any = torch.cuda.Stream(device)
+        self._last_to_host: Any = None
+
+    def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy; see `CopyStream.to_host`. The memory of `source` is not reused before the copy."""
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+        source.record_stream(self._stream)
+        self._last_to_host = self._stream.record_event()
+
+    def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        """Add; see `CopyStream.add_to_host`.
+
+        The device adds, concurrently with the backward pass; the host would have to wait for the
+        copy first.
+        """
+        self._stream.wait_stream(torch.cuda.current_stream(self._device))
+        with torch.cuda.stream(self._stream):
+            total = target.to(self._device, non_blocking=True).add_(source)
+            norm = local_norm(total)
+            target.copy_(total, non_blocking=True)
+        source.record_stream(self._stream)
+        self._last_to_host = self._stream.record_event()
+        return norm
+
+    def wait_on_host(self) -> None:
+        """Wait; see `CopyStream.wait_on_host`. Copies to the device are not waited for."""
+        if self._last_to_host is not None:
+            self._last_to_host.synchronize()
+
+    def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy; see `CopyStream.to_device`."""
+        with torch.cuda.stream(self._stream):
+            target.copy_(source, non_blocking=True)
+
+    def wait_on_device(self) -> None:
+        """Wait; see `CopyStream.wait_on_device`."""
+        torch.cuda.current_stream(self._device).wait_stream(self._stream)
+
+
+def make_copy_stream(device: torch.device) -> CopyStream:
+    """Return the copies between the host and `device`."""
+    return CudaCopyStream(device) if device.type == "cuda" else DirectCopy()

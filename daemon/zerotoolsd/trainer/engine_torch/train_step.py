@@ -1,0 +1,116 @@
+"""One optimizer step: forward and backward over the rank's share, clip, agree, update or skip."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+
+from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
+from zerotools.jobs.tables.train import TrainSpec
+from zerotoolsd.trainer.data.example_pools import RankBatch
+from zerotoolsd.trainer.engine.conditional_layers import check_marks, mark
+from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy
+from zerotoolsd.trainer.engine.protocol import Rewards, StepResult
+from zerotoolsd.trainer.engine.router_balance import moved_by
+from zerotoolsd.trainer.engine.schedule import learning_rate
+from zerotoolsd.trainer.engine.training_loss import are_preferences, preference_loss, training_loss
+from zerotoolsd.trainer.engine_torch.live_state import LiveState
+from zerotoolsd.trainer.rank.process_group import WorldGroup
+
+
+def train_step(
+    live: LiveState,
+    share: RankBatch,
+    step: int,
+    train: TrainSpec,
+    group: WorldGroup,
+    *,
+    stop_asked: Callable[[], bool],
+    divergence: DivergencePolicy,
+    skipped: int = 0,
+    loss_scale: float | None = None,
+    beta: float = 0.0,
+) -> StepResult:
+    """Take optimizer step `step`, counted from 0, on this rank's `share`.
+
+    The schedule counts the steps that were not `skipped`. `divergence` decides on a non-finite loss
+    or gradient of any rank, the same on all.
+
+    The loss is the mean over the tokens of the global batch. Each piece counts by its tokens, and
+    also by the number of ranks, because sharding averages gradients over these. Tensor ranks, which
+    compute the same, count as one. For preferences it is the mean over the pairs, by DPO with
+    `beta`.
+
+    Raises:
+        Diverged: as `divergence` decides; the weights are unchanged.
+        Unsupported: ranks have gradients of different parameters.
+    """
+    examples = share.examples
+    micro = train.micro_batch_size or len(examples)
+    pieces = [examples[first : first + micro] for first in range(0, len(examples), micro)]
+    alike = group.rank.tensor_ranks
+    weight = group.rank.world_size / (alike * max(1, share.predicted))
+    loss = torch.zeros((), dtype=torch.float32, device=group.device)
+    rewards = torch.zeros(3, dtype=torch.float32, device=group.device)
+    for number, piece in enumerate(pieces):
+        before_micro_batch(live.model, live.layout, is_last=number == len(pieces) - 1)
+        if are_preferences(piece):
+            part, sums = preference_loss(live.model, piece, group.device, beta)
+            part, rewards = part * weight, rewards + sums
+        else:
+            part = training_loss(
+                live.model, piece, group.device, weight=weight, router_weight=1 / len(pieces)
+            )
+        (part if loss_scale is None else part * loss_scale).backward()
+        loss += part.detach()
+    live.optimizer.update_path.forget(live.experts.untaken(group))
+    # That of the scaled gradients, which is not finite if any of them is not.
+    norm = live.optimizer.norm().to(group.device, non_blocking=True)
+    # The stop request travels with the loss, so that all ranks stop after the same step.
+    own = mark(live.optimizer.update_path.received())
+    numbers = [float(stop_asked()), float(own), float(own * own)]
+    tensors = [loss, ~norm.isfinite(), rewards]
+    # The only point of a step at which the host waits for the device.
+    summed, own_norm = group.total_of(_vector(numbers, tensors, group.device), norm)
+    stops, marks, squares, total, overflows, *rest = summed
+    grad_norm = own_norm if loss_scale is None else own_norm / loss_scale
+    overflow = not math.isfinite(grad_norm)
+    check_marks((marks, squares), group.rank.world_size, step)
+    mean = total / group.rank.world_size
+    worst_norm = math.nan if overflows and not overflow else grad_norm
+    skip = divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)
+    rate = learning_rate(train, step - skipped)
+    if not skip:
+        live.optimizer.step(
+            rate, norm=grad_norm, max_norm=train.max_grad_norm, loss_scale=loss_scale or 1.0
+        )
+    else:
+        live.optimizer.discard()
+    bias = moved_by(live.model)
+    if bias is not None:
+        bias.step(skipped=skip)
+    means = None
+    if are_preferences(examples):
+        means = Rewards(*(each / (alike * max(1, share.predicted)) for each in rest))
+    return StepResult(mean, grad_norm, rate, stops > 0, loss_scale, skip, skipped + skip, means)
+
+
+def _vector(
+    numbers: Sequence[float], tensors: Sequence[torch.Tensor], device: torch.device
+) -> torch.Tensor:
+    """Return `numbers` and the elements of `tensors` in fp64 on `device`, without waiting."""
+    filled = (torch.full((1,), n, dtype=torch.float64, device=device) for n in numbers)
+    return torch.cat([*filled, *(tensor.double().view(-1) for tensor in tensors)])
+
+
+def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:
+    """Tell FSDP2, if it wraps `model`, how to treat the gradients of its next backward pass."""
+    if not layout.is_sharded:
+        return
+    if layout.accumulate == LOCAL:
+        model.set_requires_gradient_sync(is_last)
+    elif layout.replicates_weights and not layout.has_masters and layout.params_tier == DEVICE:
+        model.set_requires_all_reduce(is_last)

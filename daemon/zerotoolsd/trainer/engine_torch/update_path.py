@@ -1,0 +1,330 @@
+"""Makes the gradients for the optimizer from those of the backward pass.
+
+The norm is over all ranks: squares of this rank's part in fp32, tensor by tensor, summed in fp64.
+It is that of the scaled gradients of fp16 training; scaling and clipping are one factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from zerotoolsd.trainer.model.sharding import cutting_groups
+from zerotoolsd.trainer.tensor_parallel.parallel_layers import gather_flat
+
+ROUNDING = 1e-6
+"""The constant that torch's clip_grad_norm_ adds to the norm."""
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Sums over the ranks among which tensors are cut; `device` is the device of their groups."""
+
+    groups: Sequence[Any]
+    device: torch.device
+
+    def sum(self, values: torch.Tensor) -> torch.Tensor:
+        """Return the sum of `values` over all of these ranks; `values` itself for one rank."""
+        if not self.groups:
+            return values
+        total = values.to(self.device)
+        for group in self.groups:
+            dist.all_reduce(total, group=group)
+        return total.to(values.device)
+
+
+class UpdatePath(Protocol):
+    """The path of gradients to the optimizer's `weights`, and of updates back to the model.
+
+    Between two backward passes: `norm`, then either `discard`, or `fetch` and `store` of each of
+    `buckets` in order and then `finish`. All ranks call each together.
+    """
+
+    @property
+    def weights(self) -> Mapping[str, nn.Parameter]:
+        """The tensors that the optimizer updates, by name."""
+
+    @property
+    def reduction(self) -> Reduction:
+        """Sums over the ranks among which the weights are cut."""
+
+    def buckets(self) -> list[list[str]]:
+        """Return the names of weights that are updated together; each name occurs once."""
+
+    def received(self) -> list[str]:
+        """Return the names of the weights that have gradients from the backward passes."""
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Free the gradients of these weights, which are not updated."""
+
+    def norm(self) -> torch.Tensor:
+        """Return the global norm of the gradients, an fp64 scalar that the host has not waited for.
+
+        It is not finite if any gradient is not.
+        """
+
+    def fetch(self, names: Iterable[str], factor: float) -> None:
+        """Give these weights their gradients, times `factor`."""
+
+    def store(self, names: Iterable[str]) -> None:
+        """Free these gradients, and start to copy the updated weights to the model."""
+
+    def finish(self) -> None:
+        """Complete the update: every rank's model has all updated weights."""
+
+    def discard(self) -> None:
+        """Free all gradients."""
+
+
+class InPlaceUpdate:
+    """Lets the optimizer update the model's parameters directly."""
+
+    def __init__(self, weights: Mapping[str, nn.Parameter], device: torch.device) -> None:
+        self.weights = weights
+        self.reduction = reduction_of(weights, device)
+
+    def buckets(self) -> list[list[str]]:
+        """Return one bucket; see `UpdatePath.buckets`."""
+        return [list(self.weights)]
+
+    def received(self) -> list[str]:
+        """Return the names; see `UpdatePath.received`."""
+        return _with_gradients(self.weights)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Free gradients; see `UpdatePath.forget`."""
+        self.store(names)
+
+    def norm(self) -> torch.Tensor:
+        """Return the norm; see `UpdatePath.norm`."""
+        return total_norm(_gradients(self.weights.values()), self.reduction)
+
+    def fetch(self, names: Iterable[str], factor: float) -> None:
+        """Scale the gradients, which the weights already have; see `UpdatePath.fetch`."""
+        _multiply(_gradients(self.weights[name] for name in names), factor)
+
+    def store(self, names: Iterable[str]) -> None:
+        """Free gradients; see `UpdatePath.store`."""
+        for name in names:
+            self.weights[name].grad = None
+
+    def finish(self) -> None:
+        """Do nothing: the model has the updated weights."""
+
+    def discard(self) -> None:
+        """Free all gradients; see `UpdatePath.discard`."""
+        self.store(self.weights)
+
+
+class PartitionedUpdate:
+    """ZeRO-1 in fp32: the optimizer updates its rows of parameters that every rank has whole."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], partition: RowPartition) -> None:
+        self._parameters = parameters
+        self._partition = partition
+        self.weights = partition.rows
+        device = next(iter(parameters.values())).device
+        self.reduction = reduction_of(self.weights, device)
+
+    def buckets(self) -> list[list[str]]:
+        """Return one bucket; see `UpdatePath.buckets`."""
+        return [list(self.weights)]
+
+    def received(self) -> list[str]:
+        """Return the names; see `UpdatePath.received`."""
+        return _with_gradients(self._parameters)
+
+    def forget(self, names: Iterable[str]) -> None:
+        """Free gradients; see `UpdatePath.forget`."""
+        self.store(names)
+
+    def norm(self) -> torch.Tensor:
+        """Return the norm of the rows, so that it equals that of stages 2 and 3 bit for bit."""
+        rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
+        return total_norm(rows, self.reduction)
+
+    def fetch(self, names: Iterable[str], factor: float) -> None:
+        """Take and scale the rows' gradients; see `UpdatePath.fetch`."""
+        self._partition.take_gradients()
+        _multiply(_gradients(self.weights[name] for name in names), factor)
+
+    def store(self, names: Iterable[str]) -> None:
+        """Free gradients; see `UpdatePath.store`."""
+        for name in names:
+            self.weights[name].grad = self._parameters[name].grad = None
+
+    def finish(self) -> None:
+        """Share the updated rows; see `UpdatePath.finish`."""
+        self._partition.share()
+
+    def discard(self) -> None:
+        """Free all gradients; see `UpdatePath.discard`."""
+        self.store(self.weights)
+
+
+def reduction_of(weights: Mapping[str, torch.Tensor], device: torch.device) -> Reduction:
+    """Return the sums over the ranks among which all `weights` are cut alike."""
+    first = next(iter(weights.values()), None)
+    return Reduction([] if first is None else cutting_groups(first), device)
+
+
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of `tensor`."""
+    part: torch.Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return part
+
+
+def local_norm(gradient: torch.Tensor) -> torch.Tensor:
+    """Return the norm of this rank's part of a gradient, a scalar on its device."""
+    return torch.linalg.vector_norm(local(gradient).detach(), dtype=torch.float32)
+
+
+def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> torch.Tensor:
+    """Return the global norm of `gradients`."""
+    return joined_norm([local_norm(gradient) for gradient in gradients], reduction)
+
+
+def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
+    """Return the global norm of tensors from this rank's `norms` of them."""
+    squares = torch.zeros((), dtype=torch.float64)
+    if norms:
+        squares = torch.stack(list(norms)).double().square().sum()
+    return reduction.sum(squares).sqrt()
+
+
+def clipping(norm: float, max_norm: float) -> float:
+    """Return the clipping factor for gradients of `norm`; 1 for `max_norm` 0."""
+    return min(1.0, max_norm / (norm + ROUNDING)) if max_norm else 1.0
+
+
+def _with_gradients(weights: Mapping[str, nn.Parameter]) -> list[str]:
+    return [name for name, weight in weights.items() if weight.grad is not None]
+
+
+def _gradients(weights: Iterable[nn.Parameter]) -> list[torch.Tensor]:
+    return [weight.grad for weight in weights if weight.grad is not None]
+
+
+def _multiply(gradients: Sequence[torch.Tensor], factor: float) -> None:
+    if factor != 1.0 and gradients:
+        torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
+
+
+BUCKET_BYTES = 16 << 20
+"""Bytes that a rank sends at a time; it receives as many from each."""
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Elements [first, first + length) of each rank's part of a weight; a part has `part` of them,
+    those beyond the weight's end included."""
+
+    flat: torch.Tensor
+    part: int
+    first: int
+    length: int
+
+    def of(self, rank: int) -> torch.Tensor:
+        """Return the piece of `rank`'s part, shorter at the end of the weight; a view."""
+        start = rank * self.part + self.first
+        return self.flat[start : start + self.length]
+
+
+class RowPartition:
+    """The rows of whole weights, by rank. `rows` are views of the weights that are this rank's."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, nn.Parameter],
+        mesh: DeviceMesh,
+        bucket_bytes: int = BUCKET_BYTES,
+    ) -> None:
+        """Cut the weights, DTensors that each rank holds in full, over the one-dimensional `mesh`.
+
+        At most `bucket_bytes` are sent at a time.
+        """
+        self._weights = weights
+        self._mesh = mesh
+        self.rows = {
+            name: nn.Parameter(self.rows_of(weight.detach())) for name, weight in weights.items()
+        }
+        self._buckets = list(_buckets(list(weights.values()), mesh.size(), bucket_bytes))
+
+    def take_gradients(self) -> None:
+        """Give the rows the gradients of the whole weights."""
+        for name, weight in self._weights.items():
+            self.rows[name].grad = None if weight.grad is None else self.rows_of(weight.grad)
+
+    def share(self) -> None:
+        """Give every rank every row; all ranks call it together."""
+        for bucket in self._buckets:
+            self._exchange(bucket)
+
+    def _exchange(self, bucket: Sequence[_Piece]) -> None:
+        rank, ranks = self._mesh.get_local_rank(), self._mesh.size()
+        length = sum(piece.length for piece in bucket)
+        mine = bucket[0].flat.new_zeros(length)
+        for piece, place in _placed(bucket, mine):
+            part = piece.of(rank)
+            place[: part.numel()].copy_(part)
+        everyone = gather_flat(mine, self._mesh.get_group())
+        for other in range(ranks):
+            if other == rank:
+                continue
+            for piece, place in _placed(bucket, everyone[other * length : (other + 1) * length]):
+                part = piece.of(other)
+                part.copy_(place[: part.numel()])
+
+    def rows_of(self, whole: torch.Tensor) -> DTensor:
+        assert isinstance(whole, DTensor)
+        shape, offset = compute_local_shape_and_global_offset(whole.shape, self._mesh, (Shard(0),))
+        local = whole.to_local().narrow(0, min(offset[0], whole.shape[0]), shape[0])
+        return DTensor.from_local(
+            local,
+            self._mesh,
+            (Shard(0),),
+            run_check=False,
+            shape=whole.shape,
+            stride=whole.stride(),
+        )
+
+
+def _placed(
+    bucket: Sequence[_Piece], memory: torch.Tensor
+) -> Iterator[tuple[_Piece, torch.Tensor]]:
+    start = 0
+    for piece in bucket:
+        yield piece, memory[start : start + piece.length]
+        start += piece.length
+
+
+def _buckets(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[list[_Piece]]:
+    """Yield all pieces of all weights, a bounded number of bytes at a time."""
+    bucket: list[_Piece] = []
+    room = most
+    for piece in _pieces(weights, ranks, most):
+        size = piece.length * piece.flat.itemsize
+        if bucket and (size > room or piece.flat.dtype != bucket[0].flat.dtype):
+            yield bucket
+            bucket, room = [], most
+        bucket.append(piece)
+        room -= size
+    if bucket:
+        yield bucket
+
+
+def _pieces(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[_Piece]:
+    for weight in weights:
+        flat = weight.detach().to_local().view(-1)
+        part = -(-weight.shape[0] // ranks) * (flat.numel() // weight.shape[0])
+        longest = most // flat.itemsize
+        for first in range(0, part, longest):
+            yield _Piece(flat, part, first, min(longest, part - first))

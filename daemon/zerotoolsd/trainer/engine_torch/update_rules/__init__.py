@@ -1,1 +1,0 @@
-"""Optimizers for weights split by rows among ranks; torch's optimizers expect complete tensors."""

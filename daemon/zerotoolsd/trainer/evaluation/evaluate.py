@@ -1,0 +1,350 @@
+"""Loss and perplexity on held-out data, and the scores of generated text: the same at every number
+of ranks."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.files.new_file import new_text_file
+from zerotools.io.files.open_files import sync_directory
+from zerotools.jobs.tables.data import SEPARATE, tokenizer_of
+from zerotools.jobs.tables.eval import PREDICTIONS
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.trainer.data.example_pools import Example, ExamplePool
+from zerotoolsd.trainer.data.example_store import Preference
+from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
+from zerotoolsd.trainer.data.training_data import positions_of
+from zerotoolsd.trainer.engine.protocol import Engine, Rewards
+from zerotoolsd.trainer.engine.text_generation import Decoding, Ids, decoding_of, split
+from zerotoolsd.trainer.evaluation.scores import Scores, check_libraries, score
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.rank.process_group import WorldGroup
+
+LARGEST_EXPONENT = 700.0
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """`loss` is the mean over all `tokens` of all `sequences`, or over pairs of answers, with the
+    means of their `rewards`; `predicted` is the result of generation, if the job uses it."""
+
+    loss: float
+    sequences: int
+    tokens: int
+    seconds: float
+    predicted: Predicted | None = None
+    rewards: Rewards | None = None
+
+    @property
+    def perplexity(self) -> float | None:
+        """The exponential of the loss; None if that is not a finite number, or for a loss of
+        preferences, which is not a likelihood of text."""
+        if self.rewards is not None:
+            return None
+        is_small = math.isfinite(self.loss) and self.loss < LARGEST_EXPONENT
+        return math.exp(self.loss) if is_small else None
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The evaluation data and schedule; share s is every `shares`th sequence from s on."""
+
+    pool: ExamplePool
+    every: int | None
+    batch_size: int
+    sequences: int
+    predictions: Predictions | None = None
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines for people."""
+        note = self.predictions.note() if self.predictions is not None else None
+        return (note,) if note else ()
+
+    def is_due(self, step: int, steps: int) -> bool:
+        """Return whether to evaluate after step `step` of `steps`, counted from 1."""
+        return step == steps or (self.every is not None and step % self.every == 0)
+
+    def run(
+        self,
+        engine: Engine,
+        group: WorldGroup,
+        step: int,
+        alive: Callable[[], None],
+        stop_asked: Callable[[], bool],
+    ) -> Evaluated:
+        """Evaluate after step `step`; all ranks call it together.
+
+        `alive` is called after each batch. Generation, which takes long, is skipped if `stop_asked`
+        returns True on any rank.
+        """
+        started = time.monotonic()
+        loss, tokens, rewards = 0.0, 0, [0.0] * 3
+        of_pairs = isinstance(self.pool.example(0), Preference)
+        for examples in self._batches(group.rank.share, group.rank.shares):
+            summed = engine.evaluate(examples)
+            loss += summed.loss
+            tokens += summed.tokens
+            if summed.rewards is not None:
+                rewards = [a + b for a, b in zip(rewards, summed.rewards.sums(), strict=True)]
+            alive()
+        alike = group.rank.tensor_ranks
+        totals = group.total([loss, float(tokens), *rewards])
+        total, count, *sums = (each / alike for each in totals)
+        seconds = time.monotonic() - started
+        predicted = None
+        if self.predictions is not None:
+            predicted = self.predictions.run(engine, group, step, alive, stop_asked)
+        mean = total / max(1.0, count)
+        means = Rewards(*(each / max(1.0, count) for each in sums)) if of_pairs else None
+        return Evaluated(mean, self.sequences, int(count), seconds, predicted, means)
+
+    def _batches(self, share: int, shares: int) -> Iterator[list[Example]]:
+        """Yield the batches of a share: equally many on each, because every forward pass needs all
+        ranks."""
+        numbers = range(share, self.sequences, shares)
+        for first in range(0, math.ceil(self.sequences / shares), self.batch_size):
+            chosen = numbers[first : first + self.batch_size]
+            # A rank without remaining examples takes part without being counted.
+            yield [self.pool.example(n) for n in chosen] or [self.pool.example(0).silent()]
+
+
+def make_evaluation(
+    spec: JobSpec, pool: ExamplePool | None, meta_model: MetaModel, group: WorldGroup
+) -> Evaluation | None:
+    """Return the evaluation of a job.
+
+    Raises:
+        ZerotoolsError: this model, at this length or on this machine, cannot generate; on every
+            rank.
+    """
+    if pool is None:
+        return None
+    size = spec.eval.batch_size or spec.train.micro_batch_size or 1
+    most = spec.eval.max_sequences
+    count = len(pool) if most is None else min(most, len(pool))
+    predictions = make_predictions(spec, pool, meta_model, group, count, size)
+    return Evaluation(pool, spec.eval.every, size, count, predictions)
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """The scores of `examples`. `path` is the file of the predictions; or `problem` is why it could
+    not be written."""
+
+    scores: Scores
+    examples: int
+    seconds: float
+    path: str | None
+    problem: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Return the reported values, by name."""
+        return {
+            **self.scores.values(),
+            "bleu_tokenizer": self.scores.tokenizer,
+            "predictions": self.path,
+            "predicted": self.examples,
+            "predicted_seconds": self.seconds,
+        }
+
+    def __str__(self) -> str:
+        where = self.path or f"not written, training continues: {self.problem}"
+        return f"{self.scores}  ({self.examples} examples, {self.seconds:.2f} s)  {where}"
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """The input of the generation. `tokenizer` is that of rank 0; others need none. Of a prompt
+    that is longer than `longest_prompt` (None: no limit), the last tokens are kept."""
+
+    pool: ExamplePool
+    count: int
+    batch_size: int
+    encoder_decoder: bool
+    decoding: Decoding
+    directory: Path
+    tokenizer: Any
+    longest_prompt: int | None = None
+
+    def run(
+        self,
+        engine: Engine,
+        group: WorldGroup,
+        step: int,
+        alive: Callable[[], None],
+        stop_asked: Callable[[], bool],
+    ) -> Predicted | None:
+        """Generate, score and write, after step `step`; all ranks call it together.
+
+        `alive` and `stop_asked` are called after each batch. If the latter returns True on any
+        rank, generation ends without a result.
+        """
+        started = time.monotonic()
+        said: list[Ids] = []
+        for numbers in self._batches(group.rank.share, group.rank.shares):
+            # A rank without remaining examples takes part without being counted.
+            prompts = [self._pair(number)[0] for number in numbers or [0]]
+            found = engine.generate(prompts, self.decoding)[: len(numbers)]
+            said_here = found if group.rank.leads_share else []
+            parts = group.gathered((said_here, stop_asked()))
+            if any(stop for _, stop in parts):
+                return None
+            # In the order of the examples, because the ranks did one batch after the other.
+            said += [ids for part, _ in parts for ids in part]
+            alive()
+        seconds = time.monotonic() - started
+        return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
+
+    def _batches(self, share: int, shares: int) -> Iterator[Sequence[int]]:
+        """Yield the examples of a share's batches: equally many batches in each."""
+        numbers, size = range(self.count), self.batch_size
+        for first in range(0, self.count, size * shares):
+            yield numbers[first + share * size : first + (share + 1) * size]
+
+    def _pair(self, number: int) -> tuple[Ids, Ids]:
+        prompt, response = split(self.pool.example(number), encoder_decoder=self.encoder_decoder)
+        return prompt[-(self.longest_prompt or len(prompt)) :], response
+
+    def _judged(self, said: Sequence[Ids], step: int, seconds: float) -> Predicted:
+        predictions = [self._text(ids) for ids in said]
+        pairs = [self._pair(number) for number in range(self.count)]
+        references = [self._text(response) for _, response in pairs]
+        rows = (
+            {
+                "step": step,
+                "example": number,
+                "prompt": self.tokenizer.decode(pairs[number][0]),
+                "reference": references[number],
+                "prediction": predictions[number],
+            }
+            for number in range(self.count)
+        )
+        path = self.directory / f"{checkpoint_dirs.directory_name(step)}.jsonl"
+        problem = write_rows(path, rows)
+        written = None if problem else str(path)
+        return Predicted(score(predictions, references), self.count, seconds, written, problem)
+
+    def _text(self, ids: Ids) -> str:
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return text.strip()
+
+    def note(self) -> str | None:
+        """Return how many prompts are cut so that the generated text fits; None without any."""
+        if self.longest_prompt is None:
+            return None
+        lengths = [
+            len(split(self.pool.example(number), encoder_decoder=False)[0])
+            for number in range(self.count)
+        ]
+        lost = [length - self.longest_prompt for length in lengths if length > self.longest_prompt]
+        if not lost:
+            return None
+        return (
+            f"eval: {counted(len(lost), 'prompt')} of {self.count} cut to the last "
+            f"{self.longest_prompt} tokens, which loses {counted(sum(lost), 'token')}, so that "
+            f"{self.decoding.max_new_tokens} can be generated (eval.max_new_tokens)"
+        )
+
+    def check_lengths(self, positions: int | None) -> None:
+        """Check the lengths.
+
+        Raises:
+            BadRequest: a prompt and the longest text after it do not fit into the model.
+        """
+        new = self.decoding.max_new_tokens
+        longest = 1
+        if not self.encoder_decoder:
+            longest = max(len(self._pair(number)[0]) for number in range(self.count))
+        if positions is not None and longest + new > positions:
+            where = (
+                "the decoder begins with 1 token"
+                if self.encoder_decoder
+                else (f"the longest prompt has {longest} tokens")
+            )
+            raise BadRequest(
+                f"eval.max_new_tokens = {new}: {where}, and the model has {positions} positions: "
+                f"set it to {max(1, positions - longest)} at most, or lower "
+                "data.sequence_length or data.max_source_length"
+            )
+
+
+def cuts_prompts(spec: JobSpec, config: Any) -> bool:
+    """Return whether long prompts are cut for the generated text; else they are refused."""
+    is_asked = spec.eval.max_new_tokens is not None or spec.data.truncation == SEPARATE
+    return not is_asked and not config.is_encoder_decoder
+
+
+def make_predictions(
+    spec: JobSpec,
+    pool: ExamplePool,
+    meta_model: MetaModel,
+    group: WorldGroup,
+    count: int,
+    batch_size: int,
+) -> Predictions | None:
+    """Return the generation of a job that evaluates `count` examples of `pool`; None without one.
+
+    Raises:
+        ZerotoolsError: the model cannot generate, or not that much, or a library is missing; on
+            every rank.
+    """
+    if not spec.eval.predict_with_generate:
+        return None
+    model, config = meta_model.model, meta_model.config
+    if not model.can_generate():
+        raise Unsupported(
+            f"eval.predict_with_generate = true: transformers cannot generate text with "
+            f"{type(model).__name__}; leave it out"
+        )
+    tokenizers: list[Any] = []
+    positions = positions_of(config)
+
+    def decide() -> Decoding:
+        check_libraries()
+        tokenizers.append(load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or "")))
+        return decoding_of(spec, tokenizers[0], config, positions)
+
+    decoding = group.decided_by_rank_zero(decide)
+    predictions = Predictions(
+        pool,
+        min(count, spec.eval.max_predictions or count),
+        batch_size,
+        bool(config.is_encoder_decoder),
+        decoding,
+        Path(spec.output_dir or "") / PREDICTIONS,
+        tokenizers[0] if tokenizers else None,
+    )
+    if cuts_prompts(spec, config) and positions is not None:
+        predictions = replace(
+            predictions, longest_prompt=max(1, positions - decoding.max_new_tokens)
+        )
+    group.decided_by_rank_zero(lambda: predictions.check_lengths(positions))
+    return predictions
+
+
+def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str | None:
+    """Write `rows` as lines, completely or not at all; return why it failed, because training
+    continues."""
+    draft = path.with_name(f".{path.name}.draft")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with new_text_file(draft) as file:
+            file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        return f"{error.filename or path}: {error.strerror}"
+    return None

@@ -1,0 +1,271 @@
+"""The location of a run's tensors: those that survive a step are allocated at a `MemoryTier`.
+
+The locations are the computing device, the host's memory, and files that are mapped into memory. On
+a machine without GPUs device and host are the same memory, but still two locations. The ledger
+records the location of each tensor, and the bytes of each kind.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerotools.core.errors import BadRequest
+from zerotools.core.training_memory import DEVICE, DISK, HOST
+from zerotools.jobs.tables.offload import OffloadSpec
+
+CHUNK_BYTES = 16 << 20
+"""Size of a mapping that smaller tensors share."""
+LARGE_BYTES = 1 << 20
+"""Least size in bytes of a tensor with separate pages: it wastes only the rest of its last page."""
+ALIGNMENT = 256
+"""Alignment of tensors in a chunk, as in torch's allocators on a GPU."""
+
+
+class LockFailed(Exception):
+    """The pages cannot be locked; `status` is CUDA's."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"CUDA error {status}")
+        self.status = status
+
+
+class LockedPages(mmap.mmap):
+    """Pages of anonymous memory that are locked until nothing refers to them."""
+
+    unlock: Callable[[], object] | None = None
+
+    def __new__(cls, size: int) -> LockedPages:
+        return super().__new__(cls, -1, size)
+
+    def __del__(self) -> None:
+        # Before the memory is unmapped: a finalizer of the object would come after that.
+        if self.unlock is not None:
+            self.unlock()
+
+
+class PinnedArena:
+    """Locked memory for tensors, each with a separate storage until it is freed.
+
+    `runtime` is CUDA's, None for that of torch. `take_error` clears the error that CUDA keeps for
+    the next check.
+    """
+
+    def __init__(self, runtime: Any = None, take_error: Callable[[], None] | None = None) -> None:
+        self._runtime = runtime
+        self._take_error = take_error or _take_error
+        self._chunk: LockedPages | None = None
+        self._used = 0
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+        """Return a tensor that is not initialised.
+
+        Raises:
+            LockFailed: no more pages may be locked.
+        """
+        whole = torch.Size(shape)
+        size = whole.numel() * dtype.itemsize
+        if not size:
+            return torch.empty(whole, dtype=dtype)
+        if size >= LARGE_BYTES:
+            return _cut(self._lock(size), 0, whole, dtype)
+        if self._chunk is None or self._used + size > len(self._chunk):
+            self._chunk, self._used = self._lock(CHUNK_BYTES), 0
+        tensor = _cut(self._chunk, self._used, whole, dtype)
+        self._used += -(-size // ALIGNMENT) * ALIGNMENT
+        return tensor
+
+    def _lock(self, size: int) -> LockedPages:
+        pages = LockedPages(-(-size // mmap.PAGESIZE) * mmap.PAGESIZE)
+        runtime = torch.cuda.cudart() if self._runtime is None else self._runtime
+        address = torch.frombuffer(pages, dtype=torch.uint8).data_ptr()
+        status = int(runtime.cudaHostRegister(address, len(pages), 1))  # for all devices
+        if status:
+            self._take_error()
+            raise LockFailed(status)
+        pages.unlock = lambda: runtime.cudaHostUnregister(address)
+        return pages
+
+
+def _cut(pages: LockedPages, offset: int, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+    # It refers to the pages, which so outlive it.
+    flat: torch.Tensor = torch.frombuffer(pages, dtype=dtype, count=shape.numel(), offset=offset)
+    return flat.view(shape)
+
+
+def _take_error() -> None:
+    """Clear CUDA's kept error with a dummy kernel.
+
+    CUDA keeps an error for the next check, which would blame a correct kernel, and torch has no
+    call to clear it.
+    """
+    with suppress(RuntimeError):
+        torch.ones((), device="cuda").add_(1)
+
+
+SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
+"""Kinds of memory that the memory layout does not have; `start` is temporary memory for initial
+weights."""
+
+
+@dataclass
+class Ledger:
+    """Allocated bytes, by (location, kind), and their peak."""
+
+    live: Counter[tuple[str, str]] = field(default_factory=Counter)
+    peak: Counter[tuple[str, str]] = field(default_factory=Counter)
+    _places: dict[int, str] = field(default_factory=dict)
+
+    def enter(self, tensor: torch.Tensor, place: str, sort: str) -> None:
+        """Record that `tensor` was allocated at `place`; its bytes count until its memory is
+        freed."""
+        storage, key = tensor.untyped_storage(), (place, sort)
+        address, size = storage.data_ptr(), tensor.nbytes
+        if not size:
+            return
+        self._places[address] = place
+        self.live[key] += size
+        self.peak[key] = max(self.peak[key], self.live[key])
+        weakref.finalize(storage, self._leave, address, key, size).atexit = False
+
+    def place_of(self, tensor: torch.Tensor) -> str | None:
+        """Return the location of the memory of `tensor`, or of its base; None if unknown."""
+        return self._places.get(tensor.untyped_storage().data_ptr())
+
+    def _leave(self, address: int, key: tuple[str, str], size: int) -> None:
+        self.live[key] -= size
+        self._places.pop(address, None)
+
+
+@dataclass(frozen=True)
+class MemoryTier:
+    """Memory of one kind. `device` is the device that computes with its tensors."""
+
+    name: str
+    device: torch.device
+    ledger: Ledger
+
+    def empty(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
+        """Return a tensor that is not initialised."""
+        tensor = self._allocate(torch.Size(shape), dtype)
+        self.ledger.enter(tensor, self.name, sort)
+        return tensor
+
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
+        """Return a tensor of zeros."""
+        return self.empty(shape, dtype, sort).zero_()
+
+    def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        return torch.empty(shape, dtype=dtype, device=self.device)
+
+
+@dataclass(frozen=True)
+class PinnedTier(MemoryTier):
+    """Host memory that a GPU copies by itself, while both continue."""
+
+    arena: PinnedArena = field(default_factory=PinnedArena)
+
+    def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        try:
+            return self.arena.empty(shape, dtype)
+        except LockFailed as error:
+            raise BadRequest(
+                f"offload: {shape.numel() * dtype.itemsize} bytes of host memory cannot be "
+                f"pinned (CUDA error {error.status}): set offload.pin_memory = false, or free "
+                "host memory, or raise the job's memory limit (ulimit -l does not count such "
+                "pages)"
+            ) from None
+
+
+@dataclass(frozen=True)
+class MappedTier(MemoryTier):
+    """Files in `directory`, mapped into memory: the kernel keeps in RAM as much as fits.
+
+    A file is unlinked as soon as it is mapped. So its space is free again at any end of the
+    process, and no file is left.
+    """
+
+    directory: Path
+
+    def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
+        """Return a tensor of zeros: a new file reads as zeros, and need not be written."""
+        return self.empty(shape, dtype, sort)
+
+    def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
+        if not shape.numel():
+            return torch.empty(shape, dtype=dtype)
+        path = self.directory / f".zerotools-{os.getpid()}-{id(self)}"
+        try:
+            _make_file(path, shape.numel() * dtype.itemsize)
+            flat: torch.Tensor = torch.from_file(
+                str(path), shared=True, size=shape.numel(), dtype=dtype
+            )
+            path.unlink()
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise BadRequest(
+                f"offload.path: {self.directory} cannot hold the optimizer's state: "
+                f"{error.strerror}"
+            ) from None
+        return flat.view(shape)
+
+
+@dataclass(frozen=True)
+class MemoryTiers:
+    """The tiers of one rank. `state` holds the optimizer's state, and the masters; `transfer` holds
+    data between the device and `state`."""
+
+    device: MemoryTier
+    host: MemoryTier
+    transfer: MemoryTier
+    state: MemoryTier
+    pins: bool = False
+    """Whether host memory is pinned: `offload.pin_memory`, and the device is a GPU."""
+
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger of all tiers."""
+        return self.device.ledger
+
+
+def make_memory(
+    device: torch.device, state: str = DEVICE, offload: OffloadSpec | None = None
+) -> MemoryTiers:
+    """Return a rank's tiers with optimizer state in the tier `state`, on disk in `offload.path`.
+
+    Raises:
+        BadRequest: `offload.path` cannot be written to.
+    """
+    offload, ledger = offload or OffloadSpec(), Ledger()
+    pins = offload.pin_memory and device.type == "cuda"
+    place = MemoryTier(DEVICE, device, ledger)
+    host = MemoryTier(HOST, torch.device("cpu"), ledger)
+    transfer = PinnedTier(HOST, host.device, ledger) if pins else host
+    if state == DEVICE:
+        return MemoryTiers(place, host, place, place, pins)
+    if state == HOST:
+        return MemoryTiers(place, host, transfer, host, pins)
+    assert offload.path is not None
+    mapped = MappedTier(DISK, host.device, ledger, Path(offload.path))
+    return MemoryTiers(place, host, transfer, mapped, pins)
+
+
+def _make_file(path: Path, size: int) -> None:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        # A file with holes would end the process with SIGBUS when the disk is full.
+        os.posix_fallocate(descriptor, 0, size)
+    finally:
+        os.close(descriptor)
+
+
+TORCH_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}

@@ -1,0 +1,195 @@
+"""Initial weights that depend on the seed and the parameter's name, not on the ranks.
+
+Every rank walks over the meta_model, one block (or one module outside the blocks) at a time. It
+gives it memory on the CPU, runs the model's initialisation on each of its modules, with random
+numbers seeded by (seed, name of the module), keeps this rank's shard, and frees the rest. No rank
+ever holds more than a block in addition to its shards. Buffers, which checkpoints need not hold,
+come from the same rule.
+
+Memory is filled with NaN first, to detect tensors that the model's rule leaves out.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Container, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from zerotools.core.errors import Unsupported
+from zerotoolsd.trainer.memory_tiers import START, MemoryTier
+from zerotoolsd.trainer.model.lora import base_module, is_adapter, start_adapter
+from zerotoolsd.trainer.model.meta_model import MetaModel
+from zerotoolsd.trainer.model.sharding import local_part
+
+
+def seed_from(*parts: object) -> int:
+    """Return a 63-bit seed derived from `parts`, the same in every process."""
+    digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def initialise(
+    parameters: Mapping[str, torch.Tensor],
+    buffers: Mapping[str, torch.Tensor],
+    meta_model: MetaModel,
+    seed: int,
+    host: MemoryTier,
+    loaded: Container[str] = (),
+) -> None:
+    """Fill `parameters` and `buffers` of the meta model, by name, with temporary memory of `host`.
+
+    Missing parameters are not initialised, because they will be loaded. Buffers in `loaded` will
+    be, too, so that the rule need not cover them.
+
+    Raises:
+        Unsupported: the model's rule leaves a tensor without a value.
+    """
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        for prefix, module in units(meta_model):
+            names = (name for name, _ in module.named_parameters(prefix))
+            wanted = not parameters.keys().isdisjoint(names)
+            if wanted or next(module.buffers(), None) is not None:
+                _fill(parameters, buffers, meta_model, seed, host, prefix, loaded)
+
+
+def _fill(
+    parameters: Mapping[str, torch.Tensor],
+    buffers: Mapping[str, torch.Tensor],
+    meta_model: MetaModel,
+    seed: int,
+    host: MemoryTier,
+    prefix: str,
+    loaded: Container[str],
+) -> None:
+    """Fill one unit; its memory is freed when this returns."""
+
+    def is_needed(name: str) -> bool:
+        return name in parameters or (name in buffers and name not in loaded)
+
+    unit = with_values(meta_model, prefix, seed, host, is_needed)
+    for name, value in unit.named_parameters(prefix):
+        if name in parameters:
+            _keep(parameters[name], value)
+    for name, value in unit.named_buffers(prefix):
+        buffers[name].copy_(value)
+
+
+def with_values(
+    meta_model: MetaModel,
+    prefix: str,
+    seed: int,
+    host: MemoryTier,
+    is_needed: Callable[[str], bool],
+) -> nn.Module:
+    """Return the unit `prefix` with memory and its initial values; unneeded tensors may have none.
+
+    The caller protects the random numbers, and the gradients, of the process.
+
+    Raises:
+        Unsupported: the model's rule leaves a tensor without a value.
+    """
+    unit = with_memory(meta_model, prefix, host)
+    _run_rule(meta_model.model, prefix, unit, seed)
+    if any(_unset(prefix, unit, is_needed)):
+        _run_rules_above(meta_model.model, prefix, unit)
+    for name in _unset(prefix, unit, is_needed):
+        raise Unsupported(
+            f"the model's initialisation sets no value for {name} on the meta device: "
+            "train from a directory with weights (model.path)"
+        )
+    return unit
+
+
+def _unset(prefix: str, unit: nn.Module, is_needed: Callable[[str], bool]) -> Iterator[str]:
+    for name, value in [*unit.named_parameters(prefix), *unit.named_buffers(prefix)]:
+        if is_needed(name) and value.is_floating_point() and bool(torch.isnan(value).any()):
+            yield name
+
+
+def units(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
+    """Yield (name, module): each block, and each other module with direct tensors."""
+    inside: str | None = None
+    for name, module in meta_model.model.named_modules():
+        if inside is not None and name.startswith(inside):
+            continue
+        if name in meta_model.blocks:
+            inside = f"{name}."
+            yield name, module
+        elif _own_names(name, module) - set(meta_model.aliases):
+            yield name, _alone(module)
+
+
+def _alone(module: nn.Module) -> nn.Module:
+    """Return a copy of `module` without its children, with the same tensors."""
+    alone = copy.copy(module)
+    alone._parameters = dict(module._parameters)
+    alone._buffers = dict(module._buffers)
+    alone._modules = {}
+    return alone
+
+
+def with_memory(meta_model: MetaModel, prefix: str, host: MemoryTier) -> nn.Module:
+    """Return the unit `prefix` with uninitialised memory."""
+    module = meta_model.model.get_submodule(prefix)
+    if prefix not in meta_model.blocks:
+        alone = _alone(module)
+        _give_memory(alone, host)
+        return alone
+    block = copy.deepcopy(module)
+    for part in block.modules():
+        _give_memory(part, host)
+    return block
+
+
+def _own_names(prefix: str, module: nn.Module) -> set[str]:
+    names = {name for name, _ in module.named_parameters(prefix, recurse=False)}
+    return names | {name for name, _ in module.named_buffers(prefix, recurse=False)}
+
+
+def _give_memory(module: nn.Module, host: MemoryTier) -> None:
+    for name, parameter in module._parameters.items():
+        if parameter is not None:
+            memory = host.empty(parameter.shape, parameter.dtype, START).fill_(torch.nan)
+            module._parameters[name] = nn.Parameter(memory, parameter.requires_grad)
+    for name, buffer in module._buffers.items():
+        if buffer is not None:
+            empty = torch.nan if buffer.is_floating_point() else 0
+            module._buffers[name] = host.empty(buffer.shape, buffer.dtype, START).fill_(empty)
+
+
+def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
+    """Run the model's rule, children before parents, as `PreTrainedModel.initialize_weights`
+    does."""
+    for name, module in reversed(list(unit.named_modules(prefix=prefix))):
+        torch.default_generator.manual_seed(seed_from("weights", seed, base_module(name)))
+        if is_adapter(f"{name}."):
+            start_adapter(f"{name}.", module)
+        else:
+            model._init_weights(module)
+
+
+def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
+    """Run the rules of the modules that contain `unit`, because some set a block's values.
+
+    Their other tensors have no memory and are not affected.
+    """
+    names = prefix.split(".") if prefix else []
+    inner = unit
+    for depth in reversed(range(len(names))):
+        outer = copy.copy(model.get_submodule(".".join(names[:depth])))
+        outer._modules = {**outer._modules, names[depth]: inner}
+        model._init_weights(outer)
+        inner = outer
+
+
+def _keep(parameter: torch.Tensor, value: torch.Tensor) -> None:
+    if not isinstance(parameter, DTensor):
+        parameter.copy_(value)
+        return
+    local, box = local_part(parameter)
+    local.copy_(value[box])

@@ -1,0 +1,57 @@
+"""Saves a rank's random number generators as JSON, so that dropout continues from its state."""
+
+from __future__ import annotations
+
+import base64
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerotools.core.errors import BadFile
+from zerotoolsd.trainer.model.initial_weights import seed_from
+
+
+def seed_rank(seed: int, step: int, rank: int) -> None:
+    """Start every generator of this process from (seed, step, rank)."""
+    number = seed_from("rank", seed, step, rank)
+    random.seed(number)
+    torch.manual_seed(number)
+
+
+def capture() -> str:
+    """Return the state of every generator, as JSON."""
+    version, words, gauss = random.getstate()
+    tree: dict[str, Any] = {
+        "torch": _encode(torch.get_rng_state()),
+        "cuda": _encode(torch.cuda.get_rng_state()) if torch.cuda.is_initialized() else None,
+        "python": [version, list(words), gauss],
+    }
+    return json.dumps(tree) + "\n"
+
+
+def restore(path: Path) -> None:
+    """Restore the generators from the file of `capture` at `path`.
+
+    Raises:
+        BadFile: it has other contents.
+    """
+    try:
+        tree = json.loads(path.read_bytes())
+        version, words, gauss = tree["python"]
+        random.setstate((version, tuple(words), gauss))
+        torch.set_rng_state(_decode(tree["torch"]))
+        if tree["cuda"] is not None and torch.cuda.is_available():
+            torch.cuda.set_rng_state(_decode(tree["cuda"]))
+    except (OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise BadFile(f"{path} is not a random number state: {error}") from error
+
+
+def _encode(state: torch.Tensor) -> str:
+    return base64.b64encode(state.numpy().tobytes()).decode("ascii")
+
+
+def _decode(text: str) -> torch.Tensor:
+    return torch.frombuffer(bytearray(base64.b64decode(text, validate=True)), dtype=torch.uint8)

@@ -1,0 +1,164 @@
+"""The properties that the nodes of a job must share, and their meeting."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.jobs.jobfile.shared_keys import shared_keys
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.trainer.engine.schedule import with_steps
+from zerotoolsd.trainer.rank.process_group import WorldGroup
+from zerotoolsd.trainer.rank.rank_errors import (
+    EXIT_BAD_CHECKPOINT,
+    EXIT_BAD_JOB,
+    exit_code,
+    sentence,
+)
+from zerotoolsd.trainer.rank.rank_settings import stop_reason
+from zerotoolsd.trainer.rank.rendezvous import FAILED, MeetingPlace
+
+_UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
+"""Keys of a model's config that depend on the machine."""
+
+
+def meeting_of(
+    spec: JobSpec, run_dir: Path, environment: Mapping[str, str] = os.environ
+) -> MeetingPlace | None:
+    """Return the meeting of the nodes of `spec`; None for one node."""
+    rendezvous = spec.rendezvous
+    if rendezvous.nodes == 1 or rendezvous.place is None:
+        return None
+    return MeetingPlace(
+        *rendezvous.place,
+        nodes=rendezvous.nodes,
+        node=rendezvous.node_rank,
+        seconds=rendezvous.timeout_seconds,
+        token=environment["ZEROTOOLS_TOKEN"],
+        directory=Path(spec.output_dir or ""),
+        job={name: _digest(value) for name, value in shared_keys(spec).items()},
+        is_stopped=lambda: stop_reason(run_dir) is not None,
+    )
+
+
+def is_over(spec: JobSpec) -> bool:
+    """Return whether the run has its last checkpoint.
+
+    A node that continued after that would wait for others which have ended.
+    """
+    try:
+        newest = next(iter(checkpoint_dirs.listing(Path(spec.output_dir or ""))), None)
+        record = None if newest is None else checkpoint_dirs.check(newest, digests=False)
+    except (BadFile, OSError):
+        return False
+    if record is None:
+        return False
+    if spec.train.steps is None:  # epochs: of the sequences that the run had
+        sequences = None if record.data is None else record.data.sequences
+        return (
+            sequences is not None and record.step >= with_steps(spec, sequences).train.total_steps
+        )
+    return record.step >= spec.train.steps
+
+
+def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
+    """Compare the models of the nodes.
+
+    Raises:
+        BadRequest: the nodes have other models.
+    """
+    if group.rank.nodes == 1:
+        return
+    shapes = [(name, tuple(tensor.shape)) for name, tensor in model.named_parameters()]
+    count = sum(tensor.numel() for tensor in model.parameters())
+    told = {k: v for k, v in config.to_dict().items() if k not in _UNLIKE}
+    own = (_digest(shapes), {name: repr(value) for name, value in told.items()}, count)
+    everywhere = group.gathered(own)
+    first = everywhere[0]
+    for number, found in enumerate(everywhere):
+        node = number // group.rank.node_ranks
+        if found[0] != first[0]:
+            raise BadRequest(
+                f"[model]: node {node} has another model than node 0: {found[2]:,} parameters "
+                f"instead of {first[2]:,}; give all nodes the same model.config or model.path"
+            )
+        differing = [
+            name for name in first[1] | found[1] if first[1].get(name) != found[1].get(name)
+        ]
+        if differing:
+            raise BadRequest(
+                f"[model]: the model of node {node} has another config than that of node 0: "
+                f"{', '.join(differing[:4])} differ; give all nodes the same model.config or "
+                "model.path"
+            )
+
+
+def check_seen(path: Path | None, group: WorldGroup) -> None:
+    """Check that all nodes see the chosen checkpoint.
+
+    Raises:
+        BadRequest: a node does not see the checkpoint that node 0 has chosen.
+    """
+    if group.rank.nodes == 1 or path is None:
+        return
+    seen = group.gathered(path.is_dir() or path.is_file())
+    blind = [number for number, sees in enumerate(seen) if not sees]
+    if blind:
+        raise BadRequest(
+            f"the run continues from {path}, which node {blind[0] // group.rank.node_ranks} "
+            "does not see; put it into a directory that all nodes see"
+        )
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:16]
+
+
+LOOK_SECONDS = 3.0
+"""Seconds until a note must be visible: the node writes it before its connections close."""
+_PAUSE_SECONDS = 0.1
+_LARGEST = 1 << 16
+
+
+@contextmanager
+def failures_told(directory: Path, group: WorldGroup) -> Iterator[None]:
+    """Write a note of a permanent failure of this node; end with the note of another node.
+
+    Raises:
+        BadRequest: another node ended permanently; with its sentence.
+    """
+    if group.rank.nodes == 1:
+        yield
+        return
+    note = directory / f"{FAILED}{group.meeting}"
+    try:
+        yield
+    except BaseException as error:  # raised again, or replaced by another node's sentence
+        if exit_code(error) in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT):
+            _write(note, f"node {group.rank.node}: {sentence(error)}")
+        elif isinstance(error, RuntimeError) and (told := _read(note)) is not None:
+            raise BadRequest(told) from error
+        raise
+
+
+def _write(note: Path, text: str) -> None:
+    with suppress(OSError), note.open("x", encoding="utf-8") as file:  # the first one counts
+        file.write(json.dumps(text[:_LARGEST]))
+
+
+def _read(note: Path) -> str | None:
+    until = time.monotonic() + LOOK_SECONDS
+    while time.monotonic() < until:
+        with suppress(OSError, ValueError):
+            found = json.loads(note.read_text("utf-8")[: 2 * _LARGEST])
+            return found if isinstance(found, str) else None
+        time.sleep(_PAUSE_SECONDS)
+    return None

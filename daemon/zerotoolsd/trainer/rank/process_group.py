@@ -1,0 +1,311 @@
+"""The process group, and decisions of rank 0 that it passes on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Callable, Iterator, MutableMapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any, TypeVar, cast
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d
+
+from zerotools.core.errors import BadRequest, ZerotoolsError
+from zerotoolsd.supervisor.heartbeats.rank_phases import CONNECTING
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Pulse
+from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, MachineNotReady
+from zerotoolsd.trainer.rank.rank_settings import Rank
+from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet
+
+Value = TypeVar("Value")
+
+CONTROL = "control"
+_KINDS: tuple[type[ZerotoolsError], ...] = (BadCheckpoint, MachineNotReady, BadRequest)
+"""The type of an error of rank 0 on the other ranks: the first matching one, or the last."""
+BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
+"""Of the group of all ranks. One each: torch 2.8 and 2.9 split no group of two backends into the
+groups of a mesh."""
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+STEP_TIMEOUT = timedelta(minutes=10)
+"""Longest wait for another rank within a step, if no supervisor ends a stall: it knows how long
+steps take, and records the state of all ranks. A dead rank is noticed at once on gloo."""
+START_TIMEOUT = timedelta(hours=2)
+"""The same until the first step: ranks take different times to read weights and compile."""
+CONTROL_TIMEOUT = timedelta(hours=6)
+"""Longest wait for rank 0 to read the data or to write a checkpoint."""
+TRIED = 1 << 20
+"""Elements of the first collective: so many that NCCL copies them as it copies gradients."""
+
+
+@dataclass(frozen=True)
+class WorldGroup:
+    """The ranks of the job. `control` is a separate gloo group for decisions and checkpoints,
+    `meeting` the token under which the nodes have met."""
+
+    rank: Rank
+    device: torch.device
+    control: dist.ProcessGroup
+    pulse: Pulse = field(default_factory=Pulse)
+    meeting: str = ""
+
+    def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
+        """Return the result of `decide` from rank 0, which alone runs it.
+
+        Raises:
+            ZerotoolsError: the error of `decide`, on every rank, so that all end alike.
+        """
+        answer: list[Any] = [None, None]
+        if self.rank.leads:
+            try:
+                answer[0] = decide()
+            except ZerotoolsError as error:
+                answer[1] = (_kind(error), str(error))
+        with self.pulse.waiting("agreement with rank 0"):
+            dist.broadcast_object_list(answer, src=0, group=self.control)
+        if answer[1] is not None:
+            place, message = answer[1]
+            raise _KINDS[place](message)
+        value: Value = answer[0]
+        return value
+
+    def decided_by_node(self, decide: Callable[[], Value]) -> Value:
+        """Return the result of `decide` from the node's first rank, the only one that calls it.
+
+        Raises:
+            ZerotoolsError: the error of `decide` on one of the nodes, on every rank.
+        """
+        if self.rank.nodes == 1:
+            return self.decided_by_rank_zero(decide)
+        answer: tuple[Value | None, tuple[int, str] | None] = (None, None)
+        if self.rank.leads_node:
+            try:
+                answer = (decide(), None)
+            except ZerotoolsError as error:
+                answer = (None, (_kind(error), str(error)))
+        answers = self.gathered(answer)
+        for number, (_, problem) in enumerate(answers):
+            if problem is not None:
+                node = number // self.rank.node_ranks
+                raise _KINDS[problem[0]](f"node {node}: {problem[1]}")
+        return cast(Value, answers[self.rank.index - self.rank.local][0])
+
+    def gathered(self, value: Value) -> list[Value]:
+        """Return the `value` of each rank, on every rank."""
+        values: list[Any] = [None] * self.rank.world_size
+        with self.pulse.waiting("exchange between ranks"):
+            dist.all_gather_object(values, value, group=self.control)
+        return values
+
+    def wait_at_most(self, longest: timedelta) -> None:
+        """How long a rank waits for another from here on, in every group but those for control."""
+        set_timeout = timeout_setter()
+        for group in list(distributed_c10d._world.pg_map):
+            if group.group_desc != CONTROL:
+                set_timeout(longest, group)
+
+    def total(self, values: list[float]) -> list[float]:
+        """Return the sums of the ranks' `values`, in fp64."""
+        if self.rank.world_size == 1:
+            return values
+        tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
+        with self.pulse.waiting("all-reduce"):
+            dist.all_reduce(tensor)
+            summed: list[float] = tensor.tolist()
+        return summed
+
+    def total_of(self, values: torch.Tensor, own: torch.Tensor) -> tuple[list[float], float]:
+        """Sum `values`, a vector of fp64 on `device`, over the ranks, in place.
+
+        Returns the sums and this rank's scalar `own`, in one copy from the device.
+        """
+        if self.rank.world_size == 1:
+            *alone, mine = torch.cat([values, own.view(1)]).tolist()
+            return alone, mine
+        with self.pulse.waiting("all-reduce"):
+            dist.all_reduce(values)
+            *summed, mine = torch.cat([values, own.view(1)]).tolist()
+        return summed, mine
+
+
+def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
+    """Return the method that sets a group's timeout: torch 2.14 has renamed it, and warns of the
+    old name."""
+    found: Callable[[timedelta, Any], None] | None = getattr(package, "set_timeout", None)
+    return found or distributed_c10d._set_pg_timeout
+
+
+def _kind(error: ZerotoolsError) -> int:
+    places = (place for place, kind in enumerate(_KINDS) if isinstance(error, kind))
+    return next(places, len(_KINDS) - 1)
+
+
+@contextmanager
+def joined(
+    rank: Rank, device: str, pulse: Pulse | None = None, meeting: MeetingPlace | None = None
+) -> Iterator[WorldGroup]:
+    """Yield the group of `join`, which all ranks leave together. A failed rank leaves by ending.
+
+    A rank can leave NCCL only when the others do, and these may be waiting for it in a step: it
+    would neither end nor report why.
+
+    Raises:
+        BadRequest: as `join` and `check_sums`.
+        MachineNotReady, StoppedBefore: as `join`.
+    """
+    pulse = pulse or Pulse()
+    pulse.enter("meeting the other ranks")
+    with pulse.waiting(""):
+        group = join(rank, device, meeting and replace(meeting, waits=pulse.beat), pulse)
+        check_sums(group)
+    pulse.enter("preparing")
+    yield replace(group, pulse=pulse)
+    dist.destroy_process_group()
+
+
+def join(
+    rank: Rank, device: str, meeting: MeetingPlace | None = None, pulse: Pulse | None = None
+) -> WorldGroup:
+    """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda".
+
+    They wait for one another up to START_TIMEOUT: see `WorldGroup.wait_at_most`. Those of several
+    nodes meet according to `meeting`. Phase CONNECTING begins when all have met, before NCCL
+    connects the GPUs, which may hang.
+
+    Raises:
+        BadRequest: the job wants GPUs and this torch sees too few; or as `meet`.
+        MachineNotReady, StoppedBefore: as `meet`.
+    """
+    stay_on_this_machine(os.environ)
+    token = ""
+    if meeting is not None:
+        store, token = meet(meeting, rank, _say(rank), START_TIMEOUT)
+        if (interface := interface_to(meeting.host, meeting.port)) is not None:
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", interface)
+    else:
+        store, _, _ = next(
+            dist.rendezvous("env://", rank.index, rank.world_size, timeout=START_TIMEOUT)
+        )
+    place = place_of(rank, device)
+    wait_for_ranks(store, rank, START_TIMEOUT)
+    if pulse is not None:
+        pulse.enter(CONNECTING)
+    dist.init_process_group(
+        BACKENDS[device],
+        timeout=START_TIMEOUT,
+        rank=rank.index,
+        world_size=rank.world_size,
+        store=store,
+        device_id=None if place.index is None else place,
+    )
+    return WorldGroup(rank, place, control_group(), meeting=token)
+
+
+def wait_for_ranks(store: dist.Store, rank: Rank, timeout: timedelta) -> None:
+    """Report this rank in `store`, and wait until all ranks have done so.
+
+    Raises:
+        RuntimeError: of torch's store, when `timeout` is over.
+    """
+    store.set(f"ready/{rank.index}", "")
+    store.wait([f"ready/{index}" for index in range(rank.world_size)], timeout)
+
+
+def place_of(rank: Rank, device: str) -> torch.device:
+    """Return the device of a rank, which becomes the current one.
+
+    Raises:
+        BadRequest: the job wants GPUs and this torch sees too few.
+    """
+    if device != "cuda":
+        return torch.device(device)
+    visible = torch.cuda.device_count()
+    if visible <= rank.local:
+        raise BadRequest(
+            f'device = "cuda": local rank {rank.local} needs a separate GPU, but torch '
+            f"{torch.__version__} sees {visible}"
+        )
+    place = torch.device(device, rank.local)
+    torch.cuda.set_device(place)
+    return place
+
+
+def check_sums(
+    group: WorldGroup, reduce: Callable[[torch.Tensor], object] = dist.all_reduce
+) -> None:
+    """Do a collective, and check the result: GPUs with failing direct copies hang here, or lose
+    numbers, before the first read.
+
+    Raises:
+        BadRequest: the sums are wrong.
+    """
+    ranks = group.rank.world_size
+    if ranks == 1:
+        return
+    values = torch.arange(TRIED, device=group.device).remainder_(997).add_(1).double()
+    summed = values * (group.rank.index + 1)
+    reduce(summed)
+    wrong = int((summed != values * (ranks * (ranks + 1) // 2)).sum())
+    if wrong:
+        raise BadRequest(
+            f"{wrong} of {TRIED} numbers are summed wrongly over {ranks} ranks: direct copies "
+            'between these GPUs fail; set env.NCCL_P2P_DISABLE = "1", or mend the machine: '
+            "zerotools help use-consumer-cards"
+        )
+
+
+def _say(rank: Rank) -> Callable[[str], None]:
+    def say(line: str) -> None:
+        if rank.leads_node:
+            print(line, flush=True)
+
+    return say
+
+
+def control_group() -> dist.ProcessGroup:
+    """Return a new group of all ranks for decisions and checkpoints; all of them call it
+    together."""
+    return dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT, group_desc=CONTROL)
+
+
+def stay_on_this_machine(environment: MutableMapping[str, str]) -> None:
+    """Let gloo, which jobs on GPUs use too, listen at the meeting address of the ranks.
+
+    Its default, the address of the host's name, may belong to no interface, or be behind a
+    firewall.
+    """
+    if environment.get("MASTER_ADDR") in LOOPBACK:
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+
+
+_SIOCGIFADDR = 0x8915
+"""Linux, netdevice(7)."""
+
+
+def interface_to(host: str, port: int) -> str | None:
+    """Return the network interface that reaches `host`, or that has its address.
+
+    Returns None if it cannot be determined.
+    """
+    with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((host, port))
+        own = probe.getsockname()[0]
+        for _, name in socket.if_nameindex():
+            if _address_of(probe, name) == own:
+                return name
+    return None
+
+
+def _address_of(probe: socket.socket, interface: str) -> str | None:
+    request = struct.pack("256s", interface.encode()[:15])
+    try:
+        answer = fcntl.ioctl(probe.fileno(), _SIOCGIFADDR, request)
+    except OSError:
+        return None
+    return socket.inet_ntoa(answer[20:24])

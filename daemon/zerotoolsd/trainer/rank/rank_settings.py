@@ -1,0 +1,151 @@
+"""The identity and the task of this rank: its environment, the run directory, the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.tables.elastic import at_size
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.runs.retention import DIRECTORY, directory_of_user
+
+SPEC = "spec.json"
+STOP = "stop"
+SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of the job; `index` counts from 0 to `world_size` - 1, `local` on this machine,
+    and selects the GPU. `node` is the number of the machine among `nodes`. `share_ranks`
+    consecutive ranks take the same share of a step's sequences; of these, `tensor_ranks`
+    consecutive ones compute the same values of it."""
+
+    index: int
+    local: int
+    world_size: int
+    node: int = 0
+    nodes: int = 1
+    share_ranks: int = 1
+    tensor_ranks: int = 1
+
+    def in_job(self, spec: JobSpec) -> Rank:
+        """Return the same rank, with the ranks that take one share of the steps of `spec`."""
+        zero = spec.zero
+        return replace(self, share_ranks=zero.share_ranks, tensor_ranks=zero.tensor_ranks)
+
+    @property
+    def share(self) -> int:
+        """The number of its share among the `shares` of a step's sequences."""
+        return self.index // self.share_ranks
+
+    @property
+    def shares(self) -> int:
+        """Into how many parts a step's sequences are divided."""
+        return self.world_size // self.share_ranks
+
+    @property
+    def leads_share(self) -> bool:
+        """Whether it is the first of the ranks that take its share."""
+        return self.index % self.share_ranks == 0
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which decides and commits."""
+        return self.index == 0
+
+    @property
+    def leads_node(self) -> bool:
+        """Whether this is the first rank of its node, which reports to its daemon."""
+        return self.local == 0
+
+    @property
+    def node_ranks(self) -> int:
+        """Ranks of each node."""
+        return self.world_size // self.nodes
+
+
+def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
+    """Return the rank that the supervisor's variables describe; a single rank without them."""
+    return Rank(
+        index=int(environment.get("RANK", "0")),
+        local=int(environment.get("LOCAL_RANK", "0")),
+        world_size=int(environment.get("WORLD_SIZE", "1")),
+        node=int(environment.get("GROUP_RANK", "0")),
+        nodes=int(environment.get("GROUP_WORLD_SIZE", "1")),
+    )
+
+
+def saved_before(environment: Mapping[str, str] = os.environ) -> int:
+    """Return the newest step that an earlier attempt of the job saved; 0 if none did."""
+    return int(environment.get(SAVED_STEP, "0"))
+
+
+def read_spec(run_dir: Path) -> JobSpec:
+    """Return the job in `run_dir` as it runs with the existing ranks, with `output_dir` filled in.
+
+    Raises:
+        BadRequest: it is not a job, or one that this trainer does not support.
+    """
+    path = run_dir / SPEC
+    # The rules were checked when the job was submitted, maybe by an older version's.
+    spec, problems = read_stored(json.loads(path.read_text("utf-8")))
+    if spec is None or problems:
+        raise BadRequest(f"{path}: {'; '.join(problems)}")
+    if spec.engine == "script":
+        raise BadRequest(f"{path}: this trainer does not run engine {spec.engine}")
+    if spec.output_dir is None:
+        raise BadRequest(f"{path} has no output_dir")
+    return at_size(spec, rank_from().node_ranks)
+
+
+def needed_by_others(run_dir: Path) -> Path:
+    """Return the directory with the daemon's list of checkpoints that other jobs need.
+
+    If the daemon runs jobs of several users, it is that of this user.
+    """
+    needed = run_dir / ".." / ".." / ".." / DIRECTORY
+    own = needed / directory_of_user(os.geteuid())
+    return own if own.is_dir() else needed
+
+
+def stop_reason(run_dir: Path) -> str | None:
+    """Return why the supervisor asks the ranks to stop; None if it does not."""
+    try:
+        return (run_dir / STOP).read_text("utf-8", errors="replace").strip() or "asked"
+    except FileNotFoundError:
+        return None
+
+
+@dataclass
+class StopRequest:
+    """A request to stop, as seen by this rank. The ranks agree on it with each step's loss."""
+
+    run_dir: Path
+    rank: Rank
+    _signalled: bool = False
+
+    def listen(self) -> None:
+        """Take a SIGTERM as a request, from here on. For the main thread."""
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: object) -> None:
+        self._signalled = True
+
+    def asked(self) -> bool:
+        """Return whether this rank was asked to stop."""
+        return self._signalled or (self.rank.leads_node and stop_reason(self.run_dir) is not None)
+
+    def own_reason(self) -> str | None:
+        """Return why this rank was asked; None if it was not."""
+        return self.reason() if self.asked() else None
+
+    def reason(self) -> str:
+        """Return the short reason, as far as this rank knows."""
+        return stop_reason(self.run_dir) or ("SIGTERM" if self._signalled else "asked")

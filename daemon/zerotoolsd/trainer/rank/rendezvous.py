@@ -1,0 +1,423 @@
+"""The meeting of the ranks of several nodes, before any of them has taken a GPU.
+
+Each node has a daemon that does not know the others, and starts an attempt when it can. Rank 0 of
+all listens at `rendezvous.address` with a store of torch. The first rank of each node puts a card
+there: its identity, its job, and the token of its attempt.
+
+    node/0, node/1     the cards; a later attempt of the same node replaces an earlier one
+    sealed             by rank 0, when all cards exist and match: their tokens, and a probe file
+    seen/1             whether node 1 sees the probe file in its output_dir
+    left/1             node 1 has come again, with another attempt than the sealed one
+    begin              by rank 0: the meeting's token, or an error, in one sentence
+
+From `sealed` on the meeting consists only of these attempts. A node with a new attempt finds a
+sealed meeting without its token: the other ranks of that meeting have failed, or will, because they
+lack a peer. It leaves, and comes again until a new meeting exists. All keys of the process group
+are below the meeting's token, so that attempts do not affect each other.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+import zerotools
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.binding.durations import in_words
+from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBefore
+from zerotoolsd.trainer.rank.rank_settings import Rank
+
+POLL_SECONDS = 0.1
+AGAIN_SECONDS = 1.0
+ANSWER_SECONDS = 60.0
+"""Deadline in seconds for a node to check the probe file, or read an error."""
+CLOCK_SECONDS = 30.0
+KNOCK_SECONDS = 5.0
+_CONNECT = timedelta(seconds=2)
+FAILED = ".zerotools-failed-"
+"""Prefix of the notes of nodes that ended permanently, before the token of their meeting."""
+_PROBE = ".zerotools-meeting-"
+
+
+@dataclass(frozen=True)
+class MeetingPlace:
+    """The address, the directory and the deadline for the meeting of the nodes. `directory` is the
+    job's output_dir, which all nodes share; `is_stopped` returns whether this node was asked to
+    stop meanwhile."""
+
+    host: str
+    port: int
+    nodes: int
+    node: int
+    seconds: float
+    token: str
+    directory: Path
+    job: Mapping[str, str]
+    is_stopped: Callable[[], bool] = lambda: False
+    waits: Callable[[], None] = lambda: None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+
+def meet(
+    place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
+) -> tuple[dist.Store, str]:
+    """Return the store of this meeting's process group, and its token. Every rank calls it.
+
+    The ranks wait for one another up to `timeout`.
+
+    Raises:
+        BadRequest: the nodes do not run the same job, or do not share output_dir.
+        MachineNotReady: not all nodes came in time; they may come later.
+        StoppedBefore: the attempt was asked to stop.
+    """
+    return _Meeting(place, rank, say, timeout).held()
+
+
+class _Again(Exception):
+    """This store is of a meeting without this attempt, or is gone."""
+
+
+class _Meeting:
+    def __init__(
+        self, place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
+    ) -> None:
+        self._place = place
+        self._rank_timeout = timeout
+        self._rank = rank
+        self._say = say
+        self._until = time.monotonic() + place.seconds
+        self._why = "no process listens there yet"
+
+    def held(self) -> tuple[dist.Store, str]:
+        if self._rank.leads_node:
+            who = f"node {self._place.node} of {self._place.nodes}"
+            self._say(f"{who} waits for the others at {self._place.address}")
+        store: dist.TCPStore | None = None
+        while True:
+            try:
+                store = self._store()
+                token = self._lead(store) if self._rank.leads else self._follow(store)
+            except _Again:
+                store = None  # else its port would stay taken
+                self._pause(AGAIN_SECONDS)
+                continue
+            except (RuntimeError, ConnectionError) as error:  # of torch's store: node 0 went
+                self._why, store = _first_line(error), None
+                self._pause(AGAIN_SECONDS)
+                continue
+            store.set_timeout(self._rank_timeout)
+            return dist.PrefixStore(token, store), token
+
+    def _store(self) -> dist.TCPStore:
+        place, leads = self._place, self._rank.leads
+        if leads:
+            _refuse_taken(place)
+        else:
+            self._knock()
+        try:
+            store = dist.TCPStore(
+                place.host,
+                place.port,
+                is_master=leads,
+                wait_for_workers=False,
+                timeout=_CONNECT,
+            )
+        except (RuntimeError, ValueError) as error:
+            if leads:
+                raise MachineNotReady(
+                    f"rendezvous.address = {place.address}: the ranks of node 0 cannot reach "
+                    f"it there: {_first_line(error)}; set it to an address of this machine"
+                ) from None
+            self._why = _first_line(error)
+            raise _Again from None
+        store.set_timeout(timedelta(seconds=ANSWER_SECONDS))
+        return store
+
+    def _knock(self) -> None:
+        """Check that a process listens; torch prints a page of C++ frames for each failed
+        connection."""
+        try:
+            socket.create_connection((self._place.host, self._place.port), KNOCK_SECONDS).close()
+        except OSError as error:
+            self._why = error.strerror or _first_line(error)
+            raise _Again from None
+
+    # -- rank 0
+
+    def _lead(self, store: dist.TCPStore) -> str:
+        place, cards = self._place, dict[int, NodeCard]()
+        store.set(_node(place.node), self._card().text)
+        while len(cards) < place.nodes:
+            for node in range(place.nodes):
+                self._take_card(store, node, cards)
+            if len(cards) < place.nodes:
+                self._pause(POLL_SECONDS, lambda: self._missing(cards))
+        self._clear_leftovers()
+        probe = _PROBE + place.token
+        problem = disagreement(cards) or self._put(probe)
+        tokens = [cards[node].token for node in range(place.nodes)]
+        # A node that has replaced its card since then is not in it, and comes again.
+        store.set("sealed", json.dumps({"tokens": tokens, "probe": probe, "problem": problem}))
+        blind = self._blind(store, cards)
+        with suppress(OSError):
+            (place.directory / probe).unlink()
+        if problem is None and blind:
+            problem = (
+                f"output_dir = {place.directory}: {', '.join(blind)} does not see what node 0 "
+                f"({cards[0].host}) wrote there; mount the same shared directory on all nodes"
+            )
+        store.set("begin", json.dumps({"token": place.token, "problem": problem}))
+        if problem is not None:
+            self._until_read(store)
+            raise BadRequest(problem)
+        hosts = ", ".join(cards[node].host for node in range(place.nodes))
+        self._say(f"{counted(place.nodes, 'node')} have met: {hosts}")
+        return place.token
+
+    def _take_card(self, store: dist.TCPStore, node: int, cards: dict[int, NodeCard]) -> None:
+        if not store.check([_node(node)]):
+            return
+        card = card_of(store.get(_node(node)).decode())
+        if cards.get(node) == card:
+            return
+        cards[node] = card
+        apart = card.time - time.time()
+        if abs(apart) > CLOCK_SECONDS:
+            which = "ahead of" if apart > 0 else "behind"
+            self._say(
+                f"note: the clock of node {node} ({card.host}) is {in_words(int(abs(apart)))} "
+                f"{which} that of node 0: times in logs and of files will not be in order"
+            )
+
+    def _missing(self, cards: Mapping[int, NodeCard]) -> str:
+        lacking = [str(node) for node in range(self._place.nodes) if node not in cards]
+        which = f"node {lacking[0]}" if len(lacking) == 1 else f"nodes {', '.join(lacking)}"
+        return f"{which} of {self._place.nodes} did not come"
+
+    def _put(self, probe: str) -> str | None:
+        """Write a file that all nodes must see; return an error if it cannot be written."""
+        directory = self._place.directory
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            (directory / probe).write_text(self._place.token, "utf-8")
+        except OSError as error:
+            return f"output_dir {directory} cannot be written on node 0: {error.strerror}"
+        return None
+
+    def _clear_leftovers(self) -> None:
+        """Remove files of earlier meetings, which have ended."""
+        with suppress(OSError):
+            for each in self._place.directory.iterdir():
+                if each.name.startswith((_PROBE, FAILED)):
+                    each.unlink(missing_ok=True)
+
+    def _blind(self, store: dist.TCPStore, cards: Mapping[int, NodeCard]) -> list[str]:
+        """Return the nodes that do not see the probe file."""
+        until, found = time.monotonic() + ANSWER_SECONDS, []
+        for node in range(1, self._place.nodes):
+            while not store.check([_seen(node)]):
+                if time.monotonic() > until or store.check([_left(node)]):
+                    raise RuntimeError(f"node {node} ({cards[node].host}) left the meeting")
+                self._pause(POLL_SECONDS)
+            if store.get(_seen(node)) != b"yes":
+                found.append(f"node {node} ({cards[node].host})")
+        return found
+
+    def _until_read(self, store: dist.TCPStore) -> None:
+        """Wait until the nodes have read the result, because the store ends with this process."""
+        until = time.monotonic() + ANSWER_SECONDS / 10
+        keys = [_read(node) for node in range(1, self._place.nodes)]
+        while keys and not store.check(keys) and time.monotonic() < until:
+            time.sleep(POLL_SECONDS)
+
+    # -- all others
+
+    def _follow(self, store: dist.TCPStore) -> str:
+        place, leads = self._place, self._rank.leads_node
+        if leads and not store.check(["sealed"]):
+            self._put_card(store)
+        while not store.check(["sealed"]):
+            self._pause(POLL_SECONDS, lambda: "not all nodes came")
+        sealed = json.loads(store.get("sealed"))
+        if sealed["tokens"][place.node] != place.token:
+            if leads:
+                store.set(_left(place.node), place.token)
+            self._why = "the others are still in a meeting with an earlier attempt of this node"
+            raise _Again
+        if leads:
+            sees = sealed["problem"] is not None or self._sees(sealed["probe"], sealed["tokens"][0])
+            store.set(_seen(place.node), "yes" if sees else "no")
+        until = time.monotonic() + ANSWER_SECONDS
+        while not store.check(["begin"]):
+            if time.monotonic() > until:
+                raise RuntimeError("node 0 did not begin")
+            self._pause(POLL_SECONDS)
+        begin = json.loads(store.get("begin"))
+        if begin["problem"] is not None:
+            if leads:
+                store.set(_read(place.node), "")
+            raise BadRequest(begin["problem"])
+        token: str = begin["token"]
+        return token
+
+    def _put_card(self, store: dist.TCPStore) -> None:
+        place = self._place
+        key, own, known = _node(place.node), self._card().text, ""
+        for _ in range(3):  # an earlier attempt's card may be replaced under our eyes
+            found = store.compare_set(key, known, own).decode()
+            if found == own:
+                return
+            other = card_of(found)
+            # A restarted machine has another boot id, and its earlier attempt's card.
+            if other.boot_id != boot_id() and other.host != socket.gethostname():
+                raise BadRequest(
+                    f"rendezvous.node_rank = {place.node}: {other.host} and "
+                    f"{socket.gethostname()} both have this number; give each node a "
+                    f"different one, from 0 to {place.nodes - 1}"
+                )
+            known = found
+        raise _Again
+
+    def _sees(self, probe: str, token: str) -> bool:
+        with suppress(OSError):
+            return (self._place.directory / probe).read_text("utf-8") == token
+        return False
+
+    def _card(self) -> NodeCard:
+        place = self._place
+        return own_card(place.token, self._rank.node_ranks, place.job)
+
+    def _pause(self, seconds: float, why: Callable[[], str] | None = None) -> None:
+        """Wait for `seconds`.
+
+        Raises:
+            StoppedBefore, MachineNotReady: it is useless to wait longer.
+        """
+        self._place.waits()
+        if self._place.is_stopped():
+            raise StoppedBefore("stopped on request before all nodes had come")
+        if time.monotonic() > self._until:
+            said = why() if why else f"node 0 does not answer ({self._why})"
+            raise MachineNotReady(
+                f"{said} at {self._place.address} within {in_words(int(self._place.seconds))}; "
+                "this node tries again later: is the job running on the others, and may they "
+                "reach that port?"
+            )
+        time.sleep(seconds)
+
+
+def _refuse_taken(place: MeetingPlace) -> None:
+    """Raise MachineNotReady if another program listens, which torch would mistake for its store."""
+    with suppress(OSError), socket.create_connection((place.host, place.port), 1.0):
+        raise MachineNotReady(
+            f"rendezvous.address = {place.address}: another program listens there; end it, or set "
+            "another port on all nodes"
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
+
+
+def _node(node: int) -> str:
+    return f"node/{node}"
+
+
+def _seen(node: int) -> str:
+    return f"seen/{node}"
+
+
+def _left(node: int) -> str:
+    return f"left/{node}"
+
+
+def _read(node: int) -> str:
+    return f"read/{node}"
+
+
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+
+
+@dataclass(frozen=True)
+class NodeCard:
+    """The card of a node. `job` has a digest of each table that all nodes must share."""
+
+    token: str = ""
+    host: str = ""
+    boot_id: str = ""
+    ranks: int = 0
+    zerotools: str = "of an unknown version"
+    torch: str = "of an unknown version"
+    time: float = 0.0
+    job: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """Its form in the store."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def card_of(text: str) -> NodeCard:
+    """Return the card in `text`, which another version may have written.
+
+    A missing value is reported as a difference, in words.
+    """
+    tree = json.loads(text)
+    known = {each.name for each in fields(NodeCard)}
+    return NodeCard(**{name: value for name, value in tree.items() if name in known})
+
+
+def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
+    """Return the card of this node, for the attempt with `token`."""
+    versions = (zerotools.__version__, str(torch.__version__))
+    return NodeCard(
+        token, socket.gethostname(), boot_id(), ranks, *versions, time.time(), dict(job)
+    )
+
+
+def disagreement(cards: Mapping[int, NodeCard]) -> str | None:
+    """Return the difference between the nodes; None without one."""
+    first = cards[0]
+    for node, card in sorted(cards.items()):
+        who = f"node {node} ({card.host})"
+        for name, what in (("zerotools", "zerotools"), ("torch", "torch")):
+            ours, theirs = getattr(first, name), getattr(card, name)
+            if ours != theirs:
+                return (
+                    f"{who} has {what} {theirs}, and node 0 ({first.host}) {ours}; install the "
+                    "same version on all nodes"
+                )
+        if card.ranks != first.ranks:
+            return (
+                f"{who} has {counted(card.ranks, 'rank')}, and node 0 ({first.host}) "
+                f"{first.ranks}; set gpus or ranks to the same number on all nodes"
+            )
+        differing = [name for name in first.job if card.job.get(name) != first.job[name]]
+        if differing:
+            tables = ", ".join(differing)
+            return (
+                f"{who} has another job than node 0 ({first.host}): {tables} differ; submit the "
+                "same job file on all nodes"
+            )
+    return None
+
+
+def boot_id() -> str:
+    """Return the id of this machine's boot: two nodes with the same one are one machine."""
+    try:
+        return _BOOT_ID.read_text("ascii").strip()
+    except OSError:
+        return socket.gethostname()

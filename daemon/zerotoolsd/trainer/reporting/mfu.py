@@ -1,0 +1,70 @@
+"""Model FLOPs utilization (MFU): useful arithmetic per second, divided by the peak of the GPUs.
+
+Aakanksha Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", appendix B: a token
+costs 6N + 12·L·H·Q·T operations, forward and backward, for N parameters, L layers of H heads of
+size Q (H·Q is the hidden size) and sequences of T tokens. Repeated work (activation checkpointing)
+is not counted, and the masked half of the attention is not subtracted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zerotools.sensors.peaks import peak_flops
+from zerotoolsd.trainer.rank.process_group import WorldGroup
+
+_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
+
+
+@dataclass(frozen=True)
+class Utilization:
+    """`flops_per_token` of the model, and the `peak` of all GPUs of the run, per second."""
+
+    flops_per_token: float
+    peak: float
+
+    def of(self, tokens_per_second: float) -> float:
+        """Return the MFU at this rate over all ranks, 0 to 1."""
+        return tokens_per_second * self.flops_per_token / self.peak
+
+
+def measure_by(
+    group: WorldGroup,
+    config: Any,
+    parameters: tuple[int, int],
+    sequence_length: int,
+    precision: str,
+) -> Utilization | None:
+    """Return the measure of a run; None if a term is unknown, as on CPUs. All ranks call it.
+
+    `parameters`: the trained and the frozen ones. Without a `sequence_length` (0: each sequence has
+    its own) the attention is not counted.
+    """
+    if group.device.type != "cuda":
+        return None
+    peaks = group.gathered(peak_flops(torch.cuda.get_device_name(group.device), precision))
+    flops = flops_per_token(config, parameters, sequence_length)
+    known = [peak for peak in peaks if peak is not None]
+    if flops is None or len(known) < len(peaks):
+        return None
+    return Utilization(flops, sum(known))
+
+
+def flops_per_token(config: Any, parameters: tuple[int, int], sequence_length: int) -> float | None:
+    """Return the operations per token, forward and backward; None if the formula does not apply.
+
+    It does not apply to encoder-decoders, and to models with tokens that pass through a part of the
+    weights.
+    """
+    text = config.get_text_config()
+    layers, hidden = (getattr(text, name, None) for name in ("num_hidden_layers", "hidden_size"))
+    experts = (getattr(text, name, None) or 0 for name in _EXPERTS)
+    if not layers or not hidden or config.is_encoder_decoder or max(experts) > 1:
+        return None
+    trained, frozen = parameters
+    # A frozen weight has no gradient of its own, and passes on that of its input.
+    attention = float(12 * layers * hidden * sequence_length)
+    return 6.0 * trained + 4.0 * frozen + attention

@@ -1,0 +1,204 @@
+"""Layers that compute with this rank's part of their weights.
+
+A cut weight is a DTensor over the tensor ranks, as FSDP2 expects it. Computation uses this rank's
+plain tensor of it: torch's own operators do the work, and this module has the communication.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.nn import functional
+
+from zerotoolsd.trainer.tensor_parallel.layer_plan import (
+    COLUMNS,
+    GATHERED_COLUMNS,
+    ROWS,
+    SPLIT_ROWS,
+    SUMMED,
+    LayerCuts,
+)
+
+
+def cut_layers(model: nn.Module, cuts: LayerCuts, mesh: DeviceMesh) -> None:
+    """Cut the layers of `model` over the ranks of `mesh`, which has one dimension.
+
+    The parameters are on the meta device.
+    """
+    for name, dimension in cuts.dimensions.items():
+        above, _, last = name.rpartition(".")
+        layer = model.get_submodule(above)
+        layer._parameters[last] = _cut(layer.get_parameter(last), dimension, mesh)
+    for name, cut in cuts.layers.items():
+        layer = model.get_submodule(name)
+        layer.forward = partial(_FORWARDS[cut], layer, mesh.get_group())
+
+
+def _cut(parameter: nn.Parameter, dimension: int, mesh: DeviceMesh) -> nn.Parameter:
+    shape = list(parameter.shape)
+    shape[dimension] //= mesh.size()
+    # Not a view, because FSDP needs contiguous tensors.
+    own = torch.empty(shape, dtype=parameter.dtype, device=parameter.device)
+    tensor = DTensor.from_local(
+        own,
+        mesh,
+        [Shard(dimension)],
+        run_check=False,
+        shape=parameter.shape,
+        stride=parameter.stride(),
+    )
+    return nn.Parameter(tensor, requires_grad=parameter.requires_grad)
+
+
+def _columns(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
+    return functional.linear(taken(whole, group), _local(layer.weight), _local(layer.bias))
+
+
+def _gathered_columns(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
+    return gathered(_columns(layer, group, whole), group)
+
+
+def _rows(layer: Any, group: Any, part: torch.Tensor) -> torch.Tensor:
+    found = summed(functional.linear(part, _local(layer.weight)), group)
+    return found if layer.bias is None else found + layer.bias
+
+
+def _split_rows(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
+    return _rows(layer, group, split(whole, group))
+
+
+def _with_summed_gradients(layer: Any, group: Any, *args: Any, **options: Any) -> Any:
+    ranks = torch.distributed.get_world_size(group)
+    own = dict(layer._parameters)
+    layer._parameters.update({n: counted_each(p, ranks) for n, p in own.items() if p is not None})
+    try:
+        return type(layer).forward(layer, *args, **options)
+    finally:
+        layer._parameters.update(own)
+
+
+_FORWARDS: Mapping[str, Callable[..., Any]] = {
+    COLUMNS: _columns,
+    GATHERED_COLUMNS: _gathered_columns,
+    ROWS: _rows,
+    SPLIT_ROWS: _split_rows,
+    SUMMED: _with_summed_gradients,
+}
+
+
+def _local(weight: torch.Tensor | None) -> torch.Tensor | None:
+    return weight.to_local() if isinstance(weight, DTensor) else weight
+
+
+def taken(whole: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return `whole` for a cut layer: its gradients are summed over the ranks of `group`."""
+    return cast(torch.Tensor, _Taken.apply(whole, group))
+
+
+def summed(part: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return the sum of the ranks' `part`, on each; `part` itself is overwritten."""
+    return cast(torch.Tensor, _Summed.apply(part, group))
+
+
+def gathered(part: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return the ranks' parts of the last dimension, joined, on each."""
+    return cast(torch.Tensor, _Gathered.apply(part, group))
+
+
+def split(whole: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return this rank's part of the last dimension."""
+    return cast(torch.Tensor, _Split.apply(whole, group))
+
+
+def counted_each(weight: torch.Tensor, ranks: int) -> torch.Tensor:
+    """Return `weight` with its gradient multiplied by `ranks`.
+
+    This turns a mean over ranks, of which each has a part, into the sum.
+    """
+    return cast(torch.Tensor, _CountedEach.apply(weight, ranks))
+
+
+class _Taken(torch.autograd.Function):  # type: ignore[misc] # torch's types are not followed
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return whole.view_as(whole)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return _sum(gradient.clone(memory_format=torch.contiguous_format), ctx.group), None
+
+
+class _Summed(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.mark_dirty(part)
+        return _sum(part, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return gradient, None
+
+
+class _Gathered(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, part: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return _join(part, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return _own(gradient, ctx.group), None
+
+
+class _Split(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, whole: torch.Tensor, group: Any) -> torch.Tensor:
+        ctx.group = group
+        return _own(whole, group)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return _join(gradient, ctx.group), None
+
+
+class _CountedEach(torch.autograd.Function):  # type: ignore[misc]
+    @staticmethod
+    def forward(ctx: Any, weight: torch.Tensor, ranks: int) -> torch.Tensor:
+        ctx.ranks = ranks
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[Any, ...]:
+        return gradient * ctx.ranks, None
+
+
+def _sum(values: torch.Tensor, group: Any) -> torch.Tensor:
+    dist.all_reduce(values, group=group)
+    return values
+
+
+def _join(part: torch.Tensor, group: Any) -> torch.Tensor:
+    found = gather_flat(part.contiguous().view(-1), group)
+    return found.view(dist.get_world_size(group), *part.shape).movedim(0, -2).flatten(-2)
+
+
+def gather_flat(part: torch.Tensor, group: Any) -> torch.Tensor:
+    """Return the flat tensors of all ranks of `group`, of the same length, one after another."""
+    found = part.new_empty(dist.get_world_size(group) * part.numel())
+    # torch 2.13 has renamed it, and warns of the other name.
+    gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    gather(found, part, group=group)
+    return found
+
+
+def _own(whole: torch.Tensor, group: Any) -> torch.Tensor:
+    part = whole.chunk(dist.get_world_size(group), -1)[dist.get_rank(group)]
+    return part.contiguous()

@@ -1,0 +1,274 @@
+"""The loss of routers is that of transformers, at every number of ranks and by both engines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import job
+from tests.daemon.trainer.several import Runs, run_all
+from tests.daemon.trainer.tensors import load
+from zerotools.core.errors import Unsupported
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.tables.spec import JobSpec
+
+pytestmark = pytest.mark.torch
+MIXTRAL = {
+    "model_type": "mixtral",
+    "vocab_size": 256,
+    "hidden_size": 32,
+    "intermediate_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "max_position_embeddings": 64,
+    "output_router_logits": True,
+    "router_aux_loss_coef": 0.5,
+}
+"""The coefficient is large, so that a loss without it differs."""
+
+
+def spec_of(**train: Any) -> JobSpec:
+    return job_from_dict(job(Path("/text"), train=train), source="job")
+
+
+def built(name: str, **changes: Any) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from benchmarks.architectures.configs import tiny_config
+
+    config = tiny_config(name)
+    for key, value in {"output_router_logits": True, **changes}.items():
+        setattr(config, key, value)
+    torch.manual_seed(3)
+    return AutoModelForCausalLM.from_config(config).float()
+
+
+@pytest.mark.parametrize(
+    "name", ["gpt_oss", "granitemoe", "jamba", "jetmoe", "mixtral", "olmoe", "qwen3_moe"]
+)
+def test_value_and_gradient_are_those_of_transformers(name: str) -> None:
+    """Sequences of two lengths: what fills up the shorter one does not count."""
+    import torch
+
+    from zerotoolsd.trainer.data.example_pools import Example
+    from zerotoolsd.trainer.engine.router_balance import add_router_loss
+    from zerotoolsd.trainer.engine.training_loss import training_loss
+
+    model = built(name, router_aux_loss_coef=0.5, aux_loss_coef=0.5)
+    rows = [torch.randint(3, 200, (length,)).tolist() for length in (12, 7)]
+    examples = [Example(row[:-1], row[1:]) for row in rows]
+    ids = torch.tensor([row + [0] * (12 - len(row)) for row in rows])
+    mask = torch.tensor([[1] * len(row) + [0] * (12 - len(row)) for row in rows])
+    # transformers predicts within a row; the last token of each is only predicted here.
+    inputs, seen = ids[:, :-1], mask[:, :-1].clone()
+    seen[1, 6:] = 0
+    labels = torch.where(mask[:, 1:].bool(), ids[:, 1:], -100)
+    theirs = model(
+        input_ids=inputs, attention_mask=seen, labels=labels, shift_labels=labels, use_cache=False
+    ).loss
+    wanted = torch.autograd.grad(theirs, list(model.parameters()), allow_unused=True)
+    add_router_loss(spec_of(), model)
+    ours = training_loss(
+        model, examples, torch.device("cpu"), weight=1 / (11 + 6), router_weight=1.0
+    )
+    found = torch.autograd.grad(ours, list(model.parameters()), allow_unused=True)
+    assert ours.item() == pytest.approx(theirs.item(), rel=1e-6)
+    for mine, peer in zip(found, wanted, strict=True):
+        if peer is not None:
+            torch.testing.assert_close(mine, peer, rtol=1e-4, atol=1e-6)
+
+
+def test_what_transformers_adds_no_loss_to_is_refused() -> None:
+    import torch
+
+    from zerotoolsd.trainer.engine.router_balance import check_router_loss, unbalanced
+
+    mixtral = built("mixtral")
+    before = torch.get_rng_state()
+    check_router_loss(spec_of(), mixtral)
+    assert torch.equal(before, torch.get_rng_state())
+    with pytest.raises(Unsupported, match="a deepseek_v3 model adds no loss for it"):
+        check_router_loss(spec_of(), built("deepseek_v3"))
+    check_router_loss(spec_of(router_loss=False), built("deepseek_v3"))
+    with pytest.raises(Unsupported, match="a llama model adds no loss for it"):
+        check_router_loss(spec_of(), built("llama", router_aux_loss_coef=0.1, top_k=2))
+    assert "to add it 0.001 times" in str(
+        unbalanced(built("qwen3_moe", output_router_logits=False).config)
+    )
+    assert unbalanced(built("qwen3_moe").config) is None
+    assert unbalanced(built("llama", output_router_logits=False).config) is None
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> dict[int, Runs]:
+    """By number of ranks."""
+
+    def changed(stage: int, *, added: bool = True, **train: Any) -> dict[str, Any]:
+        return {
+            "model": {"config": MIXTRAL},
+            "zero": {"stage": stage},
+            "train": {"router_loss": added, **train},
+        }
+
+    jobs = {
+        1: {"plain": changed(0), "without": changed(0, added=False)},
+        2: {
+            "0": changed(0),
+            "3": changed(3),
+            "recomputed": changed(3, activation_checkpointing=True),
+            "pieces": changed(2, micro_batch_size=3),
+        },
+    }
+    root = tmp_path_factory.mktemp("routers")
+    return {
+        ranks: run_all(root / str(ranks), text, ranks, named, ends=False)
+        for ranks, named in jobs.items()
+    }
+
+
+def test_losses_are_the_same_at_every_number_of_ranks(runs: dict[int, Runs]) -> None:
+    plain = runs[1].losses("plain")
+    assert plain[0] > runs[1].losses("without")[0] + 0.5
+    for name in ("0", "3", "recomputed"):
+        assert runs[2].losses(name) == pytest.approx(plain, rel=1e-5), name
+    # Each piece is balanced by itself, as each forward pass of transformers is.
+    assert runs[2].losses("pieces") == pytest.approx(plain, rel=1e-2)
+    assert runs[2].losses("pieces") != pytest.approx(plain, rel=1e-5)
+
+
+@pytest.mark.deepspeed
+@pytest.mark.parametrize("stage", [1, 3])
+def test_deepspeed_adds_it_too(
+    runs: dict[int, Runs], tmp_path: Path, text: Path, stage: int
+) -> None:
+    config = {
+        "optimizer": {"type": "AdamW", "params": {"lr": 1e-2, "torch_adam": True}},
+        "zero_optimization": {"stage": stage},
+    }
+    tree = {
+        "engine": "deepspeed",
+        "model": {"config": MIXTRAL},
+        "zero": {"stage": stage},
+        "train": {"router_loss": True, "steps": 1},
+        "deepspeed": {"config": config},
+    }
+    done = run_all(tmp_path / "ds", text, 2, {"job": tree}, ends=False)
+    assert done.losses("job")[0] == pytest.approx(runs[1].losses("plain")[0], rel=1e-5)
+
+
+RATE = 0.25
+STEPS = 3
+
+
+def built_for_bias(name: str) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from benchmarks.architectures.configs import tiny_config
+
+    torch.manual_seed(3)
+    return AutoModelForCausalLM.from_config(tiny_config(name)).float()
+
+
+def spec_with(**train: Any) -> JobSpec:
+    return job_from_dict(job(Path("/text"), train=train), source="job")
+
+
+@pytest.mark.parametrize("name", ["deepseek_v3", "glm4_moe"])
+def test_it_moves_by_the_tokens_that_each_expert_got(name: str) -> None:
+    import torch
+
+    from zerotoolsd.trainer.data.example_pools import Example
+    from zerotoolsd.trainer.engine.router_balance import BIAS, move_router_bias, moved_by, routers
+    from zerotoolsd.trainer.engine.training_loss import training_loss
+
+    model = built_for_bias(name)
+    rows = [torch.randint(3, 200, (length,)).tolist() for length in (9, 5)]
+    [router] = routers(model)
+    counts = torch.zeros(4)
+    for row in rows:  # each alone, so that nothing fills it up
+        seen: list[Any] = []
+        handle = router.register_forward_hook(lambda *args, seen=seen: seen.append(args[2]))
+        model(input_ids=torch.tensor([row]), use_cache=False)
+        handle.remove()
+        counts += seen[0][2].flatten().bincount(minlength=4)
+    before = getattr(router, BIAS).clone()
+    move_router_bias(spec_with(router_bias_rate=RATE), model)
+    examples = [Example(row, row) for row in rows]
+    moving = moved_by(model)
+    assert moving is not None
+    for skipped in (True, False):
+        training_loss(model, examples, torch.device("cpu"), weight=1.0, router_weight=1.0)
+        with torch.no_grad():  # an evaluation does not count
+            model(input_ids=torch.tensor(rows[:1]), use_cache=False)
+        moving.step(skipped=skipped)
+        wanted = before if skipped else before + RATE * (counts.mean() - counts).sign()
+        assert torch.equal(getattr(router, BIAS), wanted)
+    assert not torch.equal(getattr(router, BIAS), before)
+
+
+def test_a_model_without_one_is_refused_and_one_that_stays_is_named() -> None:
+    from zerotoolsd.trainer.engine.router_balance import check_router_bias
+
+    with pytest.raises(Unsupported, match=r"router_bias_rate = 0\.25: the model has no router"):
+        check_router_bias(spec_with(router_bias_rate=RATE), built_for_bias("mixtral"))
+    assert "stays as it is" in str(check_router_bias(spec_with(), built_for_bias("deepseek_v3")))
+    assert (
+        check_router_bias(spec_with(router_bias_rate=RATE), built_for_bias("deepseek_v3")) is None
+    )
+    assert check_router_bias(spec_with(), built_for_bias("llama")) is None
+
+
+def biases(runs: Runs, name: str) -> dict[str, Any]:
+    saved = load(runs.checkpoint(name, STEPS))
+    return {key: value for key, value in saved.items() if "e_score_correction_bias" in key}
+
+
+def test_it_is_the_same_at_every_number_of_ranks_and_saved(tmp_path: Path, text: Path) -> None:
+    import torch
+
+    model = {"config": {**built_for_bias("deepseek_v3").config.to_dict(), "dtype": None}}
+    train = {"steps": STEPS, "router_bias_rate": RATE}
+    plain = {"model": model, "zero": {"stage": 0}, "train": train}
+    cut = {"model": model, "zero": {"stage": 3}, "train": {**train, "micro_batch_size": 2}}
+    again = {
+        "model": model,
+        "zero": {"stage": 2},
+        "train": {**train, "activation_checkpointing": True},
+    }
+    one = run_all(tmp_path / "1", text, 1, {"plain": plain})
+    two = run_all(tmp_path / "2", text, 2, {"cut": cut, "again": again})
+    [wanted] = biases(one, "plain").values()
+    assert wanted.abs().max() > 0
+    for name in ("cut", "again"):
+        [found] = biases(two, name).values()
+        assert torch.equal(found, wanted), name
+        assert two.losses(name) == pytest.approx(one.losses("plain"), rel=1e-5)
+
+
+@pytest.mark.deepspeed
+def test_deepspeed_moves_it_too(tmp_path: Path, text: Path) -> None:
+    import torch
+    from safetensors.torch import load_file
+
+    train = {"steps": STEPS, "router_bias_rate": RATE}
+    model = {"config": {**built_for_bias("deepseek_v3").config.to_dict(), "dtype": None}}
+    parameters = {"lr": 1e-2, "betas": [0.9, 0.95], "weight_decay": 0.1, "torch_adam": True}
+    config = {
+        "zero_optimization": {"stage": 3},
+        "optimizer": {"type": "AdamW", "params": parameters},
+        "gradient_clipping": 1.0,
+    }
+    tree = {"model": model, "zero": {"stage": 3}, "train": train}
+    ours = run_all(tmp_path / "1", text, 2, {"torch": tree})
+    of_deepspeed = {**tree, "engine": "deepspeed", "deepspeed": {"config": config}}
+    run_all(tmp_path / "2", text, 2, {"deepspeed": of_deepspeed})
+    [(name, wanted)] = biases(ours, "torch").items()
+    weights = load_file(tmp_path / "2" / "out" / "deepspeed" / "weights" / "model.safetensors")
+    assert torch.equal(weights[name.removeprefix("model.")], wanted)

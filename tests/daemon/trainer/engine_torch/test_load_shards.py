@@ -1,0 +1,71 @@
+"""A checkpoint's `.metadata` is data: torch gets what it says, and nothing in it runs."""
+
+import os
+import pickle
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from zerotools.core.errors import ZerotoolsError
+
+pytestmark = pytest.mark.torch
+
+
+class Payload:
+    """Unpickles by making a directory."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, (str(self.path),)
+
+
+def save(directory: Path) -> None:
+    import warnings
+
+    import torch
+    import torch.distributed.checkpoint as dcp
+
+    tensors = {"w": torch.arange(12.0).reshape(3, 4), "step": torch.tensor(3.0)}
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        dcp.save({"model": tensors, "note": "hello"}, checkpoint_id=directory, no_dist=True)
+
+
+def test_torch_gets_the_same_metadata_as_from_its_own_reader(tmp_path: Path) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    from zerotoolsd.trainer.engine_torch.load_shards import CheckedReader
+
+    save(tmp_path)
+    ours = CheckedReader(tmp_path).read_metadata()
+    theirs = dcp.FileSystemReader(tmp_path).read_metadata()
+    assert set(theirs.state_dict_metadata) - set(ours.state_dict_metadata) == {"note"}
+    for key, entry in ours.state_dict_metadata.items():
+        other = theirs.state_dict_metadata[key]
+        assert (entry.size, entry.chunks) == (other.size, other.chunks)
+        assert entry.properties.dtype == other.properties.dtype
+    for index, place in ours.storage_data.items():
+        assert place == theirs.storage_data[index]
+    assert ours.planner_data == theirs.planner_data
+    assert ours.version == theirs.version
+
+
+@pytest.mark.parametrize("place", ["top", "planner_data"])
+def test_nothing_in_the_metadata_runs(tmp_path: Path, place: str) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    from zerotoolsd.trainer.engine_torch.load_shards import CheckedReader
+
+    save(tmp_path)
+    marker = tmp_path / "it ran"
+    content: object = Payload(marker)
+    if place == "planner_data":
+        content = dcp.FileSystemReader(tmp_path).read_metadata()
+        content.planner_data = {"model.w": Payload(marker)}
+    (tmp_path / ".metadata").write_bytes(pickle.dumps(content))
+    with suppress(ZerotoolsError):  # refused, or read without it: either will do
+        CheckedReader(tmp_path).read_metadata()
+    assert not marker.exists()

@@ -1,0 +1,83 @@
+"""One memory layout: estimate, prediction, engine and disk check follow the same value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.launching import TINY_LLAMA, job
+from zerotools.core.errors import BadRequest
+from zerotools.core.training_memory import DEVICE, DISK, GRADIENTS, HOST, MASTERS, MOMENTS, WEIGHTS
+from zerotools.jobs.jobfile.job_memory import memory_layout_of
+from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.ops.estimate.state import State, bytes_at, torch_engine_state
+
+pytestmark = pytest.mark.torch
+
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"precision": "bf16"},
+    {"stage": 1, "precision": "bf16"},
+    {"stage": 0, "precision": "fp16", "offload_optimizer": "cpu"},
+    {"offload_optimizer": "disk"},
+    {"offload_params": "cpu"},
+    {"offload_params": "cpu", "offload_optimizer": "disk"},
+]
+
+
+@pytest.fixture
+def group() -> Iterator[Any]:
+    """A process group of this process."""
+    import torch
+    import torch.distributed as dist
+
+    from zerotoolsd.trainer.rank.process_group import WorldGroup
+    from zerotoolsd.trainer.rank.rank_settings import Rank
+
+    dist.init_process_group("gloo", rank=0, world_size=1, store=dist.HashStore())
+    yield WorldGroup(Rank(0, 0, 1), torch.device("cpu"), dist.new_group(backend="gloo"))
+    dist.destroy_process_group()
+
+
+# The newest torch has another name for it, which the oldest that we support does not have.
+@pytest.mark.filterwarnings("ignore:.*all_gather_into_tensor.*:FutureWarning")
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_a_change_of_the_layout_changes_all_four_alike(
+    change: dict[str, Any], group: Any, text: Path, tmp_path: Path
+) -> None:
+    from zerotoolsd.trainer.engine_torch.build_state import build, check_disk_space
+    from zerotoolsd.trainer.model.memory_estimate import parameters_of, predict
+    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.rank.notify_supervisor import Notifier
+    from zerotoolsd.trainer.reporting.reporter import Reporter
+
+    offload = {"optimizer": "disk", "path": str(tmp_path)}  # the job's own; the layout decides
+    spec = job_from_dict(job(text, model={"config": TINY_LLAMA}, offload=offload), source="job")
+    layout = replace(memory_layout_of(spec), **{"offload_optimizer": "none", **change})
+    model = draw(read_config(spec.model))
+    state = torch_engine_state(parameters_of(model), layout)
+
+    prediction = predict(model, layout, on_gpu=False)
+    found = (prediction.device, prediction.host, prediction.disk)
+    assert found == tuple(bytes_at(state, tier) for tier in (DEVICE, HOST, DISK))
+
+    reporter = Reporter(group.rank, Notifier(None, 0), steps=1)
+    live = build(spec, layout, model, group, reporter, record=None, pretrained=None)
+    sorts = (WEIGHTS, MASTERS, MOMENTS, GRADIENTS)
+    held = {key: size for key, size in live.memory.ledger.live.items() if size and key[1] in sorts}
+    # Without masters, the gradients are those that the backward pass makes.
+    expected = {k: v for k, v in state.items() if layout.has_masters or k[1] != GRADIENTS}
+    assert held == expected
+
+    need = optimizer_state(state)
+    check_disk_space(model, layout, tmp_path, group, lambda path: need)
+    with pytest.raises(BadRequest, match=r"offload\.path: the optimizer's state takes"):
+        check_disk_space(model, layout, tmp_path, group, lambda path: need - 1)
+
+
+def optimizer_state(state: State) -> int:
+    return sum(size for (_, sort), size in state.items() if sort in (MASTERS, MOMENTS))
