@@ -27,6 +27,7 @@ TORCH = (
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
     "transformers.models.t5.modeling_t5",
+    "zerotools.formats.dcp.reading.read",
     "zerotoolsd.trainer.session",
     "zerotoolsd.trainer.engine_torch.engine",
 )
@@ -142,6 +143,7 @@ class _Server:
 
     def __init__(self, modules: Sequence[str], below: _Server | None = None) -> None:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._owner = os.getpid()
         self._process: Started | Forked
         with theirs, os.fdopen(os.dup(2), "wb") as said:
             if below is not None:
@@ -175,10 +177,11 @@ class _Server:
         return Forked(request["arguments"], mine, kept=kept)
 
     def close(self) -> None:
-        """End it, and all processes that it has started."""
+        """End it and all processes that it has started, unless another process uses it too."""
         self._socket.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
+        if os.getpid() == self._owner:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(END_SECONDS)
 
 
 def _without_python_path() -> dict[str, str]:
@@ -208,6 +211,15 @@ def start(
         server = _server(modules)
     request = {"arguments": list(arguments), "cwd": str(cwd), "env": dict(env)}
     return server.start(request, out, err or out, kept=kept)
+
+
+def share(modules: Sequence[str]) -> None:
+    """Start the server for `modules`, which processes forked from this one then use, too.
+
+    It imports them while this process continues.
+    """
+    with _making:
+        _server(modules)
 
 
 def _server(modules: Sequence[str]) -> _Server:

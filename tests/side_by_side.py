@@ -14,6 +14,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import signal
 import sys
 import time
@@ -29,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import strategies
 
 from harness import forked
 
@@ -38,6 +40,9 @@ PRELOADED = ("numpy", "torch")
 LIBRARY = 100
 """A file that imports so many modules has imported a library, through which tests that look for
 garbage need not look."""
+FEW = 50
+"""So many files prepare nothing for one another."""
+DEAR = re.compile(r"mark\.dear\(\s*([\d.]+)")
 GRACE_SECONDS = 10.0
 """How long interrupted processes have for the ends of their fixtures."""
 Location = tuple[str, int | None, str]
@@ -48,11 +53,12 @@ def processes() -> int:
     return int(os.environ.get(PROCESSES) or 1)
 
 
-def dearness(path: Path) -> tuple[int, int]:
-    """Return a key by which files that take longer are greater: those that start DeepSpeed or
-    torch, and then the longer ones."""
+def dearness(path: Path) -> tuple[float, int, int]:
+    """Return a key by which files that take longer are greater: those that say so, those that start
+    DeepSpeed or torch, and then the longer ones."""
     text = path.read_text("utf-8")
-    return sum(f"mark.{name}" in text for name in ("torch", "deepspeed")), len(text)
+    said = sum(float(seconds) for seconds in DEAR.findall(text))
+    return said, sum(f"mark.{name}" in text for name in ("torch", "deepspeed")), len(text)
 
 
 @dataclass
@@ -117,6 +123,7 @@ class SideBySide:
         for name in self._preloaded:
             if find_spec(name) is not None:
                 import_module(name)
+        self._share()
         gc.freeze()
         self._base = session.config._tmp_path_factory.getbasetemp()  # type: ignore[attr-defined]
         self._waiting.extend(range(len(self._files)))
@@ -130,6 +137,15 @@ class SideBySide:
         if session.shouldfail:
             raise session.Failed(session.shouldfail)
         return True
+
+    def _share(self) -> None:
+        """Prepare what each process would otherwise prepare alone: the server that forks ranks, and
+        hypothesis's table of characters, which takes seconds in a new tree."""
+        starts_ranks = any(dearness(file.path)[1] for file in self._files)
+        if starts_ranks and "torch" in sys.modules:
+            forked.share(forked.TORCH)
+        if len(self._files) > FEW:
+            strategies.text().validate()
 
     def _start(self, session: pytest.Session) -> None:
         ours, theirs = Pipe()
