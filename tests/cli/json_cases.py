@@ -15,7 +15,7 @@ import pytest
 
 from harness.started import Started
 from tests.cli.commands.test_estimate import MACHINE
-from tests.cli.commands.test_importing import PLAIN
+from tests.cli.commands.test_import_config import PLAIN
 from tests.cli.commands.test_submit import JOB as JOB_FILE
 from tests.cli.conftest import Done
 from tests.daemon.http.api.fakes import ADOPTABLE, FakeService

@@ -15,7 +15,7 @@ import pytest
 
 from harness.started import Started
 from zerotools import __version__
-from zerotools.cli import command_synonyms
+from zerotools.cli import command_table
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.main import build, main, run
 from zerotools.core import errors
@@ -127,8 +127,8 @@ def test_what_other_tools_call_a_command_is_answered_with_ours(
 
 
 def test_every_synonym_is_of_a_command() -> None:
-    assert set(command_synonyms.COMMANDS.values()) <= set(COMMANDS)
-    assert not set(command_synonyms.COMMANDS) & set(COMMANDS)
+    assert set(command_table.SYNONYMS.values()) <= set(COMMANDS)
+    assert not set(command_table.SYNONYMS) & set(COMMANDS)
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:

@@ -98,9 +98,9 @@ COVERED: dict[str, str] = {
     f"{TRAINER}/reporting/mfu.py measure_by": f"{OF_TRAINER}/reporting/"
     "test_mfu.py test_the_mfu_of_known_cards_is_measured",
     f"{TRAINER}/session.py prepare": f"{GPU} training in fp32",
-    "zerotools/cli/job_views/describe.py ranks": "tests/cli/job_views/test_describe.py "
+    "zerotools/cli/job_views/describe_job.py ranks": "tests/cli/job_views/test_describe_job.py "
     "test_ranks_are_those_of_gpus_or_of_processors",
-    "zerotools/cli/job_views/describe.py plan": "tests/cli/job_views/test_describe.py "
+    "zerotools/cli/job_views/describe_job.py plan": "tests/cli/job_views/test_describe_job.py "
     "test_ranks_are_those_of_gpus_or_of_processors",
     "zerotools/jobs/doctor/python.py _gpu_build": "tests/jobs/doctor/test_python.py "
     "test_what_an_interpreter_has",

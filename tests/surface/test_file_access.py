@@ -75,10 +75,10 @@ STARTS = {
 
 CLIENTS = ROOT.parents[1] / "zerotools/cli"
 SHOWS_JOBS = {
-    "job_views/compiler_locks.py": "the caller's own directory of torch, for jobs of the caller",
+    "commands/show.py": "the caller's own directory of torch, for jobs of the caller",
+    "job_actions/job_reference.py": "the socket, and the caller's own jobs under Slurm",
     "job_views/process_owners.py": "/proc",
-    "job_views/which_jobs.py": "the socket, and the caller's own jobs under Slurm",
-    "top/reading/place_looks.py": "a process that looks, with a deadline",
+    "top/reading/disk_reader_process.py": "a process that looks, with a deadline",
 }
 """Who opens files of the commands that show jobs: no path that a job names, unless in a process."""
 
@@ -130,7 +130,7 @@ def test_who_touches_files_says_whose() -> None:
 
 def test_no_command_that_shows_jobs_opens_what_they_name() -> None:
     commands = ("queue", "show", "explain", "logs", "wait", "top", "cancel", "hold", "release")
-    rooms = ("job_views", "top", *(f"commands/{name}.py" for name in commands))
+    rooms = ("job_actions", "job_views", "top", *(f"commands/{name}.py" for name in commands))
     found = callers(FILE_CALLS, CLIENTS)
     assert [module for module in found if is_in(module, *rooms)] == sorted(SHOWS_JOBS)
 

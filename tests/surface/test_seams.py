@@ -28,7 +28,7 @@ SYSTEM = frozenset(
 """What stands for the system, or for a person at the terminal."""
 
 REPLACED: Mapping[str, frozenset[str]] = {
-    "cli/job_views/submitting/test_slurm_submission.py": frozenset(
+    "cli/job_actions/test_slurm_submission.py": frozenset(
         {"slurm_submission.SlurmCommands", "slurm_submission._check_here"}
     ),
     "daemon/service/operations/test_change_jobs.py": frozenset({"queue_store.Store._append"}),

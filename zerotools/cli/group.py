@@ -12,9 +12,14 @@ from collections.abc import Mapping
 import click
 from click.shell_completion import CompletionItem
 
-from zerotools.cli.command_examples import epilog
-from zerotools.cli.command_synonyms import suggest_commands
-from zerotools.cli.command_table import JOBS, OLD_NAMES, SECTIONS, CommandEntry
+from zerotools.cli.command_table import (
+    JOBS,
+    OLD_NAMES,
+    SECTIONS,
+    CommandEntry,
+    epilog,
+    suggest_commands,
+)
 from zerotools.cli.output.messages import HOST
 
 

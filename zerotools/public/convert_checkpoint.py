@@ -19,15 +19,14 @@ from zerotools.public.options.conversion_options import (
     AdapterOptions,
     CheckNamesOption,
     FormatOption,
-    MapOptions,
     MastersOption,
     ModelOptions,
     ZeroOptions,
     export_options,
-    map_request,
     overflow_check,
     zero_settings,
 )
+from zerotools.public.options.map_options import MapOptions, map_request
 from zerotools.public.options.option import (
     OPTIMIZER,
     OUTPUT,

@@ -257,7 +257,7 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
     if not is_job_file(Path(name)):
         return estimated_model(name, given_machine(given).machine(), given)
     refuse_fixed(name, given)
-    from zerotools.cli.options.config_options import read_job_file
+    from zerotools.cli.options.launcher_configs import read_job_file
 
     job = read_job_file(name)
     if isinstance(job.tree.get("deepspeed"), dict):

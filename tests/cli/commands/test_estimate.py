@@ -16,7 +16,7 @@ from tests.cli.conftest import Command, Done
 from tests.golden_files import DEEPSPEED
 from tests.ops.estimate.tiny_configs import config
 from zerotools.cli.main import build, run
-from zerotools.cli.output.wide_lines import columns_of, has_wide
+from zerotools.cli.output.language import columns_of, has_wide
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.ops.estimate.architecture import FAMILIES
 

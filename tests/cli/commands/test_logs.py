@@ -11,9 +11,8 @@ import pytest
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import an_attempt
-from zerotools.cli.commands.logs import LogReader
-from zerotools.cli.job_views.polling import Poller
-from zerotools.cli.output.log_lines import LONGEST_LINE, LineSink
+from zerotools.cli.commands.logs import LONGEST_LINE, LineSink, LogReader
+from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 COLOURED = b"\x1b[31mred\x1b[0m\r\n 10%\r 20%\nhalf"

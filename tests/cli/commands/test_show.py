@@ -10,8 +10,7 @@ import pytest
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
-from zerotools.cli.commands.show import page
-from zerotools.cli.job_views.compiler_locks import suspects
+from zerotools.cli.commands.show import page, suspects
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import Elsewhere, leads_nowhere, leads_to
 

@@ -14,7 +14,7 @@ from tests.cli.commands.test_submit import JOB
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import a_job
-from zerotools.cli.job_views.submitting.queueing import queue_all
+from zerotools.cli.job_actions.daemon_submission import queue_all
 from zerotools.cli.main import build, run
 from zerotools.core.errors import (
     AnswerLost,

@@ -12,8 +12,7 @@ import pytest
 from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.serving import serving
-from zerotools.cli.job_views.ending_watch import EndingWatch
-from zerotools.cli.job_views.polling import Poller
+from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller
 from zerotools.cli.main import build, run
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotoolsd.interface.api_types import Event

@@ -13,11 +13,12 @@ from zerotools.cli.output.language import (
     CATALOGUE,
     REPORT,
     chinese_hint,
+    columns_of,
     language,
     read_catalogue,
     told,
 )
-from zerotools.cli.output.messages import say_error
+from zerotools.cli.output.messages import say_error, wrapped
 
 ROOT = Path(__file__).resolve().parents[3]
 LEAST_PIECE = 12
@@ -147,3 +148,15 @@ def test_the_messages_are_those_of_the_program() -> None:
         if len(piece) >= LEAST_PIECE and piece not in source and piece not in of_click
     ]
     assert lost == []
+
+
+def test_a_line_of_chinese_is_cut_at_the_width_of_the_terminal() -> None:
+    hint = chinese_hint("nothing answers at /x; is zerotoolsd running?")
+    assert hint is not None
+    lines = wrapped("提示:", [hint], 80)
+    assert len(lines) == 2
+    assert columns_of("提示: " + lines[0]) <= 80 > columns_of(lines[1])
+    assert "".join(line.strip() for line in lines).replace(" ", "") == hint.replace(" ", "")
+    narrow = wrapped("提示:", [hint], 40)
+    assert max(map(columns_of, narrow)) <= 40
+    assert not [line for line in narrow if line.strip()[0] in "，。；："]

@@ -6,8 +6,8 @@ import io
 
 import pytest
 
-from zerotools.cli.job_views import describe
-from zerotools.cli.output import messages, style
+from zerotools.cli.job_views import describe_job
+from zerotools.cli.output import colours, messages
 
 
 class Terminal(io.StringIO):
@@ -105,12 +105,12 @@ def test_names_cannot_move_the_cursor(terminal: Terminal) -> None:
     [({}, True), ({"NO_COLOR": ""}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)],
 )
 def test_colour_is_for_terminals_that_want_it(environment: dict[str, str], wanted: bool) -> None:
-    assert style.wants_colour(Terminal(), environment) is wanted
-    assert not style.wants_colour(io.StringIO(), environment)
+    assert colours.wants_colour(Terminal(), environment) is wanted
+    assert not colours.wants_colour(io.StringIO(), environment)
 
 
 def test_a_failed_job_does_not_look_like_one_that_succeeded(terminal: Terminal) -> None:
-    failed, succeeded = (describe.paint_state(s, terminal) for s in ("failed   ", "succeeded"))
+    failed, succeeded = (describe_job.paint_state(s, terminal) for s in ("failed   ", "succeeded"))
     assert failed == "\x1b[31mfailed\x1b[0m   "
     assert succeeded == "\x1b[32msucceeded\x1b[0m"
-    assert describe.paint_state("failed", io.StringIO()) == "failed"
+    assert describe_job.paint_state("failed", io.StringIO()) == "failed"

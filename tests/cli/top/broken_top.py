@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 
 from tests.cli.top.made_looks import a_look, job_of
-from zerotools.cli.job_views.describe import Job
-from zerotools.cli.top.reading.log_follower import LogSeen
-from zerotools.cli.top.reading.looking import Look
-from zerotools.cli.top.screen.palette import styles_of
+from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.top.reading.job_details import LogSeen
+from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.screen.terminal_colours import styles_of
 from zerotools.cli.top.screen.top_app import Top
 from zerotools.jobs.client.daemon_client import DaemonClient
 

@@ -8,15 +8,14 @@ from functools import cache
 from typing import Any
 
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
-from zerotools.cli.job_views.describe import Job
+from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing.styled_lines import Line
-from zerotools.cli.top.reading.chosen_job import ChosenJob, KeptCheckpoint
+from zerotools.cli.top.reading.disk_reader import DiskSeen, SavedDirectory
 from zerotools.cli.top.reading.gpu_holders import GpuHolder, shares_of
+from zerotools.cli.top.reading.job_details import ChosenJob, KeptCheckpoint
 from zerotools.cli.top.reading.job_list import completed
-from zerotools.cli.top.reading.long_curve import LongCurve
-from zerotools.cli.top.reading.looking import Look
-from zerotools.cli.top.reading.places import DiskSeen, SavedDirectory
-from zerotools.cli.top.reading.report_reader import Reported, ReportedCheckpoint
+from zerotools.cli.top.reading.job_reports import LongCurve, Reported, ReportedCheckpoint
+from zerotools.cli.top.reading.refresh import Look
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Pressure, Snapshot, Stall
 from zerotools.sensors.xids import GpuXid

@@ -11,7 +11,7 @@ from harness.launching import TINY_LLAMA
 from tests.daemon.trainer.finetuning import VOCABULARY, adverts, make_tokenizer, write_lines
 from tests.daemon.trainer.several import run_all
 from tests.jobs.imports import pages
-from zerotools.cli.options.page_import import page_import
+from zerotools.cli.commands.import_config import page_import
 from zerotools.jobs.imports.combine import Imported
 from zerotools.jobs.tables.spec import FP16_ON_CPU
 

@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zerotools.cli.job_views.describe import (
+from zerotools.cli.job_actions.change_jobs import ask_each, finish
+from zerotools.cli.job_actions.job_reference import jobs_argument, jobs_client
+from zerotools.cli.job_actions.wait_for_jobs import Poller
+from zerotools.cli.job_views.describe_job import (
     Job,
     checkpoint_path,
     how_it_stops,
@@ -15,11 +18,7 @@ from zerotools.cli.job_views.describe import (
     outcome,
     title,
 )
-from zerotools.cli.job_views.job_reference import jobs_argument
-from zerotools.cli.job_views.polling import Poller
-from zerotools.cli.job_views.several import ask_each, finish
-from zerotools.cli.job_views.which_jobs import jobs_client
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
 from zerotools.jobs.client.daemon_client import DaemonClient

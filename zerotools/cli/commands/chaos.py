@@ -10,10 +10,10 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.shared import json_option
+from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
+from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say as say_message
-from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE
 from zerotools.jobs.drill.drill import run

@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.job_reference import numbers_over, shown_jobs_argument
-from zerotools.cli.options.grouped import SELECTION, GroupedCommand, option
-from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.options.spans import Span
+from zerotools.cli.job_actions.job_reference import numbers_over, shown_jobs_argument
+from zerotools.cli.options.click_options import SELECTION, GroupedCommand, Span, option
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient

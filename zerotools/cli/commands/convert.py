@@ -7,10 +7,8 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.declared import options_of
-from zerotools.cli.options.grouped import GroupedCommand
-from zerotools.cli.options.shared import json_option
+from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
+from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output.conversion_report import convert_and_report
 from zerotools.public.convert_checkpoint import ConvertKeywords, convert
 

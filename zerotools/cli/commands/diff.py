@@ -9,13 +9,17 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.declared import options_of
-from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
+from zerotools.cli.options.click_options import (
+    OUTPUT,
+    CheckpointPath,
+    GroupedCommand,
+    option,
+    options_of,
+)
 from zerotools.cli.output import render
+from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.cli.output.style import paint
 from zerotools.core.checkpoint import Origin
 from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.counts import counted

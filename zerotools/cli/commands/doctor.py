@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.machine_screen import snapshot_of
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonError
 from zerotools.jobs.client.daemon_client import DaemonClient

@@ -10,12 +10,11 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.describe import Job, how_it_waits, plan, title
-from zerotools.cli.job_views.job_reference import find_job, numbers_of, one_job_argument
-from zerotools.cli.job_views.set_keys import set_part
-from zerotools.cli.options.grouped import JOB, WHEN, GroupedCommand, option
-from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.options.waiting_options import dependencies, time_of
+from zerotools.cli.job_actions.job_reference import find_job, numbers_of, one_job_argument
+from zerotools.cli.job_views.describe_job import Job, how_it_waits, plan, set_part, title
+from zerotools.cli.options.click_options import JOB, WHEN, GroupedCommand, option
+from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.submission_options import dependencies, time_of
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient

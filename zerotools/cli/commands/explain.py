@@ -10,9 +10,9 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.describe import Job, paint_state, shown_state, title, why
-from zerotools.cli.job_views.job_reference import find_job, job_argument
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.job_actions.job_reference import find_job, job_argument
+from zerotools.cli.job_views.describe_job import Job, paint_state, shown_state, title, why
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import in_words

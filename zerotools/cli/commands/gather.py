@@ -10,13 +10,11 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.declared import options_of
-from zerotools.cli.options.grouped import GroupedCommand
+from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
 from zerotools.cli.output import render
+from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats.torch_optimizers import notes_on_weights

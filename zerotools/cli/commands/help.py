@@ -7,9 +7,8 @@ from collections.abc import Iterator, Mapping
 
 import click
 
-from zerotools.cli.manual.plain_text import plain_text
-from zerotools.cli.manual.topics import KINDS, Topic, all_topics, find_topic
-from zerotools.cli.options.shared import json_option
+from zerotools.cli.manual_pages import KINDS, Topic, all_topics, find_topic, plain_text
+from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
 
 WIDEST = 80

@@ -8,7 +8,10 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.describe import (
+from zerotools.cli.job_actions.change_jobs import ask_each, finish
+from zerotools.cli.job_actions.job_reference import jobs_argument
+from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, stands_still
+from zerotools.cli.job_views.describe_job import (
     Job,
     checkpoint_path,
     how_it_stops,
@@ -16,11 +19,7 @@ from zerotools.cli.job_views.describe import (
     state_words,
     title,
 )
-from zerotools.cli.job_views.ending_watch import EndingWatch, stands_still
-from zerotools.cli.job_views.job_reference import jobs_argument
-from zerotools.cli.job_views.polling import Poller
-from zerotools.cli.job_views.several import ask_each, finish
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
 from zerotools.core.errors import JobFailed

@@ -8,9 +8,8 @@ from typing import Any
 import click
 
 from zerotools import formats
-from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.declared import options_of
-from zerotools.cli.options.shared import json_option
+from zerotools.cli.options.click_options import CheckpointPath, options_of
+from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
@@ -33,7 +32,7 @@ from zerotools.ops.weights.map_checks import (
     nearest_of_all,
 )
 from zerotools.ops.weights.run_arguments import with_run_arguments
-from zerotools.public.options.conversion_options import MapArgOption, map_arguments
+from zerotools.public.options.map_options import MapArgOption, map_arguments
 from zerotools.public.options.read_options import SectionOption, TagOption
 
 _PATH = CheckpointPath()

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
-from zerotools.cli.options.shared import interval_option, json_option, socket_option
-from zerotools.cli.options.spans import Span
+from zerotools.cli.options.click_options import OUTPUT, GroupedCommand, Span, option
+from zerotools.cli.options.shared_options import interval_option, json_option, socket_option
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
 from zerotools.sensors.snapshot_source import SnapshotSource
 
@@ -51,7 +50,7 @@ def command(
         return _past(socket, history, as_json)
     with SnapshotSource() as source:
         source.begin()  # it takes 0.1 s; meanwhile the rest is imported
-        from zerotools.cli.plots.machine_watch import show_once, watch
+        from zerotools.cli.job_views.machine_screen import show_once, watch
         from zerotools.jobs.client.daemon_client import DaemonClient
 
         client = DaemonClient(socket, timeout_seconds=DAEMON_SECONDS)
@@ -66,7 +65,7 @@ def command(
 
 
 def _past(socket: Path | None, history: int | None, as_json: bool) -> int:
-    from zerotools.cli.plots.machine_past import show_history, show_peaks
+    from zerotools.cli.job_views.machine_history import show_history, show_peaks
     from zerotools.jobs.client.daemon_client import DaemonClient
 
     client = DaemonClient(socket)

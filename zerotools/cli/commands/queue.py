@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -11,8 +12,8 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.array_folding import folded
-from zerotools.cli.job_views.describe import (
+from zerotools.cli.job_actions.job_reference import has_slurm_jobs
+from zerotools.cli.job_views.describe_job import (
     Job,
     age,
     is_over,
@@ -25,9 +26,8 @@ from zerotools.cli.job_views.describe import (
     user_of,
     why,
 )
-from zerotools.cli.job_views.which_jobs import has_slurm_jobs
-from zerotools.cli.options.grouped import SELECTION, GroupedCommand, option
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.click_options import SELECTION, GroupedCommand, option
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
 from zerotools.core.errors import BadRequest, DaemonUnreachable
@@ -199,3 +199,42 @@ def _row(job: Job) -> tuple[str, ...]:
         age(job),
         why(job),
     )
+
+
+def folded(jobs: Sequence[Job]) -> list[Job]:
+    """Return `jobs` with those of one array as one, at the position of its first: with the number
+    of its array, and the counts of states. An array with one remaining job is that job."""
+    counts = Counter(_array(job) for job in jobs)
+    found: list[Job] = []
+    seen: set[int] = set()
+    for job in jobs:
+        number = _array(job)
+        if number is None or counts[number] == 1:
+            found.append(job)
+        elif number not in seen:
+            seen.add(number)
+            found.append(_as_one([each for each in jobs if _array(each) == number], number))
+    return found
+
+
+def _array(job: Job) -> int | None:
+    array = job.get("array")
+    return None if not array else int(array["id"])
+
+
+def _as_one(jobs: Sequence[Job], number: int) -> dict[str, Any]:
+    states = Counter(shown_state(job) for job in jobs)
+    said = ", ".join(f"{count} {state}" for state, count in states.items())
+    first = jobs[0]
+    waiting = next((job for job in jobs if job["reason"] and not job["attempts"]), None)
+    name = str(first["name"] or "").rpartition("-")[0] or str(first["name"] or "")
+    return {
+        **first,
+        "id": f"@{number}",
+        "name": name,
+        "state": said,
+        "progress": None,
+        "phase": None,
+        "latest_checkpoint": None,
+        "reason": waiting["reason"] if waiting else None,
+    }

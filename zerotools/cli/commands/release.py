@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.again import released
-from zerotools.cli.job_views.job_reference import jobs_argument
-from zerotools.cli.job_views.several import ask_each, finish
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.job_actions.change_jobs import ask_each, finish, released
+from zerotools.cli.job_actions.job_reference import jobs_argument
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 

@@ -6,11 +6,10 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.again import continue_job, refuse_nodes, released
-from zerotools.cli.job_views.job_reference import find_job, job_argument
-from zerotools.cli.job_views.which_jobs import jobs_client
-from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.options.slurm_options import nodes_of, nodes_option
+from zerotools.cli.job_actions.change_jobs import continue_job, refuse_nodes, released
+from zerotools.cli.job_actions.job_reference import find_job, job_argument, jobs_client
+from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.submission_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import HELD

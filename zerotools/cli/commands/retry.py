@@ -7,11 +7,11 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.again import continue_job, queued_again
-from zerotools.cli.job_views.describe import title
-from zerotools.cli.job_views.job_reference import find_job, job_argument, member_of
-from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.options.slurm_options import nodes_of, nodes_option
+from zerotools.cli.job_actions.change_jobs import continue_job, queued_again
+from zerotools.cli.job_actions.job_reference import find_job, job_argument, member_of
+from zerotools.cli.job_views.describe_job import title
+from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.submission_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient

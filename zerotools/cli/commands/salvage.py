@@ -9,15 +9,13 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.declared import options_of
-from zerotools.cli.options.grouped import GroupedCommand
-from zerotools.cli.options.shared import json_option
+from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
+from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
+from zerotools.cli.output.colours import paint
 from zerotools.cli.output.conversion_report import hint_at_resuming
 from zerotools.cli.output.messages import say
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.cli.output.style import paint
 from zerotools.core.checkpoint import Origin
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES

@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.declared import options_of
-from zerotools.cli.options.grouped import GroupedCommand
+from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.core.counts import counted

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from zerotools.cli.job_views.compiler_locks import suspects
-from zerotools.cli.job_views.curves import curves_of
-from zerotools.cli.job_views.describe import (
+from zerotools.cli.job_actions.job_reference import find_job, jobs_client, shown_jobs_argument
+from zerotools.cli.job_actions.wait_for_jobs import stands_still
+from zerotools.cli.job_views import job_curves
+from zerotools.cli.job_views.describe_job import (
     Job,
     checkpoint_path,
     exported_model,
@@ -23,6 +26,7 @@ from zerotools.cli.job_views.describe import (
     paint_state,
     plan,
     ranks,
+    set_part,
     shown_state,
     since_step,
     steps,
@@ -32,21 +36,18 @@ from zerotools.cli.job_views.describe import (
     verification,
     why,
 )
-from zerotools.cli.job_views.ending_watch import stands_still
-from zerotools.cli.job_views.job_reference import find_job, shown_jobs_argument
+from zerotools.cli.job_views.job_curves import curves_of
 from zerotools.cli.job_views.progress_line import evaluation, figures, speed, time_left
-from zerotools.cli.job_views.set_keys import set_part
-from zerotools.cli.job_views.which_jobs import jobs_client
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called
-from zerotools.cli.plots import picture, terminal_plot
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
 from zerotools.jobs.states import SUCCEEDED
 from zerotools.jobs.tables.eval import PREDICTIONS
+from zerotools.jobs.text.home_paths import expanded
 
 ATTEMPT_HEADERS = (
     "attempt",
@@ -104,7 +105,7 @@ def command(
         )
     if plot:
         assert isinstance(client, DaemonClient)
-        terminal_plot.plot([(title(each), curves_of(client, each)) for each in jobs], output)
+        job_curves.plot([(title(each), curves_of(client, each)) for each in jobs], output)
     elif as_json:
         render.print_json({"jobs": [job]})
     else:
@@ -124,7 +125,7 @@ def _check_options(
     if plot and as_json:
         raise BadRequest("--plot is a drawing; for numbers read metrics.jsonl in the output_dir")
     if output is not None:
-        picture.check_name(output)
+        job_curves.check_name(output)
 
 
 def page(
@@ -302,3 +303,41 @@ def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield from flatten(value, f"{prefix}{name}.")
         else:
             yield prefix + name, json.dumps(value, ensure_ascii=False)
+
+
+OLD_SECONDS = 60.0
+
+
+def suspects(
+    job: Job, environment: Mapping[str, str] = os.environ, now: float | None = None
+) -> Iterator[str]:
+    """Yield locks in torch's usual directory of this user, with their age, if the job is a script
+    of the user, runs on this machine, and makes no progress. Those of our trainer wait for none of
+    them. The directories of other users are never opened."""
+    phase = job.get("phase") or {}
+    if job.get("uid") != os.geteuid() or not phase.get("quiet") or not job["spec"].get("script"):
+        return
+    now = time.time() if now is None else now
+    for path in _locks(environment):
+        try:
+            age = now - path.lstat().st_mtime
+        except OSError:  # it is gone
+            continue
+        if age > OLD_SECONDS:
+            yield (
+                f"{path}, {render.duration(age)} old: torch waits for this lock; if nothing "
+                "compiles, a killed process left it: remove it"
+            )
+
+
+def _locks(environment: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the locks in torch's directories: torch/utils/cpp_extension.py,
+    `_get_build_directory`."""
+    if given := environment.get("TORCH_EXTENSIONS_DIR"):
+        yield from sorted(Path(given).glob("*/lock"))
+        return
+    try:
+        cache = environment.get("XDG_CACHE_HOME") or str(expanded("~/.cache"))
+    except BadRequest:  # a user without a home directory
+        return
+    yield from sorted((Path(cache) / "torch_extensions").glob("*/*/lock"))

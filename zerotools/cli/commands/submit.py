@@ -9,33 +9,39 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_views.describe import (
+from zerotools.cli.job_actions.conversion_submission import conversion_submission
+from zerotools.cli.job_actions.daemon_submission import (
+    check_all,
+    dry_run_json,
+    on_node_rank,
+    queue_all,
+    submit_array,
+    with_given_environment,
+    with_webhook,
+)
+from zerotools.cli.job_actions.follow_job import follow_submitted
+from zerotools.cli.job_actions.job_reference import is_without_daemon, numbers_of
+from zerotools.cli.job_actions.wait_for_jobs import Poller
+from zerotools.cli.job_views.describe_job import (
     Job,
     how_it_waits,
     plan,
     title,
     usual_start,
 )
-from zerotools.cli.job_views.job_reference import numbers_of
-from zerotools.cli.job_views.polling import Poller
-from zerotools.cli.job_views.submitting.array_submission import submit_array
-from zerotools.cli.job_views.submitting.conversion_submission import conversion_submission
-from zerotools.cli.job_views.submitting.dry_run import dry_run_json
-from zerotools.cli.job_views.submitting.following import follow_submitted
-from zerotools.cli.job_views.submitting.given_at_submit import (
-    on_node_rank,
-    with_given_environment,
-    with_webhook,
+from zerotools.cli.job_views.training_examples import example_lines
+from zerotools.cli.options.click_options import JOB, OUTPUT, WHEN, GroupedCommand, option
+from zerotools.cli.options.launcher_configs import Configs, config_options, read_job_file
+from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.submission_options import (
+    NO_SLURM,
+    ArrayOptions,
+    SlurmOptions,
+    WaitingOptions,
+    array_options,
+    slurm_options,
+    waiting_options,
 )
-from zerotools.cli.job_views.submitting.queueing import check_all, queue_all
-from zerotools.cli.job_views.submitting.shown_examples import example_lines
-from zerotools.cli.job_views.which_jobs import is_without_daemon
-from zerotools.cli.options.array_options import ArrayOptions, array_options
-from zerotools.cli.options.config_options import Configs, config_options, read_job_file
-from zerotools.cli.options.grouped import JOB, OUTPUT, WHEN, GroupedCommand, option
-from zerotools.cli.options.shared import json_option, socket_option
-from zerotools.cli.options.slurm_options import NO_SLURM, SlurmOptions, slurm_options
-from zerotools.cli.options.waiting_options import WaitingOptions, waiting_options
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import called, say
 from zerotools.core.errors import BadRequest, DaemonUnreachable
@@ -215,7 +221,7 @@ def command(
         _check_stores(asked, writes=not dry_run)
     client = DaemonClient(socket)
     if is_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
-        from zerotools.cli.job_views.submitting.slurm_submission import (  # others do without
+        from zerotools.cli.job_actions.slurm_submission import (  # others do without
             members_for_slurm,
             submit_to_slurm,
         )

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import click
 
+from zerotools.cli.job_views.job_curves import has_braille
 from zerotools.cli.job_views.machine_screen import observe
-from zerotools.cli.options.shared import interval_option, json_option, socket_option
+from zerotools.cli.options.shared_options import interval_option, json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.plots.terminal_plot import has_braille
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import missing
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -61,10 +61,9 @@ def _run(
     """Run the screen until the user quits. Raise the error that ended it, if any."""
     source.begin()
     try:
-        from zerotools.cli.top.reading.looking import Looking
-        from zerotools.cli.top.reading.places import PlaceLooker
-        from zerotools.cli.top.screen.background import ask_terminal, background_of
-        from zerotools.cli.top.screen.palette import styles_of
+        from zerotools.cli.top.reading.disk_reader import PlaceLooker
+        from zerotools.cli.top.reading.refresh import Looking
+        from zerotools.cli.top.screen.terminal_colours import ask_terminal, background_of, styles_of
         from zerotools.cli.top.screen.top_app import Top  # the extra; it takes 0.2 s
     except ImportError:
         raise missing(

@@ -9,12 +9,16 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.checkpoint_path import CheckpointPath
-from zerotools.cli.options.declared import options_of
-from zerotools.cli.options.grouped import OUTPUT, GroupedCommand, option
+from zerotools.cli.options.click_options import (
+    OUTPUT,
+    CheckpointPath,
+    GroupedCommand,
+    option,
+    options_of,
+)
 from zerotools.cli.output import render
+from zerotools.cli.output.colours import paint
 from zerotools.cli.output.progress_bar import shown_progress
-from zerotools.cli.output.style import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_views.describe import Job, outcome, title
-from zerotools.cli.job_views.ending_watch import EndingWatch, stands_still
-from zerotools.cli.job_views.job_reference import find_jobs, jobs_argument
-from zerotools.cli.job_views.polling import Poller
-from zerotools.cli.job_views.which_jobs import jobs_client
-from zerotools.cli.options.shared import json_option, socket_option
+from zerotools.cli.job_actions.job_reference import find_jobs, jobs_argument, jobs_client
+from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, stands_still
+from zerotools.cli.job_views.describe_job import Job, outcome, title
+from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonUnreachable, JobFailed, TimedOut
 from zerotools.jobs.binding.durations import seconds_of

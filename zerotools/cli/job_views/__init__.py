@@ -1,4 +1,13 @@
-"""Jobs of the daemon in words: describing, naming, following and queueing them.
+"""Jobs and the machine as text.
+
+describe_job       the state, phase, outcome and checkpoints of a job, in words
+progress_line      the steps and events of a job, as lines
+job_curves         the curves of jobs, in the terminal or as a picture
+training_examples  the first training examples of a job, with the trained parts marked
+estimate_page      the page of `zerotools estimate`
+machine_screen     GPUs, host and jobs now: `zerotools monitor`
+machine_history    GPUs, host and jobs of the last hours: `monitor --history`
+process_owners     the job or user that a process on a GPU belongs to
 
 Imports `cli.output`.
 """

@@ -8,9 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zerotools.cli.output import render
-from zerotools.cli.output.language import told
-from zerotools.cli.output.style import paint
-from zerotools.cli.output.wide_lines import has_wide, wrap_wide
+from zerotools.cli.output.colours import paint
+from zerotools.cli.output.language import has_wide, told, wrap_wide
 from zerotools.core.counts import counted
 from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.jobs.estimating.way_keys import keys_text

@@ -1,4 +1,9 @@
-"""Options that several commands share, and their effects.
+"""Options of commands, and their effects.
+
+click_options       click options with groups, types for sizes, durations and paths
+shared_options      --json, --socket, --state-dir, --interval
+submission_options  options of submit: Slurm, arrays, waiting conditions
+launcher_configs    options that import configs of other launchers
 
 Imports `cli.output`.
 """

@@ -21,9 +21,16 @@ import sys
 from typing import TextIO
 
 from zerotools.cli.output import render
-from zerotools.cli.output.language import CHINESE, can_show, chinese_hint, language
-from zerotools.cli.output.style import paint
-from zerotools.cli.output.wide_lines import columns_of, has_wide, wrap_wide
+from zerotools.cli.output.colours import paint
+from zerotools.cli.output.language import (
+    CHINESE,
+    can_show,
+    chinese_hint,
+    columns_of,
+    has_wide,
+    language,
+    wrap_wide,
+)
 
 HINT_IN_CHINESE = "提示"
 _LABELS = {

@@ -4,5 +4,6 @@ options of the command and the keywords of the function are made from it.
 option              declarations, and functions that take options
 read_options        a checkpoint, and how it is read
 write_options       an output: memory, threads, a dry run, the part that this process does
-conversion_options  exported weights, layouts of other programs, settings of DeepSpeed's ZeRO
+conversion_options  exported weights, and settings of DeepSpeed's ZeRO
+map_options         the layout of another program
 """

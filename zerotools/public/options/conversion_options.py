@@ -1,11 +1,9 @@
-"""Options of conversions: the weights, their names and types, the layout of another program, and
-settings of the DeepSpeed run that resumes."""
+"""Options of conversions: the weights, their names and types, and settings of ZeRO."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import fields
 from typing import Annotated, Any, Literal, TypedDict
 
-from zerotools.core.errors import BadRequest
 from zerotools.formats.deepspeed.schema.ds_config import read_config
 from zerotools.formats.format import WriteOptions
 from zerotools.ops.conversions.consolidate import (
@@ -227,88 +225,3 @@ def zero_settings(given: Mapping[str, Any]) -> WriteOptions:
         round_robin=given["round_robin"],
         ds_config=None if config is None else read_config(config),
     )
-
-
-class MapArgOption(TypedDict, total=False):
-    """Sizes that a map needs."""
-
-    map_arg: Annotated[
-        Words,
-        Option(
-            group=NAMES,
-            metavar="NAME=NUMBER",
-            help="A size for the map that replaces the one in config.json (vocab_multiple=128).",
-        ),
-    ]
-
-
-class LayoutOptions(TypedDict, total=False):
-    """The layout of another program."""
-
-    map_to: Annotated[
-        str | None,
-        Option(
-            group=NAMES,
-            metavar="LAYOUT",
-            help="Put the tensors into the layout of another program "
-            "(hf, megatron, ...; see zerotools maps list).",
-        ),
-    ]
-    map_from: Annotated[
-        str | None,
-        Option(
-            group=NAMES,
-            metavar="LAYOUT",
-            help="The layout of the source, if the names of its tensors do not show it.",
-        ),
-    ]
-    map: Annotated[
-        PathOption | None,
-        Option(
-            group=NAMES,
-            metavar="FILE",
-            help="A file with a layout map (TOML), for --map-to.",
-        ),
-    ]
-
-
-class MapOptions(LayoutOptions, MapArgOption, total=False):
-    """The layout of another program, with the sizes that it needs."""
-
-
-def map_request(given: Mapping[str, Any]) -> MapRequest | None:
-    """Return the layout that the options ask for; None without `map_to`.
-
-    Raises:
-        BadRequest: others of them were given without it, or `map_arg` is not NAME=NUMBER.
-    """
-    if given["map_to"] is not None:
-        return MapRequest(
-            to=given["map_to"],
-            source=given["map_from"],
-            file=given["map"],
-            arguments=map_arguments(given["map_arg"]),
-        )
-    for name in ("map_from", "map_arg", "map"):
-        if given[name]:
-            flag = "--" + name.replace("_", "-")
-            raise BadRequest(f"{flag} is for --map-to; add that, or leave it out")
-    return None
-
-
-def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
-    """Return the sizes that `map_arg` gives.
-
-    Raises:
-        BadRequest: one is not NAME=NUMBER.
-    """
-    found: dict[str, int | bool] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if equals and value in ("true", "false"):
-            found[name] = value == "true"
-        elif equals and value.isdecimal() and len(value) < 16:
-            found[name] = int(value)
-        else:
-            raise BadRequest(f"--map-arg {text!r} is not NAME=NUMBER")
-    return found

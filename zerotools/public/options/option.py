@@ -7,8 +7,8 @@
     def thin(path: StrPath, **options: Unpack[ThinKeywords]) -> ThinResult:
         given = bound(ThinKeywords, options)
 
-`zerotools.cli.options.declared` makes the option `--force` of the same declaration. This module
-imports neither click nor anything that reads checkpoints.
+`zerotools.cli.options.click_options` makes the option `--force` of the same declaration. This
+module imports neither click nor anything that reads checkpoints.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WHEN = "When and where"
 OUTPUT = "Output"
 RESOURCES = "Resources"
 GENERAL = "General"
-"""Groups of a help page. `zerotools.cli.options.grouped` has their order."""
+"""Groups of a help page. `zerotools.cli.options.click_options` has their order."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

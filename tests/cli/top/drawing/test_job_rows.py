@@ -4,7 +4,7 @@ import pytest
 
 from tests.cli.top.made_looks import NOW, PHASE, job_of, meaning_in, text_of
 from tests.daemon.http.api.made_views import STEP
-from zerotools.cli.job_views.describe import Job
+from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing.job_rows import (
     MARK,
     JobColumns,

@@ -13,6 +13,7 @@ from zerotools.cli.top.drawing.styled_lines import (
     ends,
     filled,
     flowing,
+    in_letters,
     padded,
     plain,
     ruled,
@@ -79,3 +80,16 @@ def test_parts_flow_and_the_least_important_goes_first() -> None:
     assert [text_of(line) for line in flowing(parts, 11, 1)] == ["aaaa   cccc"]
     assert [text_of(line) for line in flowing([(0, [("aaaaaa", "")])], 3, 1)] == ["aa…"]
     assert flowing([], 10, 2) == []
+
+
+def test_marks_become_letters() -> None:
+    assert in_letters([("▇▓▚╌ ━╌ 61° ✓ ▸ ▁█ ⣿ …", "x")]) == [("#%x- =- 61C + > _# * ~", "x")]
+    assert in_letters([("größe 数据", "")]) == [("gr??e ????", "")]
+
+
+@given(st.text(max_size=30))
+def test_a_line_keeps_its_width(text: str) -> None:
+    shown = plain(text)
+    ((letters, _),) = in_letters([(shown, "")])
+    assert letters.isascii()
+    assert len(letters) == sum(cell_len(each) for each in shown)

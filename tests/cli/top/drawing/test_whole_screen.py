@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from tests.cli.top.made_looks import NOW, a_look, chosen, job_of, text_of
 from tests.daemon.http.api.made_views import STEP
 from tests.matrices import examples
-from zerotools.cli.job_views.describe import Job
+from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.drawing.view_state import HELP, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
-from zerotools.cli.top.reading.log_follower import LogSeen
-from zerotools.cli.top.reading.looking import Look
+from zerotools.cli.top.reading.job_details import LogSeen
+from zerotools.cli.top.reading.refresh import Look
 
 FIVE = (
     job_of(3),

@@ -10,10 +10,10 @@ import pytest
 from harness.started import Started
 from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_for
-from zerotools.cli.job_views.describe import Job
+from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.top.reading.cached_value import Seldom
 from zerotools.cli.top.reading.gpu_holders import GpuHolder, GpuHolders, shares_of
 from zerotools.cli.top.reading.job_list import completed
-from zerotools.cli.top.reading.seldom import Seldom
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 

@@ -7,19 +7,22 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from textual.app import App, ComposeResult
 from textual.pilot import Pilot
+from textual.strip import Strip
 
 from tests.cli.top.made_looks import a_look, job_of
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_async, wait_for
-from zerotools.cli.job_views.describe import Job
-from zerotools.cli.top.reading.log_follower import LogSeen
-from zerotools.cli.top.reading.looking import Look, Looking
-from zerotools.cli.top.screen.palette import styles_of
-from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, Reads, Top
+from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.top.reading.job_details import LogSeen
+from zerotools.cli.top.reading.refresh import Look, Looking
+from zerotools.cli.top.screen.terminal_colours import styles_of
+from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, Beside, Canvas, Reads, Top
 from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.fake import FakeProbe, fake_gpu
@@ -271,3 +274,99 @@ def test_a_defect_ends_the_screen_and_is_kept_for_the_command(client: DaemonClie
 
     app = drive(client, play, reads=Broken())
     assert isinstance(app.failure, ValueError)
+
+
+class Counted(Canvas):
+    """Notes which lines are drawn."""
+
+    drawn: list[int]
+
+    def render_line(self, y: int) -> Strip:
+        self.drawn.append(y)
+        return super().render_line(y)
+
+
+class OneCanvas(App[None]):
+    def __init__(self) -> None:
+        super().__init__()
+        self.canvas = Counted(styles_of(None, colours=True), lambda: None)
+        self.canvas.drawn = []
+
+    def compose(self) -> ComposeResult:
+        yield self.canvas
+
+
+def test_only_lines_that_differ_are_drawn_again() -> None:
+    async def run() -> None:
+        app = OneCanvas()
+        async with app.run_test(size=(20, 6)) as pilot:
+            lines = [[(f"line {n}", "strong")] for n in range(5)]
+            app.canvas.show(lines)
+            await pilot.pause()
+            app.canvas.drawn.clear()
+            app.canvas.show(lines)
+            await pilot.pause()
+            assert app.canvas.drawn == []
+            app.canvas.show([*lines[:2], [("line 2", "bad")], lines[3]])
+            await pilot.pause()
+            assert sorted(app.canvas.drawn) == [2, 4]
+            assert app.canvas.text == "line 0\nline 1\nline 2\nline 3"
+
+    asyncio.run(run())
+
+
+def test_a_line_is_as_wide_as_the_terminal() -> None:
+    async def run() -> None:
+        app = OneCanvas()
+        async with app.run_test(size=(10, 3)) as pilot:
+            app.canvas.show([[("数据清洗数据", ""), ("x" * 30, "")], []])
+            await pilot.pause()
+            assert [app.canvas.render_line(y).cell_length for y in range(3)] == [10, 10, 10]
+
+    asyncio.run(run())
+
+
+def test_what_is_done_beside_comes_to_the_loop_in_order() -> None:
+    told: list[Any] = []
+
+    async def run() -> None:
+        beside, loop_thread = Beside("test-ends"), threading.get_ident()
+        threads: list[int] = []
+
+        def fails() -> int:
+            threads.append(threading.get_ident())
+            raise ValueError("no")
+
+        beside.do(lambda: 7, told.append, told.append)
+        beside.do(fails, told.append, lambda error: told.append(str(error)))
+        assert not beside.is_idle
+
+        async def is_idle() -> bool:
+            return beside.is_idle
+
+        await wait_async(is_idle, "both")
+        assert told == [7, "no"]
+        assert threads != [loop_thread]
+        beside.close()
+
+    asyncio.run(run())
+    wait_for(lambda: "test-ends" not in {each.name for each in threading.enumerate()}, "its end")
+
+
+def test_what_comes_after_the_end_is_nobodys() -> None:
+    """The thread hangs while the loop ends, and nothing is raised then."""
+    goes_on, is_done = threading.Event(), threading.Event()
+
+    def hangs() -> None:
+        goes_on.wait()
+        threading.current_thread().name = "done"
+
+    async def run() -> None:
+        beside = Beside("test")
+        beside.do(hangs, lambda _: is_done.set(), lambda _: is_done.set())
+        beside.do(is_done.set, lambda _: None, lambda _: None)
+        beside.close()
+
+    asyncio.run(run())
+    goes_on.set()
+    assert is_done.wait(20)

@@ -1,7 +1,9 @@
-"""A line for each GPU, its bar split by who holds the memory:
+"""A row for each GPU, and for each process that holds GPU memory.
 
-0 ██████▓▓░░░░░░  61.2/80G ▇ 98%  61° 402/700W 1755MHz  job 3 (tiny)
-  job   stranger, free
+The bar of a GPU is split by the owners of the memory:
+
+    0 ██████▓▓░░░░░░  61.2/80G ▇ 98%  61° 402/700W 1755MHz  job 3 (tiny)
+      job   other process, free
 """
 
 from __future__ import annotations
@@ -9,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerotools.cli.job_views.describe import title
+from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.output import render
-from zerotools.cli.top.drawing import figures
-from zerotools.cli.top.drawing.meters import level, memory_bar, meter, strip, warmth
+from zerotools.cli.top.drawing import short_numbers
+from zerotools.cli.top.drawing.bars import level, memory_bar, meter, strip, warmth
+from zerotools.cli.top.drawing.short_numbers import in_ranges
 from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, filled, padded, plain
-from zerotools.cli.top.reading.gpu_holders import JOB, GpuShare
-from zerotools.cli.top.reading.looking import Look
+from zerotools.cli.top.reading.gpu_holders import JOB, GpuHolder, GpuShare
+from zerotools.cli.top.reading.refresh import Look
 from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
@@ -69,7 +72,7 @@ def gpu_lines(look: Look, columns: int, rows: int, *, headed: bool) -> list[Line
         return [cut([("GPUs  ", "strong"), (said, "quiet")], columns)]
     lines: list[Line] = []
     if snapshot.gpus_error:
-        age = figures.ago(snapshot.gpus_age_seconds or 0)
+        age = short_numbers.ago(snapshot.gpus_age_seconds or 0)
         said = f"GPUs as of {age}: {plain(snapshot.gpus_error)}"
         lines.append(cut([(said, "warning")], columns))
     widths = GpuColumns.of(columns)
@@ -116,14 +119,16 @@ def _gpu(gpu: Gpu, look: Look, widths: GpuColumns, columns: int) -> Line:
         return [*line, (plain(gpu.error), "bad")]
     shares = look.shares.get(gpu.index, ())
     line += memory_bar(gpu, shares, widths.bar)
-    line.append((f" {figures.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes):>10}", ""))
+    line.append(
+        (f" {short_numbers.used_of(gpu.memory_used_bytes, gpu.memory_total_bytes):>10}", "")
+    )
     line += _busy(gpu, widths)
     warm = warmth(gpu.temperature_celsius, WARM_CELSIUS, HOT_CELSIUS)
-    line.append((f" {figures.unit(gpu.temperature_celsius, '°'):>4}", warm))
+    line.append((f" {short_numbers.unit(gpu.temperature_celsius, '°'):>4}", warm))
     line.append(_power(gpu, widths))
     if widths.clock:
         slowed = "▼" if gpu.throttle_reasons else " "
-        clock = f" {figures.unit(gpu.sm_clock_mhz, 'MHz'):>7}{slowed}"
+        clock = f" {short_numbers.unit(gpu.sm_clock_mhz, 'MHz'):>7}{slowed}"
         line.append((clock, _clock_meaning(gpu)))
     if widths.past:
         line += _past(gpu, look, widths)
@@ -134,7 +139,7 @@ def _gpu(gpu: Gpu, look: Look, widths: GpuColumns, columns: int) -> Line:
 def _busy(gpu: Gpu, widths: GpuColumns) -> Line:
     percent = gpu.utilization_percent
     share = None if percent is None else percent / 100
-    text = f"{figures.unit(percent, '%'):>5}"
+    text = f"{short_numbers.unit(percent, '%'):>5}"
     if widths.busy_bar:
         return [(" ", ""), *meter(share, widths.busy_bar), (text, ""), (" ", "")]
     return [(" ", ""), level(share), (text, "")]
@@ -142,7 +147,7 @@ def _busy(gpu: Gpu, widths: GpuColumns) -> Line:
 
 def _power(gpu: Gpu, widths: GpuColumns) -> Piece:
     if not widths.limit:
-        return f" {figures.unit(gpu.power_watts, 'W'):>4}", ""
+        return f" {short_numbers.unit(gpu.power_watts, 'W'):>4}", ""
     limit = "" if gpu.power_limit_watts is None else f"/{gpu.power_limit_watts:.0f}"
     watts = render.UNKNOWN if gpu.power_watts is None else f"{gpu.power_watts:.0f}{limit}W"
     return f" {watts:>8}", ""
@@ -202,5 +207,30 @@ def _in_short(gpus: Sequence[Gpu]) -> str:
     total = sum(gpu.memory_total_bytes or 0 for gpu in gpus)
     busy = sum((gpu.utilization_percent or 0) > 0 for gpu in gpus)
     lost = sum(gpu.error is not None for gpu in gpus)
-    said = f"   and {len(gpus)} more: {busy} busy, {figures.used_of(used, total)}"
+    said = f"   and {len(gpus)} more: {busy} busy, {short_numbers.used_of(used, total)}"
     return said + (f", {lost} with errors" if lost else "")
+
+
+def process_lines(look: Look, columns: int, rows: int) -> list[Line]:
+    """Return a header and the processes, in at most `rows` rows; empty without processes."""
+    places: dict[int, list[int]] = {}
+    held: dict[int, int | None] = {}
+    whose: dict[int, GpuHolder] = {}
+    for index, holders in look.holders.items():
+        for each in holders:
+            places.setdefault(each.pid, []).append(index)
+            before = held.get(each.pid, 0)
+            known = before is not None and each.held_bytes is not None
+            held[each.pid] = (before or 0) + (each.held_bytes or 0) if known else None
+            whose[each.pid] = each
+    if not whose or rows < 2:
+        return []
+    lines: list[Line] = [[(f"{'pid':>8} {'memory':>10}  {'GPU':<8} process", "title")]]
+    for pid, each in list(whose.items())[: rows - 1]:
+        size = filled(render.size(held[pid]), 10, right=True)
+        line: Line = [(f"{pid:>8} ", "quiet"), (size, ""), ("  ", "")]
+        line.append((f"{filled(in_ranges(places[pid]), 8)} ", "strong"))
+        lines.append(cut([*line, (plain(each.owner), each.kind)], columns))
+    if (more := len(whose) - rows + 1) > 0:
+        lines[-1] = [(f"{'':9}and {more + 1} more", "quiet")]
+    return lines

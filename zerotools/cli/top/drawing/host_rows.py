@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 
 from rich.cells import cell_len
 
-from zerotools.cli.top.drawing import figures
-from zerotools.cli.top.drawing.meters import meter, strip, warmth
+from zerotools.cli.top.drawing import short_numbers
+from zerotools.cli.top.drawing.bars import meter, strip, warmth
 from zerotools.cli.top.drawing.styled_lines import Line, cut, padded, plain, shortened, width
-from zerotools.cli.top.reading.looking import Look
-from zerotools.cli.top.reading.places import DiskSeen
+from zerotools.cli.top.reading.disk_reader import DiskSeen
+from zerotools.cli.top.reading.refresh import Look
 from zerotools.sensors.snapshot import Host, Stall
 
 NARROWEST, WIDEST = 26, 50
@@ -68,7 +68,7 @@ def _processors(look: Look, columns: int) -> Line:
     host = look.snapshot.host
     load = host.load_average[0] if host.load_average else 0.0
     high = "warning" if load > 2 * host.cpu_count else "quiet"
-    said: Line = [(f"{figures.unit(host.cpu_percent, '%'):>4}", "")]
+    said: Line = [(f"{short_numbers.unit(host.cpu_percent, '%'):>4}", "")]
     of = f"/{host.cpu_count}" if columns >= ROOMY else ""
     said.append((f" load {load:.1f}{of}", high))
     share = None if host.cpu_percent is None else host.cpu_percent / 100
@@ -81,9 +81,9 @@ def _memory(look: Look, columns: int) -> Line:
     total = host.memory_total_bytes
     share = host.memory_used_bytes / total if total else None
     full = share is not None and share >= FULL_SHARE
-    said: Line = [(figures.used_of(host.memory_used_bytes, total), "bad" if full else "")]
+    said: Line = [(short_numbers.used_of(host.memory_used_bytes, total), "bad" if full else "")]
     if host.swap_used_bytes or (host.swap_total_bytes and columns >= ROOMY):
-        swap = f" swap {figures.size(host.swap_used_bytes)}"
+        swap = f" swap {short_numbers.size(host.swap_used_bytes)}"
         said.append((swap, "warning" if host.swap_used_bytes else "quiet"))
     past = _past(look, "host.memory_used_bytes", float(total), columns)
     return _barred("RAM", share, said, columns, past, "bad" if full else "meter")
@@ -112,7 +112,7 @@ def _network(look: Look, columns: int) -> Line:
     host = look.snapshot.host
     line: Line = [("net", "strong")]
     for mark, name, value in _ways(host):
-        line += [(f" {mark} ", "quiet"), (f"{figures.size(value):>4}", "")]
+        line += [(f" {mark} ", "quiet"), (f"{short_numbers.size(value):>4}", "")]
         series: Sequence[float | None] = look.past.get(name) or ()
         most = max((each for each in series if each is not None), default=0.0)
         if columns >= PAST_FROM:
@@ -137,8 +137,8 @@ def _disk(disk: DiskSeen, columns: int) -> Line:
     total, free = disk.total_bytes or 0, disk.free_bytes or 0
     share = free / total if total else 0.0
     meaning = "bad" if share < NO_SHARE else "warning" if share < LOW_SHARE else ""
-    of = f" of {figures.size(total)}" if columns >= PAST_FROM - 8 else ""
-    words: Line = [(f"{figures.size(free)} free{of}", meaning)]
+    of = f" of {short_numbers.size(total)}" if columns >= PAST_FROM - 8 else ""
+    words: Line = [(f"{short_numbers.size(free)} free{of}", meaning)]
     if disk.is_read_only:
         words.append((" read-only", "bad"))
     short = shortened(name, max(6, columns - width(words) - 5))

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rich.cells import cell_len
 
-from zerotools.cli.job_views.describe import (
+from zerotools.cli.job_views.describe_job import (
     Job,
     has_old_step,
     is_stalled,
@@ -24,8 +24,8 @@ from zerotools.cli.job_views.describe import (
     why,
 )
 from zerotools.cli.output import render
-from zerotools.cli.top.drawing import figures
-from zerotools.cli.top.drawing.meters import meter
+from zerotools.cli.top.drawing import short_numbers
+from zerotools.cli.top.drawing.bars import meter
 from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, padded, plain
 from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
 from zerotools.jobs.step_curves import finite
@@ -136,7 +136,7 @@ def _text_of(job: Job, name: str, now: float) -> Piece:
     match name:
         case "left":
             left = seconds_left(job)
-            return figures.brief(left), "" if left is not None else "quiet"
+            return short_numbers.brief(left), "" if left is not None else "quiet"
         case "loss":
             text = loss(record)
             return text, "bad" if text == "nan" else ""
@@ -144,7 +144,7 @@ def _text_of(job: Job, name: str, now: float) -> Piece:
             return saved_step(job)
         case "tokens/s":
             speed = finite(record.get("tokens_per_second"))
-            return ("-", "quiet") if speed is None else (figures.thousands(speed), "")
+            return ("-", "quiet") if speed is None else (short_numbers.thousands(speed), "")
         case "step":
             return steps(job), "quiet"
     return ranks(job), "quiet"

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from rich.cells import cell_len, set_cell_size
 
 from zerotools.cli.output import render
+from zerotools.cli.output.text_charts import BLOCKS, LETTERS
 
 Piece = tuple[str, str]
 """Text and its meaning."""
@@ -117,3 +118,27 @@ def flowing(parts: Sequence[tuple[int, Line]], columns: int, rows: int) -> list[
         if len(lines) <= rows or len(kept) <= 1:
             return [cut(line, columns) for line in lines[:rows]]
         kept.remove(max(kept, key=lambda part: part[0]))
+
+
+_MARKS = str.maketrans(
+    dict(zip(BLOCKS, LETTERS, strict=True))
+    | {"▇": "#", "▓": "%", "▚": "x", "━": "=", "╌": "-", "─": "-", "│": "|", "▸": ">", "…": "~"}
+    | {"✓": "+", "°": "C", "↓": "v", "↑": "^", "·": ",", "→": ">", "×": "x", "●": "o", "▼": "v"}
+)
+
+
+def in_letters(line: Line) -> Line:
+    """Return the same line in ASCII."""
+    return [(_ascii(text), meaning) for text, meaning in line]
+
+
+def _ascii(text: str) -> str:
+    if text.isascii():
+        return text
+    return "".join(each if each.isascii() else _letter(each) for each in text.translate(_MARKS))
+
+
+def _letter(character: str) -> str:
+    if 0x2800 < ord(character) < 0x2900:
+        return "*"
+    return "?" * cell_len(character)

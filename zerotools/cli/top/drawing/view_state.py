@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zerotools.cli.job_views.describe import Job, user_of
+from zerotools.cli.job_views.describe_job import Job, user_of
 from zerotools.cli.top.drawing.job_rows import seconds_left
 from zerotools.jobs.states import ACTIVE, TERMINAL
 

@@ -10,13 +10,12 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerotools.cli.job_views.describe import Job
-from zerotools.cli.top.drawing import figures, pages
-from zerotools.cli.top.drawing.detail_rows import detail_lines, log_tail
-from zerotools.cli.top.drawing.gpu_rows import gpu_lines
+from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
+from zerotools.cli.top.drawing.gpu_rows import gpu_lines, process_lines
 from zerotools.cli.top.drawing.host_rows import host_lines
+from zerotools.cli.top.drawing.job_detail_rows import detail_lines, log_tail
 from zerotools.cli.top.drawing.job_rows import ABOVE, BELOW, MARK, JobColumns, job_header, job_line
-from zerotools.cli.top.drawing.process_rows import process_lines
 from zerotools.cli.top.drawing.styled_lines import (
     CURSOR,
     GAP,
@@ -30,8 +29,8 @@ from zerotools.cli.top.drawing.styled_lines import (
     width,
 )
 from zerotools.cli.top.drawing.view_state import HELP, LOG, ORDERS, ViewState
-from zerotools.cli.top.reading.log_follower import LogSeen
-from zerotools.cli.top.reading.looking import Look
+from zerotools.cli.top.reading.job_details import LogSeen
+from zerotools.cli.top.reading.refresh import Look
 from zerotools.jobs.states import ACTIVE, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
@@ -69,12 +68,14 @@ def draw_screen(
         return DrawnScreen([cut([(said, "warning")], columns)], state, {})
     foot = _foot(state, columns)
     if state.page == HELP:
-        body = pages.help_lines(columns)[: rows - len(foot)]
+        body = help_and_log_pages.help_lines(columns)[: rows - len(foot)]
         return DrawnScreen(_above(body, foot, rows), state, {})
     if look is None:
         return DrawnScreen(_above([[("reads the machine", "quiet")]], foot, rows), state, {})
     if state.page == LOG and log is not None:
-        body = pages.log_page(log.title, log.lines, state.top, columns, rows - len(foot))
+        body = help_and_log_pages.log_page(
+            log.title, log.lines, state.top, columns, rows - len(foot)
+        )
         return DrawnScreen(_above(body, foot, rows), state, {})
     lines = [_title(look, columns, now)] if rows >= TITLED else []
     host = host_lines(look, columns, 2 if rows < 45 else 3)
@@ -171,7 +172,7 @@ def _two_columns(
 def _trouble(look: Look, columns: int) -> list[Line]:
     if not look.trouble:
         return []
-    age = f" (jobs as of {figures.ago(look.jobs_age_seconds)})" if look.jobs else ""
+    age = f" (jobs as of {short_numbers.ago(look.jobs_age_seconds)})" if look.jobs else ""
     return [cut([("jobs  ", "strong"), (plain(look.trouble) + age, "warning")], columns)]
 
 
@@ -248,4 +249,4 @@ def _foot(state: ViewState, columns: int) -> list[Line]:
 
 def _folded(said: tuple[str, str], columns: int) -> list[Line]:
     text, meaning = said
-    return [[(part, meaning)] for part in pages.fold(text, columns)][:3]
+    return [[(part, meaning)] for part in help_and_log_pages.fold(text, columns)][:3]

@@ -8,9 +8,9 @@ from functools import partial
 
 import psutil
 
-from zerotools.cli.job_views.describe import Job, title, watched_process
+from zerotools.cli.job_views.describe_job import Job, title, watched_process
 from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks, find_watched
-from zerotools.cli.top.reading.seldom import Seldom
+from zerotools.cli.top.reading.cached_value import Seldom
 from zerotools.sensors.gpu_memory_use import DRIVERS_OWN_BYTES, unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from zerotools.cli.job_views.describe import Job
-from zerotools.cli.top.reading.seldom import SPARED
+from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.top.reading.cached_value import SPARED
 from zerotools.core.errors import DaemonRefused, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL

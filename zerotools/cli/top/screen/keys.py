@@ -1,11 +1,12 @@
-"""The effect of a key on the view, and its request: pure."""
+"""The effect of a key on the view, and the request to the daemon: pure functions. Also tells apart
+pressed keys and late responses of the terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from zerotools.cli.job_views.describe import Job, how_it_stops, title
+from zerotools.cli.job_views.describe_job import Job, how_it_stops, title
 from zerotools.cli.top.drawing.view_state import HELP, JOBS, LOG, ORDERS, ViewState
 
 QUIT, CANCEL, RESUME, PRIORITY = "quit", "cancel", "resume", "priority"
@@ -159,3 +160,42 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
         case "plus" | "minus":
             return state, Wish(PRIORITY, job, 1 if key == "plus" else -1)
     return replace(state, page=LOG, top=None, rank=0), None
+
+
+BEGINS = ("right_square_bracket", "1", "1", "semicolon")
+"""They do nothing by themselves."""
+ENDS = ("backslash", "ctrl+g")
+LONGEST = 40
+"""The limit in keys. The longest response has 28, so a truncated one does not consume more of the
+user's input."""
+
+
+class LateAnswers:
+    r"""Distinguishes pressed keys from a response of the terminal that comes late, over a slow line
+    or from a busy machine.
+
+    textual has stopped waiting for the response then, and takes it for keys, with or without ^ for
+    ESC:
+
+        ESC ] 11;rgb:0000/0000/0000 ESC \   a response (xterm, "Operating System Commands")
+        ^ ] 1 1 ; r g b : 0 0 0 0 / ... \   the keys: r would resume a job, / begin a filter
+    """
+
+    def __init__(self) -> None:
+        self._begun = 0
+        self._left = 0
+
+    def takes(self, key: str) -> bool:
+        """Return whether this key, by textual's name, is part of a response. Each is passed once,
+        in order."""
+        if self._left:
+            self._left = 0 if key in ENDS else self._left - 1
+            return True
+        if key != BEGINS[self._begun]:
+            self._begun = int(key == BEGINS[0])
+            return False
+        self._begun += 1
+        if self._begun == len(BEGINS):
+            self._begun, self._left = 0, LONGEST
+            return True
+        return False

@@ -1,44 +1,138 @@
-"""The application: it reads in the background, draws, and sends requests to the daemon."""
+"""The application of `zerotools top`: reads in a thread, draws, sends requests to the daemon."""
 
 from __future__ import annotations
 
 import asyncio
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import ClassVar, Protocol
+from queue import SimpleQueue
+from threading import Thread
+from typing import ClassVar, Protocol, TypeVar
 
+from rich.segment import Segment
 from textual import events
 from textual.app import App, ComposeResult
 from textual.binding import Binding, BindingType
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
 
-from zerotools.cli.job_views.describe import Job, title
+from zerotools.cli.job_views.describe_job import Job, title
 from zerotools.cli.output import render
-from zerotools.cli.top.drawing.letters import in_letters
+from zerotools.cli.top.drawing.styled_lines import Line, in_letters
 from zerotools.cli.top.drawing.view_state import LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
-from zerotools.cli.top.reading.log_follower import LogSeen
-from zerotools.cli.top.reading.looking import Look
-from zerotools.cli.top.screen.beside import Beside
-from zerotools.cli.top.screen.canvas import Canvas
+from zerotools.cli.top.reading.job_details import LogSeen
+from zerotools.cli.top.reading.refresh import Look
 from zerotools.cli.top.screen.keys import (
     CANCEL,
     PRIORITY,
     QUIT,
     RESUME,
+    LateAnswers,
     Shown,
     Wish,
     chosen_of,
     press,
     typed,
 )
-from zerotools.cli.top.screen.late_answers import LateAnswers
-from zerotools.cli.top.screen.palette import Styles
+from zerotools.cli.top.screen.terminal_colours import Styles
 from zerotools.core.errors import EXIT_INTERRUPTED, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import TERMINAL
+
+T = TypeVar("T")
+_Task = Callable[[], None]
+
+
+class Beside:
+    """Does one thing after another; what comes of it goes to the event loop that it was made in."""
+
+    def __init__(self, name: str) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._tasks: SimpleQueue[_Task | None] = SimpleQueue()
+        self._count = 0
+        Thread(target=self._work, name=name, daemon=True).start()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if no work is in progress."""
+        return self._count == 0
+
+    def do(
+        self, task: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]
+    ) -> None:
+        """Have `task` done; the loop calls `then` with its value, or `failed` with its error."""
+        self._count += 1
+
+        def over(value: T | None, error: Exception | None) -> None:
+            self._count -= 1
+            if error is not None:
+                failed(error)
+            else:
+                then(value)  # type: ignore[arg-type]
+
+        def work() -> None:
+            value, problem = None, None
+            try:
+                value = task()
+            except Exception as error:  # reported to the waiting caller
+                problem = error
+            with suppress(RuntimeError):  # the loop is closed: the screen is gone
+                self._loop.call_soon_threadsafe(over, value, problem)
+
+        self._tasks.put(work)
+
+    def close(self) -> None:
+        """Let the thread end when it has done its work."""
+        self._tasks.put(None)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()
+
+
+class Canvas(Widget, can_focus=True):
+    """Lines of pieces, from the top. `resized` is called after a change of size."""
+
+    DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
+
+    def __init__(self, styles: Styles, resized: Callable[[], None]) -> None:
+        super().__init__()
+        self._resized = resized
+        self._styles_by_meaning = styles
+        self._lines: list[Line] = []
+
+    @property
+    def text(self) -> str:
+        """The displayed text, without its styles."""
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)
+
+    def show(self, lines: Sequence[Line]) -> None:
+        """Replace all lines."""
+        before, self._lines = self._lines, [list(line) for line in lines]
+        columns = self.size.width
+        for y in range(max(len(before), len(self._lines))):
+            old = before[y] if y < len(before) else None
+            new = self._lines[y] if y < len(self._lines) else None
+            if old != new:
+                self.refresh(Region(0, y, columns, 1))
+
+    def on_resize(self) -> None:
+        """Lay out the screen again, in the new size."""
+        self._resized()
+
+    def render_line(self, y: int) -> Strip:
+        """Return one line in the form for textual."""
+        line = self._lines[y] if y < len(self._lines) else []
+        styles = self._styles_by_meaning
+        segments = [Segment(text, styles.get(meaning)) for text, meaning in line if text]
+        return Strip(segments).adjust_cell_length(self.size.width)
+
 
 LOG_SECONDS = 1.0
 SAID_SECONDS = 8.0

@@ -1,0 +1,106 @@
+"""A job that runs and does not get on has a state of its own, the same in every view."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.cli.top.made_looks import NOW, PHASE, a_look, job_of, meaning_in, text_of
+from zerotools.cli.commands import explain, queue, show
+from zerotools.cli.job_views import describe_job
+from zerotools.cli.job_views.describe_job import shown_state, why
+from zerotools.cli.top.drawing.job_detail_rows import _standing
+from zerotools.cli.top.drawing.job_rows import JobColumns, job_line
+
+NO_RETRIES: dict[str, Any] = dict.fromkeys(("cause", "cause_max", "after", "next_try"))
+NO_RETRIES |= {"used": 0, "max": 0, "cause_ends": 0, "rule": "auto", "counts": True}
+STALL = "rank 1 has been in step 812 for 10 min, the others wait"
+STALLED = {"late": True, "last_step": NOW - 700, "stalled": True, "stall": STALL}
+LATE = {"late": True, "last_step": NOW - 180, "step_seconds": 0.4}
+
+
+def job(phase: dict[str, Any]) -> Any:
+    return job_of(3, phase={**PHASE, **phase})
+
+
+@pytest.mark.parametrize(
+    ("phase", "state", "meaning"),
+    [
+        ({}, "running", "busy"),
+        (LATE, "late", "warning"),
+        ({**LATE, "late": False, "step_is_old": True}, "running", "busy"),
+        ({**LATE, "late": False, "name": "complete"}, "running", "busy"),
+        ({"quiet": True, "last_progress": NOW - 400}, "late", "warning"),
+        (STALLED, "stalled", "bad"),
+    ],
+)
+def test_the_state_is_the_same_in_every_view(
+    phase: dict[str, Any], state: str, meaning: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("time.time", lambda: NOW)
+    found = job(phase)
+    line = job_line(found, JobColumns.of(100, [found]), 100, NOW, mark=" ")
+    assert meaning_in(line, state) == meaning
+    tree = {**found, "why": None, "place": None, "holders": [], "retries": NO_RETRIES, "end": None}
+    tree |= {"resumed_from": None, "notifications": [], "events": []}
+    pages = {
+        "queue": queue.table([found], 200),
+        "show": show.page(found, 200),
+        "explain": explain.page(found, tree, NOW),
+        "top": [text_of(line)],
+        "detail": ["".join(_standing(found, a_look(found), NOW))],
+    }
+    assert {name: state in "\n".join(lines) for name, lines in pages.items()} == dict.fromkeys(
+        pages, True
+    )
+    if state == "stalled":
+        said = [name for name in ("queue", "show", "explain") if STALL in "\n".join(pages[name])]
+        assert said == ["queue", "show", "explain"]
+    if phase is LATE:
+        assert "no step for 3 min 00 s (steps take 0.4 s)" in "\n".join(pages["explain"])
+
+
+def test_a_job_that_gives_way_or_is_over_is_not_shown_as_stalled() -> None:
+    for state in ("stopping", "yielding", "held"):
+        assert shown_state({**job(STALLED), "state": state}) == state
+    assert shown_state({**job({}), "phase": None}) == "running"
+
+
+def test_a_phase_says_how_long_it_takes_and_how_long_it_usually_does_here() -> None:
+    phase = {"doing": "loading", "since": 1000.0, "last_progress": 1000.0, "quiet": False}
+    shown = {**job({}), "reason": "loading", "phase": {**phase, "last_line": None}}
+    assert why(shown, now=1012.0) == "loading for 12 s"
+    shown["phase"] = {**shown["phase"], "usual_seconds": 40.0}
+    assert why(shown, now=1012.0) == "loading for 12 s (usually 40 s here)"
+    shown |= {
+        "usual_start_seconds": 90.0,
+        "attempt": {**(shown["attempt"] or {}), "started": 990.0},
+    }
+    said = "loading for 12 s (usually 40 s here), 22 s of usually 1 min 30 s to the first step"
+    assert why(shown, now=1012.0) == said
+    waits = {**shown, "phase": None, "reason": "waits for memory"}
+    said = "waits for memory; usually 1 min 30 s from the start to the first step here"
+    assert why(waits, now=1012.0) == said
+
+
+@pytest.mark.parametrize(("device", "what"), [("cuda", "GPU"), ("cpu", "CPU")])
+def test_ranks_are_those_of_gpus_or_of_processors(device: str, what: str) -> None:
+    one = {"device": device, "world_size": 2, "spec": {"train": {"steps": 40}}}
+    assert describe_job.ranks(one) == f"2 {what}"
+    assert describe_job.ranks({**one, "sizes": [2, 4, 8]}) == f"2-8 {what}"
+    assert describe_job.plan({**one, "stage": 3}).startswith(f"2 ranks on {what}")
+
+
+def test_a_phase_of_one_rank_is_told_once() -> None:
+    phase = {"doing": "importing torch", "since": 1000.0, "last_progress": 1000.0, "quiet": False}
+    late = {"rank": 0, "at": "importing", "since": 1001.0, "state": None}
+    shown = {**job({}), "reason": "importing torch", "world_size": 1}
+    shown["phase"] = {**phase, "last_line": None, "waits_for": late}
+    assert why(shown, now=1030.0) == "importing torch for 30 s"
+    shown["phase"] |= {"waits_for": {**late, "state": "T"}}
+    assert why(shown, now=1030.0).endswith(
+        "it has been in importing for 29 s (stopped by a signal)"
+    )
+    shown |= {"world_size": 2}
+    assert why(shown, now=1030.0).endswith("(stopped by a signal), the others wait")

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from zerotools.cli.output.text_charts import LETTERS, Series, chart, plotted, sparkline, spread
+
+
+def form(value: float) -> str:
+    return f"{value:.0f}"
+
+
+def test_points_that_are_not_joined_have_no_line_between_them() -> None:
+    ends = {0: 0.0, 100: 10.0}
+    for is_joined, dots in ((True, 20), (False, 2)):
+        series = [Series(ends, is_joined=is_joined)]
+        found = plotted(series, form, columns=24, braille=False, rows=5)
+        assert found is not None
+        assert sum(text != " " for row in found.cells for text, _ in row) == dots
+    assert plotted([Series({})], form, columns=24, braille=False) is None
+
+
+def test_a_cell_says_which_curve_it_is_of() -> None:
+    series = [Series({0: 0.0, 9: 0.0}), Series({0: 1.0, 9: 1.0}, "o")]
+    found = plotted(series, form, columns=24, braille=False, rows=3)
+    assert found is not None
+    assert {number for _, number in found.cells[0]} == {1}
+    assert {number for _, number in found.cells[2]} == {0}
+    assert {number for _, number in found.cells[1]} == {None}
+    assert found.labels == [" 1", "  ", " 0"]
+    assert found.steps == "step 0             9"
+
+
+def test_of_points_that_share_a_column_all_that_lies_between_them_is_drawn() -> None:
+    dense = {step: float(step % 2) for step in range(10_000)}
+    lines = chart("x", [Series(dense)], form, columns=30, braille=True, rows=3)
+    assert all(row.split("│")[1].strip("⣿") == "" for row in lines[1:-1])
+
+
+@pytest.mark.parametrize(
+    ("values", "width", "drawn"),
+    [
+        ([], 5, ""),
+        ([1.0], 5, "▁"),
+        ([1.0], 0, ""),
+        ([0.0, 1.0], 9, "▁█"),
+        ([0, 0, 1, 1], 2, "▁█"),
+        ([0, None, 1], 3, "▁ █"),
+        ([None, None], 2, "  "),
+    ],
+)
+def test_a_sparkline(values: Sequence[float | None], width: int, drawn: str) -> None:
+    assert sparkline(values, width) == drawn
+
+
+def test_with_bounds_a_flat_curve_is_where_it_lies() -> None:
+    assert sparkline([5, 5], 2, (0, 10)) == "▅▅"
+    assert sparkline([-1, 11], 2, (0, 10), LETTERS) == "_#"
+
+
+def test_cells_are_of_equal_time_and_a_daemon_that_rests_leaves_no_gap() -> None:
+    assert spread([0, 50, 51, 59], [1, 2, 4, None], 60, 6, 1) == [1, 1, None, None, None, 3]
+    assert spread([0, 10, 20], [1, None, 3], 30, 3, 10) == [1, 1, 3]
+    assert spread([1000], [5], 40, 4, 10) == [None, None, None, 5]

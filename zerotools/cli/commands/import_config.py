@@ -1,0 +1,369 @@
+"""`zerotools import`: the job file that a config of another launcher amounts to."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import click
+
+from zerotools.cli.options.click_options import LAUNCHERS, OUTPUT, GroupedCommand, option
+from zerotools.cli.options.launcher_configs import (
+    WORDING,
+    Closing,
+    Configs,
+    RecipeOptions,
+    config_options,
+    read_job_file,
+    write_report,
+)
+from zerotools.cli.options.shared_options import json_option
+from zerotools.cli.output import render
+from zerotools.cli.output.language import told
+from zerotools.cli.output.render import clean
+from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
+from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
+from zerotools.jobs.imports.combine import Imported, JobFile
+from zerotools.jobs.imports.reading.report import Findings, next_steps, note_mends
+from zerotools.jobs.imports.reading.report import render as report_lines
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.imports.script_job import import_script
+from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
+from zerotools.jobs.text.json_text import parse_json
+from zerotools.jobs.text.page_blocks import BlockKind, PageBlock, blocks_of, listed
+from zerotools.jobs.text.toml_text import to_toml
+from zerotools.jobs.text.yaml_text import parse_yaml
+
+_CHOICES = {
+    "model.path": "model.path, or model.config to start from random weights",
+    "data.text": "data.text, data.tokens or data.examples",
+    "train.steps": "train.steps or train.epochs",
+}
+"""The alternatives for missing keys."""
+
+
+def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[int, ...]:
+    parts = [] if given is None else given.split(",")
+    if not all(part.strip().isdecimal() for part in parts):
+        raise click.BadParameter("must be whole numbers with commas between them, as in 1,3")
+    return tuple(int(part) for part in parts)
+
+
+@click.command("import", cls=GroupedCommand)
+@click.argument(
+    "job_file", metavar="[JOBFILE|PAGE]", required=False, type=click.Path(allow_dash=True)
+)
+@config_options
+@option(
+    "--as",
+    "target",
+    group=LAUNCHERS,
+    type=click.Choice(["train", "script"]),
+    default="train",
+    show_default=True,
+    help="Make a job to train the model with zerotools, or to run the program of the launch "
+    'line unchanged (engine = "script").',
+)
+@option(
+    "--block",
+    "blocks",
+    group=LAUNCHERS,
+    callback=_numbers,
+    metavar="N,...",
+    help="Import these blocks of PAGE (a launch line and its configs), by their numbers in the "
+    "list. For a script with several launch lines: the line with this number.",
+)
+@option(
+    "-o",
+    "--output",
+    group=OUTPUT,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write the job file there; it must not exist.  [default: standard output]",
+)
+@json_option
+def command(
+    job_file: str | None,
+    configs: Configs,
+    target: str,
+    blocks: tuple[int, ...],
+    output: Path | None,
+    as_json: bool,
+) -> int:
+    """Print the job file for a config, or for the command that starts a training program.
+
+    PAGE is a web page that was saved as text, Markdown or HTML, or - for standard input: its launch
+    line and configs are found, repaired as with --lenient, and imported together.
+
+    JOBFILE has the keys that the config lacks (model, data, steps), and values for "auto". If both
+    have a key, they must agree. Without JOBFILE, missing keys are listed. A launch line and the
+    YAML of LLaMA-Factory or axolotl have model, data and steps, and name the configs that belong to
+    them.
+
+    Standard error has the repairs, what happened to the keys of the config (mapped to a key of the
+    job file, passed through to DeepSpeed, or ignored), in what the job differs from the program,
+    and what to do next. --json has every key with its place.
+    """
+    if configs.lenient and not configs.any:
+        raise BadRequest("--lenient is for a config, and a page is always repaired; leave it out")
+    if configs.any and blocks and (configs.told.launch is None or len(blocks) > 1):
+        raise BadRequest("--block is for a page or a script; leave it out, or the configs")
+    closing = partial(_closing, output, target)
+    files: Files = {}
+
+    def finish(chosen: Configs, recipe: Recipe | None) -> Imported:
+        if target == "train":
+            return chosen.with_recipe(job, recipe, closing=closing)
+        imported, texts = script_import(chosen, job, recipe, output, closing)
+        files.update(texts)
+        return imported
+
+    job: JobFile | None = None
+    if configs.any:
+        job = None if job_file is None else read_job_file(job_file)
+        imported = finish(configs, configs.recipe(blocks[0] if blocks else None))
+    elif job_file is None:
+        raise BadRequest(
+            "no config to import was given; give a page, --deepspeed, --accelerate, --launch, "
+            "--llamafactory or --axolotl"
+        )
+    else:
+        imported = page_import(*_page(job_file), blocks, finish)
+    if imported.problem is not None:
+        raise imported.problem
+    text = to_toml(imported.tree, imported.origins) + _missing(imported)
+    if output is not None:
+        for path, content in {**files, output: text}.items():
+            _write(path, content)
+    if as_json:
+        render.print_json(
+            {
+                "job": imported.tree,
+                "missing": list(imported.missing),
+                "origins": dict(imported.origins),
+                "deepspeed": imported.deepspeed,
+                **imported.findings.to_json(),
+            }
+        )
+    elif output is None:
+        sys.stdout.write(text)
+    return 0
+
+
+def _closing(
+    output: Path | None, target: str, imported: Imported, recipe: Recipe | None
+) -> Iterator[str]:
+    """Yield the next step with the job file, and the alternative command for the program."""
+    name = "job.toml" if output is None else str(output)
+    if output is None:
+        yield f"-o {name} writes the job file"
+    if imported.missing:
+        yield f"add to {name}: {', '.join(imported.missing)}"
+    yield f"zerotools submit --dry-run {name} && zerotools submit --follow {name}"
+    if recipe is not None and recipe.program is not None:
+        if target == "train":
+            yield f"or run {recipe.program.name} itself: the same import with --as script"
+        elif not recipe.findings.unsupported:
+            yield "or train the model here: the same import with --as train"
+
+
+def _page(name: str) -> tuple[str, str]:
+    """Return (the text of a page, its name)."""
+    if name != "-":
+        return read_text(Path(name), "page"), name
+    return text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "page"), "page"
+
+
+def _missing(imported: Imported) -> str:
+    if not imported.missing:
+        return ""
+    listed = "".join(
+        f"#   {imported.formulas.get(key) or _CHOICES.get(key, key)}\n" for key in imported.missing
+    )
+    return f"\n# A job also needs these keys, which the import does not give:\n{listed}"
+
+
+def _write(output: Path, text: str) -> None:
+    try:
+        with output.open("x", encoding="utf-8") as stream:
+            stream.write(text)
+    except FileExistsError:
+        raise BadRequest(f"{output}: exists already; remove it, or name another file") from None
+
+
+OPTION = "--block"
+_SCRIPTS = (".sh", ".bash", ".sbatch", ".slurm")
+Finish = Callable[[Configs, Recipe | None], Imported]
+
+
+def page_import(
+    text: str, source: str, numbers: Iterable[int], finish: Finish | None = None
+) -> Imported:
+    """Return the job in blocks of a page: those of `numbers`, or the only one of each kind.
+    `finish` makes it from their configs and arguments, by default for training.
+
+    Raises:
+        BadRequest: the page has none, or several of a kind, or does not have a given number.
+    """
+    blocks, place = blocks_of(text), Path(source)
+    if not blocks and (text.startswith("#!") or place.suffix in _SCRIPTS):
+        # It starts its program by python, which is no launch line where people write sentences.
+        script = read_launch(text, source, place.parent, lines=True, lenient=True)
+        configs = Configs(None, None, RecipeOptions(), lenient=True)
+        return configs.with_recipe(None, script) if finish is None else finish(configs, script)
+    if not blocks:
+        raise BadRequest(
+            f"{source}: has no launch line and no config of DeepSpeed or accelerate; paste your "
+            "command or config into --launch -, --deepspeed or --accelerate, give a YAML with "
+            "--llamafactory or --axolotl, or start without one: zerotools init asks for the "
+            "model and the GPUs, zerotools estimate shows which settings fit them"
+        )
+    sys.stderr.write(f"# {told(f'{clean(source)} has these blocks', sys.stderr)}\n")
+    for line in listed(blocks):
+        sys.stderr.write(f"#   {clean(line)}\n")
+    chosen = _of_numbers(blocks, source, numbers) or _only_ones(blocks, source)
+    recipe = next((_recipe(each, source) for each in chosen if each.kind is BlockKind.LAUNCH), None)
+    configs = Configs(None, None, RecipeOptions(), lenient=True)
+    for block in chosen:
+        if block.kind is BlockKind.DEEPSPEED:
+            recipe, configs = _with_deepspeed(block, source, recipe, configs)
+        elif block.kind is BlockKind.ACCELERATE:
+            path = Path(source)
+            written = {**configs.written, str(path): block.in_place}
+            configs = configs._replace(accelerate=path, written=written)
+    return configs.with_recipe(None, recipe) if finish is None else finish(configs, recipe)
+
+
+def _with_deepspeed(
+    block: PageBlock, source: str, recipe: Recipe | None, configs: Configs
+) -> tuple[Recipe | None, Configs]:
+    """Use the config for the file that the launch line names, if it names one."""
+    if recipe is not None and recipe.deepspeed is not None:
+        named = str(recipe.deepspeed.value)
+        return replace(recipe, documents={**recipe.documents, named: block.in_place}), configs
+    path = Path(f"{source} (DeepSpeed)")
+    written = {**configs.written, str(path): block.in_place}
+    return recipe, configs._replace(deepspeed=path, written=written)
+
+
+def _recipe(block: PageBlock, source: str) -> Recipe:
+    return read_launch(block.in_place, source, Path(), lines=True, lenient=True)
+
+
+def _of_numbers(
+    blocks: Sequence[PageBlock], source: str, numbers: Iterable[int]
+) -> list[PageBlock]:
+    chosen = []
+    for number in dict.fromkeys(numbers):
+        if not 1 <= number <= len(blocks):
+            raise BadRequest(f"{OPTION} {number}: {source} has only the blocks 1 to {len(blocks)}")
+        chosen.append(blocks[number - 1])
+    _refuse_two(chosen, source)
+    return chosen
+
+
+def _only_ones(blocks: Sequence[PageBlock], source: str) -> list[PageBlock]:
+    """Return all blocks, without launch lines that name no program of training."""
+    usable: list[PageBlock] = []
+    refusal: ZerotoolsError | None = None
+    for block in blocks:
+        if block.kind is BlockKind.LAUNCH:
+            try:
+                _recipe(block, source)
+            except ZerotoolsError as error:
+                refusal = refusal or error
+                sys.stderr.write(f"#   line {block.line} is not read: {clean(str(error))}\n")
+                continue
+        usable.append(block)
+    if refusal is not None and not usable:
+        raise refusal
+    _refuse_two(usable, source)
+    return usable
+
+
+def _refuse_two(blocks: Sequence[PageBlock], source: str) -> None:
+    kinds = [each.kind for each in blocks]
+    for kind in BlockKind:
+        if kinds.count(kind) > 1:
+            raise BadRequest(
+                f"{source}: has {kinds.count(kind)} {kind.value}s; choose those that belong "
+                f"together with {OPTION} N,N (the numbers above)"
+            )
+
+
+Files = dict[Path, str]
+"""Texts that belong to a job, by the files that they are written to."""
+
+
+def script_import(
+    configs: Configs,
+    job: JobFile | None,
+    recipe: Recipe | None,
+    output: Path | None,
+    closing: Closing,
+) -> tuple[Imported, Files]:
+    """Return a job for the program of `recipe`, and the files to write with the job file
+    `output`: configs in a page or in the script itself, or repaired ones.
+
+    Raises:
+        BadRequest: a program is not found, or a config cannot be read.
+    """
+    if recipe is None:
+        raise BadRequest("--as script needs the command of a program; give it with --launch")
+    findings = Findings(accepted=list(recipe.findings.accepted))
+    files: Files = {}
+    paths: dict[str, Path] = {}
+    for named in (recipe.deepspeed, recipe.accelerate_file):
+        text = None if named is None else _text_to_write(configs, recipe, named, findings)
+        if named is None or text is None:
+            continue
+        name = str(named.value)
+        if output is None:
+            findings.steps.append(f"save the text of {name} above as {name}")
+            continue
+        path = (output.parent / f"{output.stem}-{Path(name).name}").absolute()
+        files[path], paths[name] = text, path
+        findings.steps.append(f"the program reads {path.name}, next to the job file, as {name}")
+    imported = import_script(job, recipe, paths, findings)
+    if imported.problem is None:
+        lines = [f"# {recipe.source}", *report_lines(findings, written=True, wording=WORDING)]
+        write_report([*lines, *next_steps(findings, closing(imported, recipe), WORDING)])
+    return imported, files
+
+
+def _text_to_write(
+    configs: Configs, recipe: Recipe, named: ConfigValue, findings: Findings
+) -> str | None:
+    """Return the text of a config that no file has as the program can read it; None: a file has
+    it."""
+    name = str(named.value)
+    path = recipe.found(name)
+    held = {**configs.written, **recipe.documents}.get(name)
+    if held is None and not path.exists():
+        if named is recipe.deepspeed and Path(name).suffix not in (".json", ".yaml", ".yml"):
+            return None  # a name that the program itself knows
+        what = f"{named.said} = {name}: is not found here; correct the path, or import there"
+        findings.wrong.append(what)
+        return None
+    text = read_text(path, "config") if held is None else held
+    document = _parsed(text, name, configs.lenient)
+    note_mends(findings, document)
+    if document.mended is None and held is None:
+        return None
+    if document.mended is None:
+        findings.mended.setdefault(name, text)
+    return document.mended or text
+
+
+def _parsed(text: str, name: str, lenient: bool) -> Document:
+    if Path(name).suffix in (".yaml", ".yml"):
+        try:
+            return parse_yaml(text, source=name, lenient=lenient, keys=YAML_KEYS)
+        except Unsupported:  # without PyYAML it is left as it is
+            return Document(name, {}, {})
+    return parse_json(text, source=name, lenient=lenient)

@@ -1,0 +1,12 @@
+"""Acts of several job commands: find the job that is meant, submit, follow, wait, change.
+
+job_reference          the job that a command means: a number, a name, or the newest
+daemon_submission      submit jobs and arrays to the daemon
+slurm_submission       submit jobs to Slurm, without a daemon
+conversion_submission  the job of `submit --convert`
+follow_job             follow one job until it ends
+wait_for_jobs          poll the daemon, and wait until jobs end
+change_jobs            send one request for each of several jobs; run jobs again
+
+Imports `cli.job_views`, `cli.options` and `cli.output`.
+"""

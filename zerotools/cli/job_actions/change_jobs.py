@@ -1,0 +1,118 @@
+"""Sends one request for each of several jobs, and runs finished or held jobs again."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from zerotools.cli.job_actions.job_reference import find_job, jobs_client, member_of
+from zerotools.cli.job_views.describe_job import Job, state_words, title
+from zerotools.cli.output import render
+from zerotools.cli.output.failure import report_error
+from zerotools.core.errors import BadRequest, DaemonRefused, ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import SUCCEEDED
+
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+
+
+def ask_each(
+    client: DaemonClient | SlurmJobs,
+    references: Sequence[str],
+    ask: Callable[[Any], dict[str, Any]],
+    told: Callable[[Job], str] | None,
+    of_array: Mapping[str, Any],
+) -> tuple[list[dict[str, Any]], list[ZerotoolsError]]:
+    """Call `ask` for each job once, in order, and print the text of `told` for it (None: nothing).
+    Return the changed jobs, and the refusals. An array (`@7`) is one request with the body
+    `of_array`. The refusal of one of its jobs does not prevent the others either."""
+    jobs: list[dict[str, Any]] = []
+    errors: list[ZerotoolsError] = []
+    for reference in dict.fromkeys(references):
+        try:
+            found = _asked(client, reference, ask, of_array, errors)
+        except ZerotoolsError as error:  # the other jobs are still asked
+            errors.append(error)
+            continue
+        jobs += found
+        if told is not None:
+            for job in found:
+                click.echo(told(job))
+    return jobs, errors
+
+
+def _asked(
+    client: DaemonClient | SlurmJobs,
+    reference: str,
+    ask: Callable[[Any], dict[str, Any]],
+    of_array: Mapping[str, Any],
+    errors: list[ZerotoolsError],
+) -> list[dict[str, Any]]:
+    if not reference.startswith("@") or not isinstance(client, DaemonClient):
+        return [ask(find_job(client, reference)["id"])]
+    answer = client.of_array(member_of(client, reference), of_array)
+    errors += [DaemonRefused(kept["why"], status=409, code="conflict") for kept in answer["kept"]]
+    return list(answer["jobs"])
+
+
+def finish(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:
+    """Print the jobs as JSON on request; report all refusals but the last, and raise that."""
+    if as_json:
+        render.print_json({"jobs": list(jobs)})
+    sys.stdout.flush()
+    for refusal in errors[:-1]:
+        report_error(refusal)
+    if errors:
+        raise errors[-1]
+
+
+def released(job: Job) -> str:
+    """Return the sentence on a released job."""
+    why = f": {render.clean(job['reason'])}" if job["reason"] else ""
+    return f"{title(job)} is not held any more: it is {state_words(job)}{why}"
+
+
+def continue_job(
+    socket: Path | None, reference: str | None, *, asked: Mapping[str, Any], as_json: bool
+) -> None:
+    """Queue a new job that continues from the newest checkpoint of a finished one.
+
+    `asked` has the requested nodes of a job that Slurm has without a daemon.
+    """
+    client = jobs_client(socket, [reference])
+    before = find_job(client, reference)
+    if not isinstance(client, DaemonClient):
+        job = client.resume(before["id"], **asked)
+        if as_json:
+            render.print_json({"jobs": [job]})
+        else:
+            click.echo(f"{title(job)} is {state_words(job)}; it continues in {job['output_dir']}")
+        return
+    refuse_nodes(asked)
+    job = client.retry(int(before["id"]), from_start=False)
+    if as_json:
+        render.print_json({"jobs": [job]})
+        return
+    _say_continued(job, before)
+
+
+def refuse_nodes(asked: Mapping[str, Any]) -> None:
+    """Raise BadRequest if a number of nodes was given for a job of a daemon."""
+    if asked:
+        raise BadRequest("--nodes is only for jobs submitted to Slurm without a daemon")
+
+
+def queued_again(job: Job) -> str:
+    """Return how a job begins that was queued again: `resumes from the newest checkpoint`."""
+    return "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
+
+
+def _say_continued(job: Job, before: Job) -> None:
+    click.echo(f"{title(job)} is queued; it {queued_again(job)} in {job['output_dir']}")
+    if before["state"] == SUCCEEDED:
+        click.echo(f"note: job {before['id']} had succeeded: this is another run of its program")

@@ -1,0 +1,88 @@
+"""The job of a conversion (`submit --convert`), after a dry run of the conversion here."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from zerotools.cli.output.messages import say
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.client.submissions import Submission
+from zerotools.jobs.jobfile.conversion_job import (
+    IN_PARTS,
+    check_conversion,
+    command_words,
+    conversion_tree,
+    ways,
+)
+from zerotools.jobs.jobfile.parse import job_from_tree
+
+SOURCE = "--convert"
+
+
+def conversion_submission(
+    words: Sequence[str],
+    parts: int,
+    *,
+    try_it: bool,
+    nodes: int = 1,
+    applied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
+) -> Submission:
+    """Return the job of a conversion. With `try_it` it is planned first, in a separate process, so
+    that errors are reported now. Without it: the source of another job may not exist yet, and a job
+    that was queued under a key before may have written its output.
+
+    Raises:
+        BadRequest: it is not a conversion, or one that would fail.
+    """
+    check_conversion(words, parts)
+    try:
+        directory = Path.cwd()
+    except FileNotFoundError:
+        raise BadRequest(
+            "--convert: the current directory was removed; change to another"
+        ) from None
+    possible = ways(words, parts)
+    if try_it:
+        way = _tried(words, possible, parts)
+    else:
+        way = possible[-1]  # whatever the source will be
+        say("note", "the conversion is queued without a trial run")
+    if parts % nodes:
+        raise BadRequest(
+            f"--parts {parts}: is not a multiple of --nodes {nodes}; all nodes do the same number "
+            "of parts"
+        )
+    each = parts // nodes
+    tree = conversion_tree(words, way, each, python=sys.executable, directory=directory)
+    return Submission(SOURCE, job_from_tree(applied(tree), source=SOURCE, base_dir=directory))
+
+
+def _tried(
+    words: Sequence[str], possible: Sequence[tuple[str, ...]], parts: int
+) -> tuple[str, ...]:
+    """Return the first working options; their warnings, or all errors, go to stderr."""
+    for way in possible:
+        # The number of a part is known in a job alone.
+        options = ("--part", f"1/{parts}") if way == IN_PARTS else way
+        done = subprocess.run(
+            [sys.executable, *command_words(words, (*options, "--dry-run"))],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+        if done.returncode == 0:
+            break
+    click.echo(done.stderr, err=True, nl=False)
+    if done.returncode == 0:
+        return way
+    raise BadRequest(
+        "nothing was queued, because the conversion would fail with this error; correct it first"
+    )

@@ -1,0 +1,236 @@
+"""Submits the jobs of one command to the daemon: checks all, then queues each or a whole array."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import click
+
+from zerotools.cli.job_views.describe_job import Job, how_it_waits, plan, title
+from zerotools.cli.output import render
+from zerotools.cli.output.failure import report_error
+from zerotools.cli.output.messages import called, say
+from zerotools.core.errors import AnswerLost, BadRequest, DaemonUnreachable, ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.client.environment import OF_SLURM, capture, named, with_environment
+from zerotools.jobs.client.remote.elsewhere import Elsewhere
+from zerotools.jobs.client.submissions import Submission, conflicts, with_source
+from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
+from zerotools.jobs.sweeps import members_of
+from zerotools.jobs.tables.notify import masked_url, wrong_url
+from zerotools.jobs.tables.spec import SLURM, JobSpec, with_key
+from zerotools.jobs.text.secrets import HIDDEN, mask_tree
+
+
+def check_all(
+    client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False, show: int = 0
+) -> list[dict[str, Any] | None]:
+    """Raise the refusals of any of the jobs, naming its file; all but the last go to stderr. With
+    `models`, also the ranks' refusals of the models. Raises DaemonUnreachable.
+
+    Return a preview of `show` examples of each job; empty if none is requested.
+    """
+    refusals: list[ZerotoolsError] = list(conflicts(submissions))
+    samples: list[dict[str, Any] | None] = []
+    for each in submissions:
+        try:
+            if show:
+                notes, sample = client.check_and_show(each.spec, show, each.terms)
+                samples.append(sample)
+            else:
+                notes = client.check(each.spec, model=models, terms=each.terms)
+            for note in notes:
+                say("note", f"{each.source}: {note}")
+        except DaemonUnreachable:
+            if not refusals:
+                raise
+            break
+        except ZerotoolsError as error:
+            refusals.append(with_source(each.source, error))
+    for refusal in refusals[:-1]:
+        report_error(refusal)
+    if refusals:
+        raise refusals[-1]
+    return samples
+
+
+def queue_all(
+    client: DaemonClient,
+    submissions: Sequence[Submission],
+    queued: Callable[[Job], None],
+    key: str | None = None,
+) -> list[Job]:
+    """Queue the jobs in order; `queued` is called for each as soon as it is durable. `key` is the
+    idempotency key of a single job; None: a new one for each.
+
+    A refusal or a failure is raised with the files that were queued, that may be, and that were
+    not.
+    """
+    jobs: list[Job] = []
+    for number, each in enumerate(submissions):
+        try:
+            jobs.append(_queue(client, each, key or uuid.uuid4().hex))
+        except KeyboardInterrupt:
+            _tell_rest(submissions, jobs, number, lost=True)
+            raise
+        except ZerotoolsError as error:
+            _tell_rest(submissions, jobs, number, lost=isinstance(error, AnswerLost))
+            raise with_source(each.source, error) from error
+        queued(jobs[-1])
+    return jobs
+
+
+def _queue(client: DaemonClient, submission: Submission, key: str) -> Job:
+    """Submit with a key, so that asking again after a lost answer does not queue it twice."""
+    try:
+        return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
+    except AnswerLost as lost:
+        try:
+            return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
+        except DaemonUnreachable:
+            raise lost from None  # it may have queued the job before it went
+
+
+def _tell_rest(
+    submissions: Sequence[Submission], jobs: Sequence[Job], failed: int, *, lost: bool
+) -> None:
+    if len(submissions) == 1:
+        if lost:
+            say("warning", f"{submissions[0].source} may be queued; see {called()} queue --all")
+        return
+    done = [
+        f"{each.source} (job {job['id']})" for each, job in zip(submissions, jobs, strict=False)
+    ]
+    parts = [f"queued: {', '.join(done) or 'none'}"]
+    rest = [each.source for each in submissions[failed:]]
+    if lost:
+        parts.append(f"not known, see {called()} queue: {rest.pop(0)}")
+    if rest:
+        parts.append(f"not queued: {', '.join(rest)}")
+    click.echo("; ".join(parts), err=True)
+
+
+def dry_run_json(specs: Iterable[JobSpec]) -> dict[str, Any]:
+    """Return the answer of a submit that queues nothing. Secrets and values of `env` are hidden."""
+    return {"dry_run": True, "jobs": [], "specs": [_shown(each) for each in specs]}
+
+
+def _shown(spec: JobSpec) -> dict[str, Any]:
+    tree: dict[str, Any] = mask_tree(job_to_dict(spec))
+    if spec.notify.webhook is not None:
+        tree["notify"] = {**tree["notify"], "webhook": masked_url(spec.notify.webhook)}
+    return {**tree, "env": dict.fromkeys(spec.env, HIDDEN)}
+
+
+def with_given_environment(
+    jobs: Sequence[Submission], options: Sequence[str], machine: Elsewhere | None
+) -> list[Submission]:
+    """Return the jobs with the captured variables of their environment."""
+    named_ones = named(options, os.environ)
+    captured = capture(os.environ if machine is None else machine.environment)
+    given = {*named_ones, *(name for each in jobs for name in each.spec.env)}
+    if left := [name for name in captured.secret if name not in given]:
+        say(
+            "note",
+            f"not passed to the job, because they look like secrets: {', '.join(left)}; --env "
+            f"{left[0]} passes one",
+        )
+    if captured.not_text:
+        names = ", ".join(map(render.clean, captured.not_text))
+        say("note", f"not passed to the job, because their values are not text in UTF-8: {names}")
+    of_slurm = {name: os.environ[name] for name in OF_SLURM if name in os.environ}
+    return [
+        replace(
+            each,
+            spec=with_environment(
+                each.spec,
+                captured.taken | (of_slurm if each.spec.backend == SLURM else {}),
+                named_ones,
+            ),
+        )
+        for each in jobs
+    ]
+
+
+def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
+    """Return the job for one of its nodes.
+
+    Raises:
+        BadRequest: it has fewer nodes.
+    """
+    spec = submission.spec
+    nodes = spec.rendezvous.nodes
+    if node_rank >= nodes:
+        has = "has no [rendezvous]" if nodes == 1 else f"counts its {nodes} nodes from 0"
+        raise BadRequest(f"{submission.source}: --node-rank {node_rank}: the job {has}")
+    return with_key(spec, "rendezvous", node_rank=node_rank)
+
+
+def with_webhook(spec: JobSpec, url: str) -> JobSpec:
+    """Return the job, which sends to `url`. Raises BadRequest."""
+    if (why := wrong_url(url)) is not None:
+        raise BadRequest(f"--notify {masked_url(url)}: {why}")
+    return with_key(spec, "notify", webhook=url)
+
+
+def submit_array(
+    client: DaemonClient,
+    submission: Submission,
+    sweep: Mapping[str, list[Any]],
+    count: int | None,
+    key: str | None,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
+    """Queue the jobs, all of them or none, and report it; with `dry_run`, check all keys here, and
+    let the daemon check the first job."""
+    try:
+        members = members_of(given_of(submission.spec), sweep, count)
+        specs = [job_from_dict(each.tree, source=each.label or "job") for each in members]
+        if dry_run:
+            for note in client.check(specs[0], model=True, terms=submission.terms):
+                say("note", note)
+            jobs: list[dict[str, Any]] = []
+        else:
+            jobs = _queue_array(client, submission, sweep, count, key)
+    except ZerotoolsError as error:
+        raise with_source(submission.source, error) from error
+    if as_json:
+        render.print_json(dry_run_json(specs) if dry_run else {"dry_run": False, "jobs": jobs})
+        return 0
+    if dry_run:
+        click.echo(f"{len(members)} jobs would be queued:")
+        for each in members:
+            click.echo(f"  {render.clean(each.label or str(each.tree.get('name')))}")
+        return 0
+    first, number = jobs[0], jobs[0]["array"]["id"]
+    click.echo(f"{len(jobs)} jobs are {how_it_waits(first)}, from {title(first)} on: {plan(first)}")
+    click.echo(f"  see them        {called()} queue --all")
+    click.echo(f"  stop them all   {called()} cancel @{number}")
+    click.echo(f"  wait for them   {called()} wait @{number}")
+    return 0
+
+
+def _queue_array(
+    client: DaemonClient,
+    submission: Submission,
+    sweep: Mapping[str, list[Any]],
+    count: int | None,
+    key: str | None,
+) -> list[dict[str, Any]]:
+    """Submit with a key, so that a retry after a lost answer queues nothing twice."""
+    key = key or uuid.uuid4().hex
+
+    def ask() -> list[dict[str, Any]]:
+        return client.submit_array(
+            submission.spec, sweep, count, idempotency_key=key, terms=submission.terms
+        )
+
+    try:
+        return ask()
+    except AnswerLost:
+        return ask()

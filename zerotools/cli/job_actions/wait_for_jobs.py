@@ -1,0 +1,131 @@
+"""Polls the daemon, also while it restarts, and waits until jobs end. Jobs continue without it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from zerotools.cli.job_views.describe_job import Job, is_over
+from zerotools.core.errors import DaemonUnreachable
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.states import HELD, ON_HOLD, PAUSED
+
+if TYPE_CHECKING:
+    from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+
+
+T = TypeVar("T")
+
+INTERVAL_SECONDS = 0.4
+PATIENCE_SECONDS = 60.0
+
+
+class Poller:
+    """Paces a loop of requests. `pause` and `clock` are time.sleep and time.monotonic. `deadline`
+    is a reading of `clock` after which no request is made.
+
+    `say` gets the line for a lost daemon; a caller that draws on the terminal replaces it.
+    """
+
+    def __init__(
+        self,
+        *,
+        interval_seconds: float = INTERVAL_SECONDS,
+        patience_seconds: float = PATIENCE_SECONDS,
+        pause: Callable[[float], None] = time.sleep,
+        clock: Callable[[], float] = time.monotonic,
+        deadline: float | None = None,
+    ) -> None:
+        self._interval = interval_seconds
+        self._patience = patience_seconds
+        self._pause = pause
+        self._clock = clock
+        self._deadline = deadline
+        self.say: Callable[[str], None] = _to_stderr
+
+    def ask(self, question: Callable[[], T]) -> T:
+        """Return the answer; a daemon that answered before may be away for a minute."""
+        until: float | None = None
+        while True:
+            try:
+                return question()
+            except DaemonUnreachable as error:
+                if self.is_late:
+                    raise
+                if until is None:
+                    until = self._clock() + self._patience
+                    self.say(f"warning: {error}; trying again for a minute")
+                elif self._clock() > until:
+                    raise
+            self._pause(self._interval)
+
+    @property
+    def is_late(self) -> bool:
+        """True if the deadline has passed."""
+        return self._deadline is not None and self._clock() >= self._deadline
+
+    def rounds(self) -> Iterator[None]:
+        """Yield once every interval, without end."""
+        while True:
+            yield
+            self._pause(self._interval)
+
+
+def _to_stderr(line: str) -> None:
+    sys.stderr.write(line + "\n")
+
+
+WAIT_SECONDS = 20.0
+"""The time that one request for events waits; the next one begins at its end."""
+PAUSE_SECONDS = 2.0
+"""Between two looks at the jobs of an older daemon, which does not say where its events end."""
+
+
+def stands_still(job: Job) -> bool:
+    """Return whether it continues only after a user's command."""
+    return job["state"] in (HELD, ON_HOLD, PAUSED)
+
+
+class EndingWatch:
+    """The ends of the jobs `numbers`. `open` are the unfinished ones."""
+
+    def __init__(
+        self, client: DaemonClient | SlurmJobs, numbers: Iterable[Any], poller: Poller
+    ) -> None:
+        self._client = client
+        self._poller = poller
+        self.open = set(numbers)
+        self.timed_out = False
+
+    def ends(self, deadline: float | None) -> Iterator[dict[str, Any]]:
+        """Yield each job when it has ended or is held, until all have or `deadline` (of the
+        monotonic clock) has passed: then set `timed_out`."""
+        since = self._poller.ask(self._client.health).get("last_event")
+        changed = set(self.open)
+        while True:
+            for number in sorted(changed & self.open):
+                job = self._poller.ask(partial(self._client.job, number))
+                if is_over(job) or stands_still(job):
+                    self.open.discard(number)
+                    yield job
+            if not self.open:
+                return
+            left = WAIT_SECONDS if deadline is None else deadline - time.monotonic()
+            if left <= 0:
+                self.timed_out = True
+                return
+            since, changed = self._next(since, min(left, WAIT_SECONDS))
+
+    def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[Any]]:
+        """Return the next event number, and the jobs with events."""
+        if since is None:
+            time.sleep(min(seconds, PAUSE_SECONDS))
+            return None, set(self.open)
+        client = self._client
+        assert isinstance(client, DaemonClient)  # only it numbers its events
+        answer = self._poller.ask(lambda: client.events(since, wait_seconds=seconds))
+        found = {event["job_id"] for event in answer["events"]}
+        return int(answer["next"]), {number for number in found if number is not None}

@@ -1,0 +1,417 @@
+"""A job in words, for the job commands. Jobs are the daemon's JSON objects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, TextIO
+
+from zerotools.cli.output import render
+from zerotools.cli.output.colours import paint
+from zerotools.core.counts import counted
+from zerotools.jobs import states
+from zerotools.jobs.binding.bind import plain
+from zerotools.jobs.states import SUCCEEDED, TERMINAL
+from zerotools.jobs.tables.adopted import AdoptedProcess, adopted_process
+from zerotools.jobs.tables.checkpoint import EXPORT
+
+Job = Mapping[str, Any]
+STALLED, LATE = "stalled", "late"
+"""The displayed state of a running job without progress. STALLED: longer than its deadline. LATE:
+the daemon reports a late step, or a long time without output."""
+COMPLETE = "complete"
+"""The phase of a program which has reported that the job is complete."""
+SHOWN_SECONDS = 10.0
+"""A rank that the others wait for longer is named."""
+_STATES = {
+    "T": " (stopped by a signal)",
+    "t": " (stopped by a debugger)",
+    "D": " (waiting in the kernel)",
+}
+LONGEST_LINE = 120
+"""Columns of a log line that are shown of a phase."""
+
+_MEANINGS: Mapping[str, str] = {
+    states.ON_HOLD: "warning",
+    states.WAITING: "quiet",
+    states.QUEUED: "quiet",
+    states.LAUNCHING: "busy",
+    states.RUNNING: "busy",
+    states.STOPPING: "warning",
+    states.PAUSING: "warning",
+    states.YIELDING: "warning",
+    states.PAUSED: "warning",
+    states.WAITING_RETRY: "warning",
+    states.SUCCEEDED: "good",
+    states.FAILED: "bad",
+    states.CANCELLED: "quiet",
+    states.HALTED: "warning",
+    states.HELD: "warning",
+    STALLED: "bad",
+    LATE: "warning",
+    "holding": "warning",
+}
+
+
+def title(job: Job) -> str:
+    """Return `job 7 (tiny)`."""
+    name = render.clean(str(job["name"] or ""))
+    return f"job {job['id']} ({name})" if name else f"job {job['id']}"
+
+
+def user_of(job: Job) -> str:
+    """Return the name of its owner, or the uid if it has no name."""
+    return render.clean(str(job.get("user") or f"uid {job['uid']}"))
+
+
+def why(job: Job, now: float | None = None) -> str:
+    """Return why it waits or how it ended. For a running job, return its phase, the start of that,
+    and whether it makes progress: `loading the weights for 12 min 00 s, no progress for 5 min 00 s;
+    the last log line: ...`."""
+    phase, reason = job.get("phase"), str(job["reason"] or "")
+    if not phase:
+        return "; ".join(filter(None, (reason, *usual_start(job))))
+    now = time.time() if now is None else now
+    parts = [reason] if reason else []
+    if reason and reason == phase["doing"] and phase["since"] is not None:
+        parts = [f"{reason} for {render.duration(now - phase['since'])}"]
+        if (usual := phase.get("usual_seconds")) is not None:
+            parts[0] += f" (usually {render.duration(usual)} here)"
+        parts += usual_start(job, now)
+    if is_stalled(job) and phase.get("stall"):  # a daemon of an older version says no sentence
+        parts.append(render.clean(str(phase["stall"])))
+    elif standing := standstill(job, now):
+        parts.append(standing)
+    elif phase["quiet"]:
+        parts.append(f"no progress for {render.duration(now - phase['last_progress'])}")
+    text = ", ".join(parts)
+    if phase["last_line"] and (phase["quiet"] or is_compiling(job)):
+        text += f"; the last log line: {render.shorten(phase['last_line'], LONGEST_LINE)}"
+    return text
+
+
+def usual_start(job: Job, now: float | None = None) -> list[str]:
+    """Say how long starts of such jobs take here up to the first step, and how much is over;
+    nothing if that is not known, or if the job steps already."""
+    usual, attempt = job.get("usual_start_seconds"), job.get("attempt")
+    if usual is None:
+        return []
+    begun = attempt["started"] if attempt and job.get("phase") else None
+    if begun is None or now is None:
+        return [f"usually {render.duration(usual)} from the start to the first step here"]
+    passed, whole = render.duration(now - begun), render.duration(usual)
+    return [f"{passed} of usually {whole} to the first step"]
+
+
+def is_stalled(job: Job) -> bool:
+    """Return whether it runs, and has made no progress for longer than its deadline."""
+    return job["state"] == states.RUNNING and bool((job.get("phase") or {}).get("stalled"))
+
+
+def shown_state(job: Job) -> str:
+    """Return the state of a job in words."""
+    phase = job.get("phase") or {}
+    if is_stalled(job):
+        return STALLED
+    if job["state"] == states.RUNNING and (phase.get("late") or phase.get("quiet")):
+        return LATE
+    return state_words(job)
+
+
+def state_words(job: Job) -> str:
+    """Return the stored state of a job in words: `held` for every kind of hold."""
+    return states.in_words(str(job["state"]))
+
+
+def has_old_step(job: Job) -> bool:
+    """Return whether its last step is older than a few steps, so that its speed is out of date."""
+    return _is_old(job.get("phase") or {}) or is_stalled(job)
+
+
+def _is_old(phase: Mapping[str, Any]) -> bool:
+    return bool(phase.get("step_is_old", phase.get("late")))  # an older daemon's `late` says this
+
+
+def has_no_heartbeat(job: Job) -> bool:
+    """Return whether it runs without progress reports, which is possible for a user's program."""
+    phase = job.get("phase")
+    own = bool(job["spec"].get("script")) and watched_process(job) is None
+    return bool(phase) and own and "name" in (phase or {}) and (phase or {})["name"] is None
+
+
+def since_step(job: Job, now: float | None = None) -> str:
+    """Return the age of its last step, as `41 s`; empty if it has made none."""
+    last = (job.get("phase") or {}).get("last_step")
+    return "" if last is None else render.duration((time.time() if now is None else now) - last)
+
+
+def standstill(job: Job, now: float) -> str:
+    """Return the time without progress, and the rank that others wait for: `no step for 41 s (steps
+    take 0.4 s): rank 1 has been in step 812 for 41 s (stopped), the others wait`."""
+    phase, text = job.get("phase") or {}, ""
+    late = phase.get("waits_for")
+    if phase.get("name") == COMPLETE:
+        told = "reported that it is complete"
+        if not late or late["since"] is None:
+            return told
+        ending = f"has not ended for {render.duration(now - late['since'])}"
+        return f"{told}, and {ending}{_STATES.get(late['state'], '')}"
+    if _is_old(phase):
+        seconds, name = phase.get("step_seconds"), phase.get("name")
+        doing = f"{name}, " if name in ("evaluating", "saving", "finishing") else ""
+        text = f"{doing}no step for {since_step(job, now)}"
+        text += "" if seconds is None else f" (steps take {seconds:.2g} s)"
+    if not late or late["since"] is None or now - late["since"] < SHOWN_SECONDS:
+        return text
+    state = _STATES.get(late["state"], "")
+    at = f"in {render.clean(late['at'])} for {render.duration(now - late['since'])}{state}"
+    alone = job["world_size"] == 1
+    if alone and phase.get("doing") and not state:
+        return text  # the reason says so already
+    who = f"it has been {at}" if alone else f"rank {late['rank']} has been {at}, the others wait"
+    return f"{text}: {who}" if text else who
+
+
+def is_compiling(job: Job) -> bool:
+    """Return whether its ranks wait for a compiler, which is the only source of output."""
+    phase = job.get("phase") or {}
+    return str(phase.get("doing") or "").startswith("compiling ")
+
+
+def is_over(job: Job) -> bool:
+    """Return whether it has ended for good."""
+    return job["state"] in TERMINAL
+
+
+def ranks(job: Job) -> str:
+    """Return `2 GPU` or `2 CPU`; of an elastic job `2-8 GPU`, and `2 of 2-8 GPU` once it has
+    begun."""
+    what = "GPU" if job["device"] == "cuda" else "CPU"
+    if (watched := watched_process(job)) is not None:
+        return f"pid {watched.pid}"
+    if not (sizes := job.get("sizes")):
+        return f"{job['world_size']} {what}"
+    between = f"{sizes[0]}-{sizes[-1]} {what}"
+    return f"{job['world_size']} of {between}" if job.get("attempts") else between
+
+
+def watched_process(job: Job) -> AdoptedProcess | None:
+    """Return the process that the job watches, or None if it starts one."""
+    adopted = (job["spec"].get("script") or {}).get("adopted")
+    return None if adopted is None else adopted_process(adopted)
+
+
+def plan(job: Job) -> str:
+    """Return its plan: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own program`."""
+    if (watched := watched_process(job)) is not None:
+        return f"watches process {watched.pid}, which was started by hand"
+    steps = job["spec"].get("train", {}).get("steps")
+    where = "GPU" if job["device"] == "cuda" else "CPU"
+    sizes = job.get("sizes") or (job["world_size"],)
+    count = counted(sizes[-1], "rank")
+    parts = [f"{count if len(sizes) == 1 else f'{sizes[0]} to {count}'} on {where}"]
+    meeting = job["spec"].get("rendezvous") or {}
+    if meeting.get("nodes", 1) > 1:
+        parts.append(f"node {meeting['node_rank']} of {meeting['nodes']}")
+    parts.append(_what(job) if job["stage"] is None else f"ZeRO stage {job['stage']}")
+    if steps is not None:
+        parts.append(counted(steps, "step"))
+    return ", ".join(parts)
+
+
+def _what(job: Job) -> str:
+    script = job["spec"].get("script")
+    if script is None:
+        return "unknown to this version"
+    launcher = script["launcher"]
+    return "its own program" if launcher == "plain" else f"a program under {launcher}"
+
+
+def steps(job: Job) -> str:
+    """Return `12/40`; `-` before the first step."""
+    progress = job["progress"] or {}
+    step = progress.get("step")
+    total = job["spec"].get("train", {}).get("steps") or progress.get("steps")
+    if not _is_count(step):
+        return render.UNKNOWN
+    return f"{step}/{total}" if _is_count(total) else str(step)
+
+
+def _is_count(value: object) -> bool:
+    """Return whether a value is a count: a job's values may be of any type, and of thousands of
+    digits."""
+    return type(value) is int and 0 <= value < 2**63
+
+
+def loss(progress: Mapping[str, Any] | None) -> str:
+    """Return the loss with four decimals; `nan` if a step reported none, because JSON has no
+    NaN."""
+    if not progress or "loss" not in progress:
+        return render.UNKNOWN
+    value = progress["loss"]
+    if isinstance(value, bool | str | list | dict):
+        return render.UNKNOWN
+    return "nan" if value is None else render.loss(value)
+
+
+def age(job: Job, now: float | None = None) -> str:
+    """Return the time since the end of a finished job, or else since its submission."""
+    since = job["ended"] or job["created"]
+    return render.duration((time.time() if now is None else now) - since)
+
+
+def outcome(job: Job) -> str:
+    """Return how a finished job ended: `succeeded at step 40 of 40, after 32 s`."""
+    text = state_words(job)
+    done = steps(job)
+    if done != render.UNKNOWN:
+        text += f" at step {done.replace('/', ' of ')}"
+    if job["started"] and job["ended"]:
+        text += f", after {render.duration(job['ended'] - job['started'])}"
+    if job["state"] != SUCCEEDED and job["reason"]:
+        text += f": {render.clean(job['reason'])}"
+    return text
+
+
+def how_it_waits(job: Job) -> str:
+    """Return the state of a newly submitted job: `queued`, `held`, or the reason why it waits."""
+    if job["state"] == states.WAITING and job["reason"]:
+        return f"queued ({render.clean(job['reason'])})"
+    if job["state"] in (states.ON_HOLD, states.WAITING, states.QUEUED):
+        return "held" if job["state"] == states.ON_HOLD else "queued"
+    if job["attempts"] == []:
+        return "queued"
+    return f"{state_words(job)} (it was submitted before)"
+
+
+def how_it_stops(job: Job) -> str:
+    """Return the next events of a stopping job: `saves at its next step, then stops`. They depend
+    on its engine and its phase."""
+    if (watched := watched_process(job)) is not None:
+        pid = watched.pid
+        return f"stops watching process {pid}, which keeps running (kill {pid} ends it)"
+    grace = "processes that still run after stop.grace_seconds are killed"
+    if job["spec"].get("script") is not None:
+        return "gets SIGTERM and may save; " + grace
+    if job["stage"] is None:
+        return f"gets a request to stop; {grace}"
+    phase = job.get("phase")
+    if not phase:
+        return "stops before it begins; there is nothing to save"
+    if phase["quiet"]:
+        return f"gets a request to save and stop, although it shows no progress; {grace}"
+    if phase["doing"]:
+        doing = render.clean(str(phase["doing"]))
+        return f"stops before its first step ({doing} ends first), with nothing to save; {grace}"
+    if not (job["attempt"] or {}).get("steps_done"):
+        return f"gets a request to stop, and saves if it has made a step by then; {grace}"
+    return "saves at its next step, then stops"
+
+
+def checkpoint_path(job: Job) -> str:
+    """Return the path of its newest checkpoint; empty if it has none."""
+    checkpoint = job["latest_checkpoint"]
+    return render.clean(str(checkpoint["path"])) if checkpoint else ""
+
+
+_WAYS = {
+    "at_save": "its structure, when it was saved",
+    "digests": "every byte, when the job continued from it",
+    "unchanged": "no file written since its save, when the job continued from it",
+    "structure": "its structure, when it was found",
+}
+
+
+def verification(job: Job) -> str:
+    """Return the verification of its newest checkpoint: `step 40: verified 10:31:02 (...)`, or the
+    reason why it was not verified; empty without a checkpoint. Older daemons do not report it."""
+    checkpoint = job["latest_checkpoint"]
+    if not checkpoint:
+        return ""
+    step, said = checkpoint.get("step"), checkpoint.get("verified")
+    if thinned := thinning(job):
+        return f"step {step}: {thinned}"
+    if said:
+        when = f" {render.moment(said['time'])}" if said.get("time") else ""
+        return f"step {step}: verified{when} ({_WAYS.get(said.get('how'), 'in another way')})"
+    why = checkpoint.get("not_verified") or "no report; check it with zerotools verify"
+    return f"step {step}: not verified: {render.clean(str(why))}"
+
+
+def uploaded(job: Job) -> str:
+    """Return its newest copy in a store, or the reason why the next one is missing; empty without
+    either."""
+    found = job.get("uploaded") or {}
+    said = []
+    if found.get("path"):
+        when = f", {render.moment(found['time'])}" if found.get("time") else ""
+        said.append(f"step {found.get('step')}: {render.clean(str(found['path']))}{when}")
+    if found.get("why"):
+        said.append(f"could not upload: {render.clean(str(found['why']))}")
+    return "; ".join(said)
+
+
+def thinning(job: Job) -> str | None:
+    """Return the sentence on the thinning of its newest checkpoint; None: none that the daemon
+    knows. The files are not opened here: their file system may not respond."""
+    said = job["latest_checkpoint"].get("thinned")
+    return render.clean(said) if isinstance(said, str) else None
+
+
+def saved_step(job: Job) -> str:
+    """Return `40 verified`, `40 not verified`, or `40` if that is unknown; `-` without a
+    checkpoint."""
+    checkpoint = job["latest_checkpoint"]
+    if not checkpoint or not _is_count(checkpoint.get("step")):
+        return render.UNKNOWN
+    text = str(checkpoint["step"])
+    if thinning(job):
+        return f"{text} thinned"
+    if checkpoint.get("verified"):
+        return f"{text} verified"
+    return f"{text} not verified" if checkpoint.get("not_verified") else text
+
+
+def exported_model(job: Job) -> str:
+    """Return the path of its exported model; empty without an export, or if its reason explains
+    that."""
+    export_dtype = job["spec"].get("checkpoint", {}).get("export_on_finish")
+    if not export_dtype or job["state"] != SUCCEEDED or job["reason"]:
+        return ""
+    return render.clean(f"{job['output_dir']}/{EXPORT}")
+
+
+def paint_state(state: str, stream: TextIO) -> str:
+    """Return a job's state as it is shown; `state` may be padded, and have spaces for
+    underscores."""
+    return paint(state, meaning_of(state), stream)
+
+
+def meaning_of(state: str) -> str:
+    """Return the display style of a state; failed and running jobs have different ones."""
+    return _MEANINGS.get(state.strip().replace(" ", "_"), "strong")
+
+
+def set_part(job: Job) -> dict[str, Any]:
+    """Return the part of a job file that its author set. If the daemon does not report it: the keys
+    without their default, and those that this version does not know."""
+    from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
+
+    known = job_keys()
+    set_keys = job.get("set_keys")
+
+    def is_set(key: str, value: object) -> bool:
+        if set_keys is not None:
+            return key in set_keys
+        return key not in known or value not in (plain(default_of(key)), {})
+
+    def kept(tree: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+        for name, value in tree.items():
+            key = f"{prefix}{name}"
+            if isinstance(value, Mapping) and (key not in known or set_keys is not None):
+                if inner := dict(kept(value, f"{key}.")):
+                    yield name, inner
+            elif is_set(key, value):
+                yield name, value
+
+    return dict(kept(job["spec"], ""))

@@ -1,1 +1,0 @@
-"""Queueing jobs: several at once, the members of an array, a conversion."""

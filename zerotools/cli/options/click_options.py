@@ -1,0 +1,203 @@
+"""Options of click, with our groups and types.
+
+`@command("convert")` makes a command. `@option("--dtype", group=NAMES, ...)` adds an option to it,
+with click's arguments. `@options_of(ConvertKeywords)` adds all options that a function of
+`zerotools.public` declares. The help page lists each group under its title, in the order of
+`ORDER`; options without a group come last, under "General".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from zerotools.core.counts import bytes_of
+from zerotools.core.errors import BadRequest
+from zerotools.io.stores.addresses import path_of
+from zerotools.public.options.option import (
+    GENERAL,
+    NAMES,
+    OPTIMIZER,
+    OUTPUT,
+    RESOURCES,
+    TRAINING,
+    WHAT,
+    WHEN,
+    DeclaredOption,
+    OptionKind,
+    declared_options,
+)
+
+__all__ = ["GENERAL", "NAMES", "OUTPUT", "RESOURCES", "WHAT", "WHEN", "command", "option"]
+
+_Decorated = TypeVar("_Decorated", bound=Callable[..., Any])
+
+JOB = "Job"
+SELECTION = "Selection"
+LAUNCHERS = "Settings of other launchers"
+CLUSTER = "Slurm"
+ORDER = (
+    JOB,
+    SELECTION,
+    WHAT,
+    NAMES,
+    TRAINING,
+    OPTIMIZER,
+    LAUNCHERS,
+    WHEN,
+    CLUSTER,
+    OUTPUT,
+    RESOURCES,
+    GENERAL,
+)
+
+
+class GroupedOption(click.Option):
+    """An option that knows its group."""
+
+    def __init__(self, *args: Any, group: str = GENERAL, **attributes: Any) -> None:
+        super().__init__(*args, **attributes)
+        assert group in ORDER, f"{group!r} is not in ORDER"
+        self.group = group
+
+
+class GroupedCommand(click.Command):
+    """A command that lists its options by group. If all options are of one group, it has the usual
+    single list."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write one list for each group that has an option."""
+        rows: dict[str, list[tuple[str, str]]] = {group: [] for group in ORDER}
+        for parameter in self.get_params(ctx):
+            row = parameter.get_help_record(ctx)
+            # From 8.5.1 on, click has a row for each argument, too.
+            if row is not None and not isinstance(parameter, click.Argument):
+                rows[getattr(parameter, "group", GENERAL)].append(row)
+        filled = {group: listed for group, listed in rows.items() if listed}
+        for group, listed in filled.items():
+            with formatter.section(group if len(filled) > 1 else "Options"):
+                formatter.write_dl(listed)
+
+
+def command(name: str, **attributes: Any) -> Callable[[Callable[..., Any]], GroupedCommand]:
+    """Return the decorator that makes a `GroupedCommand`, as `click.command` does."""
+    return click.command(name, cls=GroupedCommand, **attributes)
+
+
+def option(
+    *declarations: str, group: str = GENERAL, **attributes: Any
+) -> Callable[[_Decorated], _Decorated]:
+    """Return the decorator that adds a `GroupedOption`, as `click.option` does."""
+    return click.option(*declarations, cls=GroupedOption, group=group, **attributes)
+
+
+class Span(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """Seconds: `30d`, `12h`, or a bare number of them."""
+
+    name = "time"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        from zerotools.jobs.binding.durations import seconds_of  # of jobs: only if it is given
+
+        try:
+            return seconds_of(int(value) if value.isascii() and value.isdecimal() else value)
+        except ValueError as error:
+            option = param.opts[0] if param is not None else "the time"
+            raise BadRequest(f"{option} {value}: {error}") from None
+
+
+class ByteSize(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """A number of bytes: `5GB` is 5 * 10^9, `1GiB` is 2^30, a bare number counts bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            return bytes_of(str(value))
+        except ValueError as error:
+            self.fail(f"{value!r} {error}", param, ctx)
+
+
+class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+    """Converts text by `path_of`; `-` and similar ones are plain paths."""
+
+    name = "path"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        return path_of(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Return files of this machine, completed by the shell itself."""
+        return [CompletionItem(incomplete, type="file")]
+
+
+_Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def options_of(declaration: type) -> Callable[[_Command], _Command]:
+    """Return a decorator that adds all options of the TypedDict to a command. The command gets them
+    by the same keywords as the function."""
+
+    def add(command: _Command) -> _Command:
+        for each in reversed(declared_options(declaration).values()):
+            command = option(
+                *filter(None, (each.option.short, each.flag)),
+                each.keyword,
+                group=each.option.group,
+                help=each.option.help,
+                metavar=each.option.metavar,
+                required=each.is_required,
+                **_attributes(each),
+            )(command)
+        return command
+
+    return add
+
+
+def _attributes(each: DeclaredOption) -> dict[str, Any]:
+    """Return the arguments of `click.option` that depend on the kind."""
+    kind, default = each.kind, each.default
+    if kind is OptionKind.FLAG:
+        return {"is_flag": True, "default": default}
+    if kind is OptionKind.WORDS:
+        chosen = {"type": click.Choice(each.choices)} if each.choices else {}
+        return {"multiple": True, **chosen}
+    if kind is OptionKind.PATH_OR_FLAG:
+        return {"is_flag": False, "flag_value": ""}
+    shown = {} if default is None else {"default": default, "show_default": True}
+    return {"type": _type(each), **shown}
+
+
+def _type(each: DeclaredOption) -> Any:
+    least, most = each.option.least, each.option.most
+    match each.kind:
+        case OptionKind.CHOICE:
+            return click.Choice([str(choice) for choice in each.choices])
+        case OptionKind.SWITCH:
+            return click.Choice(["on", "off"])
+        case OptionKind.INTEGER if least is not None or most is not None:
+            return click.IntRange(least, most)
+        case OptionKind.INTEGER:
+            return int
+        case OptionKind.NUMBER:
+            return float
+        case OptionKind.PAIR:
+            return (float, float)
+        case OptionKind.PATH:
+            return CheckpointPath()
+        case OptionKind.SIZE:
+            return ByteSize()
+        case OptionKind.SPAN:
+            return Span()
+        case _:  # text, and parts, which the function reads
+            return str

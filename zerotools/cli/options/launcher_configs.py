@@ -1,0 +1,393 @@
+"""Options that import configs and launch lines of other launchers, and the report on the import."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from functools import wraps
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import click
+
+from zerotools.cli.options.click_options import LAUNCHERS, option
+from zerotools.cli.output.language import has_wide, told, wrap_wide
+from zerotools.cli.output.render import clean
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
+from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
+from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.imports.reading.report import (
+    ENGLISH,
+    FIRST,
+    LATER,
+    WIDTH,
+    Wording,
+    next_steps,
+    render,
+)
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.imports.recipes.accelerate_flags import joined
+from zerotools.jobs.imports.recipes.axolotl import read_axolotl
+from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
+from zerotools.jobs.imports.recipes.recipe import Recipe
+from zerotools.jobs.jobfile.parse import read_tree
+from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
+from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
+from zerotools.jobs.text.home_paths import expanded
+from zerotools.jobs.text.json_text import parse_json
+from zerotools.jobs.text.yaml_text import parse_yaml
+
+LINE = "the launch line"
+
+
+class RecipeOptions(NamedTuple):
+    """At most one of them."""
+
+    launch: str | None = None
+    llamafactory: Path | None = None
+    axolotl: Path | None = None
+
+    @property
+    def any(self) -> bool:
+        """True if one was given."""
+        return any(given is not None for given in self)
+
+    def recipe(self, lenient: bool, number: int | None = None) -> Recipe | None:
+        """Return the contents of the given one; None: none was given. `number` chooses among
+        several launch lines.
+
+        Raises:
+            BadRequest: several were given; a file or a line that cannot be read.
+            Unsupported: YAML, and PyYAML is not installed.
+        """
+        given = [f"--{name}" for name, value in self._asdict().items() if value is not None]
+        if len(given) > 1:
+            raise BadRequest(f"{given[0]} and {given[1]} cannot be combined; leave one out")
+        if self.launch is not None:
+            return _launch(self.launch, lenient, number)
+        if self.llamafactory is not None:
+            document = _yaml(self.llamafactory, "LLaMA-Factory config", lenient)
+            return read_llamafactory(document, self.llamafactory.parent)
+        if self.axolotl is not None:
+            document = _yaml(self.axolotl, "axolotl config", lenient)
+            return read_axolotl(document, self.axolotl.parent)
+        return None
+
+
+def _launch(given: str, lenient: bool, number: int | None) -> Recipe:
+    if not given.strip():
+        raise BadRequest("--launch: is empty; give a launch line, or the script that has it")
+    if given == "-":
+        text = text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "script")
+        return read_launch(
+            text, "standard input", Path(), lines=True, lenient=lenient, number=number
+        )
+    path = Path(given)
+    try:
+        is_file = len(given) < 4096 and path.exists()
+    except OSError:
+        is_file = False
+    if is_file:
+        text = read_text(path, "script")
+        return read_launch(text, given, path.parent, lines=True, lenient=lenient, number=number)
+    if len(given.split()) == 1:
+        raise BadRequest(f"{given}: is neither a script nor a launch line; correct it")
+    return read_launch(
+        given, LINE, Path(), lines="\n" in given.strip(), lenient=lenient, number=number
+    )
+
+
+def _yaml(path: Path, what: str, lenient: bool) -> Document:
+    text = read_text(path, what)
+    if path.suffix == ".json":
+        return parse_json(text, source=str(path), lenient=lenient)
+    return parse_yaml(text, source=str(path), lenient=lenient)
+
+
+def named_file(
+    recipe: Recipe, named: ConfigValue | None, option: str, given: Path | None
+) -> Path | None:
+    """Return the config that the recipe names, or `given`. One that is not found is an error in the
+    findings of the recipe.
+
+    Raises:
+        BadRequest: both exist.
+    """
+    if named is None:
+        return given
+    if given is not None:
+        raise BadRequest(
+            f"{named.said} = {named.value}: cannot be combined with {option} {given}; remove one "
+            "of them"
+        )
+    if not isinstance(named.value, str):
+        recipe.findings.wrong.append(f"{named.said}: must be the path of a file; write it to one")
+        return None
+    if named.value in recipe.documents:
+        return Path(named.value)
+    path = recipe.found(named.value)
+    if not path.exists():
+        found = "is not found here"
+        if recipe.beside != Path():
+            found = f"is found neither here nor next to {recipe.source}"
+        what = (
+            f"{named.said} = {named.value}: {found}; correct the path, or import the page with "
+            "both (zerotools import PAGE)"
+        )
+        recipe.findings.wrong.append(what)
+        return None
+    return path
+
+
+RECIPE_OPTIONS = (
+    option(
+        "--launch",
+        group=LAUNCHERS,
+        metavar="LINE|FILE|-",
+        help="Take settings from the command that starts a training program (deepspeed, torchrun, "
+        "accelerate launch, python), or from a script with that command. Nothing is run.",
+    ),
+    option(
+        "--llamafactory",
+        group=LAUNCHERS,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Take settings from LLaMA-Factory's YAML.",
+    ),
+    option(
+        "--axolotl",
+        group=LAUNCHERS,
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Take settings from axolotl's YAML.",
+    ),
+)
+
+
+Closing = Callable[[Imported, Recipe | None], Iterable[str]]
+"""The next steps with an imported job."""
+
+
+def _translated(text: str) -> str:
+    return told(text, sys.stderr)
+
+
+def _wrapped(line: str) -> Iterable[str]:
+    if has_wide(line):
+        return wrap_wide(line, WIDTH, first=FIRST, later=LATER)
+    return ENGLISH.wrapped(line)
+
+
+WORDING = Wording(_translated, _wrapped)
+"""Reports in the language of the user."""
+
+
+def write_report(lines: Iterable[str]) -> None:
+    """Write lines of a report to standard error."""
+    sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
+
+
+class Configs(NamedTuple):
+    """The files that were named, and whether blog syntax is let pass."""
+
+    deepspeed: Path | None
+    accelerate: Path | None
+    told: RecipeOptions
+    lenient: bool
+    written: Mapping[str, str] = MappingProxyType({})
+    """Texts of files that a launch script writes, by their paths."""
+
+    @property
+    def any(self) -> bool:
+        """True if a config was named."""
+        return self.deepspeed is not None or self.accelerate is not None or self.told.any
+
+    def recipe(self, number: int | None = None) -> Recipe | None:
+        """Return the arguments that were named, if any; `number` chooses among the launch lines of
+        a script. Raises as `RecipeOptions.recipe`."""
+        return self.told.recipe(self.lenient, number)
+
+    def imported(self, job: JobFile | None) -> Imported:
+        """Return the job that `job` and these configs say; the report of it goes to stderr.
+
+        Raises:
+            BadRequest: a file that cannot be read.
+            Unsupported: YAML, and PyYAML is not installed.
+        """
+        return self.with_recipe(job, self.recipe())
+
+    def with_recipe(
+        self, job: JobFile | None, recipe: Recipe | None, *, closing: Closing | None = None
+    ) -> Imported:
+        """Do the same as `imported` for arguments that were read. `closing` yields the next steps,
+        for a command that prints the job file."""
+        if recipe is not None:
+            return self._with_files_of(recipe)._imported(job, recipe, closing)
+        return self._imported(job, None, closing)
+
+    def _with_files_of(self, recipe: Recipe) -> Configs:
+        """Return these configs with those that the recipe names. Raises BadRequest: both name
+        one."""
+        deepspeed = named_file(recipe, recipe.deepspeed, "--deepspeed", self.deepspeed)
+        accelerate = named_file(recipe, recipe.accelerate_file, "--accelerate", self.accelerate)
+        return self._replace(
+            deepspeed=deepspeed, accelerate=accelerate, written={**self.written, **recipe.documents}
+        )
+
+    def _imported(
+        self, job: JobFile | None, recipe: Recipe | None, closing: Closing | None
+    ) -> Imported:
+        job, named = self._with_named(job)
+        accelerate = None if self.accelerate is None else self._accelerate(self.accelerate)
+        if recipe is not None and recipe.accelerate is not None:
+            accelerate = joined(accelerate, recipe.accelerate)
+        result = import_configs(
+            job,
+            recipe=recipe,
+            deepspeed=None if named is None else self._deepspeed(named),
+            accelerate=accelerate,
+            load=self._named,
+            release=_release(job),
+        )
+        files = [path for path in (named, self.accelerate) if path is not None]
+        sources = [
+            *([] if job is None else [job.source]),
+            *([] if recipe is None else [recipe.source]),
+            *map(str, files),
+        ]
+        lines = [
+            f"# {' with '.join(sources)}",
+            *render(result.findings, written=closing is not None, wording=WORDING),
+        ]
+        if result.changes:
+            head = told("what DeepSpeed gets of it", sys.stderr)
+            lines += [f"# {head}", *(f"#   {x}" for x in result.changes)]
+        if result.problem is not None:
+            return result
+        ending = () if closing is None else closing(result, recipe)
+        lines += next_steps(result.findings, ending, WORDING)
+        write_report(lines)
+        return result
+
+    def _with_named(self, job: JobFile | None) -> tuple[JobFile | None, Path | None]:
+        """Return the job file without the path of DeepSpeed's JSON, and that path.
+
+        Raises:
+            BadRequest: the command line names one, too.
+        """
+        config = None if job is None else look_up(job.tree, CONFIG)
+        if job is None or not isinstance(config, str):
+            return job, self.deepspeed
+        if self.deepspeed is not None:
+            raise BadRequest(
+                f"{job.source}: {CONFIG} = {config}: cannot be combined with --deepspeed "
+                f"{self.deepspeed}; remove one of them"
+            )
+        tree = dict(job.tree)
+        tree["deepspeed"] = {k: v for k, v in tree["deepspeed"].items() if k != "config"}
+        return replace(job, tree=tree), job.base_dir / expanded(config)
+
+    def _deepspeed(self, path: Path) -> Document:
+        if path.suffix in (".yaml", ".yml"):
+            raise BadRequest(
+                f"{path}: is YAML, and DeepSpeed's config is JSON; pass an accelerate config with "
+                "--accelerate"
+            )
+        written = self.written.get(str(path))
+        text = read_text(path, "DeepSpeed config") if written is None else written
+        return parse_json(text, source=str(path), lenient=self.lenient)
+
+    def _accelerate(self, path: Path) -> Document:
+        written = self.written.get(str(path))
+        text = read_text(path, "accelerate config") if written is None else written
+        if path.suffix == ".json":
+            return parse_json(text, source=str(path), lenient=self.lenient)
+        return parse_yaml(text, source=str(path), lenient=self.lenient, keys=YAML_KEYS)
+
+    def _named(self, name: str) -> Document:
+        """Return a file that the accelerate config names: from the working directory, as accelerate
+        does, or next to that config."""
+        path = expanded(name)
+        if self.accelerate is not None and not path.exists():
+            beside = self.accelerate.parent / path
+            path = beside if beside.exists() else path
+        if not path.exists() and self.accelerate is None:
+            raise BadRequest(f"deepspeed_config_file = {name}: is not found here; correct the path")
+        if not path.exists():
+            raise BadRequest(
+                f"{self.accelerate}: deepspeed_config_file = {name}: is found neither here nor "
+                f"next to {self.accelerate}; correct the path"
+            )
+        return self._deepspeed(path)
+
+
+def _release(job: JobFile | None) -> Release:
+    """Return the DeepSpeed of the job's Python; the newest known release if it has none."""
+    python = None if job is None else look_up(job.tree, "python")
+    found = installed_release(python if isinstance(python, str) else None)
+    return NEWEST if found is None else found
+
+
+def config_options(command: Callable[..., int]) -> Callable[..., int]:
+    """Add the options; the command is given them as `configs`."""
+
+    @wraps(command)
+    def collected(
+        *,
+        deepspeed: Path | None,
+        accelerate: Path | None,
+        launch: str | None,
+        llamafactory: Path | None,
+        axolotl: Path | None,
+        lenient: bool,
+        **given: Any,
+    ) -> int:
+        told = RecipeOptions(launch, llamafactory, axolotl)
+        return command(**given, configs=Configs(deepspeed, accelerate, told, lenient))
+
+    options = (
+        option(
+            "--deepspeed",
+            group=LAUNCHERS,
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Take settings from DeepSpeed's JSON.",
+        ),
+        option(
+            "--accelerate",
+            group=LAUNCHERS,
+            type=click.Path(path_type=Path),
+            metavar="FILE",
+            help="Take settings from accelerate's YAML.",
+        ),
+        *RECIPE_OPTIONS,
+        option(
+            "--lenient",
+            group=LAUNCHERS,
+            is_flag=True,
+            help="Repair text copied from a web page (comments, commas, quotes, spaces, "
+            "indentation), and show each repair.",
+        ),
+    )
+    for add in reversed(options):
+        add(collected)
+    return collected
+
+
+def read_job_file(name: str) -> JobFile:
+    """Return the tree of the job file `name`, `-` for standard input.
+
+    Raises:
+        BadRequest: it cannot be read, or is neither TOML nor JSON.
+    """
+    if name == "-":
+        source, directory = "standard input", Path.cwd()
+        text = text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), source, "job file")
+    else:
+        source, directory = name, Path(name).absolute().parent
+        text = read_text(Path(name), "job file")
+    return JobFile(read_tree(text, source=source), source, directory, text)

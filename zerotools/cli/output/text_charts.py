@@ -1,0 +1,221 @@
+"""Curves as text: a chart of braille characters (two by four dots in each) or of letters, and a
+sparkline, which takes one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+ROWS = 12
+FEWEST_ROWS = 4
+NARROWEST = 20
+FRAME = 2
+"""Lines of a chart besides its rows: the title and the steps."""
+_BRAILLE = 0x2800
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+"""The bit of each dot, by row and column within a character."""
+
+NumberFormat = Callable[[float], str]
+SeriesPoints = Mapping[int, float]
+Paint = Callable[[str], str]
+
+
+def _plain(text: str) -> str:
+    return text
+
+
+@dataclass(frozen=True)
+class Series:
+    """A curve of a chart: values by step; `mark` draws it without colours, and `paint` colours it.
+    If it is not `is_joined`, its points are drawn without a line."""
+
+    points: SeriesPoints
+    mark: str = "*"
+    paint: Paint = _plain
+    is_joined: bool = True
+
+
+def chart(
+    title: str,
+    series: Sequence[Series],
+    form: NumberFormat,
+    *,
+    columns: int,
+    braille: bool,
+    least: float | None = None,
+    rows: int = ROWS,
+) -> list[str]:
+    """Return lines of a chart of `series` by step, at most `columns` wide; `form` writes a value.
+    The lower edge is `least`, or the smallest value. Later curves are drawn over earlier ones.
+
+    If a column stands for several steps it shows the range from the least to the greatest of their
+    values.
+    """
+    grid = plotted(series, form, columns=columns, braille=braille, least=least, rows=rows)
+    if grid is None:
+        return [f"{title}: no values were reported"]
+    edge = "│" if braille else "|"
+    shown = [title]
+    for label, cells in zip(grid.labels, grid.cells, strict=True):
+        row = "".join(
+            text if number is None else series[number].paint(text) for text, number in cells
+        )
+        shown.append(f"{label} {edge}{row}".rstrip())
+    return [*shown, f"{'':{len(grid.labels[0]) + 1}} {grid.steps}"]
+
+
+@dataclass(frozen=True)
+class Plotted:
+    """A chart before it is coloured. `labels` stand before the rows, all of one width; a cell is a
+    character and the number of the series that it is of, if any; `steps` is the line below."""
+
+    labels: Sequence[str]
+    cells: Sequence[Sequence[tuple[str, int | None]]]
+    steps: str
+
+
+def plotted(
+    series: Sequence[Series],
+    form: NumberFormat,
+    *,
+    columns: int,
+    braille: bool,
+    least: float | None = None,
+    rows: int = ROWS,
+) -> Plotted | None:
+    """Return the contents of `chart`, for callers with other colours; None if it has no points."""
+    values = [value for each in series for value in each.points.values()]
+    steps = [step for each in series for step in each.points]
+    if not steps:
+        return None
+    low, high = min(values), max(values)
+    low = low if least is None else min(low, least)
+    labels = [form(high), *[""] * (rows - 2), form(low)]
+    margin = max(map(len, labels)) + 2
+    width = max(NARROWEST, columns - margin - 1)
+    cells: list[list[tuple[str, int | None]]] = [[(" ", None)] * width for _ in range(rows)]
+    for number, each in enumerate(series):
+        across, down = (2, 4) if braille else (1, 1)
+        canvas = _Canvas(width * across, rows * down)
+        canvas.draw(each, (min(steps), max(steps)), (low, high))
+        lines = canvas.braille() if braille else canvas.stars(each.mark)
+        for row, line in enumerate(lines):
+            for column, character in enumerate(line):
+                if character != " ":
+                    cells[row][column] = (character, number)
+    first, last = f"step {min(steps)}", str(max(steps))
+    gap = " " * max(1, width - len(first) - len(last))
+    return Plotted([f"{text:>{margin - 1}}" for text in labels], cells, f"{first}{gap}{last}")
+
+
+class _Canvas:
+    """Dots, the lower left one at (0, 0)."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self._width = width
+        self._height = height
+        self._dots: set[tuple[int, int]] = set()
+
+    def draw(self, series: Series, steps: tuple[int, int], values: tuple[float, float]) -> None:
+        """Draw the curve; the edges are the first and last of `steps` and of `values`."""
+        points = series.points
+        (first, last), (low, high) = steps, values
+        across, up = (self._width - 1) / max(1, last - first), self._height - 1
+        column = before = -1
+        least = most = 0
+        for step in sorted(points):
+            x = round((step - first) * across)
+            # Halves first: the difference of two large numbers may be too large.
+            share = (points[step] / 2 - low / 2) / (high / 2 - low / 2) if high > low else 0.5
+            y = round(share * up)
+            if x == column:  # of points in one column, all that lies between them
+                least, most = min(least, y), max(most, y)
+            else:
+                self._dots.update((column, dot) for dot in range(least, most + 1) if column >= 0)
+                if series.is_joined and column >= 0:
+                    self._line((column, before), (x, y))
+                column, least, most = x, y, y
+            before = y
+        self._dots.update((column, dot) for dot in range(least, most + 1) if column >= 0)
+
+    def _line(self, start: tuple[int, int], end: tuple[int, int]) -> None:
+        (x0, y0), (x1, y1) = start, end
+        count = max(abs(x1 - x0), abs(y1 - y0), 1)
+        for n in range(count + 1):
+            self._dots.add((x0 + round((x1 - x0) * n / count), y0 + round((y1 - y0) * n / count)))
+
+    def stars(self, mark: str) -> list[str]:
+        """Return one character for each dot, the top row first."""
+        rows = reversed(range(self._height))
+        return [
+            "".join(mark if (x, y) in self._dots else " " for x in range(self._width)) for y in rows
+        ]
+
+    def braille(self) -> list[str]:
+        """Return one character for each two by four dots, the top row first."""
+        bits = [[0] * (self._width // 2) for _ in range(self._height // 4)]
+        for x, y in self._dots:
+            row = self._height - 1 - y
+            bits[row // 4][x // 2] |= _DOTS[row % 4][x % 2]
+        return ["".join(chr(_BRAILLE + b) if b else " " for b in row) for row in bits]
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+LETTERS = "_.-~=+*#"
+"""For terminals that cannot show blocks."""
+RESTING_SECONDS = 20
+"""Twice the time between two samples of the daemon while no job runs."""
+
+
+def sparkline(
+    values: Sequence[float | None],
+    width: int,
+    bounds: tuple[float, float] | None = None,
+    marks: str = BLOCKS,
+) -> str:
+    """Return `values` in at most `width` cells, each the mean of its part; blank if unknown.
+    `bounds` are the values of the lowest and the highest mark; None: those of the curve."""
+    if not values or width < 1:
+        return ""
+    cells = min(width, len(values))
+    edges = [index * len(values) // cells for index in range(cells + 1)]
+    means = [_mean(values[a:b]) for a, b in pairwise(edges) if b > a]
+    known = [mean for mean in means if mean is not None]
+    if not known:
+        return " " * len(means)
+    low, high = bounds or (min(known), max(known))
+    scale = (len(marks) - 1) / (high - low) if high > low else 0.0
+    return "".join(" " if mean is None else marks[_at((mean - low) * scale)] for mean in means)
+
+
+def _at(value: float) -> int:
+    return max(0, min(len(BLOCKS) - 1, round(value)))
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
+
+
+def spread(
+    times: Sequence[int],
+    values: Sequence[float | None],
+    seconds: int,
+    cells: int,
+    step_seconds: int,
+) -> list[float | None]:
+    """Return means of `cells` equal parts of the `seconds` until the last of `times`. A part
+    without a measurement repeats the one before, for as long as an idle daemon does not measure."""
+    begin = times[-1] + step_seconds - seconds
+    held: list[list[float]] = [[] for _ in range(cells)]
+    for time, value in zip(times, values, strict=True):
+        if value is not None and time >= begin:
+            held[min(cells - 1, (time - begin) * cells // seconds)].append(value)
+    found: list[float | None] = []
+    left = 0.0
+    for part in held:
+        left = max(step_seconds, RESTING_SECONDS) if part else left - seconds / cells
+        before = found[-1] if found and left > 0 else None
+        found.append(sum(part) / len(part) if part else before)
+    return found

@@ -1,0 +1,91 @@
+"""Pages that take the whole screen: the keys, and a log."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from zerotools.cli.top.drawing.bars import OWNER_MARKS
+from zerotools.cli.top.drawing.styled_lines import Line, cut, plain, ruled
+from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER
+
+_WRONG = re.compile(r"\b(?:warning|warn|error|fatal|traceback|\w+(?:Error|Exception))\b", re.I)
+KEYS = (
+    ("↑ ↓  j k", "choose a job; also PgUp PgDn Home End"),
+    ("l", "follow its log"),
+    ("c", "cancel it, after y to confirm"),
+    ("r", "release it if it is held; retry it if it has ended"),
+    ("+ -", "its priority"),
+    ("s", "sort by state, id, owner, name, time left"),
+    ("/", "show only jobs with a text in their name or owner; Escape shows all"),
+    ("?", "this page"),
+    ("q", "quit"),
+)
+MARKS = (
+    (JOB, "memory of jobs"),
+    (STRANGER, "of other processes"),
+    (RESIDUE, "left by a dead process"),
+    ("free", "free"),
+)
+NOTES = (
+    "▼ shows why a GPU's clocks are slow: power is usual under load, hot is not.",
+    "XID is the last error of the driver; ECC counts memory errors.",
+    "PSI is the share of 10 s in which a task waited for memory, CPU or disk.",
+    "✓ marks a verified checkpoint, ? an unverified one.",
+)
+
+
+def help_lines(columns: int) -> list[Line]:
+    """Return the keys, and the meaning of marks."""
+    lines: list[Line] = [ruled([("keys", "strong")], columns)]
+    lines += [[(f"  {key:<10}", "key"), (words, "")] for key, words in KEYS]
+    lines += [[], ruled([("marks", "strong")], columns)]
+    lines += [[(f"  {OWNER_MARKS[kind] * 4}      ", kind), (words, "")] for kind, words in MARKS]
+    lines += [[(f"  {note}", "quiet")] for note in NOTES]
+    return [cut(line, columns) for line in lines]
+
+
+def log_page(
+    title: str, lines: Sequence[str], top: int | None, columns: int, rows: int
+) -> list[Line]:
+    """Return a log from its line `top` on; None: its end."""
+    room = max(1, rows - 1)
+    where = "follows" if top is None else f"line {top + 1} of {len(lines)}"
+    head = ruled([(plain(title), "strong")], columns, [(where, "quiet")])
+    folded: list[str] = []
+    if top is None:
+        for line in reversed(lines):
+            folded = [*fold(line, columns), *folded]
+            if len(folded) >= room:
+                break
+        folded = folded[-room:]
+    else:
+        for line in lines[top:]:
+            folded += fold(line, columns)
+            if len(folded) >= room:
+                break
+        folded = folded[:room]
+    if not folded:
+        return [head, [("there is nothing in it yet", "quiet")]]
+    return [head, *([(text, log_meaning(text))] for text in folded)]
+
+
+def log_meaning(text: str) -> str:
+    """Return the style of a log line that reports an error itself."""
+    found = _WRONG.search(text)
+    return "" if found is None else "warning" if found[0].lower().startswith("warn") else "bad"
+
+
+def fold(text: str, columns: int) -> list[str]:
+    """Return a line of a log in as many lines of the screen as it takes."""
+    rest, found = plain(text), []
+    while cell_len(rest) > columns:
+        part = set_cell_size(rest, columns)
+        kept = part if rest.startswith(part) else part[:-1]  # half of a wide character does not fit
+        if not kept:
+            break
+        found.append(kept)
+        rest = rest[len(kept) :]
+    return [*found, rest]

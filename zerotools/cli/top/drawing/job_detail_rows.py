@@ -1,0 +1,295 @@
+"""The rows of the chosen job: phase, speed, checkpoints, curves (as a line or a chart), log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+from zerotools.cli.job_views.describe_job import (
+    Job,
+    has_no_heartbeat,
+    has_old_step,
+    outcome,
+    plan,
+    shown_state,
+    title,
+    user_of,
+)
+from zerotools.cli.output import render
+from zerotools.cli.output.text_charts import FRAME, Plotted, Series, plotted, sparkline
+from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
+from zerotools.cli.top.drawing.job_rows import reason_of
+from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, flowing, plain, ruled, width
+from zerotools.cli.top.reading.job_details import ChosenJob, KeptCheckpoint
+from zerotools.cli.top.reading.job_reports import CurveSeen, CurveShape, Reported
+from zerotools.cli.top.reading.refresh import Look
+from zerotools.jobs.states import ACTIVE, TERMINAL
+from zerotools.jobs.step_curves import finite
+
+CHART_FROM, TALLEST = 13, 18
+"""The minimum number of rows to draw the loss as a chart, and the maximum of its rows."""
+
+
+def detail_lines(
+    look: Look, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
+) -> list[Line]:
+    """Return the known facts of the job in at most `rows` rows; with the end of its log if that is
+    not shown elsewhere (`logged`)."""
+    found = look.chosen if look.chosen and look.chosen.job_id == job["id"] else None
+    name = plain(title(job))
+    standing = _standing(job, look, now)
+    while len(standing) > 1 and len(" · ".join(standing)) + len(name) > columns - 12:
+        standing.pop()
+    lines = [ruled([(name, "strong")], columns, [(" · ".join(standing), "quiet")])]
+    lines += flowing(_doing(job, now), columns, 1 if rows < CHART_FROM else 2)
+    lines += flowing(_speed(job), columns, 1 if rows < CHART_FROM else 2)
+    if found is not None:
+        lines += _rest(found, columns, rows - len(lines), now, logged=logged)
+    return lines[:rows]
+
+
+def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:
+    """Return checkpoints, curves and log, which share the space."""
+    reported = found.reported
+    lines: list[Line] = []
+    if found.trouble:
+        return [cut([(plain(found.trouble), "warning")], columns)]
+    tall = room >= CHART_FROM - 3
+    count = 1 if not tall else max(1, min(len(found.checkpoints), room // 6))
+    lines += checkpoint_lines(found.checkpoints, columns, count, now)
+    left = room - len(lines)
+    if reported.loss.shape.means:
+        if tall and not logged:
+            lines += _charts(reported, columns, left)
+        elif tall:
+            height = max(LOWEST + FRAME, min(TALLEST, left * 3 // 5 - 1))
+            lines += loss_chart(reported, columns, height)
+            lines.append(speed_line(reported.speed, columns))
+        else:
+            lines.append(loss_line(reported, columns))
+            if len(reported.eval_loss.shape.means) > 1 and left >= 5:
+                lines.append(eval_line(reported, columns))
+    left = room - len(lines)
+    return lines + (log_tail(found.log, columns, left) if logged else [])
+
+
+def _charts(reported: Reported, columns: int, rows: int) -> list[Line]:
+    """Return the loss, and if there is space, the speed below it: over the whole space."""
+    least = LOWEST + FRAME
+    if rows < 2 * least + 4:
+        return loss_chart(reported, columns, max(least, rows))
+    below = max(least, rows // 3)
+    lines = loss_chart(reported, columns, rows - below)
+    return [*lines, *speed_chart(reported.speed, columns, below)]
+
+
+def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
+    """Return the last lines of a log."""
+    tail = log[-rows:] if rows > 0 else ()
+    return [
+        cut([(plain(text), help_and_log_pages.log_meaning(text) or "quiet")], columns)
+        for text in tail
+    ]
+
+
+def _standing(job: Job, look: Look, now: float) -> list[str]:
+    """Return `running 3h12m`, `GPU 0-3`, `attempt 2`, the most important first."""
+    state = shown_state(job)
+    since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
+    words = [state if since is None else f"{state} {short_numbers.brief(now - since)}"]
+    if job["state"] in TERMINAL and since is not None:
+        words = [f"{state} {short_numbers.ago(now - since)}"]
+    if places := _gpus(job, look):
+        words.append(places)
+    if len(job["attempts"]) > 1:
+        words.append(f"attempt {job['attempts'][-1]['number']}")
+    if job["priority"]:
+        words.append(f"priority {job['priority']:+d}")
+    words.append(user_of(job))
+    return words
+
+
+def _gpus(job: Job, look: Look) -> str:
+    """Return the numbers of the GPUs that its newest attempt has."""
+    if job["state"] not in ACTIVE or not job["attempt"]:
+        return ""
+    index = {gpu.uuid: gpu.index for gpu in look.snapshot.gpus}
+    found = [index[uuid] for uuid in job["attempt"]["gpu_uuids"] if uuid in index]
+    return f"GPU {short_numbers.in_ranges(found)}" if found else ""
+
+
+def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
+    """Return its phase and the start of that, or why it waits, or how it ended."""
+    if job["state"] in TERMINAL:
+        return [(0, [(plain(outcome(job)), "bad" if job["state"] == "failed" else "")])]
+    said = reason_of(job, now)
+    phase = job.get("phase") or {}
+    if not said and has_no_heartbeat(job):
+        said = "a program that does not report its phase"
+    bad = phase.get("stalled") or phase.get("quiet") or has_old_step(job)
+    parts: list[tuple[int, Line]] = [(0, [(said, "warning" if bad else "")])] if said else []
+    # The file of another user's job is not visible.
+    return parts if job.get("masked") else [*parts, (1, [(plan(job), "quiet")])]
+
+
+def _speed(job: Job) -> list[tuple[int, Line]]:
+    """Return figures of the last step; the least important are omitted first."""
+    record = job["progress"] or {}
+    forms = (
+        (0, "tokens_per_second", "{:,.0f} tokens/s", 1.0),
+        (1, "mfu", "MFU {:.1f} %", 100.0),
+        (2, "step_seconds", "{:.3g} s/step", 1.0),
+        (3, "skipped_steps", "{:.0f} skipped", 1.0),
+        (4, "grad_norm", "grad {:.3g}", 1.0),
+        (5, "lr", "lr {:.1e}", 1.0),
+        (6, "loss_scale", "scale {:g}", 1.0),
+    )
+    parts: list[tuple[int, Line]] = []
+    for order, name, form, factor in forms:
+        value = finite(record.get(name))
+        if value is not None and (value or name != "skipped_steps"):
+            parts.append((order, [(form.format(value * factor), "strong" if order < 2 else "")]))
+    attempt = job["attempt"] or {}
+    for name, key in (("GPU", "peak_gpu_bytes"), ("host", "peak_host_bytes")):
+        if (held := finite(attempt.get(key))) is not None:
+            parts.append((7, [(f"{name} peak ", "quiet"), (render.size(held), "")]))
+    return parts
+
+
+def checkpoint_lines(
+    kept: Sequence[KeptCheckpoint], columns: int, rows: int, now: float
+) -> list[Line]:
+    """Return the newest checkpoints, one in a line."""
+    if not kept:
+        return [[("saved ", "strong"), ("nothing yet", "quiet")]] if rows else []
+    digits = max(len(str(each.reported.step)) for each in kept[:rows] or kept)
+    lines = [_checkpoint(each, digits, now) for each in kept[:rows]]
+    for number, line in enumerate(lines):
+        line.insert(0, ("saved ", "strong") if not number else ("      ", ""))
+    if (more := len(kept) - len(lines)) > 0:
+        lines[-1].append((f"   and {more} older", "quiet"))
+    return [cut(line, columns) for line in lines]
+
+
+def _checkpoint(each: KeptCheckpoint, digits: int, now: float) -> Line:
+    said = each.reported
+    line: Line = [(f"step {said.step:>{digits}} ", "")]
+    if each.seen is not None and each.seen.is_thinned:
+        line.append(("weights alone (thinned)", "warning"))
+    elif said.verified:
+        line.append(("✓ verified", "good"))
+    elif said.not_verified:
+        line.append((f"? not verified: {plain(said.not_verified)}", "warning"))
+    else:
+        line.append(("no report about it", "quiet"))
+    if each.time is not None:
+        line.append((f"  {short_numbers.ago(now - each.time)}", ""))
+    if said.size_bytes is not None and said.seconds is not None:
+        line.append(
+            (f"  {render.size(said.size_bytes)} in {short_numbers.brief(said.seconds)}", "quiet")
+        )
+    return line
+
+
+EVALUATION = "●"
+LONGEST, ROOMY = 100, 90
+KEPT = 4
+"""Charts that are not drawn again while nothing changes."""
+LOWEST = 4
+"""Rows of the smallest chart."""
+
+
+def loss_line(reported: Reported, columns: int) -> Line:
+    """Return the loss in one line, with the newest evaluation."""
+    said: Line = [*_span(reported.loss)]
+    if reported.eval_loss.last is not None:
+        evaluated = _evaluated(reported.eval_loss)
+        said += [("   ", ""), *(evaluated if columns >= ROOMY else evaluated[:-1])]
+    room = min(LONGEST, columns - 6 - width(said))
+    drawn: Piece = (sparkline(reported.loss.shape.means, room) if room >= 8 else "", "curve")
+    return cut([("loss ", "strong"), drawn, (" ", ""), *said], columns)
+
+
+def eval_line(reported: Reported, columns: int) -> Line:
+    """Return the evaluations in one line."""
+    curve = reported.eval_loss
+    said = [*_span(curve), (f"  least {_loss(curve.least)} at {curve.least_step}", "quiet")]
+    room = min(LONGEST, columns - 6 - width(said))
+    drawn: Piece = (sparkline(curve.shape.means, room) if room >= 8 else "", "evals")
+    return cut([("eval ", "strong"), drawn, (" ", ""), *said], columns)
+
+
+def speed_line(curve: CurveSeen, columns: int) -> Line:
+    """Return tokens per second over the steps, in one line."""
+    said: Line = [(f" {short_numbers.thousands(curve.last or 0.0)}", ""), (" tokens/s", "quiet")]
+    room = min(LONGEST, columns - 6 - width(said))
+    drawn: Piece = (sparkline(curve.shape.means, room) if room >= 8 else "", "curve")
+    return cut([("speed ", "strong"), drawn, *said], columns)
+
+
+def loss_chart(reported: Reported, columns: int, rows: int) -> list[Line]:
+    """Return the chart of the loss and its evaluations in `rows` rows, at least `LOWEST` and the
+    frame."""
+    loss, evals = reported.loss, reported.eval_loss
+    title: Line = [("loss ", "strong"), (_loss(loss.last), "curve")]
+    if loss.least_step is not None:
+        title.append((f"   least {_loss(loss.least)} at step {loss.least_step}", "quiet"))
+    if evals.last is not None:
+        title += [("   ", ""), *_evaluated(evals)]
+    drawn = _loss_rows(loss.shape, evals.shape, columns, rows - FRAME)
+    return [cut(title, columns), *drawn] if drawn else []
+
+
+def speed_chart(curve: CurveSeen, columns: int, rows: int) -> list[Line]:
+    """Return the chart of tokens per second over the steps, from 0, in `rows` rows."""
+    said = short_numbers.thousands(curve.last or 0.0)
+    title: Line = [("speed ", "strong"), (said, "curve"), (" tokens/s", "quiet")]
+    drawn = _speed_rows(curve.shape, columns, rows - FRAME)
+    return [cut(title, columns), *drawn] if drawn else []
+
+
+@lru_cache(maxsize=KEPT)
+def _loss_rows(loss: CurveShape, evals: CurveShape, columns: int, rows: int) -> list[Line]:
+    series = (Series(loss.points), Series(evals.points, is_joined=False))
+    return _rows_of(plotted(series, _loss, columns=columns, braille=True, rows=rows))
+
+
+@lru_cache(maxsize=KEPT)
+def _speed_rows(curve: CurveShape, columns: int, rows: int) -> list[Line]:
+    form, series = short_numbers.thousands, (Series(curve.points),)
+    return _rows_of(plotted(series, form, columns=columns, braille=True, least=0.0, rows=rows))
+
+
+def _rows_of(grid: Plotted | None) -> list[Line]:
+    if grid is None:
+        return []
+    lines: list[Line] = []
+    for label, cells in zip(grid.labels, grid.cells, strict=True):
+        line: Line = [(f"{label} ", "quiet"), ("│", "rule")]
+        run, meaning = "", ""
+        for text, number in cells:
+            now = meaning if number is None else ("curve", "evals")[number]
+            if now != meaning and run:
+                line.append((run, meaning))
+                run = ""
+            run, meaning = run + (EVALUATION if number == 1 else text), now
+        lines.append([*line, (run, meaning)])
+    margin = len(grid.labels[0]) + 2
+    return [*lines, [(f"{'':{margin}}{grid.steps}", "quiet")]]
+
+
+def _span(curve: CurveSeen) -> Line:
+    return [(f"{_loss(curve.first)} → ", "quiet"), (_loss(curve.last), "")]
+
+
+def _evaluated(curve: CurveSeen) -> Line:
+    return [
+        (f"{EVALUATION} ", "evals"),
+        ("eval ", "strong"),
+        (_loss(curve.last), "evals"),
+        (f" at step {curve.last_step}", "quiet"),
+    ]
+
+
+def _loss(value: float | None) -> str:
+    return render.UNKNOWN if value is None else render.loss(value)

@@ -1,0 +1,203 @@
+"""Reads disks and checkpoint directories through a child process, because a file system may hang.
+
+If the child does not answer in time, it is killed. A child that sleeps in the kernel cannot be
+killed: until it has ended, nothing on the same mount is read, and the mount is reported as not
+responding. Another child then reads other mounts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
+
+DEADLINE_SECONDS, START_SECONDS = 0.5, 5.0
+PAUSE_SECONDS = 30.0
+"""The pause before a silent mount is tried again, after the blocked process is gone."""
+MOST_HANGING = 4
+LONGEST_ANSWER = 1 << 20
+COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("disk_reader_process.py")))
+
+
+@dataclass(frozen=True)
+class DiskSeen:
+    """A file system: its mount point, and bytes. `why` is the reason if these are not known."""
+
+    at: str
+    total_bytes: int | None = None
+    free_bytes: int | None = None
+    is_read_only: bool = False
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class SavedDirectory:
+    """The directory of a checkpoint, last written at `time` (seconds since 1970)."""
+
+    time: float
+    is_thinned: bool
+
+
+class Silent(Exception):
+    """There was no response in time, or no process to ask; the message names the cause."""
+
+
+class PlaceLooker:
+    """Asks one process after another. Not for use by several threads at once. `clock` returns
+    monotonic seconds, `mounted` the mounts, `command` is the process."""
+
+    def __init__(
+        self,
+        *,
+        command: Sequence[str] = COMMAND,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        mounted: ReadMounts = read_mounts,
+    ) -> None:
+        self._command = command
+        self._deadline = deadline_seconds
+        self._clock = clock
+        self._mounted = mounted
+        self._child: subprocess.Popen[bytes] | None = None
+        self._hanging: list[_Hanging] = []
+
+    def disk(self, path: str) -> DiskSeen:
+        """Return the file system of `path`, in any case."""
+        try:
+            found = self._ask({"disk": path}, path)
+        except Silent as silent:
+            at = min(mounts_of(path, self._mounted()), default=path)
+            return DiskSeen(at, why=str(silent))
+        if "why" in found:
+            return DiskSeen(path, why=str(found["why"]))
+        return DiskSeen(**found)
+
+    def saved(self, paths: Sequence[str]) -> list[SavedDirectory | None] | None:
+        """Return the existing ones of `paths`, with their times; None: unknown."""
+        if not paths:
+            return []
+        try:
+            found = self._ask({"saved": list(paths)}, list(paths))
+        except Silent:
+            return None
+        if "why" in found:
+            return None
+        return [None if each is None else SavedDirectory(**each) for each in found["saved"]]
+
+    @property
+    def hanging(self) -> list[int]:
+        """The processes that a file system holds up, by pid."""
+        return [each.child.pid for each in self._hanging]
+
+    def close(self) -> None:
+        """End the process; one that hangs ends when it can."""
+        for child in (self._child, *(each.child for each in self._hanging)):
+            if child is not None:
+                _end(child)
+        self._child = None
+
+    def _ask(self, question: Mapping[str, Any], named: object) -> dict[str, Any]:
+        mounts = mounts_of(named, self._mounted())
+        self._forget_hanging()
+        if any(mounts & each.mounts or named == each.named for each in self._hanging):
+            raise Silent("does not answer")
+        if len(self._hanging) >= MOST_HANGING:
+            raise Silent("not checked: other paths do not answer")
+        if self._child is None:
+            self._child = self._start()
+        try:
+            return _exchange(self._child, question, self._deadline)
+        except TimeoutError:
+            child, self._child = self._child, None
+            child.kill()
+            until = self._clock() + PAUSE_SECONDS
+            self._hanging.append(_Hanging(child, mounts, named, until))
+            raise Silent("does not answer") from None
+        except (OSError, ValueError) as error:
+            child, self._child = self._child, None
+            _end(child)
+            raise Silent(f"not checked: the checking process has ended ({error})") from None
+
+    def _start(self) -> subprocess.Popen[bytes]:
+        try:
+            child = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C on a terminal is for the parent to handle
+            )
+        except OSError as error:
+            raise Silent(f"not checked: no checking process could be started ({error})") from error
+        try:
+            _answer(child, START_SECONDS)
+        except (TimeoutError, ValueError) as error:
+            _end(child)
+            raise Silent(f"not checked: the checking process did not start ({error})") from None
+        return child
+
+    def _forget_hanging(self) -> None:
+        now = self._clock()
+        for each in list(self._hanging):
+            if each.child.poll() is not None and now >= each.until:
+                _end(each.child)
+                self._hanging.remove(each)
+
+
+@dataclass(frozen=True)
+class _Hanging:
+    child: subprocess.Popen[bytes]
+    mounts: set[str]
+    named: object
+    until: float
+
+
+def _exchange(
+    child: subprocess.Popen[bytes], question: Mapping[str, Any], seconds: float
+) -> dict[str, Any]:
+    """Exchange one request and response. Raises TimeoutError, and OSError or ValueError if the
+    process is not usable any more."""
+    assert child.stdin is not None
+    child.stdin.write(json.dumps(question).encode() + b"\n")
+    child.stdin.flush()
+    return _answer(child, seconds)
+
+
+def _answer(child: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+    """Return the next line that it writes. Raises as `_exchange`."""
+    assert child.stdout is not None
+    until = time.monotonic() + seconds
+    waiting = select.poll()
+    waiting.register(child.stdout, select.POLLIN)
+    said = bytearray()
+    while not said.endswith(b"\n"):
+        if not waiting.poll(max(0.0, until - time.monotonic()) * 1000):
+            raise TimeoutError
+        part = os.read(child.stdout.fileno(), 1 << 16)
+        said += part
+        if not part or len(said) > LONGEST_ANSWER:
+            raise ValueError("it answered nonsense" if part else "it said nothing")
+    found = json.loads(said)
+    if not isinstance(found, dict):
+        raise ValueError("it answered nonsense")
+    return found
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    child.kill()
+    for pipe in (child.stdin, child.stdout):
+        if pipe is not None:
+            with suppress(OSError):  # of unwritten data: the process is gone
+                pipe.close()
+    with suppress(subprocess.TimeoutExpired):  # it sleeps in the kernel
+        child.wait(0.5)

@@ -1,0 +1,190 @@
+"""Details of the chosen job: its reports, its checkpoints, and its log."""
+
+from __future__ import annotations
+
+import codecs
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from zerotools.cli.job_views.describe_job import Job, title
+from zerotools.cli.top.reading.cached_value import Seldom
+from zerotools.cli.top.reading.disk_reader import PlaceLooker, SavedDirectory
+from zerotools.cli.top.reading.job_reports import Reported, ReportedCheckpoint, ReportReader
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.step_curves import finite
+
+LOG_BYTES = 1 << 13
+REMEMBERED = 8
+PLACES_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class KeptCheckpoint:
+    """A reported checkpoint, and the state of its directory; `seen` is None if it could not be
+    read, or the job is on another machine."""
+
+    reported: ReportedCheckpoint
+    seen: SavedDirectory | None
+
+    @property
+    def time(self) -> float | None:
+        """When it was saved, in seconds since 1970."""
+        said = self.reported.time
+        return said if said is not None else self.seen.time if self.seen else None
+
+
+@dataclass(frozen=True)
+class ChosenJob:
+    """`checkpoints` are the existing ones, the newest first; `trouble` names the parts that could
+    not be read."""
+
+    job_id: int
+    reported: Reported = field(default_factory=Reported)
+    log: tuple[str, ...] = ()
+    checkpoints: tuple[KeptCheckpoint, ...] = ()
+    trouble: str = ""
+
+
+class ChosenJobReader:
+    """Reads one job at a time, and keeps the values of the last few. `places` is None if the jobs
+    are on another machine."""
+
+    def __init__(
+        self, client: DaemonClient, places: PlaceLooker | None, clock: Callable[[], float]
+    ) -> None:
+        self._client = client
+        self._places = places
+        self._readers: dict[int, ReportReader] = {}
+        self._there: Seldom[list[SavedDirectory | None] | None] = Seldom(PLACES_SECONDS, clock)
+
+    def read(self, job: Job) -> ChosenJob:
+        """Return the currently known facts of it."""
+        number = int(job["id"])
+        if job.get("masked"):
+            return ChosenJob(number, trouble="only its owner and administrators see the rest")
+        reader = self._readers.pop(number, None) or ReportReader(self._client, number)
+        self._readers[number] = reader
+        if len(self._readers) > REMEMBERED:
+            del self._readers[next(iter(self._readers))]
+        try:
+            reported = reader.read(job)
+            log = self._tail(job)
+        except ZerotoolsError as error:
+            return ChosenJob(number, trouble=str(error))
+        return ChosenJob(number, reported, log, self._checkpoints(job, reported))
+
+    def _tail(self, job: Job) -> tuple[str, ...]:
+        if not job["attempt"]:
+            return ()
+        data = self._client.logs(job["id"], offset=-LOG_BYTES, limit=LOG_BYTES).data
+        return tuple(log_lines(data))
+
+    def _checkpoints(self, job: Job, reported: Reported) -> tuple[KeptCheckpoint, ...]:
+        known = {each.path: each for each in reported.checkpoints}
+        if (newest := newest_checkpoint(job)) is not None and newest.path not in known:
+            known = {newest.path: newest, **known}
+        seen = self._seen(list(known)) or [None] * len(known)
+        looked = any(seen)
+        return tuple(
+            KeptCheckpoint(each, directory)
+            for each, directory in zip(known.values(), seen, strict=True)
+            if directory is not None or not looked
+        )
+
+    def _seen(self, paths: list[str]) -> list[SavedDirectory | None] | None:
+        places = self._places
+        return None if places is None else self._there.get(lambda: places.saved(paths), paths)
+
+
+def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
+    """Return the newest checkpoint as the job itself has it."""
+    found = job["latest_checkpoint"] or {}
+    step, path, verified = found.get("step"), found.get("path"), found.get("verified") or {}
+    if type(step) is not int or not isinstance(path, str):
+        return None
+    how, why = verified.get("how"), found.get("not_verified")
+    return ReportedCheckpoint(
+        step=step,
+        path=path,
+        time=finite(verified.get("time")),
+        verified=str(how) if how else None,
+        not_verified=str(why) if why else None,
+    )
+
+
+def log_lines(data: bytes) -> list[str]:
+    """Return non-empty lines of a log; each redraw of a progress bar is a separate line."""
+    text = data.decode("utf-8", "replace").replace("\r", "\n")
+    return [line.expandtabs() for line in text.split("\n") if line.strip()]
+
+
+FIRST_BYTES, PART_BYTES = 1 << 16, 1 << 20
+MOST_LINES = 5000
+LONGEST_LINE = 4096
+
+
+@dataclass(frozen=True)
+class LogSeen:
+    """The last lines of a log; `dropped` lines were before them."""
+
+    job_id: int
+    rank: int
+    title: str
+    lines: tuple[str, ...] = ()
+    dropped: int = 0
+
+
+class LogFollower:
+    """Of one rank of a job; when another attempt begins, that one's."""
+
+    def __init__(self, client: DaemonClient, job: Job, rank: int) -> None:
+        self._client = client
+        self._job = job
+        self._rank = rank
+        self._attempt = 0
+        self._offset: int | None = None
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._count = 0
+        self._rest = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def read(self) -> LogSeen:
+        """Return the current contents. Raises ZerotoolsError."""
+        while True:
+            offset = -FIRST_BYTES if self._offset is None else self._offset
+            part = self._client.logs(
+                self._job["id"], rank=self._rank, offset=offset, limit=PART_BYTES
+            )
+            if part.attempt != self._attempt:
+                another = self._attempt > 0
+                self._attempt, self._offset, self._rest = part.attempt, None, ""
+                if another:
+                    self._add(f"--- attempt {part.attempt} ---")
+                    continue
+            self._offset = part.next_offset
+            self._take(self._decode(part.data))
+            if len(part.data) < PART_BYTES:
+                return self._seen()
+
+    def _take(self, text: str) -> None:
+        """Take text: redraws of a progress bar become lines, and a line without an end is shown as
+        it is."""
+        *whole, self._rest = (self._rest + text.replace("\r\n", "\n").replace("\r", "\n")).split(
+            "\n"
+        )
+        for line in whole:
+            if line.strip():
+                self._add(line)
+        self._rest = self._rest[:LONGEST_LINE]
+
+    def _add(self, line: str) -> None:
+        self._lines.append(line.expandtabs()[:LONGEST_LINE])
+        self._count += 1
+
+    def _seen(self) -> LogSeen:
+        lines = (*self._lines, *([self._rest] if self._rest.strip() else ()))
+        name = f"log of {title(self._job)}, rank {self._rank}"
+        name += f", attempt {self._attempt}" if self._attempt > 1 else ""
+        return LogSeen(self._job["id"], self._rank, name, lines, self._count - len(self._lines))

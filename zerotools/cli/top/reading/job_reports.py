@@ -1,0 +1,341 @@
+"""The reports of a job's ranks, polled (each time only new ones), as curves and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerotools.cli.job_views.describe_job import Job
+from zerotools.cli.job_views.job_curves import history
+from zerotools.cli.output.text_charts import SeriesPoints
+from zerotools.core.errors import BadRequest, DaemonRefused
+from zerotools.jobs.client.daemon_client import DaemonClient
+from zerotools.jobs.step_curves import finite, step_of
+
+MOST_PARTS = 600
+STEADY = 300
+"""A curve is redrawn only if it has grown by this part (1/300)."""
+
+
+@dataclass(frozen=True, eq=False)
+class CurveShape:
+    """The drawn values of a curve: `points` in a chart, `means` of the parts in a line."""
+
+    points: SeriesPoints = field(default_factory=dict)
+    means: tuple[float, ...] = ()
+
+
+NO_SHAPE = CurveShape()
+
+
+@dataclass(frozen=True)
+class CurveSeen:
+    """A curve at one moment. Its `shape` may be slightly older, and is the same object until it
+    changes, so that drawings of it can be kept. The numbers are current, None without a point;
+    `least_step` is the step of the least."""
+
+    shape: CurveShape = NO_SHAPE
+    first: float | None = None
+    last: float | None = None
+    last_step: int | None = None
+    least: float | None = None
+    least_step: int | None = None
+
+
+@dataclass(slots=True)
+class _Part:
+    first_step: int
+    first: float
+    last_step: int
+    last: float
+    low: float
+    low_step: int
+    high: float
+    sum: float
+    count: int
+
+    def join(self, later: _Part) -> None:
+        self.last_step, self.last = later.last_step, later.last
+        if later.low < self.low:
+            self.low, self.low_step = later.low, later.low_step
+        self.high = max(self.high, later.high)
+        self.sum += later.sum
+        self.count += later.count
+
+
+class LongCurve:
+    """A curve of any number of points, kept in a bounded number of parts.
+
+    A job of a million steps reports a million losses, and a screen has a few hundred columns. So
+    the steps are kept in parts of equal length, each with its minimum, its maximum and the sum of
+    its values. If there are too many parts, each two become one. Points are added in the order of
+    their steps. Not for use by several threads at once.
+    """
+
+    def __init__(self, most: int = MOST_PARTS) -> None:
+        self._most = most
+        self._length = 1
+        self._parts: dict[int, _Part] = {}
+        self._count = 0
+        self._shape = NO_SHAPE
+        self._shaped_at = 0
+
+    def put(self, step: int, value: float) -> None:
+        """Add a point. A step that is there is not taken twice; see `cut`."""
+        new = _Part(step, value, step, value, value, step, value, value, 1)
+        old = self._parts.setdefault(step // self._length, new)
+        if old is not new:
+            if step <= old.last_step:
+                return
+            old.join(new)
+        self._count += 1
+        while len(self._parts) > self._most:
+            self._halve()
+
+    def cut(self, step: int) -> None:
+        """Forget all from `step` on; a part that begins before it stays."""
+        for place in [place for place in self._parts if place * self._length >= step]:
+            del self._parts[place]
+            self._shaped_at = -1
+
+    def seen(self) -> CurveSeen:
+        """Return the curve now."""
+        if not self._parts:
+            return CurveSeen()
+        parts = list(self._parts.values())
+        if self._shaped_at < 0 or self._count - self._shaped_at > self._count // STEADY:
+            self._shape, self._shaped_at = _shape_of(parts), self._count
+        least = min(parts, key=lambda part: part.low)
+        return CurveSeen(
+            shape=self._shape,
+            first=parts[0].first,
+            last=parts[-1].last,
+            last_step=parts[-1].last_step,
+            least=least.low,
+            least_step=least.low_step,
+        )
+
+    def _halve(self) -> None:
+        self._length *= 2
+        parts, self._parts = self._parts, {}
+        for part in parts.values():
+            old = self._parts.setdefault(part.first_step // self._length, part)
+            if old is not part:
+                old.join(part)
+
+
+def _shape_of(parts: list[_Part]) -> CurveShape:
+    points: dict[int, float] = {}
+    for part in parts:
+        points[part.first_step] = part.first
+        if part.count > 3:
+            # Between its ends both extremes, at any two steps: they share a column of the screen.
+            middle = (part.first_step + part.last_step) // 2
+            points[middle] = part.low
+            points[middle + 1] = part.high
+        elif part.count > 1:
+            points[part.low_step] = part.low
+        points[part.last_step] = part.last
+    return CurveShape(points, tuple(part.sum / part.count for part in parts))
+
+
+PAGE_RECORDS, PAGE_BYTES = 1000, 1 << 19
+"""An answer with fewer of both is the last one for now: the daemon sends a thousand records, or 1
+MiB."""
+PAGES_AT_ONCE = 8
+"""The part of a long log that is read before the screen is drawn again."""
+WHOLE_BYTES, PARTS = 40 << 20, 40
+"""Of a log longer than `WHOLE_BYTES`, `PARTS` parts are read, evenly spread, and its end."""
+BEHIND_THE_END = 2**62
+"""A request from this position returns the end of the log."""
+MOST_CHECKPOINTS = 64
+OLDER_PAGES = 1
+"""The most pages of a thousand jobs to search for the job that this one continues."""
+
+
+@dataclass(frozen=True)
+class ReportedCheckpoint:
+    """A checkpoint as its job reported it. `time` is seconds since 1970; `verified` describes the
+    verification, and is None if `not_verified` may have the reason."""
+
+    step: int
+    path: str
+    time: float | None = None
+    size_bytes: int | None = None
+    seconds: float | None = None
+    verified: str | None = None
+    not_verified: str | None = None
+
+
+@dataclass(frozen=True)
+class Reported:
+    """Curves by step, and the newest checkpoints, the newest first. `is_whole`: all that there is
+    was read."""
+
+    loss: CurveSeen = field(default_factory=CurveSeen)
+    eval_loss: CurveSeen = field(default_factory=CurveSeen)
+    speed: CurveSeen = field(default_factory=CurveSeen)
+    """Tokens per second."""
+    checkpoints: tuple[ReportedCheckpoint, ...] = ()
+    is_whole: bool = True
+
+
+class ReportReader:
+    """Reads one job, including the attempts of the jobs that it continues. Of a log longer than
+    `whole_bytes` only `parts` parts are read."""
+
+    def __init__(
+        self,
+        client: DaemonClient,
+        job_id: int,
+        *,
+        whole_bytes: int = WHOLE_BYTES,
+        parts: int = PARTS,
+    ) -> None:
+        self._client = client
+        self._id = job_id
+        self._bounds = whole_bytes, parts
+        self._older: list[tuple[int, int]] | None = None
+        """Attempts of older jobs not read yet: number of the job, of the attempt."""
+        self._done = 0
+        self._reading: _AttemptLog | None = None
+        self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()
+        self._checkpoints: dict[str, ReportedCheckpoint] = {}
+
+    def read(self, job: Job) -> Reported:
+        """Return the reports so far. Raises ZerotoolsError."""
+        is_whole = False
+        for _ in range(PAGES_AT_ONCE):
+            log = self._next_log(job)
+            if log is None or not self._read_page(log):
+                is_whole = True
+                break
+        return Reported(
+            self._loss.seen(),
+            self._eval.seen(),
+            self._speed.seen(),
+            tuple(reversed(self._checkpoints.values())),
+            is_whole,
+        )
+
+    def _next_log(self, job: Job) -> _AttemptLog | None:
+        """Return the log that is read now: one after another, and the newest again and again."""
+        if self._older is None:
+            chain = history(self._client, job, pages=OLDER_PAGES)[:-1]
+            self._older = [(j["id"], each["number"]) for j in chain for each in j["attempts"]]
+        if self._reading is not None and not self._reading.is_over:
+            return self._reading
+        if self._older:
+            self._reading = _AttemptLog(self._client, *self._older.pop(0), *self._bounds)
+            return self._reading
+        number = next((a["number"] for a in job["attempts"] if a["number"] > self._done), None)
+        if number is not None:
+            self._done = number
+            self._reading = _AttemptLog(self._client, self._id, number, *self._bounds)
+            return self._reading
+        return None
+
+    def _read_page(self, log: _AttemptLog) -> bool:
+        """Read the next records; return False at the end of those written so far."""
+        records, is_end = log.page()
+        for record in records:
+            self._take(record, log)
+        return not is_end or log.is_over
+
+    def _take(self, record: Mapping[str, Any], log: _AttemptLog) -> None:
+        event, step = record.get("event"), step_of(record)
+        if step is None:
+            return
+        if event in ("step", "eval") and log.begins:
+            log.begins = False
+            for curve in (self._loss, self._eval, self._speed):
+                curve.cut(step)
+        if event == "step":
+            _put(self._loss, step, record.get("loss"))
+            _put(self._speed, step, record.get("tokens_per_second"))
+        elif event == "eval":
+            _put(self._eval, step, record.get("loss"))
+        elif event == "checkpoint":
+            self._save(step, record)
+
+    def _save(self, step: int, record: Mapping[str, Any]) -> None:
+        path = record.get("path")
+        if not isinstance(path, str):
+            return
+        self._checkpoints.pop(path, None)
+        self._checkpoints[path] = ReportedCheckpoint(
+            step=step,
+            path=path,
+            time=finite(record.get("time")),
+            size_bytes=_count(record.get("bytes")),
+            seconds=finite(record.get("seconds")),
+            verified=_words(record.get("verified")),
+            not_verified=_words(record.get("not_verified")),
+        )
+        if len(self._checkpoints) > MOST_CHECKPOINTS:
+            del self._checkpoints[next(iter(self._checkpoints))]
+
+
+class _AttemptLog:
+    """The records of one attempt, page by page."""
+
+    def __init__(
+        self, client: DaemonClient, job_id: int, attempt: int, whole_bytes: int, parts: int
+    ) -> None:
+        self._client = client
+        self._whole_bytes = whole_bytes
+        self._parts = parts
+        self._job = job_id
+        self._attempt = attempt
+        self._offset = 0
+        self._stride = 0
+        self._sampled_until = 0
+        self.is_over = False
+        self.begins = True
+
+    def page(self) -> tuple[list[Mapping[str, Any]], bool]:
+        """Return the next records, and whether these are the last for now."""
+        if not self._offset:
+            self._plan()
+        before = self._offset
+        try:
+            answer = self._client.progress(self._job, attempt=self._attempt, since=before)
+        except (BadRequest, DaemonRefused):  # it was removed, or is of another user's job
+            self.is_over = True
+            return [], True
+        self._offset = int(answer["next"])
+        self.is_over = bool(answer["over"])
+        records: list[Mapping[str, Any]] = [
+            record for record in answer["records"] if isinstance(record, dict)
+        ]
+        is_end = len(records) < PAGE_RECORDS and self._offset - before < PAGE_BYTES
+        if self._offset < self._sampled_until:
+            self._offset = max(self._offset, before + self._stride)
+            is_end = False
+        return records, is_end
+
+    def _plan(self) -> None:
+        """Choose the parts to read of a log that is too long to be read whole."""
+        try:
+            answer = self._client.progress(self._job, attempt=self._attempt, since=BEHIND_THE_END)
+        except (BadRequest, DaemonRefused):  # the first page reports it again
+            return
+        end = int(answer["next"])
+        if end > self._whole_bytes:
+            self._stride = end // self._parts
+            self._sampled_until = end - self._stride
+
+
+def _count(value: object) -> int | None:
+    """Return a count, or None: a job's values may be of any type."""
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def _words(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+def _put(curve: LongCurve, step: int, value: object) -> None:
+    if (number := finite(value)) is not None:
+        curve.put(step, number)
