@@ -86,13 +86,42 @@ def test_the_check_finds_each_way_to_ask_by_name(text: str) -> None:
     assert {*compared_names(ast.parse(text))} & NAMES
 
 
-def test_every_folder_of_formats_is_in_the_contract_and_in_the_table() -> None:
+def test_every_folder_of_formats_is_in_the_table() -> None:
     folders = {path.name for path in FORMATS_ROOT.iterdir() if (path / "__init__.py").exists()}
     assert {type(form).__module__.split(".")[2] for form in FORMATS.values()} == folders
-    contracts = (ROOT / "pyproject.toml").read_text()
-    _, _, contract = contracts.partition('"formats do not import each other"')
-    listed = contract.partition("]")[0]
-    assert {name for name in folders if f'"zerotools.formats.{name}"' in listed} == folders
+
+
+def imported_formats(tree: ast.AST) -> set[str]:
+    """The folders of `formats` that a module imports from, anywhere in it."""
+    names = {
+        f"{node.module}.{alias.name}" if node.module == "zerotools.formats" else str(node.module)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    names |= {a.name for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
+    parts = [name.split(".") for name in names]
+    inside = {each[2] for each in parts if each[:2] == ["zerotools", "formats"] and len(each) > 2}
+    return {name for name in inside if (FORMATS_ROOT / name / "__init__.py").exists()}
+
+
+def test_formats_do_not_import_each_other() -> None:
+    """Nor does a module that several formats share import one of them."""
+    table = FORMATS_ROOT / "__init__.py"
+    wrong = {
+        str(path.relative_to(ROOT)): others
+        for path in FORMATS_ROOT.rglob("*.py")
+        if path != table
+        and (others := imported_formats(ast.parse(path.read_text())) - {path.parent.name})
+        and not any(others == {folder.name} for folder in path.parents)
+    }
+    assert wrong == {}
+    for text in (
+        "from zerotools.formats.dcp.read import read",
+        "import zerotools.formats.dcp.read",
+        "def f():\n    from zerotools.formats import dcp",
+    ):
+        assert imported_formats(ast.parse(text)) == {"dcp"}, text
 
 
 def opened_natives(tree: ast.AST) -> Iterator[str]:

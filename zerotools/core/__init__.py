@@ -1,1 +1,2 @@
-"""Layer 0: values. Standard library only, no I/O."""
+"""Values without I/O, for all other packages: boxes, dtypes, checkpoints, errors. Standard library
+only."""

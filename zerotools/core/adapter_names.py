@@ -101,14 +101,18 @@ def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> l
 
 
 def adapter_names(keys: Iterable[Key]) -> list[str]:
-    """Return the names of the LoRA adapters that there are; one without a name is `default`."""
+    """Return the names of the LoRA adapters among `tensors`. An adapter without a name is
+    `default`."""
     parsed = (_parsed(key) for key in keys)
     return list(dict.fromkeys(each[0] for each in parsed if each and _is_lora(each[1])))
 
 
 def is_adapter_alone(keys: Iterable[Key]) -> bool:
-    """Whether there are LoRA adapters, and of none of their layers anything else but what PEFT
-    saves with them: biases, and the embeddings that have adapters themselves."""
+    """Return whether `tensors` are LoRA adapters without their base model.
+
+    Besides adapters, only tensors that PEFT saves with them may be present: biases, and embeddings
+    that have an adapter.
+    """
     keys = list(keys)
     parsed = {key: _parsed(key) for key in keys}
     modules = {each[1].module for each in parsed.values() if each and _is_lora(each[1])}
@@ -124,7 +128,8 @@ def is_adapter_alone(keys: Iterable[Key]) -> bool:
 
 
 def adapter_of(key: Key) -> str | None:
-    """Return the name of the adapter that a tensor is of; None: of none."""
+    """Return the name of the adapter that a tensor belongs to, or None if it belongs to no
+    adapter."""
     parsed = _parsed(key)
     return None if parsed is None else parsed[0]
 
@@ -160,7 +165,7 @@ def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
 
 
 def full_name(name: str) -> str:
-    """Return the name that PEFT's own model has for a tensor."""
+    """Return the name of a tensor in PEFT's own model."""
     words = [word for word in name.split(".") if word not in _WRAPPERS]
     plain = ".".join(words)
     at = plain.find(PREFIX)
@@ -168,9 +173,12 @@ def full_name(name: str) -> str:
 
 
 def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, str]:
-    """Return the names that `weights`, as PEFT saves an adapter, have in its model: those of
-    `trained`, which the optimizer has. A name that another weight has already is left out. Empty
-    if two adapters were trained, because PEFT saves both under one name."""
+    """Return the name in the model for each weight name that PEFT saved.
+
+    `trained` are names in the model, which the optimizer has. A name that another weight already
+    has is left out. Return an empty dict if two adapters were trained, because PEFT saves both
+    under one name.
+    """
     own = {full_name(name): name for name in weights}
     taken, found = frozenset(own.values()), dict[str, str]()
     for name in trained:
@@ -184,8 +192,7 @@ def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, 
 
 
 def trained_alone(keys: Iterable[Key]) -> list[str]:
-    """Names of LoRA tensors that an optimizer has state for, where there are weights of a model and
-    theirs are not among them."""
+    """Return the LoRA tensors with optimizer state and without weights, if other weights exist."""
     keys = list(keys)
     weights = {full_name(key.name) for key in keys if key.role in ("param", "param16")}
     found: dict[str, None] = {}
@@ -203,9 +210,9 @@ def module_of(stem: str) -> str:
 
 
 def plain_name(name: str) -> str:
-    """Return the name that a tensor has in the model without adapters.
+    """Return the name of a tensor in the model without adapters.
 
-    For a module that an adapter holds whole, it is the name of the tensor that the module replaces.
+    For a module that the adapter replaces as a whole, return the name of the replaced tensor.
     """
     plain = module_of(full_name(name))
     match = _WHOLE.fullmatch(plain)
@@ -213,8 +220,11 @@ def plain_name(name: str) -> str:
 
 
 def is_replaced(name: str, saved: Collection[str]) -> bool:
-    """Return whether a tensor is absent from the model with its adapter: a copy of rows that were
-    trained, or a tensor of the modules `saved`, which the adapter holds whole."""
+    """Return whether a tensor is absent from the model once its adapter is merged.
+
+    Such a tensor is a copy of trained rows, or belongs to the modules `saved`, which the adapter
+    replaces as a whole.
+    """
     if ".trainable_tokens_original." in name:
         return True
     stem, found, _ = name.partition(".original_module.")

@@ -1,4 +1,4 @@
-"""The parts of a checkpoint, in the words that a target uses to list what it dropped."""
+"""The names of the parts of a checkpoint, as a target lists them when it drops them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from zerotools.core.training_state import TrainingState
 
 WEIGHTS = ("param", "buffer")
 LOOSE = "state"
-"""The role of tensors in the client state: not weights, and not of an optimizer."""
+"""The role of tensors in the client state, which are neither weights nor optimizer state."""
 
 
 def extra_roles(source: Checkpoint, training: TrainingState) -> list[str]:
-    """Return every role besides the weights: 16-bit copies, and tensors and numbers of the
+    """Return all roles besides the weights: 16-bit copies, and the tensors and numbers of the
     optimizer."""
     keys = (*source.tensors, *training.scalars)
     return list(dict.fromkeys(key.role for key in keys if key.role not in (*WEIGHTS, LOOSE)))
@@ -24,7 +24,8 @@ def optimizer_roles(source: Checkpoint) -> list[str]:
 
 
 def state_words(source: Checkpoint, training: TrainingState) -> list[str]:
-    """Return every part of the training state that is there."""
+    """Return the name of each part of the training state that has a value, such as
+    `lr_scheduler`."""
     counters = (training.steps, training.skipped, training.samples)
     there = {
         "param_groups": training.groups,

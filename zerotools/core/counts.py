@@ -1,4 +1,4 @@
-"""Counts in words (`1 tensor`, `2 tensors`), and of bytes as people write them: `5GB`, `1GiB`."""
+"""Format counts (`1 tensor`, `2 tensors`), and parse sizes such as `5GB` and `1GiB`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ MOST_BYTES = 2**62
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return `count` and its noun, which gets an s unless the plural is given."""
+    """Return `count` with its noun. The plural is the noun with an s, unless `plural` is set."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def bytes_of(size: int | str) -> int:
-    """Return the bytes of a number, or of text with a unit; a bare number counts bytes.
+    """Return the number of bytes of `size`: a number, or text with a unit such as `512MiB`.
 
     Raises:
-        ValueError: it is not a size, or is less than one byte or more than any machine has.
+        ValueError: it is not a size, is less than one byte, or is more than any machine has.
     """
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]*)\s*", str(size))
     factor = _UNITS.get(match[2].lower()) if match else None

@@ -16,7 +16,7 @@ from zerotools.core.errors import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class DType:
-    """An element type. `name` is torch's name for it, and numpy's if numpy has the type."""
+    """An element type. `name` is torch's name, which is also numpy's name if numpy has the type."""
 
     name: str
     bits: int
@@ -63,7 +63,7 @@ DTYPES = (
 
 _BY_NAME = {dtype.name: dtype for dtype in DTYPES}
 PRECISIONS = {"fp16": FLOAT16, "bf16": BFLOAT16, "fp32": FLOAT32}
-"""The types that a run computes in, by the words of configurations."""
+"""The types that a run computes in, by their names in job files (`bf16`, ...)."""
 _BY_SAFETENSORS = {dtype.safetensors: dtype for dtype in DTYPES if dtype.safetensors}
 _BY_TORCH_STORAGE = {dtype.torch_storage: dtype for dtype in DTYPES if dtype.torch_storage}
 

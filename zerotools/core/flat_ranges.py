@@ -1,9 +1,9 @@
-"""Chunks that are ranges of a flattened tensor, kept as ranges as long as possible.
+"""Chunks that are ranges of a flattened tensor, converted to boxes as late as possible.
 
-Every ZeRO partition is one, and so is every slice along the first dimension. A thousand ranks cut a
-large model into a million of them, and each range has several boxes. So boxes are made only if a
-layout that is not flat needs them. To prove that ordered ranges cover a tensor, walk along them
-once; to match two such covers, walk along both.
+Every ZeRO partition is such a range, and so is every slice along the first dimension. A thousand
+ranks cut a large model into a million ranges, and each range has several boxes. So boxes are made
+only if a layout that is not flat needs them. To prove that ordered ranges cover a tensor, one pass
+over them is enough. To match two such covers, one pass over both is enough.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerotools.core.dtypes import DType
 
 
 class Range(NamedTuple):
-    """Elements [begin, end) of a flattened tensor, from byte `offset` of `file` on."""
+    """Elements [begin, end) of a flattened tensor, stored at byte `offset` of `file`."""
 
     begin: int
     end: int
@@ -27,14 +27,15 @@ class Range(NamedTuple):
 
 
 class Ranges(Sequence[Chunk]):
-    """The chunks of a tensor of `shape`, computed each time so that no list of them is kept."""
+    """The chunks of a tensor of `shape`, computed at each access, so that no list of them is
+    kept."""
 
     __slots__ = ("_dtype", "_make", "_shape")
 
     def __init__(
         self, dtype: DType, shape: tuple[int, ...], make: Callable[[], Iterable[Range]]
     ) -> None:
-        """Take a function `make` that gives the ranges, none of them empty."""
+        """Store `make`, a function that returns the ranges; no range may be empty."""
         self._dtype = dtype
         self._shape = shape
         self._make = make
@@ -52,7 +53,7 @@ class Ranges(Sequence[Chunk]):
         return list(self)[index]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the ranges that `make` gives, instead of `make`."""
+        """Pickle the ranges that `make` returns instead of `make`."""
         return _of_ranges, (self._dtype, self._shape, tuple(self._make()))
 
     def each(self) -> Iterable[Range]:
@@ -70,7 +71,7 @@ def _of_ranges(dtype: DType, shape: tuple[int, ...], ranges: tuple[Range, ...]) 
 
 
 def chunk_locations(tensor: Tensor) -> Iterator[tuple[str, int]]:
-    """Yield (file, elements) of each chunk, or of several at once."""
+    """Yield (file, number of elements) for each chunk, or for several adjacent chunks at once."""
     if isinstance(tensor.chunks, Ranges):
         yield from ((file, end - begin) for begin, end, file, _ in tensor.chunks.each())
     else:
@@ -78,8 +79,10 @@ def chunk_locations(tensor: Tensor) -> Iterator[tuple[str, int]]:
 
 
 def ranges_of(tensor: Tensor) -> list[Range] | None:
-    """Return the chunks of a tensor as ranges, in order and without empty ones. Return None if a
-    chunk is not contiguous both in its file and in the tensor."""
+    """Return the chunks of a tensor as ordered, non-empty ranges.
+
+    Return None if a chunk is not contiguous both in its file and in the flattened tensor.
+    """
     if isinstance(tensor.chunks, Ranges):
         return list(tensor.chunks.each())
     found = []
@@ -94,8 +97,8 @@ def ranges_of(tensor: Tensor) -> list[Range] | None:
 
 
 def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
-    """Return the start of a box in the flattened tensor, or None if its elements are not
-    contiguous."""
+    """Return the index of the first element of a box in the flattened tensor, or None if the box is
+    not contiguous there."""
     if len(box.shape) != len(shape):
         return None
     begin, is_one_row = 0, True
@@ -110,9 +113,10 @@ def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
 
 
 def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Range] | None:
-    """Return the ranges of a tensor if they follow each other from its first element to its last,
-    each inside its file. `sizes` are the bytes of all files; with None, files are not checked. A
-    result of None proves nothing: the chunks may not be ranges, or may be replicas of each other.
+    """Return the ranges of a tensor if they cover it without gap or overlap, each inside its file.
+
+    `sizes` are the sizes of all files in bytes; with None, files are not checked. The result None
+    proves nothing: the chunks may not be ranges, or some may be replicas.
     """
     ranges = ranges_of(tensor)
     if ranges is None:
@@ -129,10 +133,9 @@ def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Ran
 def match_ranges(
     sources: Iterable[Range], targets: Iterable[Range], itemsize: int
 ) -> Iterator[tuple[Range, tuple[Range, ...]]]:
-    """Yield each target with the ranges that fill it, cut out of the sources, in elements of
-    `itemsize`.
+    """Yield each target range with the source ranges that fill it; elements have `itemsize` bytes.
 
-    Both cover the same tensor, as `covering_ranges` proves.
+    Both lists must cover the same tensor (`covering_ranges`).
     """
     remaining = iter(sources)
     begin = end = offset = 0

@@ -1,9 +1,9 @@
-"""The position of a model's tensors in the tensors of its Hub directory.
+"""The position of each tensor of a model in the tensors of its Hub directory.
 
-transformers may rename a directory's tensors when it loads them, stack those of a layer's experts,
-join or cut them along a dimension, or transpose them. All of these move elements and change none.
-So a tensor of the model is a set of blocks in tensors of the Hub, as a tensor of a checkpoint is a
-set of chunks in files. Read the other way round, the same blocks make the Hub's tensors of the
+When transformers loads a directory, it may rename tensors, stack those of a layer's experts, join
+or cut them along a dimension, or transpose them. Each of these moves elements and changes none. So
+a tensor of the model is a set of blocks in tensors of the Hub, as a tensor of a checkpoint is a set
+of chunks in files. The same blocks, read in the other direction, make the Hub's tensors from the
 model's.
 """
 
@@ -18,10 +18,11 @@ from zerotools.core.boxes import Box, row_major_strides
 
 @dataclass(frozen=True, slots=True)
 class HubBlock:
-    """`box` of a tensor of the model is filled from tensor `name` of the Hub, of `shape` there.
+    """The block `box` of a model's tensor, filled from the Hub's tensor `name`, which has shape
+    `shape`.
 
-    Its elements lie there from element `offset` on, `strides` elements apart in each dimension;
-    None means row-major and contiguous.
+    The block's elements begin at element `offset` of the Hub's tensor. They are `strides` elements
+    apart in each dimension; None means row-major and contiguous.
     """
 
     name: str
@@ -32,11 +33,11 @@ class HubBlock:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The strides in elements, those of a row-major tensor if `strides` is None."""
+        """The strides in elements; row-major strides if `strides` is None."""
         return row_major_strides(self.box.shape) if self.strides is None else self.strides
 
     def part(self, box: Box) -> HubBlock | None:
-        """Return the part of the block that is in `box`, or None if they share no element."""
+        """Return the part of the block inside `box`, or None if they share no element."""
         common = self.box.intersect(box)
         if common is None:
             return None
@@ -56,12 +57,12 @@ HubLayout = Mapping[str, tuple[HubBlock, ...]]
 
 
 def renamed(name: str, shape: tuple[int, ...]) -> HubBlock:
-    """Return the whole of a tensor that the Hub calls `name`."""
+    """Return the block for a whole tensor that has the name `name` on the Hub."""
     return HubBlock(name, shape, Box.whole(shape))
 
 
 def simplified(block: HubBlock) -> HubBlock:
-    """Return the block without strides if they are those of a row-major tensor."""
+    """Return the block with `strides` None if its strides are row-major."""
     dense = row_major_strides(block.box.shape)
     sizes = zip(block.box.shape, block.steps, dense, strict=True)
     return replace(
@@ -70,16 +71,17 @@ def simplified(block: HubBlock) -> HubBlock:
 
 
 def is_unchanged(name: str, shape: tuple[int, ...], blocks: tuple[HubBlock, ...]) -> bool:
-    """Return whether the Hub has the model's tensor `name` with the same name, shape and order."""
+    """Return whether the model's tensor `name` has the same name, shape and element order on the
+    Hub."""
     return blocks == (renamed(name, shape),)
 
 
 @dataclass(frozen=True, slots=True)
 class HubPiece:
-    """A block as the Hub sees it: `box` of the Hub's tensor is `source` of the model's tensor
-    `name`.
+    """A part of a Hub tensor: `box` of it is filled from `source` of the model's tensor `name`.
 
-    `dims` are the dimensions of that tensor for each dimension of `box`; -1 if `box` has one index.
+    `dims` has, for each dimension of `box`, the dimension of the model's tensor; -1 if `box` has
+    one index there.
     """
 
     name: str
@@ -89,9 +91,9 @@ class HubPiece:
 
 
 def pieces_of(name: str, block: HubBlock) -> Iterator[HubPiece]:
-    """Yield the pieces that `block` of the model's tensor `name` gives to the Hub's tensors.
+    """Yield the pieces of Hub tensors that are filled from `block` of the model's tensor `name`.
 
-    Their number is the smallest that boxes allow: rows that are apart in the Hub's tensor are
+    There are as few pieces as boxes allow: rows that are not adjacent in the Hub's tensor are
     separate pieces.
     """
     if block.box.is_empty:
@@ -126,14 +128,13 @@ def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def _dimension(
     step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
 ) -> int | None:
-    """Return the Hub's dimension in which a step of `step` elements moves to the next index, or
-    None."""
+    """Return the Hub's dimension in which the next index is `step` elements away, or None."""
     fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
     return next(fitting, None)
 
 
 def _cut(block: HubBlock, dim: int, first: int, most: int) -> Iterator[HubBlock]:
-    """Yield the block in parts along `dim`: the first of `first` indices, the others of up to
+    """Yield the block in parts along `dim`: first a part of `first` indices, then parts of up to
     `most`."""
     start, shape = block.box.start, block.box.shape
     for begin, end in pairwise([0, *range(first, shape[dim], most), shape[dim]]):

@@ -1,7 +1,7 @@
-"""The size of the cross-entropy's parts, cut so that no rank holds all logits of a batch.
+"""The size of the parts in which the cross-entropy is computed, so that no rank holds all logits.
 
-The logits of one part are computed, compared with the targets and freed before the next part.
-Estimate and trainer take the sizes from here.
+The logits of one part are computed, compared with the targets and freed before the next part. The
+estimate and the trainer both use these sizes.
 """
 
 from __future__ import annotations
@@ -11,25 +11,29 @@ from math import ceil
 
 CUT = ("auto", "on", "off")
 LOGITS_AT_A_TIME = 1 << 26
-"""The most logits of one part. With much smaller parts the head's gradient, which is added to once
-for each, would take longer than the products."""
-ROWS_AT_LEAST = 128
-"""The fewest rows of one part, if the batch has as many and their logits are within the limit
-above.
+"""The largest number of logits in one part.
 
-A part reads the head, and adds to its gradient, in as much time as the products of about 100 rows
-take. If the vocabulary is much wider than the model, parts without this bound took three times as
-long as no parts (benchmarks/results/loss.md).
+Each part adds to the head's gradient once. In much smaller parts these additions would take longer
+than the matrix products.
+"""
+ROWS_AT_LEAST = 128
+"""The smallest number of rows in one part, if the batch has as many rows and their logits are
+within the limit above.
+
+For each part, the head is read and its gradient is added to. This takes as long as the products of
+about 100 rows. For a vocabulary much larger than the hidden size, parts without this minimum took
+three times as long as the undivided loss (benchmarks/results/loss.md).
 """
 
 
 @dataclass(frozen=True)
 class LossSize:
-    """At most `rows` positions go through the head together, from `hidden` numbers to `vocabulary`.
+    """The size of a loss: at most `rows` positions, `hidden` inputs and `vocabulary` outputs of the
+    head.
 
-    `cut` is `train.chunked_loss`. "auto" cuts if there are more logits than one part may have. "on"
-    always cuts, into parts with at least `at_least` rows, or with logits that take no more memory
-    than the hidden states of all rows.
+    `cut` is the value of `train.chunked_loss`. "auto" computes the loss in parts if there are more
+    logits than one part may have. "on" always does. A part then has at least `at_least` rows, or as
+    many as keep its logits within the memory of the hidden states of all rows.
     """
 
     rows: int
@@ -45,7 +49,7 @@ class LossSize:
         return self.cut == "on" or (self.cut == "auto" and many)
 
     def rows_at_a_time(self, rows: int | None = None) -> int:
-        """Return rows of one part, at least 1."""
+        """Return the number of rows in one part, at least 1."""
         most = self.rows if rows is None else rows
         rows = ceil(most / max(1, ceil(most * self.vocabulary / LOGITS_AT_A_TIME)))
         if self.cut == "on":

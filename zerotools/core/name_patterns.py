@@ -1,16 +1,16 @@
-r"""Regular expressions that name tensors, matched in time that grows with the names only.
+r"""Match regular expressions against tensor names, in time linear in the length of the names.
 
-Checkpoints contain patterns (`universal_checkpoint_info`, an adapter's `rank_pattern`), and `re`
-backtracks: `(a+)+$` takes it years to refuse thirty letters. So all patterns are followed at once,
-character by character, by the set of positions that may come next (Glushkov's automaton). In
+Checkpoints contain patterns (`universal_checkpoint_info`, an adapter's `rank_pattern`). `re`
+backtracks: with `(a+)+$` it needs years to reject thirty letters. So all patterns are followed at
+once, character by character, by the set of positions that may come next (Glushkov's automaton). In
 `a(b|c)*d` the positions are a, b, c and d; after `ab` any of b, c and d may follow. A name costs
-one step for each character, whatever the number and the content of the patterns.
+one step per character, whatever the number and the content of the patterns.
 
     NamePatterns([r".*\.(q|k)_proj\.weight", "^lm_head$"], path).matching("x.q_proj.weight")
 
-Only whether `re.match` would match counts, so `*`, `*?` and names of groups are all the same.
-Lookahead, lookbehind and flags cannot be followed in this way and are refused: neither DeepSpeed
-nor Megatron nor PEFT writes them.
+The result is only whether `re.match` would match. So `*` and `*?` are equal, and group names are
+ignored. Lookahead, lookbehind and flags cannot be followed in this way and are rejected: neither
+DeepSpeed nor Megatron nor PEFT writes them.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ _MOST_PLACES_KEPT = 300_000
 
 
 class NamePatterns:
-    """Patterns of names; `path` is the file that they come from, for messages.
+    """Compiled patterns of tensor names. `path` is the file that has them, for messages.
 
     Raises:
-        BadFile: one is not a regular expression, or they are made to take long.
-        Unsupported: one has something that zerotools does not follow.
+        BadFile: a pattern is not a regular expression, or matching would take too long.
+        Unsupported: a pattern uses syntax that zerotools does not support.
     """
 
     def __init__(self, patterns: Sequence[str], path: object) -> None:
@@ -54,10 +54,10 @@ class NamePatterns:
                 self._automaton.add(number, parse_pattern(pattern, path))
 
     def matching(self, name: str) -> list[str]:
-        """Return the patterns that match at the start of `name`, in their order.
+        """Return the patterns that match at the start of `name`, in their original order.
 
         Raises:
-            BadFile: it would take too long.
+            BadFile: matching would take too long.
         """
         found = self._automaton.run(name)
         exact = self._exact.get(name) or self._exact.get(name.removesuffix("\n")) or ()
@@ -70,7 +70,7 @@ _NOTHING: _Set = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The positions of a part of a pattern at which it may begin and end."""
+    """The positions of a part of a pattern at which a match may begin and end."""
 
     may_be_empty: bool
     first: _Set = _NOTHING
@@ -79,9 +79,11 @@ class _Places:
 
 @dataclass(slots=True)
 class _Step:
-    """A state of the automaton: the positions that may come next. For each character it holds the
-    next state and the patterns that matched, and also those that match if the name ends here.
-    States are made as they are needed."""
+    """A state of the automaton: the set of positions that may come next.
+
+    For each character it stores the next state and the patterns that matched. It also stores the
+    patterns that match if the name ends here. States are created when they are first needed.
+    """
 
     next: _Set
     on: dict[str, tuple[_Step, _Set]] = field(default_factory=dict)
@@ -89,7 +91,7 @@ class _Step:
 
 
 class _Automaton:
-    """All patterns that are more than a text, side by side."""
+    """All patterns that are not plain text, followed at once."""
 
     def __init__(self, path: object) -> None:
         self._path = path
@@ -105,7 +107,7 @@ class _Automaton:
         self._kept = 0
 
     def add(self, number: int, part: PatternPart) -> None:
-        """Follow the pattern of this number, too; before the first `run`."""
+        """Add the pattern with this number. Must be called before the first `run`."""
         places = self._build(part)
         self._pattern_at += [number] * (len(self._symbols) - len(self._pattern_at))
         self._first |= places.first
@@ -184,15 +186,15 @@ class _Automaton:
         return step.at_end
 
     def _taken(self, before: _Set, character: str) -> tuple[_Step, _Set]:
-        """Return the step that `character` leads to from the positions `before`, and the patterns
-        that matched."""
+        """Return the state after `character` at the positions `before`, and the patterns that
+        matched."""
         self._spend(sum(self._symbols[place].size for place in before))
         reached = [place for place in before if self._symbols[place].takes(character)]
         return self._step(self._behind(reached)), self._hits(reached)
 
     def _through(self, before: _Set, mark: Symbol) -> tuple[_Set, _Set]:
-        """Return the same as `_taken` for `^` or `$`, which take no character: one may follow
-        another."""
+        """Return the same as `_taken` for `^` and `$`, which consume no character and may follow
+        each other."""
         reached: set[int] = set()
         found = before
         while found := frozenset(place for place in found if self._symbols[place] is mark):
@@ -238,9 +240,9 @@ class _Automaton:
 
 
 def exclusions(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
-    """Return the fewest patterns found that match all names `unwanted` and no name `needed`.
+    """Return a small set of patterns that match all names `unwanted` and no name `needed`.
 
-    A pattern with a star stands for two names at least.
+    A pattern with a star matches at least two names.
     """
     kept = {pattern for name in needed for pattern in _patterns(name)}
     matched: dict[str, set[str]] = {}
@@ -261,7 +263,7 @@ def exclusions(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
 
 
 def _patterns(name: str) -> Iterator[str]:
-    """Yield the patterns of the first words of a name, and of the last ones."""
+    """Yield patterns of the first words of a name, then of its last words."""
     words = _literal(name).split(".")
     for count in range(1, len(words)):
         yield ".".join([*words[:count], "*"])
@@ -269,5 +271,5 @@ def _patterns(name: str) -> Iterator[str]:
 
 
 def _literal(name: str) -> str:
-    """Return the pattern of one name."""
+    """Return the pattern that matches exactly `name`."""
     return re.sub(r"([*?[])", r"[\1]", name)

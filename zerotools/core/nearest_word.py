@@ -1,4 +1,4 @@
-"""The known word that is most similar to a misspelled one."""
+"""Find the known word that is most similar to a misspelled word."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ _LONGEST = 200
 
 
 def nearest_of(word: str, known: Iterable[str]) -> str:
-    """Return the most similar of `known` regardless of case, however small the similarity; empty if
-    `known` is empty."""
+    """Return the most similar word of `known`, ignoring case. Return an empty string if `known` is
+    empty.
+
+    There is no lower limit for the similarity.
+    """
     by_small = {each.lower(): each for each in known}
     found = get_close_matches(word[:_LONGEST].lower(), list(by_small), n=1, cutoff=0.0)
     return by_small[found[0]] if found else ""

@@ -1,7 +1,7 @@
-"""The regular expressions that name tensors, as trees, and the supported part of their syntax.
+r"""Parse regular expressions for tensor names into trees. Only a part of the syntax is supported.
 
-Letters, `.`, `[a-z]`, `\\d`, `\\w`, `\\s`, groups, `|`, `*`, `+`, `?`, `{2,5}`, `^`, `$`, `\\A` and
-`\\Z`, each with the meaning that Python's `re` gives it.
+Supported are letters, `.`, `[a-z]`, `\d`, `\w`, `\s`, groups, `|`, `*`, `+`, `?`, `{2,5}`, `^`,
+`$`, `\A` and `\Z`, with the same meaning as in Python's `re`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ _LETTERS = {"n": "\n", "t": "\t", "r": "\r", "f": "\f", "v": "\v", "a": "\a"}
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    r"""One position of a pattern: one character of a set, or the start or the end, which take no
-    character. `classes` are letters of `\d`, `\w`, ..."""
+    r"""One position of a pattern: a set of characters, or the start or end of the name.
+
+    The start and the end consume no character. `classes` are the letters of `\d`, `\w`, ...
+    """
 
     ranges: tuple[tuple[str, str], ...] = ()
     classes: str = ""
@@ -44,8 +46,11 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class PatternPart:
-    """One of three: a `symbol`; a part `repeated`, `least` to `most` times (None: no limit); or
-    `parts`, one after another or, with `is_choice`, as alternatives."""
+    """A node of the tree, one of three kinds.
+
+    A node has a `symbol`; or a part `repeated` from `least` to `most` times (None: no limit); or
+    `parts`, in sequence or, with `is_choice`, as alternatives.
+    """
 
     symbol: Symbol | None = None
     parts: tuple[PatternPart, ...] = ()
@@ -60,7 +65,7 @@ _ANY = Symbol((("\n", "\n"),), negated=True)
 
 
 def exact_text(pattern: str) -> str | None:
-    r"""Return the only name that a pattern such as `^a\.b$` matches, or None for other patterns."""
+    r"""Return the only name that a pattern such as `^a\.b$` matches; None for other patterns."""
     body = pattern.removeprefix("^")
     if not body.endswith("$"):
         return None
@@ -78,11 +83,11 @@ def exact_text(pattern: str) -> str | None:
 
 
 def parse_pattern(pattern: str, path: object) -> PatternPart:
-    """Return the tree of `pattern`, of the file at `path`.
+    """Return the tree of `pattern`, which is in the file at `path`.
 
     Raises:
-        BadFile: it is not a regular expression, or longer than any that names tensors.
-        Unsupported: it uses a part of the syntax that is not supported.
+        BadFile: it is not a regular expression, or is too long for a pattern of tensor names.
+        Unsupported: it uses syntax that is not supported.
     """
     if len(pattern) > _LONGEST:
         raise BadFile(
@@ -175,7 +180,8 @@ class _Parser:
         return PatternPart(repeated=part, least=least, most=most)
 
     def _count(self) -> tuple[int, int | None]:
-        """Return how often the part before may repeat; (-1, None) without a quantifier."""
+        """Return the least and most repetitions of the preceding part; (-1, None) without a
+        quantifier."""
         for sign, least, most in (("*", 0, None), ("+", 1, None), ("?", 0, 1)):
             if self._take(sign):
                 return least, most

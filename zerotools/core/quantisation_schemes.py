@@ -1,8 +1,9 @@
-"""The schemes of quantised weights: which scales belong to which elements. Geometry alone.
+"""Schemes of quantised weights: which scales and payload elements each element is computed from.
 
-Sources: DeepSeek-V3 `inference/kernel.py` (`weight_dequant`), OCP Microscaling Formats (MX) v1.0,
-transformers `integrations/mxfp4.py` (`convert_moe_packed_tensors`), compressed-tensors
-`quantization/lifecycle/forward_helpers.py`, bitsandbytes `functional.py` (`QuantState`).
+Only positions are computed here, no values. Sources: DeepSeek-V3 `inference/kernel.py`
+(`weight_dequant`), OCP Microscaling Formats (MX) v1.0, transformers `integrations/mxfp4.py`
+(`convert_moe_packed_tensors`), compressed-tensors `quantization/lifecycle/forward_helpers.py`,
+bitsandbytes `functional.py` (`QuantState`).
 """
 
 from __future__ import annotations
@@ -16,29 +17,34 @@ from zerotools.core.checkpoint import Tensor
 
 
 class Scheme(ABC):
-    """How the elements of one tensor are made of those of its inputs."""
+    """The rule by which the elements of one tensor are computed from input tensors."""
 
     @abstractmethod
     def needs(self, box: Box) -> dict[str, Box]:
-        """Return the block of each input, by its name, that the elements in `box` are made of."""
+        """Return, by input name, the block of each input that the elements in `box` are computed
+        from."""
 
     def work_bytes(self, box: Box) -> int:
-        """Return the bytes that computing the elements in `box` takes in addition to the inputs."""
+        """Return the working memory in bytes that computing `box` needs in addition to its
+        inputs."""
         return 8 * box.numel
 
     @property
     def grain(self) -> tuple[int, ...]:
-        """Boxes are cut at multiples of these alone, one for each of the last dimensions."""
+        """The block size for cutting boxes: a cut must be at a multiple of it. One entry for each
+        of the last dimensions."""
         return ()
 
     @property
     def is_transposed(self) -> bool:
-        """True if the last dimension of the result lies along rows of the inputs."""
+        """True if the last dimension of the result runs along the rows of the inputs."""
         return False
 
     def halves(self, box: Box) -> tuple[Box, Box] | None:
-        """Return the box in two, along the first dimension that can be cut at a grain; None of a
-        box that is not larger than one."""
+        """Return the box as two boxes, cut along the first dimension that is longer than one grain.
+
+        Return None if the box is not larger than one grain.
+        """
         axes = list(range(len(box.shape)))
         if self.is_transposed:
             axes = axes[::-1]
@@ -56,19 +62,21 @@ class Scheme(ABC):
 class ScaledCast(Tensor):
     """A tensor of `dtype` and `shape` that `scheme` computes from `inputs`; it has no chunks.
 
-    float32 values are cast to the requested type; any other type is that of the result.
+    If `scheme` computes float32 values, they are cast to `dtype`. Values of any other type are
+    already in `dtype`.
     """
 
     scheme: Scheme
     inputs: Mapping[str, Tensor]
 
     def blocks_to_read(self, box: Box, most: int) -> Iterator[Box]:
-        """Yield `box` in blocks with inputs of at most `most` bytes, or in blocks of one grain."""
+        """Yield `box` in blocks that need at most `most` bytes of inputs, or in blocks of one
+        grain."""
         return self._cut(box, lambda part: self.bytes_read(part) <= most)
 
     def blocks_within(self, box: Box, most: int, largest: int) -> Iterator[Box]:
-        """Yield `box` in blocks of at most `largest` elements that take at most `most` bytes to
-        compute, or in blocks of one grain."""
+        """Yield `box` in blocks of at most `largest` elements and at most `most` bytes of memory,
+        or in blocks of one grain."""
 
         def fits(part: Box) -> bool:
             return part.numel <= largest and self.scheme.work_bytes(part) <= most
@@ -86,7 +94,7 @@ class ScaledCast(Tensor):
             yield from self._cut(half, fits)
 
     def bytes_read(self, box: Box) -> int:
-        """Return the bytes of the inputs that the elements in `box` are made of."""
+        """Return the number of input bytes that the elements in `box` are computed from."""
         needed = self.scheme.needs(box)
         return sum(part.numel * self.inputs[name].dtype.itemsize for name, part in needed.items())
 
@@ -109,11 +117,12 @@ PAYLOAD, SCALES, GLOBAL_SCALE = "payload", "scales", "global scale"
 CODE, NESTED_SCALES, NESTED_CODE = "code", "nested scales", "nested code"
 VALUES = "values"
 PER_BYTE = 2
-"""Elements of 4 bits in a byte."""
+"""The number of 4-bit elements in a byte."""
 
 
 def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
-    """Return the blocks of shape `block` that a box meets, counted in blocks."""
+    """Return the box of scale blocks that `box` touches; `block` is the shape of one block in
+    elements."""
     start = tuple(a // b for a, b in zip(box.start, block, strict=True))
     stop = (-(-end // b) for end, b in zip(box.stop, block, strict=True))
     return Box(start, tuple(b - a for a, b in zip(start, stop, strict=True)))
@@ -123,9 +132,10 @@ def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
 class BlockScaled(Scheme):
     """payload x scale: one scale for each block of shape `block`; blocks at the edges are smaller.
 
-    `axes` has for each dimension of the scales the dimension of the weight that it follows, None
-    for one of length 1 that follows none: (0, None) of scales (R, 1) for each row. `factor` is
-    multiplied, too. With `is_exponent` scales are bytes e that mean 2 ** (e - 127).
+    `axes` has, for each dimension of the scales, the dimension of the weight that it follows, or
+    None for a dimension of length 1 that follows none. Scales of shape (R, 1), one for each row,
+    have axes (0, None). Values are also multiplied by `factor`. With `is_exponent`, a scale is a
+    byte e that means 2 ** (e - 127).
     """
 
     block: tuple[int, ...]
@@ -150,8 +160,8 @@ class PackedFours(Scheme):
 
     Scales are exponents as in `BlockScaled`, or floats that are divided or multiplied by a global
     scale. With `blocks`, the payload has a separate dimension for the bytes of a group. With
-    `transposed`, the last two dimensions of the result are exchanged: gpt-oss keeps (experts, rows,
-    groups, 16) for a tensor that the model calls (experts, columns, rows).
+    `transposed`, the last two dimensions of the result are exchanged: gpt-oss stores (experts,
+    rows, groups, 16) for a tensor that has shape (experts, columns, rows) in the model.
     """
 
     group: int
@@ -172,7 +182,8 @@ class PackedFours(Scheme):
         return 8 * PER_BYTE * self.needs(box)[PAYLOAD].numel
 
     def in_rows(self, box: Box) -> Box:
-        """Return a box of the result in the order of the payload: its last dimension is packed."""
+        """Return a box of the result in the dimension order of the payload, which packs the last
+        dimension."""
         return _exchanged(box) if self.transposed else box
 
     def needs(self, box: Box) -> dict[str, Box]:
@@ -194,10 +205,13 @@ class PackedFours(Scheme):
 @dataclass(frozen=True, slots=True)
 class CodedFours(Scheme):
     """bitsandbytes' nf4 and fp4: the flattened tensor of `shape`, two elements in a byte, high bits
-    first. Each is code[index] x absmax of its block of `block` elements. With `nested_block`,
-    absmax are bytes: nested code[index] x nested absmax of their block, plus `offset`. With
-    `is_signed` (fp4), the high bit of an index is a sign: index 8 is -0.0. There the code has 0.0,
-    and bitsandbytes' kernels do not read it."""
+    first.
+
+    Each element is code[index] x absmax of its block of `block` elements. With `nested_block`,
+    absmax values are bytes: nested code[index] x nested absmax of their block, plus `offset`. With
+    `is_signed` (fp4), the high bit of an index is a sign, so index 8 is -0.0. The stored code has
+    0.0 at index 8, and bitsandbytes' kernels do not read it.
+    """
 
     shape: tuple[int, ...]
     block: int
@@ -214,8 +228,8 @@ class CodedFours(Scheme):
         return 8 * (end - begin)
 
     def hull(self, box: Box) -> tuple[int, int]:
-        """Return the range of the flattened tensor from the first element of `box` to its last,
-        from an even element on."""
+        """Return the flat range from the first to the last element of `box`, beginning at an even
+        element."""
         strides = row_major_strides(self.shape)
         first = sum(a * s for a, s in zip(box.start, strides, strict=True))
         last = sum((a - 1) * s for a, s in zip(box.stop, strides, strict=True))
@@ -239,9 +253,11 @@ class CodedFours(Scheme):
 
 @dataclass(frozen=True, slots=True)
 class BlockQuantised(Scheme):
-    """The reverse: a payload of 8-bit floats, or with `is_scales` the scales of its blocks, made
-    from values of `shape`. With `is_exponent`, scales are powers of two, in bytes as in
-    `BlockScaled`."""
+    """The reverse of `BlockScaled`: a payload of 8-bit floats, computed from values of `shape`.
+
+    With `is_scales` the result is the scales of the blocks instead. With `is_exponent`, scales are
+    powers of two, in bytes as in `BlockScaled`.
+    """
 
     shape: tuple[int, ...]
     block: tuple[int, ...]
@@ -266,7 +282,8 @@ class BlockQuantised(Scheme):
 
 
 def scale_shape(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """Return one scale for each block, also for the smaller ones at the edges."""
+    """Return the shape of the scales: one scale for each block, including smaller blocks at the
+    edges."""
     return tuple(-(-size // b) for size, b in zip(shape, block, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""How fast steps follow one another, and when the last will be done."""
+"""Measure the time per training step, and estimate the time until the last step."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ WINDOW = 50
 
 
 class StepTimer:
-    """Seconds from one step to the next, averaged over about the last 50 of them.
+    """The mean time from one step to the next in seconds, over about the last 50 steps.
 
-    Time between two steps (a checkpoint, an evaluation) counts too: it will come
-    again.
+    Time between two steps, such as for a checkpoint or an evaluation, is included, because it will
+    occur again.
     """
 
     def __init__(self) -> None:
@@ -32,7 +32,7 @@ class StepTimer:
         return seconds
 
     def seconds_left(self, steps: int) -> float | None:
-        """Return the seconds until step number `steps` is done, at the present speed."""
+        """Return the seconds until step number `steps` is done, at the current speed."""
         if self._last is None or self._mean is None:
             return None
         return max(0, steps - self._last[0]) * self._mean

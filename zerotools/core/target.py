@@ -1,7 +1,7 @@
-"""A checkpoint that is laid out but not written: the position of each of its bytes.
+"""A checkpoint that is planned but not written: the position of each of its bytes.
 
 A writer's `lay_out` returns a `Target`: a checkpoint with files that do not exist yet, and the
-bytes of each file that no tensor fills. Readers need none of this.
+bytes of each file that no tensor fills. Readers do not use this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class LiteralBytes:
 
 @dataclass(frozen=True, slots=True)
 class CarriedBytes:
-    """Bytes taken over unchanged from a file of the source."""
+    """Bytes that are copied unchanged from a file of the source."""
 
     offset: int
     source: Path
@@ -55,7 +55,7 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """One output file: its size, and every byte of it that is not a chunk's."""
+    """One output file: its size, and all of its bytes that do not belong to a chunk."""
 
     size: int
     literals: Sequence[LiteralBytes] = ()
@@ -66,8 +66,11 @@ class FilePlan:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """Something of the source that the output does not hold. `what` is a role (`exp_avg`) or a part
-    of the training state (`lr_scheduler`), `why` the rest of the sentence."""
+    """A part of the source that the output does not hold.
+
+    `what` is a role (`exp_avg`) or a part of the training state (`lr_scheduler`); `why` is the rest
+    of the sentence.
+    """
 
     what: str
     why: str

@@ -1,7 +1,7 @@
-"""Rules that say how tensor-parallel ranks share a logical tensor, and the blocks they place.
+"""Rules for how tensor-parallel ranks share a tensor, and the positions of their shards in it.
 
-A rule maps blocks of each rank's shard to blocks of the full tensor. Rules come from the
-checkpoint's own records, else from the user; they are never guessed from a name.
+A rule maps blocks of each rank's shard to blocks of the full tensor. A rule comes from the
+checkpoint's own records, or from the user; it is never guessed from a name.
 """
 
 from __future__ import annotations
@@ -28,9 +28,12 @@ class Replicated:
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Several tensors joined along `dim`, each split separately: a fused QKV, a gate with an up
-    projection. `sizes` are their sizes along `dim` in the full tensor; each is a multiple of the
-    ranks."""
+    """Several tensors joined along `dim`, each of them split separately: a fused QKV, or a gate
+    with an up projection.
+
+    `sizes` are their sizes along `dim` in the full tensor; each is a multiple of the number of
+    ranks.
+    """
 
     dim: int
     sizes: tuple[int, ...]
@@ -38,8 +41,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlock:
-    """The block `shard` of a rank's tensor is the block of the full tensor that starts at
-    `start`."""
+    """The block `shard` of a rank's tensor; in the full tensor it begins at `start`."""
 
     shard: Box
     start: tuple[int, ...]
@@ -47,7 +49,7 @@ class PlacedBlock:
 
 @dataclass(frozen=True, slots=True)
 class ExplicitBlocks:
-    """Blocks listed one by one, for each rank, in a full tensor of `shape`."""
+    """An explicit list of blocks for each rank, in a full tensor of `shape`."""
 
     shape: tuple[int, ...]
     of_rank: tuple[tuple[PlacedBlock, ...], ...]
@@ -92,7 +94,8 @@ def _check_fused(rule: Fused, shards: Sequence[tuple[int, ...]], total: int) -> 
 def placements(
     rule: ShardingRule, shards: Sequence[tuple[int, ...]], rank: int
 ) -> list[PlacedBlock]:
-    """Return the positions of the blocks of `rank`'s shard; `shards` are all ranks' shapes."""
+    """Return the position of each block of `rank`'s shard; `shards` are the shapes of all ranks'
+    shards."""
     shape = shards[rank]
     if isinstance(rule, ExplicitBlocks):
         return list(rule.of_rank[rank])
@@ -111,16 +114,15 @@ def placements(
 
 
 def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int) -> PlacedBlock:
-    """Return `count` rows of a shard from `first` on, at `start` in the full tensor, along one
-    dimension."""
+    """Return the block of `count` indices of a shard from `first`, at `start` of the full tensor,
+    along one dimension."""
     zeros = (0,) * len(shape)
     box = Box((*zeros[:dim], first, *zeros[dim + 1 :]), (*shape[:dim], count, *shape[dim + 1 :]))
     return PlacedBlock(box, (*zeros[:dim], start, *zeros[dim + 1 :]))
 
 
 def place_chunk(chunk: Chunk, placed: PlacedBlock, dtype: DType) -> Chunk | None:
-    """Return the part of a shard's chunk that `placed` covers, in the coordinates of the full
-    tensor."""
+    """Return the part of a shard's chunk inside `placed`, in the coordinates of the full tensor."""
     common = chunk.box.intersect(placed.shard)
     if common is None:
         return None

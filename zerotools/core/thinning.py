@@ -1,5 +1,5 @@
-"""The files and tensors of a checkpoint that thinning keeps: a value, before anything is
-written."""
+"""The plan of thinning a checkpoint: the files and tensors that stay, computed before any
+change."""
 
 from __future__ import annotations
 
@@ -12,8 +12,11 @@ from zerotools.core.target import FilePlan
 
 
 class Keep(StrEnum):
-    """The parts that are kept. `MASTERS`: all but the optimizer's state. `WEIGHTS`: the masters are
-    removed too, if 16-bit weights lie next to them."""
+    """The parts to keep.
+
+    `MASTERS`: everything except optimizer state. `WEIGHTS`: also without masters, if the checkpoint
+    has 16-bit weights.
+    """
 
     WEIGHTS = "weights"
     MASTERS = "masters"
@@ -21,14 +24,13 @@ class Keep(StrEnum):
 
 @dataclass(frozen=True)
 class Thinning:
-    """The change of a checkpoint's files. Names are relative to its root; other files stay as they
-    are.
+    """The changes to a checkpoint's files. Names are relative to its root; other files stay
+    unchanged.
 
-    `keep` is what is kept; it is more than requested if the weights exist nowhere else. The files
-    `removed` are deleted, and `rewritten` are written again from bytes that are carried over.
-    `kept` has every tensor of the result, by the key that the reader gives it there, with its key
-    in the source. `notes` are sentences for the user. Without removed or rewritten files, nothing
-    is dropped.
+    `keep` is the part that is kept. It is more than requested if the weights exist nowhere else.
+    The files `removed` are deleted. The files `rewritten` are written again, from bytes of the
+    source. `kept` maps the key of each tensor of the result to its key in the source. `notes` are
+    sentences for the user. If nothing is removed or rewritten, nothing is dropped.
     """
 
     keep: Keep
@@ -39,5 +41,5 @@ class Thinning:
 
     @property
     def is_empty(self) -> bool:
-        """True if thinning would drop nothing."""
+        """True if thinning changes no file."""
         return not self.removed and not self.rewritten

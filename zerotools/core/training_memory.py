@@ -1,7 +1,7 @@
-"""The memory that a run keeps: its types, its devices, and the ranks that share it.
+"""The memory layout of a training run: element types, devices, and the ranks that share each part.
 
-One value is used by all: the estimate (`ops/estimate`), the engine that allocates, the check of
-disk space, and a rank's prediction before it allocates.
+The estimate (`ops/estimate`), the engine that allocates, the check of disk space and the prediction
+of a rank all use the same value.
 """
 
 from __future__ import annotations
@@ -12,35 +12,39 @@ from math import ceil, prod
 DEVICE, HOST, DISK = "device", "host", "disk"
 """The memory tiers."""
 WEIGHTS, MASTERS, MOMENTS, GRADIENTS = "weights", "masters", "moments", "gradients"
-"""The uses of memory."""
+"""The kinds of tensors that take memory."""
 
 LOCAL, SHARDED = "local", "sharded"
-"""Two ways to sum the gradients of a step's micro batches. "local": each rank adds up its whole
-gradients, which are reduced once. "sharded": gradients are reduced after each micro batch, and each
-rank adds up its part."""
+"""Two ways to sum the gradients of a step's micro batches.
+
+"local": each rank sums whole gradients, which are reduced once per step. "sharded": gradients are
+reduced after each micro batch, and each rank sums its shard.
+"""
 
 UPDATE_BUCKET_BYTES = 64 << 20
-"""fp32 bytes of masters that engine `torch` updates at a time, over all ranks that share them."""
+"""The bytes of fp32 masters that engine `torch` updates at a time, over all ranks that share
+them."""
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 EIGHT_BIT_BLOCK, EIGHT_BIT_LEAST = 256, 4096
-"""Elements of a row that share a scale of 8-bit moments; of the smallest tensor that has such."""
+"""The elements of a row that share one scale of 8-bit moments; the size of the smallest tensor with
+8-bit moments."""
 NF4 = "nf4"
 NF4_BLOCK, NF4_SCALES_BLOCK = 64, 256
-"""Elements that share a scale in nf4; 8-bit scales that share a scale of their own."""
+"""The elements that share a scale in nf4; the 8-bit scales that share a scale of their own."""
 _TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
 
 
 def has_eight_bit_moments(shape: tuple[int, ...]) -> bool:
-    """Return whether `adamw8bit` keeps 8-bit moments of a weight; of other weights it keeps
+    """Return whether `adamw8bit` stores the moments of a weight in 8 bits; else it stores them in
     fp32."""
     return len(shape) > 1 and prod(shape) >= EIGHT_BIT_LEAST
 
 
 def nf4_bytes(count: int, *, double_quant: bool) -> int:
-    """Return the bytes of `count` elements in nf4: two in a byte, plus their scales.
+    """Return the bytes of `count` elements in nf4: half a byte per element, plus the scales.
 
-    The scales are fp32, or with `double_quant` 8 bits with scales and a mean of their own.
+    Scales are fp32; with `double_quant` they have 8 bits, and scales and a mean of their own.
     """
     scales = ceil(count / NF4_BLOCK)
     if not double_quant:
@@ -52,16 +56,16 @@ def nf4_bytes(count: int, *, double_quant: bool) -> int:
 class MemoryLayout:
     """The layout of parameters, gradients and optimizer state over `world_size` ranks.
 
-    The words are the job file's: `precision` is that of the forward and backward pass, and the two
-    `offload` values are "none", "cpu" or "disk". At stages 2 and 3, groups of `shard_size` ranks
-    share one copy of the model (None: all ranks share one). `accumulate` is "local" or "sharded",
-    or None if a step is one micro batch.
+    Field values are those of the job file: `precision` is the type of the forward and backward
+    pass, and the two `offload` fields are "none", "cpu" or "disk". At stages 2 and 3, groups of
+    `shard_size` ranks share one copy of the model (None: all ranks share one). `accumulate` is
+    "local" or "sharded", or None if a step has one micro batch.
 
-    `frozen_precision` is "train" (frozen weights only in the type of `precision`), "fp32", or
-    "nf4". With "nf4" every rank has the frozen weights of linear layers whole, in 4 bits (with
-    `double_quant` their scales in 8), and keeps others as with "train". Groups of `tensor_ranks`
-    consecutive ranks compute one layer's weights together, each with its part of the weights that
-    are cut. A layout that `has_adapters` has frozen weights.
+    `frozen_precision` is "train" (frozen weights only in the type of `precision`), "fp32" or "nf4".
+    With "nf4", every rank holds all frozen weights of linear layers, in 4 bits (with `double_quant`
+    their scales in 8 bits); other frozen weights are as with "train". Groups of `tensor_ranks`
+    consecutive ranks compute a layer together, each with a part of the weights that are split.
+    `has_adapters` means that there are frozen weights.
     """
 
     stage: int
@@ -81,8 +85,8 @@ class MemoryLayout:
 
     @property
     def packs_frozen(self) -> bool:
-        """True if frozen linear layers keep their weights in few bits; then only trained weights
-        are saved."""
+        """True if frozen linear layers are stored in 4 bits. Then only trained weights are
+        saved."""
         return self.frozen_precision == NF4
 
     @property
@@ -92,7 +96,7 @@ class MemoryLayout:
 
     @property
     def weight_ranks(self) -> int:
-        """Ranks among which engine `torch` cuts each weight."""
+        """The number of ranks over which engine `torch` shards each weight."""
         return self.ranks_per_copy if self.stage >= 2 else 1
 
     @property
@@ -102,41 +106,43 @@ class MemoryLayout:
 
     @property
     def update_ranks(self) -> int:
-        """Ranks among which the optimizer's state is cut: each updates its part of the weights."""
+        """The number of ranks over which the optimizer state is sharded; each updates its shard."""
         return self.ranks_per_copy if self.stage >= 1 else 1
 
     @property
     def state_copies(self) -> int:
-        """How many copies of the optimizer's state all ranks have together."""
+        """The number of copies of the optimizer state over all ranks."""
         return self.world_size // self.update_ranks
 
     @property
     def params_tier(self) -> str:
-        """The device of the weights between steps."""
+        """The memory tier of the weights between steps."""
         return _TIERS[self.offload_params]
 
     @property
     def state_tier(self) -> str:
-        """The device of the optimizer's state, and of masters if there are any. Parameters on the
-        host are updated there, from state on the host."""
+        """The memory tier of the optimizer state, and of the masters if there are any.
+
+        Parameters on the host are updated there, from state on the host.
+        """
         if self.offload_optimizer == "disk":
             return DISK
         return DEVICE if (self.offload_optimizer, self.offload_params) == ("none", "none") else HOST
 
     @property
     def gradients_tier(self) -> str:
-        """The device of a step's gradients until the optimizer uses them."""
+        """The memory tier of a step's gradients until the optimizer uses them."""
         return DEVICE if self.state_tier == DEVICE else HOST
 
     @property
     def has_masters(self) -> bool:
-        """True if engine `torch` keeps fp32 masters apart from the weights that it computes
+        """True if engine `torch` stores fp32 masters separately from the weights that it computes
         with.
 
         Otherwise its fp32 weights are the masters, and 16-bit weights are gathered from them. If
-        frozen weights have 16 bits, the others have masters, because FSDP2 gathers weights of one
-        type (its first versions take no others). A single rank has masters if they take no more
-        memory than what FSDP2 keeps: not with fp32 sums of micro batches, and not of frozen
+        frozen weights have 16 bits, the trained weights have masters, because FSDP2 gathers weights
+        of one type (its first versions accept no others). A single rank has masters if they take no
+        more memory than FSDP2's copies: not with fp32 sums of micro batches, and not for frozen
         weights.
         """
         is_half = self.precision != "fp32"
@@ -147,14 +153,16 @@ class MemoryLayout:
         )
 
     def has_master(self, *, is_trained: bool) -> bool:
-        """Return whether engine `torch` keeps a master of a weight."""
+        """Return whether engine `torch` stores a master of this weight."""
         return self.has_masters and (is_trained or self.frozen_precision == "fp32")
 
     @property
     def is_sharded(self) -> bool:
-        """True if FSDP2 wraps engine `torch`'s model. A single rank needs it only to cast weights
-        to 16 bits block by block, to bring them from the host, or to add up the gradients of micro
-        batches before these are moved to the masters."""
+        """True if FSDP2 wraps the model of engine `torch`.
+
+        A single rank needs FSDP2 only to cast weights to 16 bits block by block, to copy them from
+        the host, or to sum the gradients of micro batches before they are moved to the masters.
+        """
         computes_with_weights = self.precision == "fp32" or self.has_masters
         sums_first = self.has_masters and self.accumulate == LOCAL
         is_plain = self.params_tier == DEVICE and computes_with_weights and not sums_first

@@ -1,6 +1,6 @@
-"""The training state of a run besides its tensors, in words that all formats share.
+"""The training state of a run besides its tensors, in one form for all formats.
 
-A format makes a `TrainingState` from its files, and the writer of another format takes one. A value
+A format creates a `TrainingState` from its files, and the writer of another format uses it. A value
 that the files do not record is None or empty, and a writer that needs it asks the user.
 """
 
@@ -14,13 +14,15 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
 
 LARGEST_SCALE = 2.0**1023
-"""The largest loss scale: integers beyond it are not floats, and a sign of damage."""
+"""The largest valid loss scale. Larger integers are no floats, and are a sign of damage."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scalar:
-    """One number of optimizer state, such as `step`. `dtype` is the type of the 0-d tensor that it
-    was; None: it was a plain number."""
+    """One number of optimizer state, such as `step`.
+
+    `dtype` is the type of the 0-d tensor that stored it, or None if it was a plain number.
+    """
 
     value: int | float
     dtype: DType | None = None
@@ -28,8 +30,11 @@ class Scalar:
 
 @dataclass(frozen=True, slots=True)
 class ParamGroup:
-    """A param group of an optimizer: its parameters' names in the optimizer's order, and all of the
-    group's options (`lr`, `betas`, ...) except its parameters."""
+    """A param group of an optimizer.
+
+    `params` are the parameter names in the optimizer's order; `options` are all other values of the
+    group (`lr`, `betas`, ...).
+    """
 
     params: tuple[str, ...]
     options: Mapping[str, Any]
@@ -37,9 +42,11 @@ class ParamGroup:
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """A loss scaler. `options` has the rest of its numbers under DeepSpeed's names (`scale_window`,
-    `cur_iter`, ...). `saved_as` is the class of the object that was saved, `module.Name`; two that
-    differ in it alone are equal."""
+    """A loss scaler.
+
+    `options` has its other numbers under DeepSpeed's names (`scale_window`, `cur_iter`, ...).
+    `saved_as` is the class of the saved object, `module.Name`, and is ignored in comparisons.
+    """
 
     scale: float
     dynamic: bool
@@ -48,7 +55,8 @@ class LossScale:
 
     @property
     def is_active(self) -> bool:
-        """True if it scales: bf16 and fp32 runs of DeepSpeed have a scaler that multiplies by 1."""
+        """True if it changes the loss. DeepSpeed's bf16 and fp32 runs have a scaler that multiplies
+        by 1."""
         return self.dynamic or self.scale != 1
 
 
@@ -56,22 +64,23 @@ class LossScale:
 class TrainingState:
     """The state of a run that is not a tensor.
 
-    `scalars` are the numbers of optimizer state by parameter, above all `step`, in the format's own
-    way. A scalar that is a tensor may be read on access, and raises `BadFile` if that fails.
-    `precision` is the type that the model computes with. `optimizer` is the optimizer's class by
-    its short name (`AdamW`), `optimizer_wrapper` the framework's class around it. `steps`,
+    `scalars` are the numbers of optimizer state by parameter, mainly `step`, as the format stores
+    them. A scalar that is stored as a tensor may be read on access; this raises `BadFile` if it
+    fails. `precision` is the type that the model computes with. `optimizer` is the short class name
+    of the optimizer (`AdamW`), `optimizer_wrapper` the framework's class around it. `steps`,
     `skipped` and `samples` count optimizer steps, steps skipped by overflow, and samples seen.
 
     `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are trees of plain
     values (None, bool, int, float, str, bytes, `DType`, and lists, tuples, sets and dicts of them)
     and `Opaque`; tensors in them stay the source format's own objects. `loss_scaler` is the saved
-    one.
+    scaler.
 
     `is_ordered` means that groups list their parameters in the optimizer's order. `unnamed` has
     torch's number of each parameter that the files do not name; its name is made from the number.
-    `flat` are parameters that stand for several, which follow each other in each tensor of their
-    state. `buffers` are weights that cannot be parameters, in formats that do not separate the two.
-    `tells_frozen` means that all others that are in no group were frozen parameters.
+    `flat` are flattened parameters: each stands for several parameters, which follow each other in
+    each tensor of its state. `buffers` are weights that cannot be parameters, in formats that do
+    not separate the two. `tells_frozen` means that all other weights that are in no group are
+    frozen parameters.
     """
 
     groups: tuple[ParamGroup, ...] = ()
@@ -95,7 +104,6 @@ class TrainingState:
 
     @property
     def loss_scale(self) -> LossScale | None:
-        """The scaler of a run that scales its losses; None if it has no scaler or one that does
-        nothing."""
+        """The loss scaler, or None if the run has none or one that multiplies by 1."""
         scaler = self.loss_scaler
         return scaler if scaler is not None and scaler.is_active else None

@@ -1,16 +1,17 @@
-"""The parts of a tensor that no box covers, as few boxes.
+"""Find the parts of a tensor that no box covers, as few boxes as possible.
 
-Example: a tensor has 4 x 4 elements, and rank 1 of 3 is lost, which had elements [6, 12) of the
-flattened tensor. The boxes [0:1, 0:4], [1:2, 0:2] and [3:4, 0:4] exist; uncovered are
+Example: a tensor has 4 x 4 elements. Rank 1 of 3, which had elements [6, 12) of the flattened
+tensor, is lost. The boxes [0:1, 0:4], [1:2, 0:2] and [3:4, 0:4] exist. These elements are
+uncovered:
 
     . . . .
     . . x x        [1:2, 2:4]
     x x x x        [2:3, 0:4]
     . . . .
 
-The tensor is cut into slabs along its first dimension at each begin and end of a box. The same
-search with one dimension less finds the parts that a slab lacks. Slabs that lack the same are
-joined again.
+The tensor is cut into slabs along its first dimension, at each begin and end of a box. The same
+search with one dimension less finds the uncovered parts of a slab. Adjacent slabs with the same
+uncovered parts are joined again.
 """
 
 from __future__ import annotations
@@ -22,8 +23,11 @@ from zerotools.core.boxes import Box, BoxIndex
 
 
 def uncovered(shape: Sequence[int], boxes: Iterable[Box]) -> list[Box]:
-    """Return disjoint boxes, in order, of the elements of a tensor of `shape` that are in none of
-    `boxes`. Those may overlap, and reach outside of the tensor."""
+    """Return disjoint boxes, in order, of the elements of a tensor of `shape` that none of `boxes`
+    has.
+
+    `boxes` may overlap, and may reach outside the tensor.
+    """
     whole = Box.whole(shape)
     inside = (box.intersect(whole) for box in boxes)
     return _lacking(whole.shape, list(dict.fromkeys(box for box in inside if box is not None)))
@@ -50,12 +54,13 @@ def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
 
 
 def _thick(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
-    """Return boxes with one dimension more, which they fill from `begin` to `end`."""
+    """Return the boxes with an additional first dimension from `begin` to `end`."""
     return [Box((begin, *box.start), (end - begin, *box.shape)) for box in boxes]
 
 
 def uncovered_ranges(numel: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the same of a flattened tensor of `numel` elements: ranges [begin, end), in order."""
+    """Return the uncovered ranges [begin, end), in order, of a flattened tensor of `numel`
+    elements."""
     found, at = [], 0
     for begin, end in sorted(ranges):
         if begin > at:

@@ -155,7 +155,7 @@ class Detection:
 
     def _also_below(self, found: Detected, names: set[str]) -> Iterator[str]:
         """Yield a note if a run's final weights are next to its checkpoints."""
-        if not self.table[found.format].lies_beside_checkpoints:
+        if not self.table[found.format].is_weights_format:
             return
         finished = sorted(
             name for name in names if _NUMBERED.fullmatch(name) and (found.path / name).is_dir()

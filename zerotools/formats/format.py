@@ -7,11 +7,11 @@ and import their readers and writers inside the methods that need them.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
@@ -93,69 +93,82 @@ class Found:
     is_sole: bool = False
 
 
-class Format(Protocol):
-    """A format of checkpoints, as all of zerotools uses it.
+class Format(ABC):
+    """The base class of all checkpoint formats, and everything that other code asks a format.
 
-    A class that derives from it must have the members that are abstract, and `name` and `title`.
-    The others have a default, which is that of a format that is read and not written.
+    A read-only format defines `name`, `title`, `signs` and `read`. Each other member has a default
+    that is right for such a format. `lay_out`, `export` and `reshard` are optional: a format that
+    overrides one of them can be written in this way.
     """
 
     # Its names.
     name: ClassVar[str]
-    """The word in `Origin.format` and in JSON, and the key in the table."""
+    """The value of `Origin.format` and in JSON, and the key in the table of formats."""
     title: ClassVar[str]
     """The name in messages: "torch DCP"."""
     word: ClassVar[str] = ""
     """The name of the output format on the command line (`--to`, `--format`); empty: `name`."""
 
-    # How it is found.
+    # How it is detected.
     signs: ClassVar[tuple[str, ...]] = ()
-    """File names that identify a directory of it, for the message that no checkpoint was found."""
+    """File names that identify a directory of this format. `find` looks for them by default, and
+    the message that a directory is not a checkpoint lists them."""
     suffixes: ClassVar[tuple[str, ...]] = ()
     """The endings of its file names, if a single file can be a checkpoint."""
-    lies_beside_checkpoints: ClassVar[bool] = False
-    """Whether programs leave it, as the final weights, next to the checkpoints of a run."""
+    is_weights_format: ClassVar[bool] = False
+    """Whether programs save only a model in it: the final weights next to a run's checkpoints, and
+    the optimizer in a file next to the weights."""
     is_nested: ClassVar[bool] = False
-    """Whether a directory holds several checkpoints of it, each in its own directory."""
-
+    """Whether one directory may hold several checkpoints of it, each in a directory of its own."""
     needs_map: ClassVar[bool] = False
-    """Whether it uses the names of a program, which a map turns into a Hugging Face model."""
+    """Whether its tensors have a program's own names, so that a map is needed to get a Hugging Face
+    model."""
 
     # What it reads and holds.
     read_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `ReadOptions` that `read` uses."""
-    is_written: ClassVar[bool] = False
-    """Whether `lay_out` writes it, so that it is a choice of `convert --to`."""
     write_options: ClassVar[frozenset[str]] = frozenset()
-    """The fields of `WriteOptions` that `lay_out` uses. Those of an optimizer (`lr`, ...) come
-    with `holds_state`."""
-    has_optimizer_beside: ClassVar[bool] = False
-    """Whether programs save the optimizer of a model of this format in a file next to it."""
-    names_state: ClassVar[bool] = False
-    """Whether its optimizer state has the names of the weights, and cannot be by number."""
-    holds_state: ClassVar[bool] = True
-    """Whether it can hold an optimizer. If not, `lay_out` gets only weights."""
-    says_weights: ClassVar[bool] = False
-    """Whether its writer itself reports that the source has no optimizer state."""
-    is_exported: ClassVar[bool] = False
-    """Whether `export` writes it, so that it is a choice of `consolidate --format`."""
-    reshards: ClassVar[bool] = False
-    """Whether `reshard` writes it, and `convert` to it, of a source in this format, does so."""
+    """The fields of `WriteOptions` that `lay_out` uses. The options of an optimizer (`lr`, ...) are
+    accepted if `holds_state`."""
     reshard_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `WriteOptions`, besides `world_size`, that `reshard` uses."""
+    holds_state: ClassVar[bool] = True
+    """Whether it can hold an optimizer. If not, `lay_out` gets only weights."""
+    names_state: ClassVar[bool] = False
+    """Whether its optimizer state needs the names of the parameters; else numbers are enough."""
+    says_weights: ClassVar[bool] = False
+    """Whether `lay_out` itself adds a note if the source has no optimizer state."""
     sidecar_names: ClassVar[frozenset[str]] = frozenset()
-    """Files next to the tensors that belong to the format and hold nothing of the run."""
+    """Files next to the tensors that belong to the format and hold no data of the run."""
     may_hold_leftovers: ClassVar[bool] = False
-    """Whether a save leaves files of an earlier save under the same name unchanged."""
+    """Whether a save may leave files of an earlier save in the same directory."""
 
-    @abstractmethod
+    @property
+    def is_written(self) -> bool:
+        """True if the format is a choice of `convert --to`: it overrides `lay_out`."""
+        return type(self).lay_out is not Format.lay_out
+
+    @property
+    def is_exported(self) -> bool:
+        """True if the format is a choice of `consolidate --format`: it overrides `export`."""
+        return type(self).export is not Format.export
+
+    @property
+    def reshards(self) -> bool:
+        """True if the format can be resharded: it overrides `reshard`. Then `convert` from the
+        format to itself reshards as well."""
+        return type(self).reshard is not Format.reshard
+
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the checkpoint in the directory `path`, which has entries `names`; None: it is not
-        of this format. Only files that name another file are read.
+        """Return the checkpoint in the directory `path`, or None if it is not of this format.
+
+        `names` are the entries of the directory. By default, one of them must be in `signs`. No
+        file is opened, except a file that names another one (`latest`).
 
         Raises:
             BadRequest: a directory in it cannot be listed.
         """
+        return Found(path) if names & {*self.signs} else None
 
     @abstractmethod
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
@@ -169,14 +182,16 @@ class Format(Protocol):
             Unsupported: it is of a kind that is not read.
         """
 
-    @abstractmethod
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
-        """Return the training state of `checkpoint`, as `read` returned it. Read numbers such as
-        `step` if they are tensors.
+        """Return the training state of `checkpoint`, a result of `read`.
+
+        Numbers that are stored as tensors, such as `step`, are read. By default, only the precision
+        is known.
 
         Raises:
             BadFile: the files contradict each other.
         """
+        return TrainingState(precision=checkpoint.origin.precision)
 
     def find_file(self, path: Path) -> Found | None:
         """Return the checkpoint in the file `path`, by its name; None: it is not of this format.

@@ -36,7 +36,7 @@ def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
 
     A file that cannot be read is a problem or a note: the weights do not need it.
     """
-    if not table[model.origin.format].has_optimizer_beside or not model.origin.path.is_dir():
+    if not table[model.origin.format].is_weights_format or not model.origin.path.is_dir():
         return model
     names = sorted(optimizer_files(model.root))
     if optimizer_roles(model) or not names:

@@ -9,19 +9,14 @@ from tests.formats.toy.file_names import METADATA
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.target import Target
 from zerotools.core.training_state import TrainingState
-from zerotools.formats.format import Format, Found, ReadOptions, WriteOptions
+from zerotools.formats.format import Format, ReadOptions, WriteOptions
 
 
 class ToyFormat(Format):
     name: ClassVar[str] = "toy"
     title: ClassVar[str] = "toy checkpoint"
     signs: ClassVar[tuple[str, ...]] = (METADATA,)
-    is_written: ClassVar[bool] = True
     write_options: ClassVar[frozenset[str]] = frozenset({"world_size"})
-    reshards: ClassVar[bool] = True
-
-    def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        return Found(path) if METADATA in names else None
 
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
         from tests.formats.toy.read import read

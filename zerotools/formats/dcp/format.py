@@ -33,11 +33,9 @@ class DcpFormat(Format):
     title = "torch DCP"
     signs = (f"{METADATA} (torch DCP)",)
     read_options = frozenset({"section"})
-    is_written = True
     names_state = True
     write_options = frozenset({"world_size", "style"})
     says_weights = True
-    reshards = True
     sidecar_names = frozenset({METADATA})
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:

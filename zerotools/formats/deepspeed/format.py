@@ -34,10 +34,8 @@ class DeepSpeedFormat(Format):
     signs = ("*_model_states.pt (DeepSpeed)",)
     is_nested = True
     read_options = frozenset({"tag", "layout"})
-    is_written = True
     names_state = True
     write_options = frozenset({"world_size", *_ZERO_OPTIONS})
-    reshards = True
     reshard_options = _ZERO_OPTIONS
     sidecar_names = SIDECAR_NAMES
     may_hold_leftovers = True

@@ -33,7 +33,6 @@ class MegatronFormat(Format):
 
     name = "megatron"
     title = "Megatron"
-    is_written = True
     names_state = True
     write_options = frozenset({"max_shard_bytes", "expert_parallel"})
     needs_map = True

@@ -26,12 +26,9 @@ class SafetensorsFormat(Format):
     title = "safetensors"
     signs = (f"*{_SUFFIX}",)
     suffixes = (_SUFFIX,)
-    lies_beside_checkpoints = True
-    has_optimizer_beside = True
-    is_written = True
+    is_weights_format = True
     write_options = frozenset({"max_shard_bytes"})
     holds_state = False
-    is_exported = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         return Found(path) if any(name.endswith((_SUFFIX, _INDEX)) for name in names) else None

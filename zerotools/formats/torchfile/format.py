@@ -33,10 +33,7 @@ class TorchFileFormat(Format):
     word = "torch"
     signs = ("pytorch_model.bin", "one .pt per rank")
     suffixes = SUFFIXES
-    lies_beside_checkpoints = True
-    has_optimizer_beside = True
-    is_written = True
-    is_exported = True
+    is_weights_format = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
         return Found(path) if any(map(_MODEL.fullmatch, names)) else None

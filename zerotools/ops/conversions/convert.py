@@ -418,7 +418,7 @@ def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
         BadRequest: see above.
     """
     form = formats.format_of(source, request.table)
-    if not form.has_optimizer_beside or not source.origin.path.is_dir():
+    if not form.is_weights_format or not source.origin.path.is_dir():
         return
     names = sorted(optimizer_files(source.root))
     if names and not optimizer_roles(source) and source.beside is None:

@@ -24,7 +24,6 @@ class UniversalFormat(Format):
     is_nested = True
     # `layout` is of tensor-parallel shards, which it has none of: it is taken, and changes nothing.
     read_options = frozenset({"tag", "layout"})
-    is_written = True
     names_state = True
     write_options = frozenset({"stage"})
     sidecar_names = SIDECAR_NAMES
