@@ -8,7 +8,7 @@ from tests.golden_files import GOLDEN, every_checkpoint
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import UnfinishedCheckpoint, detect
-from zerotools.formats.detect import complete_but_for_its_name
+from zerotools.formats.detect import allow_unfinished_name
 from zerotools.io.output.part_ledger import PartLedger
 
 
@@ -210,7 +210,7 @@ def test_an_unfinished_name_counts_no_more_where_the_checkpoint_is_complete(
 ) -> None:
     path = _touch(tmp_path / "run.partial", "model.safetensors")
     other = _touch(tmp_path / "other.partial", "model.safetensors")
-    with complete_but_for_its_name(path):
+    with allow_unfinished_name(path):
         assert detect(path).format == "safetensors"
         with pytest.raises(BadFile, match="an unfinished checkpoint"):
             detect(other)

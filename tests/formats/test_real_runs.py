@@ -11,7 +11,7 @@ from tests.formats.elements import assert_true
 from tests.golden_files import DEEPSPEED, GOLDEN
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import read, training_of
-from zerotools.formats.list_run_checkpoints import survey_around
+from zerotools.formats.list_run_checkpoints import find_run_listing
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 from zerotools.ops.foreign.naming import AskedOrder, with_names
 
@@ -48,7 +48,7 @@ def test_the_newest_checkpoint_is_what_the_program_held(
     assert checkpoint.origin.world_size == world_size
     assert not checkpoint.problems
     origin = checkpoint.origin.path
-    run = survey_around(path, origin if origin.is_file() else checkpoint.root)
+    run = find_run_listing(path, origin if origin.is_file() else checkpoint.root)
     assert run is not None
     assert run.program == program
     names = [re.sub(r"v0-\d{8}-\d{6}", "VERSION", e.name) for e in run.checkpoints if e.is_taken]
@@ -86,7 +86,7 @@ def test_openrlhfs_model_of_the_same_step_has_the_config(name: str, model: str |
 @pytest.mark.parametrize("case", ["hf-trainer-z2-bf16-w2", "hf-trainer-z3-bf16-w2"])
 def test_a_run_of_the_trainer_with_deepspeed(case: str) -> None:
     path: Path = DEEPSPEED / case / "checkpoint"
-    run = survey_around(path, read(path).root)
+    run = find_run_listing(path, read(path).root)
     assert run is not None
     assert run.program == "the Trainer of transformers"
     assert [(each.format, each.is_taken) for each in run.checkpoints] == [("deepspeed", True)]

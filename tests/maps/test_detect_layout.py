@@ -6,7 +6,7 @@ import pytest
 
 from tests.maps.small_maps import CONFIG, changed
 from zerotools.core.errors import BadRequest
-from zerotools.maps.detect_layout import detected
+from zerotools.maps.detect_layout import detect_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import FamilyMap
 from zerotools.maps.model_layout import layout_of_model
@@ -21,11 +21,11 @@ def held(name: str, family: FamilyMap = FAMILY) -> dict[str, Shape]:
 
 @pytest.mark.parametrize("name", ["hf", "other"])
 def test_a_layout_is_known_by_its_names(name: str) -> None:
-    assert detected(FAMILY, CONFIG, {}, held(name)).layout.name == name
+    assert detect_layout(FAMILY, CONFIG, {}, held(name)).layout.name == name
 
 
 def test_layouts_that_are_the_same_are_one() -> None:
-    assert detected(FAMILY, CONFIG, {}, held("twin")).layout.name == "other"
+    assert detect_layout(FAMILY, CONFIG, {}, held("twin")).layout.name == "other"
 
 
 def test_layouts_of_the_same_names_must_be_told_apart() -> None:
@@ -33,7 +33,7 @@ def test_layouts_of_the_same_names_must_be_told_apart() -> None:
     more = '[layouts.swapped]\nkeep = true\ntensors = { "$L.q" = "transpose($L.q; 0, 1)" }'
     family = changed((end, more))
     with pytest.raises(BadRequest, match=r"fit the layouts hf and swapped .* choose one"):
-        detected(family, CONFIG, {}, held("hf", family))
+        detect_layout(family, CONFIG, {}, held("hf", family))
 
 
 def test_layouts_that_differ_in_experts_alone_are_one_where_all_layers_are_dense() -> None:
@@ -44,10 +44,10 @@ def test_layouts_that_differ_in_experts_alone_are_one_where_all_layers_are_dense
         "moe_intermediate_size": 8, "num_experts": 4, "vocab_size": 64, "mlp_only_layers": [0, 1],
     }  # fmt: skip
     dense = dict(layout_of_model(family, "hf", config).tensors)
-    assert detected(family, config, {}, dense).layout.name == "hf"
+    assert detect_layout(family, config, {}, dense).layout.name == "hf"
     sparse = config | {"mlp_only_layers": [1]}
     some = dict(layout_of_model(family, "autoep", sparse).tensors)
-    assert detected(family, sparse, {}, some).layout.name == "autoep"
+    assert detect_layout(family, sparse, {}, some).layout.name == "autoep"
 
 
 def test_what_the_nearest_layout_lacks_is_said() -> None:
@@ -55,7 +55,7 @@ def test_what_the_nearest_layout_lacks_is_said() -> None:
     del have["block.0.q"]
     have["block.0.qq"] = (4, 4)
     with pytest.raises(BadRequest, match=r"1 tensor missing .*block.0.q.* the nearest"):
-        detected(FAMILY, CONFIG, {}, have)
+        detect_layout(FAMILY, CONFIG, {}, have)
 
 
 def test_a_config_that_contradicts_a_shape_is_said_with_both() -> None:
@@ -64,11 +64,11 @@ def test_a_config_that_contradicts_a_shape_is_said_with_both() -> None:
     with pytest.raises(
         BadRequest, match=r"layer.1.kv has shape \[6, 4\], but config.json gives it"
     ):
-        detected(FAMILY, CONFIG, {}, have)
+        detect_layout(FAMILY, CONFIG, {}, have)
 
 
 def test_rows_that_are_no_padding_are_said_and_not_taken_for_another_layout() -> None:
     have = held("other")
     have["top.in"] = have["top.out"] = (140, 4)
     with pytest.raises(BadRequest, match=r"140 rows, but config.json has a vocabulary of 10"):
-        detected(FAMILY, CONFIG, {}, have)
+        detect_layout(FAMILY, CONFIG, {}, have)

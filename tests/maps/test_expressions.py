@@ -9,7 +9,7 @@ from zerotools.maps.expressions import (
     Operation,
     TensorName,
     indices_of,
-    parse,
+    parse_tensor_expression,
     size_of,
     sizes_in,
     tensors_in,
@@ -19,7 +19,9 @@ from zerotools.maps.expressions import (
 
 
 def test_words_nest_and_sizes_may_have_brackets_and_commas() -> None:
-    found = parse("concat( stack(a.{i}.{e}.w; e), part(b-c; 0, 0, (2 + n) * 3) ; 1)")
+    found = parse_tensor_expression(
+        "concat( stack(a.{i}.{e}.w; e), part(b-c; 0, 0, (2 + n) * 3) ; 1)"
+    )
     assert found == Operation(
         "concat",
         (
@@ -30,7 +32,9 @@ def test_words_nest_and_sizes_may_have_brackets_and_commas() -> None:
     )
     assert list(tensors_in(found)) == ["a.{i}.{e}.w", "b-c"]
     assert list(sizes_in(found)) == ["1", "e", "0", "0", "(2 + n) * 3"]
-    assert parse("item(a; [1, 2] == x)") == Operation("item", (TensorName("a"),), ("[1, 2] == x",))
+    assert parse_tensor_expression("item(a; [1, 2] == x)") == Operation(
+        "item", (TensorName("a"),), ("[1, 2] == x",)
+    )
     assert indices_of("a.{i}.{e}.{i}") == ("i", "e")
     assert with_indices("a.{i}.{e}.{i}", {"i": 3, "e": 0}) == "a.3.0.3"
 
@@ -51,7 +55,7 @@ def test_words_nest_and_sizes_may_have_brackets_and_commas() -> None:
 )
 def test_what_is_no_expression_is_said(text: str, said: str) -> None:
     with pytest.raises(ValueError) as caught:  # noqa: PT011  # the sentence is compared
-        parse(text)
+        parse_tensor_expression(text)
     assert said in str(caught.value)
 
 

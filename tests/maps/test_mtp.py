@@ -13,7 +13,7 @@ from tests.maps.models import saved, with_mtp
 from tests.maps.test_families import arrays_of, same
 from zerotools import formats
 from zerotools.core.errors import BadRequest
-from zerotools.maps.detect_layout import check_whole, detected
+from zerotools.maps.detect_layout import check_complete, detect_layout
 from zerotools.maps.shipped_maps import map_of_model
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
@@ -76,20 +76,20 @@ def test_a_model_without_it_is_whole_and_one_with_a_part_of_it_is_not(model: Any
     assert config["num_nextn_predict_layers"] == 1
     family, shapes = map_of_model(config), {n: v.shape for n, v in tensors.items()}
     without = {n: s for n, s in shapes.items() if not n.startswith("model.layers.2.")}
-    found = detected(family, config, {}, without)
+    found = detect_layout(family, config, {}, without)
     assert found.layout.name == "hf"
     assert found.lacking == {"mtp": 1}
     assert found.given == {"mtp": 0}
     for name in ("model.layers.2.eh_proj.weight", "model.layers.2.mlp.experts.3.up_proj.weight"):
         part = {n: s for n, s in shapes.items() if n != name}
         with pytest.raises(BadRequest, match=f"1 tensor missing .{name}"):
-            detected(family, config, {}, part)
+            detect_layout(family, config, {}, part)
     wrong = {**shapes, COPIES[0]: (7, 32)}
     with pytest.raises(BadRequest, match=rf"{COPIES[0]} has shape \[7, 32\]"):
-        check_whole(detected(family, config, {}, wrong), family)
+        check_complete(detect_layout(family, config, {}, wrong), family)
     with pytest.raises(BadRequest, match=r"missing .*model\.layers\.3\."):
-        detected(family, config, {"mtp": 2}, shapes)
-    assert detected(family, {**config, "num_nextn_predict_layers": 0}, {"mtp": 1}, shapes)
+        detect_layout(family, config, {"mtp": 2}, shapes)
+    assert detect_layout(family, {**config, "num_nextn_predict_layers": 0}, {"mtp": 1}, shapes)
 
 
 def test_a_model_that_lacks_it_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.runs.records import a_record
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.runs.base_model_record import BaseRecord, record_base, why_another
+from zerotools.runs.base_model_record import BaseRecord, base_mismatch, record_base
 from zerotools.runs.job_record import LoraRecord, read_record, write_record
 
 
@@ -62,14 +62,14 @@ def test_a_damaged_record_is_refused(
 
 def test_another_file_is_noticed_by_its_size_or_its_bytes(base: BaseRecord) -> None:
     directory = Path(base.path)
-    assert why_another(base, directory) is None
+    assert base_mismatch(base, directory) is None
     (directory / "a.safetensors").write_bytes(b"A.safetensors")
-    assert why_another(base, directory, digests=False) is None
-    assert "a.safetensors has SHA-256" in (why_another(base, directory) or "")
+    assert base_mismatch(base, directory, digests=False) is None
+    assert "a.safetensors has SHA-256" in (base_mismatch(base, directory) or "")
     (directory / "a.safetensors").write_bytes(b"a")
-    assert "has 1 bytes, but had 13" in (why_another(base, directory, digests=False) or "")
+    assert "has 1 bytes, but had 13" in (base_mismatch(base, directory, digests=False) or "")
     (directory / "a.safetensors").unlink()
-    assert "No such file" in (why_another(base, directory) or "")
+    assert "No such file" in (base_mismatch(base, directory) or "")
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotools.runs.retention import KeepRule, Needed, needed_by
+from zerotools.runs.retention import KeepRule, NeededCheckpoint, first_need
 
 
 @pytest.mark.parametrize(
@@ -20,8 +20,8 @@ from zerotools.runs.retention import KeepRule, Needed, needed_by
     ],
 )
 def test_a_text_names_a_checkpoint_or_what_is_in_it(text: str, named: bool) -> None:
-    need = Needed(7, "resume_from", text)
-    assert (needed_by(Path("/runs/a/step-00000040"), [need]) == need) is named
+    need = NeededCheckpoint(7, "resume_from", text)
+    assert (first_need(Path("/runs/a/step-00000040"), [need]) == need) is named
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.golden_files import GOLDEN, JOB
 from zerotools import formats
-from zerotools.formats.list_run_checkpoints import survey_around
+from zerotools.formats.list_run_checkpoints import find_run_listing
 from zerotools.ops.inspection.inspect import SCHEMA, inspect, to_json
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/inspect-json.md"
@@ -44,7 +44,7 @@ def documented() -> dict[str, dict[str, str]]:
 def described(path: Path) -> dict[str, Any]:
     """What the command prints of a checkpoint, as far as it prints objects."""
     checkpoint = formats.read(path)
-    run = survey_around(path, checkpoint.root)
+    run = find_run_listing(path, checkpoint.root)
     return to_json(inspect(checkpoint), chunks=True, run=run)
 
 

@@ -107,7 +107,7 @@ def adapter_names(keys: Iterable[Key]) -> list[str]:
     return list(dict.fromkeys(each[0] for each in parsed if each and _is_lora(each[1])))
 
 
-def is_adapter_alone(keys: Iterable[Key]) -> bool:
+def is_adapter_checkpoint(keys: Iterable[Key]) -> bool:
     """Return whether `tensors` are LoRA adapters without their base model.
 
     Besides adapters, only tensors that PEFT saves with them may be present: biases, and embeddings
@@ -191,7 +191,7 @@ def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, 
     return found
 
 
-def trained_alone(keys: Iterable[Key]) -> list[str]:
+def state_without_weights(keys: Iterable[Key]) -> list[str]:
     """Return the LoRA tensors with optimizer state and without weights, if other weights exist."""
     keys = list(keys)
     weights = {full_name(key.name) for key in keys if key.role in ("param", "param16")}

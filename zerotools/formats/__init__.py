@@ -1,7 +1,7 @@
-"""Layer 3: one reader and, if it can be written, one writer per format; `detect` finds the format.
+"""The checkpoint formats: detect the format of a path, and read any checkpoint.
 
-`FORMATS` is the table of all formats; functions that use one take it as an argument. Formats do not
-import each other, and readers and writers are imported when they are needed.
+`FORMATS` is the table of all formats; functions that use a table take it as an argument. Formats do
+not import each other. Readers and writers are imported when they are first used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
-from zerotools.core.adapter_names import trained_alone
+from zerotools.core.adapter_names import state_without_weights
 from zerotools.core.checkpoint import Checkpoint, Problem, Stamp
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
@@ -40,7 +40,8 @@ from zerotools.runs.thinning_record import read_thinned
 
 
 def table_of(*formats: Format) -> FormatTable:
-    """Return the formats by name; the first has priority if a directory holds several."""
+    """Return a table of the formats by name. The first has priority if a directory holds
+    several."""
     return {form.name: form for form in formats}
 
 
@@ -56,8 +57,10 @@ FORMATS = table_of(
 
 
 def detect(path: Path, *, tag: str | None = None, table: FormatTable = FORMATS) -> Detected:
-    """Return the format of `path`: a checkpoint or a run's directory. Of a run, the newest finished
-    numbered checkpoint is taken.
+    """Return the format and path of the checkpoint at `path`, which may also be the directory of a
+    run.
+
+    In the directory of a run, the newest finished checkpoint is taken.
 
     Raises:
         BadRequest: `path` does not exist, or holds several checkpoints to choose from.
@@ -77,15 +80,15 @@ def read(
 ) -> Checkpoint:
     """Return the checkpoint at `path`, of any format, with one model to export.
 
-    The file `best` or `latest` of a job's output directory means the checkpoint that it names.
-    `tag` chooses one of a DeepSpeed save directory; `layout` is a file of rules on how its
-    tensor-parallel ranks share the weights, for checkpoints that do not say it themselves;
-    `section` chooses one of several models in a DCP.
+    If `path` is the file `best` or `latest` of a job's output directory, the checkpoint that it
+    names is read. `tag` selects a tag of a DeepSpeed save directory. `layout` is a file of rules
+    for how tensor-parallel ranks share the weights, for checkpoints that do not record it.
+    `section` selects one of several models in a DCP.
 
     Raises:
-        BadRequest: `path` does not exist, it has no such tag or section, or it has several
-            models and none is chosen.
-        BadFile: it is not a checkpoint, or a damaged or unfinished one.
+        BadRequest: `path` does not exist, it has no such tag or section, or it has several models
+            and none is selected.
+        BadFile: it is not a checkpoint, or is damaged or unfinished.
         Unsupported: its format is not read.
     """
     checkpoint = read_any(path, tag=tag, layout=layout, section=section, table=table)
@@ -101,9 +104,11 @@ def read_any(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Checkpoint:
-    """Return the same as `read`, also for checkpoints that can be shown but not exported: with
-    several models and no choice, or in formats that are only recognised. `Origin.question` and
-    `Origin.refusal` say so."""
+    """Return the same as `read`, also for checkpoints that can be inspected but not exported.
+
+    These have several models without a selection (`Origin.question`), or a format that is
+    recognised but not read (`Origin.refusal`).
+    """
     if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
         path = path.resolve()
     if path.name in ("best", "latest") and path.is_file():  # hints next to a job's checkpoints
@@ -141,9 +146,12 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
 
 
 def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
-    """`checkpoint`, with a problem if a program saved the moments of adapters without the adapters,
-    as PEFT 0.21 does for a model in FSDP1."""
-    lost = trained_alone(checkpoint.tensors)
+    """Return `checkpoint`, with a problem if it has optimizer state of adapters but not the
+    adapters.
+
+    PEFT 0.21 saves such a checkpoint for a model in FSDP1.
+    """
+    lost = state_without_weights(checkpoint.tensors)
     if not lost:
         return checkpoint
     problem = Problem(
@@ -156,7 +164,7 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tuple[str, ...]:
-    """Return a sentence on files of ranks from another save than the others."""
+    """Return a note if some rank files are from another save than the rest."""
     if checkpoint.origin.world_size in (None, 1):
         return ()
     root = checkpoint.root.absolute()
@@ -167,10 +175,10 @@ def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tupl
 
 
 def require_model(checkpoint: Checkpoint) -> None:
-    """Raise an error for a checkpoint that `read_any` can show but that cannot be exported.
+    """Raise an error if the checkpoint can be inspected but not exported.
 
     Raises:
-        BadRequest: it has several models, and none is chosen.
+        BadRequest: it has several models, and none is selected.
         Unsupported: its format is recognised but not read.
     """
     require_readable(checkpoint)
@@ -179,7 +187,7 @@ def require_model(checkpoint: Checkpoint) -> None:
 
 
 def require_readable(checkpoint: Checkpoint) -> None:
-    """Raise an error for a checkpoint that is recognised but not read, so it has no output.
+    """Raise an error if the format of the checkpoint is recognised but not read.
 
     Raises:
         Unsupported: names the format.
@@ -189,13 +197,14 @@ def require_readable(checkpoint: Checkpoint) -> None:
 
 
 def format_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Format:
-    """Return the format that read `checkpoint`, or that reads it once it is written."""
+    """Return the format of `checkpoint`, which may also be a planned output."""
     return table[checkpoint.origin.format]
 
 
 def training_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> TrainingState:
-    """Return the training state of `checkpoint`, as `read` returned it. Read numbers such as `step`
-    if they are tensors.
+    """Return the training state of `checkpoint`, a result of `read`.
+
+    Numbers that are stored as tensors, such as `step`, are read.
 
     Raises:
         BadFile: the files contradict each other.

@@ -1,7 +1,7 @@
-"""The format of a path, from names only: no file of a checkpoint is opened.
+"""Detect the format of a path from file names only: no file of a checkpoint is opened.
 
 Only this module chooses between formats in one directory, and between the checkpoints of a run.
-`Detected.notes` records the choice.
+`Detected.notes` describes the choice.
 """
 
 from __future__ import annotations
@@ -36,9 +36,11 @@ _COMPLETE: ContextVar[Path | None] = ContextVar("complete", default=None)
 
 
 @contextmanager
-def complete_but_for_its_name(path: Path) -> Iterator[None]:
-    """Read the checkpoint at `path` inside the context, although its name is unfinished: it gets
-    another."""
+def allow_unfinished_name(path: Path) -> Iterator[None]:
+    """Within the context, read the checkpoint at `path` although its name marks it as unfinished.
+
+    The caller renames it afterwards.
+    """
     token = _COMPLETE.set(path)
     try:
         yield
@@ -48,8 +50,10 @@ def complete_but_for_its_name(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """A checkpoint: its format, its path (perhaps below the requested one), and notes for the user
-    on the choice."""
+    """A detected checkpoint: its format, its path, and notes for the user on the choice.
+
+    The path may be below the requested path.
+    """
 
     format: str
     path: Path
@@ -57,8 +61,9 @@ class Detected:
 
 
 def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
-    """Return the format of `path`, from those in `table`: a checkpoint or a run's directory. Of a
-    run, the newest finished numbered checkpoint is taken.
+    """Return the format and path of the checkpoint at `path`, with the formats in `table`.
+
+    In the directory of a run, the newest finished checkpoint is taken.
 
     Raises:
         BadRequest: `path` does not exist, or holds several checkpoints to choose from.
@@ -69,13 +74,13 @@ def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
 
 
 def formats_in(path: Path, names: set[str], table: FormatTable) -> list[str]:
-    """Return the names of the formats in the directory `path`, the one to take first."""
+    """Return the names of all formats that the directory `path` has, the one to read first."""
     return [name for name, _ in Detection(table, ReadOptions()).every(path, names)]
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """Looks at names for the formats of a table."""
+    """The search for the formats of `table`, by file names."""
 
     table: FormatTable
     options: ReadOptions
@@ -100,7 +105,7 @@ class Detection:
         return self._below(path, names)
 
     def every(self, path: Path, names: set[str]) -> list[tuple[str, Found]]:
-        """Return the findings of each format in a directory, by priority."""
+        """Return the name and result of each format that recognises a directory, by priority."""
         asked = ((name, form.find(path, names, self.options)) for name, form in self.table.items())
         found = [(name, there) for name, there in asked if there is not None]
         return [each for each in found if each[1].is_sole] or found
@@ -119,7 +124,7 @@ class Detection:
         return [suffix for form in self.table.values() for suffix in form.suffixes]
 
     def _here(self, path: Path, names: set[str]) -> Detected | None:
-        """Return the checkpoint that `path` itself is, if it is one."""
+        """Return the checkpoint if `path` itself is one, else None."""
         if UNFINISHED.fullmatch(path.name) and names and path != _COMPLETE.get():
             going_on = how_to_go_on(path)
             raise UnfinishedCheckpoint(
@@ -147,7 +152,7 @@ class Detection:
         return Detected(taken, found.path, (*beside, *found.notes))
 
     def _of_run(self, path: Path, names: set[str]) -> Detected | None:
-        """Return the checkpoint that files of a format name in a run's directory, or None."""
+        """Return the checkpoint that a format's own file names in a run's directory, or None."""
         for name, form in self.table.items():
             if (found := form.find_in_run(path, names)) is not None:
                 return Detected(name, found.path, found.notes)
@@ -211,7 +216,7 @@ class Detection:
         )
 
     def _of_program(self, run: ProgramRun) -> Detected:
-        """Return the checkpoint that a program's run continues from: the one in its record, else
+        """Return the checkpoint from which a program continues: the one in its tracker file, else
         the newest finished one."""
         tracked = run.tracked()
         newest_first = list(reversed(run.entries))
@@ -242,8 +247,8 @@ class Detection:
         return _with_others(run, named, found, said)
 
     def finished_entry(self, run: ProgramRun, entry: RunEntry) -> Detected | None:
-        """Return the checkpoint that an entry of a program's run is; None: its save was not
-        finished."""
+        """Return the checkpoint of an entry of a program's run, or None if its save did not
+        finish."""
         if run.fault_of(entry) is not None:
             return None
         for path in run.paths_of(entry):
@@ -267,8 +272,8 @@ class Detection:
         )
 
     def _finished(self, path: Path) -> Detected | None:
-        """Return the checkpoint at `path`, if it is a finished one; a job's is when it has its
-        manifest."""
+        """Return the checkpoint at `path` if it is finished; a job's checkpoint is finished if it
+        has its manifest."""
         if not path.is_dir() or UNFINISHED.fullmatch(path.name):
             return None
         names = names_in(path)
@@ -281,7 +286,7 @@ class Detection:
 def _with_others(
     run: ProgramRun, entry: RunEntry, found: Detected, said: tuple[str, ...]
 ) -> Detected:
-    """Return `found` with notes on the choice, and on other models that were not taken."""
+    """Return `found` with notes on the choice, and on other models that were not read."""
     model, others = run.model_of(entry)
     if others:
         said += (f"took {model}; {run.path / entry.name} holds {', '.join(others)} too",)
@@ -291,17 +296,18 @@ def _with_others(
 
 
 def _is_unfinished_job(names: set[str]) -> bool:
-    """Return whether a job's save is unfinished. A directory that contains `.metadata` is not a
-    job's, because a job's DCP is in `dcp`."""
+    """Return whether a job's save is unfinished.
+
+    A directory that contains `.metadata` is not a job's, because a job's DCP is in `dcp`.
+    """
     return RECORD in names and MANIFEST not in names and METADATA not in names
 
 
 def refuse_being_written(path: Path) -> None:
-    """Raise an error if the directory `path` has a record of being written to a store, and the run
-    that wrote it did not finish.
+    """Raise an error if an unfinished command was writing the directory `path` to a store.
 
     Raises:
-        UnfinishedCheckpoint: with this reason.
+        UnfinishedCheckpoint: the directory has a record of being written.
     """
     from zerotools.io.output.writing_record import is_written
 
@@ -313,7 +319,7 @@ def refuse_being_written(path: Path) -> None:
 
 
 def _refuse_part_of_unfinished(path: Path) -> None:
-    """Refuse a part of an unfinished output: one file of it, or a directory in it."""
+    """Raise an error if `path` is a file or directory inside an unfinished output."""
     for parent in list(path.parents)[:_LEVELS]:
         if len(parent.parts) <= 2:
             return
@@ -326,10 +332,10 @@ def _refuse_part_of_unfinished(path: Path) -> None:
 
 
 def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
-    """Return the run's checkpoints by number, oldest first.
+    """Return the checkpoints of a run by number, oldest first.
 
     Raises:
-        BadRequest: there are two kinds of them with numbers that do not compare.
+        BadRequest: there are two kinds of names, whose numbers cannot be compared.
     """
     kinds: dict[str, list[tuple[int, str]]] = {}
     for name in names:

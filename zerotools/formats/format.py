@@ -1,6 +1,6 @@
-"""The interface of a format, as other packages see it: the members of `Format`.
+"""The interface of a format, as all other packages use it: the class `Format`.
 
-Each format implements it once, in `format.py` of its own folder, and is a line of the table in
+Each format implements it in `format.py` of its own folder, and is a line of the table in
 `zerotools.formats`. These modules are imported at every start. So they hold only names and signs,
 and import their readers and writers inside the methods that need them.
 """
@@ -31,7 +31,7 @@ class UnfinishedCheckpoint(BadFile):
 
 
 class _Options:
-    """Options; each is None if the user did not set it."""
+    """Options of a reader or writer; an option is None if the user did not set it."""
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the options that were set."""
@@ -41,10 +41,10 @@ class _Options:
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions(_Options):
-    """The arguments of `read` besides the path, by the names of the command line.
+    """The arguments of `read` besides the path, by their names on the command line.
 
-    `tag` chooses one of a DeepSpeed save directory. `layout` is a file of rules for the sharing of
-    weights by tensor-parallel ranks. `section` chooses one of several models in a DCP.
+    `tag` selects a tag of a DeepSpeed save directory. `layout` is a file of rules for how
+    tensor-parallel ranks share the weights. `section` selects one of several models in a DCP.
     """
 
     tag: str | None = None
@@ -54,13 +54,13 @@ class ReadOptions(_Options):
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions(_Options):
-    """The options of a writer, by the names of the command line.
+    """The options of a writer, by their names on the command line.
 
     `stage`, `sub_group_size`, `round_robin` and `ds_config` (its parsed tree) are the settings of
-    the DeepSpeed run that resumes. `style` selects the program that a DCP takes its names from.
-    `max_shard_bytes` is the size of the largest file of weights. `expert_parallel` is the number of
-    ranks that share the experts of a layer in the continued run. `remark` is a sentence on the
-    weights, for files that can hold one.
+    the DeepSpeed run that resumes. `style` is the program whose names a DCP gets. `max_shard_bytes`
+    is the size of the largest file of weights. `expert_parallel` is the number of ranks that will
+    share the experts of a layer. `remark` is a sentence on the weights, for formats that can store
+    one.
     """
 
     world_size: int | None = None
@@ -74,7 +74,7 @@ class WriteOptions(_Options):
     remark: str | None = None
 
     def ranks(self, source: Checkpoint) -> int:
-        """Return the ranks to write for: as requested, else as many as `source` has, else 1."""
+        """Return the number of ranks to write for: as requested, else that of `source`, else 1."""
         asked = self.world_size if self.world_size is not None else source.origin.world_size
         return 1 if asked is None else asked
 
@@ -85,8 +85,10 @@ class WriteOptions(_Options):
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A checkpoint of a format: the path to read, and notes for the user on the choice. `is_sole`
-    means that nothing else in the directory is a separate checkpoint."""
+    """A checkpoint that a format recognised: the path to read, and notes for the user.
+
+    `is_sole` means that nothing else in the directory is a separate checkpoint.
+    """
 
     path: Path
     notes: tuple[str, ...] = ()
@@ -172,9 +174,10 @@ class Format(ABC):
 
     @abstractmethod
     def read(self, path: Path, options: ReadOptions) -> Checkpoint:
-        """Return the checkpoint at `path`, as `find` or `find_file` returned it. Read only
-        metadata. If lost bytes are tolerated (`io.files.damage`), they are recorded and become
-        holes.
+        """Return the checkpoint at `path`, which `find` or `find_file` returned. Only metadata is
+        read.
+
+        If lost bytes are tolerated (`io.files.damage`), they are recorded and become holes.
 
         Raises:
             BadRequest: `path` does not exist, or does not hold what `options` select.
@@ -194,20 +197,23 @@ class Format(ABC):
         return TrainingState(precision=checkpoint.origin.precision)
 
     def find_file(self, path: Path) -> Found | None:
-        """Return the checkpoint in the file `path`, by its name; None: it is not of this format.
+        """Return the checkpoint in the file `path`, or None if the name is not of this format.
 
         Raises:
-            BadRequest: it is a part of a checkpoint; its directory must be named.
+            BadRequest: the file is a part of a checkpoint; its directory must be named.
         """
         return None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
-        """Return the checkpoint in the directory `path` if its file names only count ranks; None:
-        it is not of this format. Called only if no other format is found."""
+        """Return the checkpoint in the directory `path` if its file names only count ranks, or
+        None.
+
+        Called only if no other format is found.
+        """
         return None
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
-        """Return the checkpoint that a run's directory names in the format's own record, or None.
+        """Return the checkpoint that the format's own file in a run's directory names, or None.
 
         Raises:
             BadFile: the named checkpoint does not exist.
@@ -218,7 +224,7 @@ class Format(ABC):
         """Raise an error if the save of a checkpoint in the directory `path` did not finish.
 
         Raises:
-            UnfinishedCheckpoint: with the sign of it, and the action to take.
+            UnfinishedCheckpoint: names the sign of it, and what to do.
         """
         return
 
@@ -230,8 +236,10 @@ class Format(ABC):
         options: WriteOptions,
     ) -> Target:
         """Lay `source`, of any format, out in the directory `destination`, with the state of its
-        run. List what the format cannot hold in `Target.dropped`. If `holds_state` is False,
-        `source` has only the roles `param` and `buffer`, in the types to write.
+        run.
+
+        `Target.dropped` lists what the format cannot hold. If `holds_state` is False, `source` has
+        only the roles `param` and `buffer`, in the types to write.
 
         Raises:
             BadRequest: a value that the format needs is unknown.
@@ -240,32 +248,35 @@ class Format(ABC):
         raise Unsupported(f"{self.name} is not written")
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        """Lay `weights`, of the roles `param` and `buffer` alone, out as a model without a run.
+        """Lay `weights`, which have only the roles `param` and `buffer`, out as a model without a
+        run.
 
         Raises:
-            BadRequest: nothing to write, or two tensors of one name.
+            BadRequest: nothing to write, or two tensors with the same name.
             Unsupported: a type that the format lacks.
         """
         raise Unsupported(f"{self.name} is not exported")
 
     def export_adapter(self, adapter: Checkpoint, destination: Path) -> Target:
-        """Lay the tensors of a PEFT adapter out in one file, as PEFT calls it; raises as
-        `export`."""
+        """Lay the tensors of a PEFT adapter out in one file with PEFT's name. Raises as `export`
+        does."""
         raise Unsupported(f"PEFT does not read adapters in {self.name}")
 
     def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        """Lay `source`, of this format, out for `options.world_size` ranks, with all that it holds.
+        """Lay `source`, of this format, out for `options.world_size` ranks, with all of its
+        content.
 
         Raises:
-            BadRequest: no run has so many ranks, or options that contradict each other.
+            BadRequest: the number of ranks is not possible, or options contradict each other.
             Unsupported: a kind of this format that is not written.
         """
         raise Unsupported(f"{self.name} is not resharded")
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        """Return the files of `source`, of this format, without the optimizer's state, and with
-        `Keep.WEIGHTS` also without the masters. Elements are not cast. `options` are those that it
-        was read with.
+        """Return the files of `source`, of this format, without optimizer state.
+
+        With `Keep.WEIGHTS` the masters are dropped too. Elements are not cast. `options` are those
+        that `source` was read with.
 
         Raises:
             BadFile: a file is damaged.
@@ -277,7 +288,7 @@ class Format(ABC):
         )
 
     def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:
-        """Return whether `source`, of this format, is already as `reshard` would write it.
+        """Return whether `source`, of this format, is already laid out as `reshard` would do it.
 
         Raises:
             BadRequest: options that contradict each other.
@@ -286,8 +297,8 @@ class Format(ABC):
         return same and not set(options.given()) - {"world_size"}
 
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
-        """Return a sentence for a source that cannot be resharded: the reason, and the
-        alternative."""
+        """Return a sentence for a source that cannot be resharded: the reason, and what to do
+        instead."""
         return (
             f"{source.origin.path} is {self.name}, which zerotools does not reshard; zerotools "
             f"convert --to dcp, or --to deepspeed with --ds-config FILE, and --world-size "
@@ -295,26 +306,26 @@ class Format(ABC):
         )
 
     def check_weights(self, source: Checkpoint) -> None:
-        """Compare samples of masters with the 16-bit weights next to them, if both exist.
+        """Compare samples of masters with the 16-bit weights, if the files have both.
 
         Raises:
-            Unsupported: they are of two saves, or do not lie as the files record.
+            Unsupported: they are of two saves, or are not where the files record them.
             BadFile: a file is truncated.
         """
         return
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield name, master and weight wherever the files have both: the weight is the master,
-        cast."""
+        """Yield name, master and weight if the files have both; the weight is the master, cast."""
         for key, master in source.tensors.items():
             weight = source.tensors.get(Key(key.name, "param16"))
             if key.role == "param" and weight is not None and weight.shape == master.shape:
                 yield key.name, master, weight
 
     def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
-        """Return files, relative to `source.root`, that belong together if nothing else is wrong.
-        Each records its step and rank, or its contents are compared with a file that does. All
-        other files may silently be of another save or rank.
+        """Return the files, relative to `source.root`, that are proved to be of one save.
+
+        Each of them records its step and rank, or its content is compared with such a file. All
+        other files may be of another save or rank without a sign of it.
 
         Raises:
             BadFile: a file is damaged.
@@ -323,27 +334,31 @@ class Format(ABC):
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
         """Return files, relative to `source.root`, that suggest a missing file, each with a
-        sentence: nothing that was saved shows whether that file ever existed."""
+        sentence.
+
+        Nothing in the checkpoint shows whether the missing file ever existed.
+        """
         return {}
 
     def compare_copies(self, source: Checkpoint) -> None:
-        """Compare what other files have of tensors that are read from one.
+        """Compare tensors with their copies in files that are not read.
 
         Raises:
-            BadFile: two differ, or a file is truncated.
+            BadFile: two copies differ, or a file is truncated.
         """
         return
 
     def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
-        """Yield problems for files next to the checkpoint that describe it wrongly, such as
+        """Yield a problem for each file next to the checkpoint that describes it wrongly, such as
         `latest`."""
         yield from ()
 
     def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
-        """Return optimizer state that the files of `source` have only by the numbers of parameters;
-        `read` leaves it out. Return None if there is none.
+        """Return optimizer state that has only numbers for its parameters, or None if there is
+        none.
 
-        The tensors lie below `source.root`; `TrainingState.unnamed` has their numbers.
+        `read` leaves such state out. The tensors are in files below `source.root`.
+        `TrainingState.unnamed` has their numbers.
 
         Raises:
             BadFile: it is damaged.
@@ -351,7 +366,8 @@ class Format(ABC):
         return None
 
     def read_state(self, path: Path, weights: Mapping[str, tuple[int, ...]]) -> Checkpoint:
-        """Return the optimizer in the file `path`, which lies next to a model with `weights`.
+        """Return the optimizer in the file `path` next to a model; `weights` are the model's
+        shapes.
 
         Raises:
             BadFile: it is damaged.
@@ -360,7 +376,7 @@ class Format(ABC):
         raise Unsupported(f"{path} is not read as the state of an optimizer")
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        """Return the record of the zerotools job that saved `source`; None: no job did.
+        """Return the record of the zerotools job that saved `source`, or None if no job did.
 
         Raises:
             BadFile: the record is damaged.
@@ -368,12 +384,11 @@ class Format(ABC):
         return None
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """Return the directory that holds other files of the run; None: it does not exist, or all
-        of its files belong to the checkpoint."""
+        """Return the directory with other files of the run, or None if there are none."""
         return source.root if source.origin.path.is_dir() else None
 
     def never_written(self, source: Checkpoint) -> Collection[Dropped]:
-        """Return the parts of `source` that no format can hold and no `lay_out` names."""
+        """Return the parts of `source` that no format can hold and that no `lay_out` lists."""
         return ()
 
 

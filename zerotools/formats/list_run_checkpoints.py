@@ -1,4 +1,4 @@
-"""All checkpoints of a program's run, and which of them was taken; by names alone."""
+"""List all checkpoints of a program's run, and mark the one that is read. No file is opened."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ _LEVELS_ABOVE = 4
 
 
 @dataclass(frozen=True, slots=True)
-class SurveyedCheckpoint:
-    """One of a run's checkpoints: its name in the run's directory, the step in the name, the name
-    of its format, and its fault; `models` are the models in it."""
+class RunCheckpoint:
+    """One checkpoint of a run.
+
+    `name` is its name in the run's directory, `step` the step in the name, `format` the name of its
+    format, `fault` the reason why it cannot be read. `models` are the models in it.
+    """
 
     name: str
     step: int | None
@@ -32,23 +35,28 @@ class SurveyedCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class RunSurvey:
-    """The run of `program` in the directory `path`: its checkpoints, newest first. `wraps_models`
-    as in `RunLayout`."""
+class RunListing:
+    """The checkpoints of a run of `program` in the directory `path`, newest first.
+
+    `wraps_models` is as in `RunLayout`.
+    """
 
     program: str
     path: Path
-    checkpoints: tuple[SurveyedCheckpoint, ...]
+    checkpoints: tuple[RunCheckpoint, ...]
     wraps_models: bool = False
 
 
-def survey_around(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunSurvey | None:
-    """Return the run with the directory `path` or one above it, if the checkpoint at `taken` is one
-    of the run's or its final weights. Return None if no known program makes such directories."""
+def find_run_listing(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunListing | None:
+    """Return the listing of the run in `path` or in a directory above it.
+
+    The checkpoint at `taken` must be one of the run's checkpoints, or its final weights. Return
+    None if no known program makes such directories.
+    """
     places = [path] if isinstance(path, RemotePath) else list(_upwards(path.absolute()))
     for place in places:
         surveys = (
-            RunSurvey(
+            RunListing(
                 run.layout.program,
                 path if place == places[0] else place,
                 tuple(_surveyed(run, entry, taken, table) for entry in reversed(run.entries)),
@@ -65,7 +73,7 @@ def survey_around(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunS
         if place == places[0]:
             return first
     meant = path.resolve()  # programs link to their newest or best checkpoint
-    return None if meant == path.absolute() else survey_around(meant, taken.resolve(), table)
+    return None if meant == path.absolute() else find_run_listing(meant, taken.resolve(), table)
 
 
 def _upwards(path: Path) -> Iterator[Path]:
@@ -80,9 +88,7 @@ def _runs_at(path: Path) -> Iterator[ProgramRun]:
         return
 
 
-def _surveyed(
-    run: ProgramRun, entry: RunEntry, taken: Path, table: FormatTable
-) -> SurveyedCheckpoint:
+def _surveyed(run: ProgramRun, entry: RunEntry, taken: Path, table: FormatTable) -> RunCheckpoint:
     form = None
     fault = run.fault_of(entry)
     if fault is None:
@@ -96,6 +102,6 @@ def _surveyed(
     root, own = taken.absolute(), (run.path / entry.name).absolute()
     model, others = run.model_of(entry)
     models = (model, *others) if model else ()
-    return SurveyedCheckpoint(
+    return RunCheckpoint(
         entry.name, entry.step, form, fault, root == own or root.is_relative_to(own), models
     )

@@ -1,10 +1,10 @@
-"""The optimizer in a file next to a model, as programs without sharding save it.
+"""Read the optimizer from a file next to a model, as programs without sharding save it.
 
     model.safetensors, optimizer.bin, scheduler.bin, random_states_0.pkl     accelerate's save_state
     model.safetensors, optimizer.pt, scheduler.pt, trainer_state.json        the Trainer
 
-The checkpoint is that of the model, with the tensors of the optimizer; `Checkpoint.beside` is that
-of the optimizer.
+The result is the checkpoint of the model, with the optimizer's tensors. `Checkpoint.beside` is the
+checkpoint of the optimizer file.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _LARGEST_STATE = 2**28
 def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
     """Return `model` with the optimizer from a file in its directory, if there is one.
 
-    A file that cannot be read is a problem or a note: the weights do not need it.
+    If the file cannot be read, the result has a problem or a note, because the weights do not need
+    it.
     """
     if not table[model.origin.format].is_weights_format or not model.origin.path.is_dir():
         return model
@@ -80,7 +81,7 @@ def _noted(model: Checkpoint, *notes: str) -> Checkpoint:
 
 
 def _notes(root: Path, optimizer: str) -> Iterator[str]:
-    """Yield the files next to the model that belong to its run."""
+    """Yield notes on files next to the model that belong to its run."""
     there = {entry.name for entry in root.iterdir() if entry.is_file()}
     taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
     random = [name for name in there if RANDOM_STATE.fullmatch(name)]
@@ -91,7 +92,7 @@ def _notes(root: Path, optimizer: str) -> Iterator[str]:
 def joined_training(
     model: Checkpoint, training: TrainingState, state: TrainingState
 ) -> TrainingState:
-    """Return the state of the run: `training` is from the model's files, `state` from the
+    """Return the state of the run; `training` comes from the model's files, `state` from the
     optimizer's.
 
     Raises:

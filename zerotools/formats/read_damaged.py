@@ -1,4 +1,4 @@
-"""The readable part of a damaged checkpoint, of any format."""
+"""Read the readable part of a damaged checkpoint, of any format."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from zerotools.io.files.damage import Damage, tolerating
 
 
 @dataclass(frozen=True)
-class Remains:
-    """A checkpoint with holes: elements of tensors without a chunk, or chunks in a file that is
-    missing or ends before them. Its problems list the losses.
+class DamagedCheckpoint:
+    """A checkpoint with holes: elements without a chunk, or with a chunk in a missing or truncated
+    file.
 
-    `lost_names` are tensors with a known name and lost data, with the file that held them.
-    `unnamed` are lost files that may have held tensors or tied names that are not listed anywhere.
-    All are relative to the checkpoint's root if they are below it.
+    The problems of `checkpoint` list the losses. `lost_names` maps tensors with a known name and
+    lost data to the file that held them. `unnamed` are lost files that may have held tensors or
+    tied names that are listed nowhere. File names are relative to the checkpoint's root if they are
+    below it.
     """
 
     checkpoint: Checkpoint
@@ -26,7 +27,7 @@ class Remains:
     unnamed: tuple[str, ...]
 
 
-def read_remains(
+def read_damaged(
     path: Path,
     *,
     tag: str | None = None,
@@ -34,12 +35,14 @@ def read_remains(
     section: str | None = None,
     stand_in: Path | None = None,
     table: FormatTable = FORMATS,
-) -> Remains:
-    """Read like `formats.read` a checkpoint that may have lost bytes. `stand_in` may be another
-    checkpoint of the same run: lost lists of names and shapes are taken from it.
+) -> DamagedCheckpoint:
+    """Read a checkpoint that may have lost bytes; the arguments are those of `formats.read`.
+
+    `stand_in` may be another checkpoint of the same run: lost lists of names and shapes are taken
+    from it.
 
     Raises:
-        BadRequest: `path` does not exist, or it has several models and no choice.
+        BadRequest: `path` does not exist, or it has several models and none is selected.
         BadFile: nothing can be read, or the list of tensors is lost.
         Unsupported: its format is not read.
     """
@@ -56,18 +59,20 @@ def read_remains(
     names |= {name: _relative(checkpoint, file) for name, file in damage.names.items()}
     unnamed = [_relative(checkpoint, file) for file in damage.unnamed]
     unnamed += [problem.file for problem in lost if problem.file is not None]
-    return Remains(_with_faults(checkpoint, damage), names, tuple(dict.fromkeys(unnamed)))
+    return DamagedCheckpoint(_with_faults(checkpoint, damage), names, tuple(dict.fromkeys(unnamed)))
 
 
 def _is_lost(checkpoint: Checkpoint, problem: Problem) -> bool:
-    """Return whether a problem means lost bytes, and not wrong ones."""
+    """Return whether a problem means that bytes are lost, and not that they are wrong."""
     is_gone = problem.file is not None and not (checkpoint.root / problem.file).exists()
     return problem.is_loss or is_gone
 
 
 def _with_faults(checkpoint: Checkpoint, damage: Damage) -> Checkpoint:
-    """Return the checkpoint with a problem for every damaged file; the problem of a file that is
-    certainly lost is marked as a loss."""
+    """Return the checkpoint with a problem for every damaged file.
+
+    The problem of a file that is certainly lost is marked as a loss.
+    """
     problems = [
         replace(problem, is_loss=_is_lost(checkpoint, problem)) for problem in checkpoint.problems
     ]

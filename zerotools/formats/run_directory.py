@@ -1,4 +1,4 @@
-"""The run directory of a program, as its line of the table reads it."""
+"""Find the checkpoints in the run directory of a program, by the rules in `run_layouts`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _LOOKED_AT = 4
 
 
 class NamesBelow:
-    """The names in a directory and in those below it; each is listed once."""
+    """The entry names of a directory and of directories below it. Each directory is listed once."""
 
     def __init__(self, path: Path, names: set[str]) -> None:
         self.path = path
         self._names = {HERE: names}
 
     def at(self, place: str) -> Path:
-        """Return the path of a directory below."""
+        """Return the path of the directory `place` below the run's directory."""
         return self.path / place if place else self.path
 
     def names(self, place: str) -> set[str]:
@@ -38,7 +38,7 @@ class NamesBelow:
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One of a run's checkpoints, by its name in the run's directory; `step` is from the name."""
+    """One checkpoint of a run: its name in the run's directory, and the `step` in the name."""
 
     name: str
     step: int | None
@@ -46,8 +46,11 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """The directory `path` of a run; `entries` are its checkpoints, oldest first, all in `place`,
-    and `others` are directories with checkpoints of other models."""
+    """A run in the directory `path`.
+
+    `entries` are its checkpoints, oldest first, all in the directory `place`. `others` are
+    directories with checkpoints of other models.
+    """
 
     layout: RunLayout
     path: Path
@@ -58,13 +61,14 @@ class ProgramRun:
 
     @property
     def tracker_file(self) -> str | None:
-        """The file that names a checkpoint, by its name in the run's directory."""
+        """The file that names the checkpoint to continue from, relative to the run's directory."""
         tracker = self.layout.tracker
         return None if tracker is None else below(self.place, tracker.file)
 
     def tracked(self) -> str | None:
-        """Return the entry that the file of the program names, which may not exist. Return None if
-        the program has no such file, or the file does not exist.
+        """Return the entry that the program's tracker file names; it may not exist.
+
+        Return None if the program has no such file, or the file does not exist.
 
         Raises:
             BadFile: it names no entry.
@@ -83,7 +87,7 @@ class ProgramRun:
         return below(self.place, tracker.name.format(text))
 
     def model_of(self, entry: RunEntry) -> tuple[str, tuple[str, ...]]:
-        """Return the model of an entry that is meant, and the others that it has."""
+        """Return the model of an entry to read, and the other models in the entry."""
         there = [
             model
             for model in self.layout.models
@@ -92,7 +96,7 @@ class ProgramRun:
         return (there[0], tuple(there[1:])) if there else (HERE, ())
 
     def paths_of(self, entry: RunEntry) -> list[Path]:
-        """Return the paths that may hold the model of an entry, the likelier first."""
+        """Return the paths that may hold the model of an entry, the most likely first."""
         model, _ = self.model_of(entry)
         root = below(entry.name, model)
         return [
@@ -102,8 +106,7 @@ class ProgramRun:
         ]
 
     def fault_of(self, entry: RunEntry) -> str | None:
-        """Return the program's mark of an unfinished save of an entry, or
-        None."""
+        """Return a sentence if the program marked the save of an entry as unfinished, else None."""
         last, suffix = self.layout.written_last, self.layout.unfinished_suffix
         if last is not None and last not in self.listing.names(entry.name):
             return f"it has no {last}, which is written last"
@@ -115,13 +118,13 @@ class ProgramRun:
 
 
 def below(place: str, name: str) -> str:
-    """Return the name of the entry `name` in the directory `place`."""
+    """Return the path text of the entry `name` in the directory `place`."""
     return "/".join(filter(None, (place, name)))
 
 
 def run_at(path: Path, names: set[str]) -> ProgramRun | None:
-    """Return the run in the directory `path`, with `names` in it, or None if it is not a program's
-    run.
+    """Return the run in the directory `path` with entries `names`, or None if no known program made
+    it.
 
     Raises:
         BadRequest: it has several runs.
@@ -130,8 +133,9 @@ def run_at(path: Path, names: set[str]) -> ProgramRun | None:
 
 
 def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
-    """Yield every run that the directory `path` may be, the likelier first: of one of several
-    programs, or of one that saves in several ways.
+    """Yield every run that the directory `path` may hold, the most likely first.
+
+    There are several if several programs, or several ways of saving, have the same names.
 
     Raises:
         BadRequest: it has several runs of a program.
@@ -145,8 +149,10 @@ def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
 
 
 def checkpoints_at(path: Path, names: set[str]) -> Iterator[tuple[ProgramRun, RunEntry]]:
-    """Yield the checkpoints of a program's run that the directory `path` itself may be, or one of
-    the models in it. They are recognised by the program's files in it, not by its name or position.
+    """Yield `path` as a checkpoint of each program's run, if it, or a directory of a model in it,
+    may be one.
+
+    A checkpoint is recognised by the program's files in it, not by its name or position.
     """
     for layout in PROGRAMS:
         models = layout.models
@@ -191,7 +197,8 @@ def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
 
 
 def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEntry, ...]:
-    """Return the checkpoints in a directory, oldest first; empty if they are not the program's."""
+    """Return the checkpoints in a directory, oldest first; empty if they are not of this
+    program."""
     matches = {name: layout.numbered.fullmatch(name) for name in listing.names(place)}
     found = sorted((_age(match, name), name) for name, match in matches.items() if match)
     kept = [
@@ -209,8 +216,10 @@ def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEnt
 
 
 def _age(match: re.Match[str], name: str) -> tuple[bool, int, bool, list[tuple[int, str]]]:
-    """Return the sort key of a name. A name marked as the last is the newest if it has no step,
-    else the newest of its step."""
+    """Return the sort key of a checkpoint name.
+
+    A name marked as the last is the newest if it has no step, else the newest of its step.
+    """
     groups = match.groupdict()
     step = -1 if groups.get("step") is None else int(groups["step"])
     is_last = bool(groups.get("last"))

@@ -22,13 +22,15 @@ import re
 from dataclasses import dataclass
 
 HERE = ""
-"""The directory itself, among the names of directories in it."""
+"""The place that means the run's directory itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """A file with the name of the checkpoint that a program continues from; `name` is the
-    checkpoint's name, with `{}` for the contents of the file."""
+    """A file that names the checkpoint from which a program continues.
+
+    `name` is the name of the checkpoint, with `{}` for the content of the file.
+    """
 
     file: str
     name: str = "{}"
@@ -36,17 +38,17 @@ class Tracker:
 
 @dataclass(frozen=True, slots=True)
 class RunLayout:
-    """The meaning of the names in a run's directory of `program`.
+    """The layout of a run directory of `program`.
 
-    `numbered` are the names of its checkpoints, directories unless they are `files`; the groups
-    `step` and `last` show which is newer. They lie in the first of `places` that has any; the parts
-    of these are patterns. A checkpoint may hold several `models`, and the first is taken; a model
-    lies in the first of `inside` that is a checkpoint.
+    `numbered` matches the names of its checkpoints, which are directories unless they are `files`;
+    the groups `step` and `last` of the pattern show which is newer. The checkpoints are in the
+    first of `places` that has any; the parts of a place are patterns. A checkpoint may hold several
+    `models`, and the first is read. A model is in the first of `inside` that is a checkpoint.
 
-    A directory is of the program if one of its newest checkpoints has a name that `holds` matches,
-    and the directory itself has one that `beside` matches. A finished checkpoint has the file
-    `written_last`, and no file next to it with its name and `unfinished_suffix`. `wraps_models`
-    means that programs' names begin with that of an attribute that holds the model.
+    A directory belongs to the program if one of its newest checkpoints has an entry that `holds`
+    matches, and the directory itself has an entry that `beside` matches. A finished checkpoint has
+    the file `written_last`, and has no file next to it with its name and `unfinished_suffix`.
+    `wraps_models` means that tensor names begin with the name of an attribute that holds the model.
     """
 
     program: str

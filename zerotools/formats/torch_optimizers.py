@@ -1,7 +1,7 @@
-"""torch's optimizers, recognised by their param groups: class, options and numbers.
+"""Identify torch's optimizers by their param groups: class, options and parameter numbers.
 
-An optimizer numbers its parameters in the order of its groups. A number does not give a name: two
-layers of a model have the same shapes, and programs list them in different orders.
+An optimizer numbers its parameters in the order of its groups. A number does not determine a name:
+layers of a model have equal shapes, and programs list them in different orders.
 
 The defaults are those of torch 2.13's constructors, in the order of `param_groups`.
 """
@@ -39,7 +39,7 @@ NUMBERED_STATE = (
 
 
 def notes_on_weights(notes: Iterable[str]) -> list[str]:
-    """Return a checkpoint's notes without those about the order of its optimizer's parameters."""
+    """Return a checkpoint's notes without those on the parameter order of its optimizer."""
     return [note for note in notes if note not in (NAMED_BY_SHAPE, ORDER_UNKNOWN, NUMBERED_STATE)]
 
 
@@ -61,8 +61,10 @@ _ADAM = {
 
 @dataclass(frozen=True, slots=True)
 class OptimizerClass:
-    """One of torch's optimizers. `needed` are the options that no run leaves to chance; the others
-    have `defaults`."""
+    """One of torch's optimizer classes.
+
+    `needed` are the options without a usable default; the others have `defaults`.
+    """
 
     name: str
     needed: tuple[str, ...]
@@ -112,8 +114,11 @@ _BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
 def names_by_shape(
     numbers: Collection[int], state: Mapping[int, Mapping[str, Shape]], weights: Mapping[str, Shape]
 ) -> dict[int, str]:
-    """Return the names of all `numbers` if the state of each fits only one weight; else none.
-    `state` has the shapes of each number's tensors, by role."""
+    """Return the names of all `numbers` if the state of each fits exactly one weight; else return
+    none.
+
+    `state` has the shapes of each number's tensors, by role.
+    """
     by_shape: dict[Shape, list[str]] = {}
     for name, shape in weights.items():
         for each in {shape, *_factored(shape)}:
@@ -130,8 +135,11 @@ def names_by_shape(
 
 
 def fits(state: Mapping[str, Shape], weight: Shape) -> bool:
-    """Return whether an optimizer may keep tensors of these shapes, by role, for a weight of the
-    shape `weight`. Further tensors, such as the scales of 8-bit state, are allowed."""
+    """Return whether state tensors of these shapes, by role, can belong to a weight of shape
+    `weight`.
+
+    Additional tensors, such as the scales of 8-bit state, are allowed.
+    """
     moments = {role: shape for role, shape in state.items() if role != STEP_ROLE}
     factors = {shape for role, shape in moments.items() if _FACTORS & set(role.split("_"))}
     if factors:
@@ -140,8 +148,7 @@ def fits(state: Mapping[str, Shape], weight: Shape) -> bool:
 
 
 def _factored(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shapes of the rows and columns that Adafactor keeps of a matrix, of either
-    library."""
+    """Return the shapes of Adafactor's row and column statistics of a matrix, in either library."""
     if len(shape) < 2:
         return ()
     *above, rows, columns = shape
@@ -149,7 +156,7 @@ def _factored(shape: Shape) -> tuple[Shape, ...]:
 
 
 def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
-    """Return torch's class with the options of the groups, or None if they do not identify one."""
+    """Return the torch class that has the options of the groups, or None if it is not unique."""
     options = next((group.options for group in groups if group.options), {})
     decoupled = options.get("decoupled_weight_decay")
     if {"betas", "amsgrad"} <= options.keys() and type(decoupled) is bool:
@@ -158,7 +165,7 @@ def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
 
 
 def optimizer_class_of(training: TrainingState, roles: Collection[str]) -> OptimizerClass | None:
-    """Return the torch optimizer that resumes from state of these roles; None if it is not torch's.
+    """Return the torch optimizer that can resume from state of these roles, or None.
 
     DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
     """
@@ -178,10 +185,12 @@ def _adam_w_mode(config: Mapping[str, Any]) -> bool:
 
 def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[Key, Scalar]:
     """Return the numbers of optimizer state: 0-d tensors, each read on access, and the `plain`
-    ones. 0-d state of a 0-d parameter is not a number, except its `step`.
+    numbers.
+
+    0-d state of a 0-d parameter is not a number, except its `step`.
 
     Raises:
-        BadFile: on access, if a number is in no file, or its file ends before it.
+        BadFile: on access, if a number is in no file, or its file is too short.
     """
     found: dict[Key, Tensor | Scalar] = {}
     for key, tensor in checkpoint.tensors.items():
@@ -194,7 +203,7 @@ def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[K
 
 
 def weights_dtype(checkpoint: Checkpoint) -> DType | None:
-    """Return the floating-point type that most bytes of the weights are in."""
+    """Return the floating-point type of most bytes of the weights."""
     sizes: dict[DType, int] = {}
     for key, tensor in checkpoint.tensors.items():
         if key.role == "param" and tensor.dtype.is_float:
@@ -203,7 +212,10 @@ def weights_dtype(checkpoint: Checkpoint) -> DType | None:
 
 
 def trained_precision(checkpoint: Checkpoint) -> DType | None:
-    """Return the type that the model computes with if its optimizer updates these weights: that of
-    16-bit ones. fp32 weights may be cast for that, so the type is then unknown."""
+    """Return the type that the model computes with, from the types of the weights that the
+    optimizer updates.
+
+    It is the type of 16-bit weights. It is unknown for fp32 weights, which may be cast.
+    """
     dtype = weights_dtype(checkpoint)
     return dtype if dtype in (FLOAT16, BFLOAT16) else None

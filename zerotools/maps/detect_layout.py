@@ -1,4 +1,4 @@
-"""Which layout of a map a checkpoint has, by the names and shapes of its tensors."""
+"""Detect which layout of a map a checkpoint has, by the names and shapes of its tensors."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class FoundLayout:
-    """A layout, and how the checkpoint has it. `given` are the arguments for it, `lacking` those of
-    them that are 0 since the checkpoint has none of these tensors, with their numbers in
-    config.json."""
+    """A layout, and how the checkpoint's tensors match it.
+
+    `given` are the arguments for the layout. `lacking` has those arguments that are 0 because the
+    checkpoint has no such tensors, with their values in config.json.
+    """
 
     layout: ModelLayout
     stored: StoredNames
@@ -31,14 +33,14 @@ class FoundLayout:
     lacking: Mapping[str, int] = field(default_factory=dict)
 
 
-def found_in(
+def match_layout(
     family: FamilyMap,
     name: str,
     config: Mapping[str, Any],
     given: Mapping[str, Any],
     held: Mapping[str, Shape],
 ) -> FoundLayout:
-    """Return the layout `name` in a checkpoint of tensors `held`, whether it is all there or not.
+    """Match the layout `name` with a checkpoint of tensors `held`, whether or not it is complete.
 
     Raises:
         BadRequest: as `layout_of_model` and `stored_names`; or rows of the vocabulary that are not
@@ -56,7 +58,7 @@ def found_in(
 def _lacking(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """Return the optional indices without a tensor in the checkpoint, and their number."""
+    """Return the optional indices of which the checkpoint has no tensor, with their counts."""
     layout = family.layouts.get(name)
     layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
     patterns = [*family.hub] if layout is None or layout.keep else []
@@ -73,7 +75,7 @@ def _lacking(
     return found
 
 
-def detected(
+def detect_layout(
     family: FamilyMap,
     config: Mapping[str, Any],
     given: Mapping[str, Any],
@@ -82,14 +84,14 @@ def detected(
     """Return the layout that the checkpoint has completely.
 
     Raises:
-        BadRequest: it has none, and the message names the tensors that the nearest lacks; or
-            several that differ.
+        BadRequest: it has no layout completely, and the message names the tensors that the most
+            similar layout lacks; or it has several different layouts.
     """
     tried: list[FoundLayout] = []
     refused: dict[str, BadRequest] = {}
     for name in (HUB, *family.layouts):
         try:
-            tried.append(found_in(family, name, config, given, held))
+            tried.append(match_layout(family, name, config, given, held))
         except BadRequest as error:
             refused[name] = error
     fitting = [each for each in tried if not each.stored.faults]
@@ -106,19 +108,22 @@ def detected(
         raise refused[likely[0]]
     if not tried:
         raise next(iter(refused.values()))
-    check_whole(min(tried, key=lambda each: each.stored.faults), family)
+    check_complete(min(tried, key=lambda each: each.stored.faults), family)
     raise AssertionError("a layout without faults was not taken")
 
 
 def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
-    """Return whether two layouts have the same tensors for this model, whatever they have for
-    others: layouts of experts are the same if no layer has any."""
+    """Return whether two layouts have the same tensors for this model.
+
+    They may differ for other models: layouts that differ only in experts are the same for a model
+    without experts.
+    """
     ours, theirs = (each.layout.same_as or each.layout.name for each in (one, other))
     return ours == theirs or (one.tensors == other.tensors and one.of_hub == other.of_hub)
 
 
 def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
-    """Return whether the names without an index are those of the layout."""
+    """Return whether the tensor names without an index fit the layout."""
     if name == HUB:
         return False
     layout = family.layouts[name]
@@ -127,11 +132,11 @@ def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
     return any(each in held and each not in family.hub for each in plain)
 
 
-def check_whole(found: FoundLayout, family: FamilyMap) -> None:
-    """Refuse a checkpoint that lacks tensors of the layout, or has others.
+def check_complete(found: FoundLayout, family: FamilyMap) -> None:
+    """Check that a checkpoint has all tensors of the layout, and no others.
 
     Raises:
-        BadRequest: the first of each are named, and the shapes that disagree.
+        BadRequest: it does not; the message names the first of each, and the shapes that differ.
     """
     layout, stored = found.layout, found.stored
     where = f"the layout {layout.name} of the map {family.name}"

@@ -1,7 +1,8 @@
-"""Views that tensor expressions make, once the indices and sizes are known.
+"""Convert tensor expressions to views, once indices and sizes are known.
 
-Layers are alike: they differ only in names. So an expression is bound to shapes and sizes first,
-with its tensors numbered, and equal ones are made and proved once (`view_of`, `inverses_of`).
+Layers differ only in their names. So an expression is first bound to shapes and sizes, with its
+tensors numbered; equal bound expressions are then converted and proved once (`view_of`,
+`inverses_of`).
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class BoundTensor:
 
 @dataclass(frozen=True, slots=True)
 class BoundOperation:
-    """An operation with numbers as sizes."""
+    """An operation whose sizes are numbers."""
 
     word: str
     parts: tuple[BoundExpression, ...]
@@ -51,7 +52,7 @@ BoundExpression = BoundTensor | BoundOperation
 
 @lru_cache(maxsize=1024)
 def view_of(bound: BoundExpression) -> View:
-    """Return the view that the expression is.
+    """Return the view for a bound expression.
 
     Raises:
         BadRequest: its shapes and sizes do not fit together.
@@ -63,7 +64,7 @@ def view_of(bound: BoundExpression) -> View:
 
 @lru_cache(maxsize=1024)
 def inverses_of(bound: BoundExpression) -> tuple[tuple[ViewPiece, ...], ...]:
-    """Return the pieces of each tensor of the expression that the view has."""
+    """Return, for each tensor of the expression, the pieces of it that the view has."""
     shapes = dict(_shapes(bound))
     ranks = [len(shapes[number]) for number in range(len(shapes))]
     return tuple(inverses(view_of(bound), ranks))
@@ -88,7 +89,7 @@ def _concat(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def _check_alike(word: str, views: Sequence[View], dim: int) -> None:
-    """Check that the shapes are the same except in `dim`; -1 for no exception."""
+    """Check that the shapes are equal in all dimensions except `dim` (-1: in all dimensions)."""
 
     def others(shape: Shape) -> Shape:
         return shape if dim < 0 else (*shape[:dim], -1, *shape[dim + 1 :])
@@ -138,7 +139,8 @@ def _transpose(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def _blocks(view: View, word: str, count: int, multiple: int) -> int:
-    """Return rows of each of `count` equal blocks, which are a multiple of `multiple`."""
+    """Return the number of rows in each of `count` equal blocks; it must be a multiple of
+    `multiple`."""
     rows = view.shape[_dim(view, 0, word)]
     if count > _MOST_BLOCKS or rows > _MOST_ROWS:
         raise BadRequest(

@@ -1,7 +1,7 @@
-"""The parts of one tensor of a layout: `interleave(A, B, C; groups)`, of tensors of the Hub.
+"""Expressions of layout maps: sizes and conditions, and tensors made from tensors of the Hub.
 
-Tensors come first, then a semicolon and sizes. `{i}` in a name is an index, `{i+size}` an index
-shifted by a size.
+In `interleave(A, B, C; groups)`, tensors come first, then a semicolon and sizes. `{i}` in a name is
+an index, `{i+size}` an index shifted by a size.
 
     concat(A, B, ...; dim)        concatenated along a dimension
     part(A; dim, begin, end)      the indices [begin, end) of a dimension
@@ -11,8 +11,10 @@ shifted by a size.
     transpose(A; dim, dim)        two dimensions exchanged
     pairs(A; heads)               rows of each head: from halves to pairs (rope)
     halves(A; heads)              rows of each head: from pairs to halves (rope)
-    interleave(A, B, ...; groups) rows of all, cut into so many groups: A0 B0 ... A1 B1 ...
-    pad(A; multiple)              rows up to a multiple of this; those added repeat the last
+    interleave(A, B, ...; groups) rows of all tensors, cut into groups: A0 B0 ... A1 B1 ...
+    pad(A; multiple)              rows up to a multiple; added rows repeat the last row
+
+Sizes and conditions are numbers over config.json: `hidden // heads`, `head_dim or hidden // heads`.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ SIZES: Mapping[str, int] = {
     "concat": 1, "part": 3, "every": 3, "stack": 1, "item": 1, "transpose": 2, "pairs": 1,
     "halves": 1, "interleave": 1, "pad": 1,
 }  # fmt: skip
-"""Every word, and the number of its sizes."""
+"""The number of sizes of each operation."""
 _JOINING = ("concat", "interleave")
 _NAME = re.compile(r"[\w.{}+\-]+")
 _DEEPEST = 64
@@ -42,14 +44,14 @@ _INDEX = re.compile(r"\{(\w+)(?:\+(\w+))?\}")
 
 @dataclass(frozen=True, slots=True)
 class TensorName:
-    """A tensor of the Hub; its name may have indices."""
+    """A tensor of the Hub; its name may contain indices."""
 
     pattern: str
 
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """`word` of tensors, with sizes as text."""
+    """The operation `word` on tensors; sizes are still text."""
 
     word: str
     tensors: tuple[TensorExpression, ...]
@@ -60,22 +62,22 @@ TensorExpression = TensorName | Operation
 
 
 def indices_of(pattern: str) -> tuple[str, ...]:
-    """Return the indices in a name, in order."""
+    """Return the indices in a tensor name, in order."""
     return tuple(dict.fromkeys(found[1] for found in _INDEX.finditer(pattern)))
 
 
 def shifts_of(pattern: str) -> tuple[tuple[str, str], ...]:
-    """Return each index that is counted on from a size, and the size."""
+    """Return each shifted index in a tensor name, with the size that it is shifted by."""
     return tuple((found[1], found[2]) for found in _INDEX.finditer(pattern) if found[2])
 
 
 def with_indices(pattern: str, indices: Mapping[str, int]) -> str:
-    """Return the name that the pattern has at these indices (`MapSizes.at`)."""
+    """Return the name with values for its indices (`MapSizes.at`)."""
     return _INDEX.sub(lambda found: str(indices[found[0][1:-1]]), pattern)
 
 
 def tensors_in(expression: TensorExpression) -> Iterator[str]:
-    """Yield the patterns of all tensors in it, in order."""
+    """Yield the names of all tensors in an expression, in order."""
     if isinstance(expression, TensorName):
         yield expression.pattern
         return
@@ -84,18 +86,19 @@ def tensors_in(expression: TensorExpression) -> Iterator[str]:
 
 
 def sizes_in(expression: TensorExpression) -> Iterator[str]:
-    """Yield all sizes in it."""
+    """Yield all sizes in a tensor expression."""
     if isinstance(expression, Operation):
         yield from expression.sizes
         for each in expression.tensors:
             yield from sizes_in(each)
 
 
-def parse(text: str) -> TensorExpression:
-    """Parse the expression into a tree.
+def parse_tensor_expression(text: str) -> TensorExpression:
+    """Parse a tensor expression into a tree.
 
     Raises:
-        ValueError: it is not one; for an unknown word the nearest is named.
+        ValueError: it is not a tensor expression; for an unknown word, the message names a similar
+            one.
     """
     reader = _Reader(text)
     found = reader.expression()
@@ -159,7 +162,7 @@ class _Reader:
             if depth < 0:
                 self.at = at + 1
                 for size in sizes:
-                    parsed(size)
+                    parse_size_expression(size)
                 return tuple(sizes)
         raise ValueError(f"{word}(...) lacks its closing bracket")
 
@@ -184,8 +187,8 @@ _COMPARISONS: Mapping[type[ast.AST], Callable[[Any, Any], bool]] = {
 _LARGEST = 2**48
 
 
-class _Unsaid:
-    """The value of a name that neither config.json nor an argument has."""
+class _Unset:
+    """The value of a name that is set neither in config.json nor by an argument."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -195,11 +198,12 @@ class _Unsaid:
 
 
 @lru_cache(maxsize=4096)
-def parsed(text: str) -> ast.expr:
-    """Parse the expression into a tree.
+def parse_size_expression(text: str) -> ast.expr:
+    """Parse a size or condition into a Python expression tree.
 
     Raises:
-        ValueError: it is not one, or has more than names, numbers, words, lists and operators.
+        ValueError: it is not an expression, or has other parts than names, numbers, words, lists
+            and operators.
     """
     try:
         with warnings.catch_warnings():
@@ -220,31 +224,31 @@ _TAKEN: tuple[type[ast.AST], ...] = (
 
 
 def value_of(text: str, names: Mapping[str, Any]) -> Any:
-    """Return the value of the expression with these names; None if it is only an unset name.
+    """Return the value of a size or condition; None if it is only an unset name.
 
     Raises:
-        BadRequest: a number that is needed is not set, or not a number.
+        BadRequest: a number that is needed is not set, or is not a number.
         ValueError: it is not an expression.
     """
     found = named_value(text, names)
-    return None if isinstance(found, _Unsaid) else found
+    return None if isinstance(found, _Unset) else found
 
 
 def named_value(text: str, names: Mapping[str, Any]) -> Any:
-    """Return the same as `value_of`; but an unset name may be used by other expressions, which then
-    report it."""
-    return _value(parsed(text), names, text)
+    """Return the same as `value_of`, but accept unset names. An expression that uses the value
+    reports the unset name."""
+    return _value(parse_size_expression(text), names, text)
 
 
 def size_of(text: str, names: Mapping[str, Any]) -> int:
-    """Return a size, in elements.
+    """Return the value of a size, in elements.
 
     Raises:
         BadRequest: it is not a whole number of at least 0, or uses unset names.
         ValueError: it is not an expression.
     """
     found = named_value(text, names)
-    if isinstance(found, _Unsaid):
+    if isinstance(found, _Unset):
         raise _lacking(found, text)
     if isinstance(found, bool) or not isinstance(found, int) or not 0 <= found < _LARGEST:
         raise BadRequest(
@@ -258,7 +262,7 @@ def _value(node: ast.expr, names: Mapping[str, Any], text: str) -> Any:
         return node.value
     if isinstance(node, ast.Name):
         value = names.get(node.id)
-        return _Unsaid(node.id) if value is None else value
+        return _Unset(node.id) if value is None else value
     if isinstance(node, ast.List | ast.Tuple):
         return [_value(each, names, text) for each in node.elts]
     if isinstance(node, ast.BoolOp):
@@ -292,9 +296,9 @@ def _compared(node: ast.Compare, names: Mapping[str, Any], text: str) -> bool:
     left = _value(node.left, names, text)
     for kind, each in zip(node.ops, node.comparators, strict=True):
         right = _value(each, names, text)
-        if isinstance(left, _Unsaid) and isinstance(kind, ast.Eq | ast.NotEq):
+        if isinstance(left, _Unset) and isinstance(kind, ast.Eq | ast.NotEq):
             left = None
-        if isinstance(right, _Unsaid) and isinstance(kind, ast.In | ast.NotIn):
+        if isinstance(right, _Unset) and isinstance(kind, ast.In | ast.NotIn):
             right = []
         if not _computed(_COMPARISONS[type(kind)], (left, right), text):
             return False
@@ -303,7 +307,7 @@ def _compared(node: ast.Compare, names: Mapping[str, Any], text: str) -> bool:
 
 
 def _computed(operation: Callable[..., Any], values: tuple[Any, ...], text: str) -> Any:
-    unsaid = next((value for value in values if isinstance(value, _Unsaid)), None)
+    unsaid = next((value for value in values if isinstance(value, _Unset)), None)
     if unsaid is not None:
         raise _lacking(unsaid, text)
     if operation in _OPERATIONS.values() and not all(isinstance(v, int) for v in values):
@@ -317,11 +321,11 @@ def _computed(operation: Callable[..., Any], values: tuple[Any, ...], text: str)
 
 
 def size_names_in(text: str) -> set[str]:
-    """Return the names in an expression."""
-    return {node.id for node in ast.walk(parsed(text)) if isinstance(node, ast.Name)}
+    """Return the names in a size or condition."""
+    return {node.id for node in ast.walk(parse_size_expression(text)) if isinstance(node, ast.Name)}
 
 
-def _lacking(unsaid: _Unsaid, text: str) -> BadRequest:
+def _lacking(unsaid: _Unset, text: str) -> BadRequest:
     return BadRequest(
         f"config.json has no {unsaid.name}, which the map needs for {text}; give it by "
         f"--map-arg {unsaid.name}=NUMBER"

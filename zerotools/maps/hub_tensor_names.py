@@ -1,7 +1,7 @@
-"""Names and shapes of a model's tensors on the Hub, for the types that zerotools knows.
+"""The names and shapes of a model's tensors on the Hub, for known model types.
 
-Families with other layouts have a map (`families`), the others a file with only the Hub's names
-(`names`). Other forms of a config are left to transformers.
+Families with several layouts have a map (`families`); the others have a file with only the Hub's
+names (`names`). Unknown forms of config.json are left to transformers.
 """
 
 from __future__ import annotations
@@ -14,29 +14,33 @@ from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import Any
 
-from zerotools.maps.detect_layout import found_in
+from zerotools.maps.detect_layout import match_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap, read_map
 
 FUSED = "hf-fused"
-"""The layout of a model with experts in the memory of transformers 5, which loads it, too."""
+"""The layout of a model with experts in the memory of transformers 5, which also loads it."""
 _FOLDERS = ("families", "names")
 _WHOLE = ("ForCausalLM", "LMHeadModel")
 _SCORED = "ForSequenceClassification"
 _SCORE = "score.weight"
 _HIDDEN = "hidden"
-"""The size that maps give the outputs of an expert."""
+"""The name that maps use for the output size of an expert."""
 _LABELS = 2
 """The default number of labels of transformers' classifiers."""
 _OLD_BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "attention.masked_bias",
                 "attention.bias")  # fmt: skip
-"""Buffers of masks and positions that checkpoints of old releases hold."""
+"""Buffers of masks and positions that checkpoints of old releases contain."""
 
 
 @dataclass(frozen=True)
 class NameFaults:
-    """The names and shapes that a model needs and that are missing, the names that it does not
-    have, and the tensors in another shape: the name, the shape there, and that of the model."""
+    """The differences between a checkpoint's tensor names and the model's.
+
+    They are names and shapes that the model needs and the checkpoint lacks, names that the model
+    does not have, and tensors of another shape: the name, the shape in the checkpoint, the shape in
+    the model.
+    """
 
     missing: tuple[str, ...] = ()
     unexpected: tuple[str, ...] = ()
@@ -44,14 +48,16 @@ class NameFaults:
 
     @property
     def count(self) -> int:
-        """The number of all faults."""
+        """The number of differences."""
         return len(self.missing) + len(self.unexpected) + len(self.wrong)
 
 
 @dataclass(frozen=True)
 class ModelNames:
-    """The names of one model. `ties` has, for each name that the model may lack, the name of the
-    tensor that it then takes."""
+    """The tensor names of one model.
+
+    `ties` maps each name that the model may lack to the name of the tensor that it uses instead.
+    """
 
     family: FamilyMap
     config: Mapping[str, Any]
@@ -61,13 +67,13 @@ class ModelNames:
     _labels: int | None = None
 
     def faults_of(self, held: Mapping[str, Shape]) -> NameFaults:
-        """Return the differences between tensors `held` and the model, in the nearest form of its
-        names.
+        """Return the differences between the tensors `held` and the model, for the best matching
+        form of its names.
 
-        A name may lack the first part of the model's names, as in a model without a head.
+        A stored name may lack the first part of the model's name, as in a model without a head.
 
         Raises:
-            BadRequest: the config lacks a size.
+            BadRequest: config.json lacks a size.
         """
         full, own = self._in_full(held)
         layouts = [HUB, *(name for name in (FUSED,) if name in self.family.layouts)]
@@ -75,8 +81,7 @@ class ModelNames:
         return min(tried, key=lambda each: each.count)
 
     def _in_full(self, held: Mapping[str, Shape]) -> tuple[dict[str, Shape], dict[str, str]]:
-        """Return the tensors under the names of the whole model, and their stored names by
-        these."""
+        """Return the tensors under the names of the whole model, and the stored name of each."""
         prefix = self._prefix
         fused = self.family.layouts.get(FUSED)
         known = [*self.family.hub, *(fused.tensors if fused is not None else ())]
@@ -96,7 +101,7 @@ class ModelNames:
 
     def _faults(self, layout: str, full: Mapping[str, Shape], own: Mapping[str, str]) -> NameFaults:
         held = {name: shape for name, shape in full.items() if not self._is_beside(name)}
-        stored = found_in(self.family, layout, self.config, {}, held).stored
+        stored = match_layout(self.family, layout, self.config, {}, held).stored
         missing = [name for name in stored.missing if not self._lacks(name)]
         unexpected = [name for name in stored.unknown if not name.endswith(_OLD_BUFFERS)]
         wrong = [(own[name], there, needed) for name, there, needed in stored.wrong]
@@ -117,8 +122,10 @@ class ModelNames:
 
 
 def names_of_model(config: Mapping[str, Any], *, is_tied: bool) -> ModelNames | None:
-    """Return the names of the model that config.json describes, or None if zerotools does not know
-    all of them. `is_tied` means that the output layer takes the embedding's tensor."""
+    """Return the tensor names of the model that config.json describes, or None if some are unknown.
+
+    `is_tied` means that the output layer uses the embedding's tensor.
+    """
     kind = config.get("model_type")
     family = _family_of(kind) if isinstance(kind, str) else None
     if family is None or isinstance(config.get("text_config"), Mapping):
@@ -141,8 +148,8 @@ def names_of_model(config: Mapping[str, Any], *, is_tied: bool) -> ModelNames | 
 
 
 def has_transposed_experts(config: Mapping[str, Any]) -> bool | None:
-    """Return whether transformers holds the experts of the model as (experts, in, out), and not as
-    (experts, out, in); None if zerotools does not know it."""
+    """Return whether transformers stores the model's experts as (experts, in, out) instead of
+    (experts, out, in). Return None if this is unknown."""
     kind = config.get("model_type")
     family = _family_of(kind) if isinstance(kind, str) else None
     if family is None:
@@ -161,7 +168,7 @@ def _labels_of(config: Mapping[str, Any]) -> int:
 
 
 def tied_names(family: FamilyMap) -> dict[str, str]:
-    """Return the names that a model may lack, and the first of the same shape, which is its
+    """Return the names that a model may lack, and the first name of the same shape, which is the
     embedding."""
     return {
         name: next(each for each, tensor in family.hub.items() if tensor.shape == shape)
@@ -179,7 +186,7 @@ def _family_of(kind: str) -> FamilyMap | None:
 
 @cache
 def _texts() -> Mapping[str, Traversable]:
-    """Return the file of each model type."""
+    """Return the text of the file for each model type."""
     return {
         kind: each
         for folder in _FOLDERS

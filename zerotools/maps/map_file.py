@@ -1,7 +1,7 @@
-"""One file of a layout map: a family of models, and the layouts of its weights.
+"""Read one file of a layout map: a family of models, and the layouts of its weights.
 
     model_types = ["llama"]                   config.json's `model_type`
-    parts = ["decoder", "attention"]          parts in common with other families (`map_parts`)
+    parts = ["decoder", "attention"]          parts that several families share (`with_parts`)
     [short]      L = "model.layers.{i}"       the text for `$L` in names
     [sizes]      hidden = "hidden_size"       numbers for shapes
     [indices]    i = "layers"                 the count of `{i}`
@@ -11,12 +11,12 @@
     [copies]     "NAME" = "NAME"              second copies of tensors, as the Hub may have them
     [layouts.X]  about, if, ignored, stacked, same_as, keep; tensors, also, ties
 
-`tensors` has the parts of each tensor of the layout (`tensor_expressions`), and perhaps the
-condition `if`; with `keep` all tensors without a rule stay as on the Hub. `also` has other names
-that a tensor may have on disk (with one index more: its parts along the first dimension). `ties`
-lists names with the same values if config.json ties the embeddings, and `ignored` names (with `*`)
+`tensors` has the expression for each tensor of the layout (`expressions`), and an optional
+condition `if`. With `keep`, all tensors without a rule stay as on the Hub. `also` has other names
+that a tensor may have on disk (with one more index: its parts along the first dimension). `ties`
+lists names with equal values if config.json ties the embeddings. `ignored` lists names (with `*`)
 that are not weights. `stacked` is the index along which the layout stacks its tensors if all layers
-are alike. `same_as` is another layout that this one equals.
+are alike. `same_as` is another layout that this layout equals.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ from zerotools.core.nearest_word import nearest_of
 from zerotools.maps.expressions import (
     TensorExpression,
     indices_of,
-    parse,
-    parsed,
+    parse_size_expression,
+    parse_tensor_expression,
     shifts_of,
     size_names_in,
     sizes_in,
@@ -52,26 +52,26 @@ Words = Mapping[str, str]
 
 
 def with_parts(tree: Mapping[str, Any]) -> tuple[dict[str, Any], Words]:
-    """Return the tree of a map with all its parts and words filled in, and the words.
+    """Return the tree of a map with its shared parts and words filled in, and the words.
 
     Raises:
         ValueError: a part or a word is unknown, two parts disagree, or words refer to each other.
     """
     own = _words(tree.get(SHORT, {}), SHORT)
-    taken = list(_taken(tree.get(PARTS, []), {}))
+    taken = list(_used_parts(tree.get(PARTS, []), {}))
     known = {word: text for name, _ in taken for word, text in _words(_part(name)[SHORT]).items()}
     known |= own
     merged: dict[str, Any] = {}
     for name, words in taken:
         part = {key: value for key, value in _part(name).items() if key not in ("about", SHORT)}
-        _merge(merged, filled(part, {**_words(_part(name)[SHORT]), **own, **words}), name)
+        _merge(merged, fill_words(part, {**_words(_part(name)[SHORT]), **own, **words}), name)
     rest = {key: value for key, value in tree.items() if key not in (PARTS, SHORT)}
-    return _laid_over(merged, filled(rest, known)), known
+    return _updated_tables(merged, fill_words(rest, known)), known
 
 
 @cache
 def part_names() -> tuple[str, ...]:
-    """Return all parts, in order of their names."""
+    """Return the names of all shared parts, sorted."""
     names = (each.name for each in (files(__package__) / PARTS).iterdir())
     return tuple(sorted(name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX)))
 
@@ -82,14 +82,15 @@ def _part(name: str) -> Mapping[str, Any]:
     return {SHORT: {}, **tree}
 
 
-def _taken(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
-    """Yield the name of each part, with the words that are set with it."""
+def _used_parts(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
+    """Yield the name of each shared part that a map uses, with the words that it sets for the
+    part."""
     if not isinstance(parts, list):
         raise ValueError(f"{PARTS} must be a list")
     for each in parts:
         if isinstance(each, dict) and PARTS in each and not words:
             said = _words({key: text for key, text in each.items() if key != PARTS}, PARTS)
-            yield from _taken(each[PARTS], {**said})
+            yield from _used_parts(each[PARTS], {**said})
         elif not isinstance(each, str):
             raise ValueError(f"{PARTS} has {each!r:.60}, and must have names of parts")
         elif each not in part_names():
@@ -108,8 +109,8 @@ def _words(table: Any, where: str = SHORT) -> dict[str, str]:
     return dict(table)
 
 
-def filled(value: Any, words: Words) -> Any:
-    """Return the tree, or text, with words replaced.
+def fill_words(value: Any, words: Words) -> Any:
+    """Return a tree or text with its words replaced by their values.
 
     Raises:
         ValueError: a word is unknown, or words refer to each other.
@@ -117,9 +118,9 @@ def filled(value: Any, words: Words) -> Any:
     if isinstance(value, str):
         return _filled_text(value, words)
     if isinstance(value, list):
-        return [filled(each, words) for each in value]
+        return [fill_words(each, words) for each in value]
     if isinstance(value, dict):
-        return {filled(key, words): filled(each, words) for key, each in value.items()}
+        return {fill_words(key, words): fill_words(each, words) for key, each in value.items()}
     return value
 
 
@@ -146,11 +147,11 @@ def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
             raise ValueError(f"the part {name} has another {key} than the parts before it")
 
 
-def _laid_over(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables of `below` with the keys of `above`."""
+def _updated_tables(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the tables of `below`, updated with the keys of `above`."""
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(below.get(key), dict):
-            _laid_over(below[key], value)
+            _updated_tables(below[key], value)
         else:
             below[key] = value
     return below
@@ -169,7 +170,8 @@ LAYOUT_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class FamilyTensor:
-    """A tensor of the Hub: its shape, one expression for each dimension, and when it is there."""
+    """A tensor of the Hub: one size expression for each dimension, and the condition under which it
+    exists."""
 
     shape: tuple[str, ...]
     condition: str = "True"
@@ -177,7 +179,7 @@ class FamilyTensor:
 
 @dataclass(frozen=True, slots=True)
 class TensorRule:
-    """The parts of a layout's tensor, and the condition for it."""
+    """The expression for a tensor of a layout, and its condition."""
 
     expression: TensorExpression
     condition: str = "True"
@@ -185,7 +187,7 @@ class TensorRule:
 
 @dataclass(frozen=True, slots=True)
 class MapLayout:
-    """How one program arranges the tensors of the family; see the head of the file."""
+    """One `[layouts.X]` table: how a program arranges the tensors of the family."""
 
     name: str
     about: str = ""
@@ -201,7 +203,7 @@ class MapLayout:
 
 @dataclass(frozen=True, slots=True)
 class FamilyMap:
-    """One file: a family of models."""
+    """The content of one map file: a family of models."""
 
     name: str
     about: str
@@ -227,7 +229,7 @@ class FamilyMap:
         return {*self.sizes, *self.indices, *names}
 
     def shifts(self) -> frozenset[tuple[str, str]]:
-        """Return indices that are counted on from a size, and which."""
+        """Return the indices that are shifted by a size, and the size of each."""
         patterns = [*self.hub, *self.copies]
         for layout in self.layouts.values():
             patterns += (*layout.tensors, *layout.also)
@@ -235,11 +237,11 @@ class FamilyMap:
 
 
 def read_map(text: bytes, name: str) -> FamilyMap:
-    """Return the map in `text`; `name` is its source.
+    """Return the map in `text`; `name` is its source, for messages.
 
     Raises:
-        BadRequest: it is not TOML, or a key, a word or a name in it is not known; the message has
-            the line, and the nearest known name.
+        BadRequest: it is not TOML, or a key, word or name in it is unknown; the message has the
+            line and the most similar known name.
     """
     try:
         source = text.decode()
@@ -250,7 +252,7 @@ def read_map(text: bytes, name: str) -> FamilyMap:
 
 
 class _MapReader:
-    """Checks each part of a tree, and reports the line of an error."""
+    """Checks each part of a map's tree, and reports the line of an error."""
 
     def __init__(self, text: str, name: str) -> None:
         self._lines = text.splitlines()
@@ -352,7 +354,7 @@ class _MapReader:
         condition = condition.strip() or "True"
         self._expression(key, condition)
         try:
-            found = parse(made)
+            found = parse_tensor_expression(made)
         except ValueError as error:
             self._fail(key, f"{key}: {error}")
         self._known(tensors_in(found), hub, f"[{HUB}]")
@@ -368,7 +370,7 @@ class _MapReader:
 
     def _expression(self, key: str, text: str) -> None:
         try:
-            parsed(text)
+            parse_size_expression(text)
         except ValueError as error:
             self._fail(key, f"{key}: {error}")
 
@@ -392,8 +394,10 @@ class _MapReader:
         return {name: str(value) for name, value in found.items()}
 
     def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:
-        """Return each size after those that define it. One with the name of a key of config.json
-        may be defined by that key."""
+        """Return the sizes in an order in which each follows the sizes that it uses.
+
+        A size with the name of a config.json key may be defined by that key.
+        """
         done: dict[str, str] = {}
 
         def add(name: str, above: tuple[str, ...]) -> None:
@@ -425,6 +429,6 @@ class _MapReader:
 
     def _full(self, line: str) -> str:
         try:
-            return str(filled(line, self._words))
+            return str(fill_words(line, self._words))
         except ValueError:
             return line

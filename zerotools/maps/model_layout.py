@@ -1,7 +1,7 @@
 """A layout of one model: the tensors of both sides with their shapes, and the views between them.
 
-The inverse is derived: the pieces of every tensor of the Hub that the layout has must cover it,
-each element once. That proves that the layout loses nothing and repeats nothing but padding.
+The inverse is derived: for every tensor of the Hub, the pieces that the layout has must cover it,
+each element once. This proves that the layout loses nothing and repeats only padding.
 """
 
 from __future__ import annotations
@@ -41,11 +41,14 @@ _TENSOR_PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 
 @dataclass(frozen=True)
 class ModelLayout:
-    """One layout of a model. `tensors` and `hub` are the shapes of both sides, by name; `of_hub`
-    has the parts of each of `tensors`, `to_hub` those of each of `hub`. `optional` are names of
-    either side that may be missing. `places` has, for each of `tensors`, its pattern in the map and
-    its indices. `padded` are the rows of tensors that have more than the Hub's. `copies` maps names
-    under which a checkpoint may repeat tensors to theirs."""
+    """One layout of a model.
+
+    `tensors` and `hub` are the shapes in the layout and on the Hub, by name. `of_hub` has the view
+    that makes each of `tensors`, `to_hub` the view that makes each of `hub`. `optional` are names
+    of either side that may be missing. `places` has, for each of `tensors`, its pattern in the map
+    and its indices. `padded` are the row counts of tensors with more rows than on the Hub. `copies`
+    maps names under which a checkpoint may repeat tensors to the names of the originals.
+    """
 
     family: FamilyMap
     layout: MapLayout
@@ -73,12 +76,12 @@ def layout_of_model(
 ) -> ModelLayout:
     """Return the layout `name` of the model that config.json describes.
 
-    `given` are arguments, which go before config.json. `rows` are those that padded tensors have
-    in a checkpoint.
+    `given` are arguments, which have priority over config.json. `rows` are the row counts of padded
+    tensors in a checkpoint.
 
     Raises:
-        BadRequest: the map is not for this model, its sizes do not fit, or it is not total: a
-            tensor of the Hub is in no tensor of the layout, in part, or twice.
+        BadRequest: the map is not for this model; its sizes do not fit; or a tensor of the Hub is
+            in no tensor of the layout, is there in part, or is there twice.
     """
     sizes = MapSizes.of(family, config, given or {})
     hub, optional = _hub_shapes(family, sizes)
@@ -133,7 +136,7 @@ def _hub_shapes(family: FamilyMap, sizes: MapSizes) -> tuple[dict[str, Shape], f
 
 
 class _Absent(Exception):
-    """The model has none of the tensors, or lacks one of them: `name`."""
+    """The model has none of the tensors of a rule, or lacks the one with the name `name`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -246,7 +249,7 @@ class _Maker:
 
 @lru_cache(maxsize=1024)
 def _proved(parts: tuple[tuple[ViewPiece, ...], ...], shape: Shape) -> View | Hole | Overlap:
-    """Return the pieces as a view, if they cover `shape` and do not overlap. Equal boxes overlap
+    """Return the pieces as a view if they cover `shape` without overlap; equal boxes overlap
     too."""
     pieces = tuple(
         replace(piece, source=number) for number, part in enumerate(parts) for piece in part
@@ -265,7 +268,7 @@ def _proved(parts: tuple[tuple[ViewPiece, ...], ...], shape: Shape) -> View | Ho
 
 @dataclass
 class _Binding:
-    """Makes numbers of the sizes of one expression, and notes its tensors."""
+    """Replaces the sizes of one expression by numbers, and records its tensors."""
 
     maker: _Maker
     target: str
@@ -343,7 +346,7 @@ class _Binding:
 
 
 def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:
-    """Check that the rows of a checkpoint beyond the model's `rows` are padding."""
+    """Check that a checkpoint's rows after the model's `rows` are padding."""
     if there == rows:
         return
     tried = (1,) if sizes.values["is_multiple_given"] else _TENSOR_PARALLEL

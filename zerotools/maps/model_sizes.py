@@ -1,4 +1,4 @@
-"""The sizes of one model in the words of a map: numbers, and counts of indices."""
+"""The sizes of one model, and facts about it in config.json that no tensor shape shows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_TENSORS = 2_000_000
 
 @dataclass(frozen=True)
 class MapSizes:
-    """The values for shapes: config.json, the arguments, and the map's sizes from both."""
+    """The values for shapes, from config.json and the arguments, and the sizes of the map."""
 
     values: Mapping[str, Any]
     counts: Mapping[str, int]
@@ -33,7 +33,7 @@ class MapSizes:
         """Return the sizes of one model.
 
         Raises:
-            BadRequest: a value is missing, or an argument has no use.
+            BadRequest: a value is missing, or an argument is not used.
         """
         known = {*family.said_by(), MULTIPLE}
         useless = next((name for name in given if name not in known), None)
@@ -58,15 +58,15 @@ class MapSizes:
         return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
 
     def at(self, index: str, number: int) -> dict[str, int]:
-        """Return the index with the value `number`, and its values shifted by sizes."""
+        """Return the index with value `number`, and its values shifted by each size."""
         more = {name: number + first for name, first in self.shifts.get(index, {}).items()}
         return {index: number, **more}
 
     def indices_of(self, pattern: str) -> Iterator[dict[str, int]]:
-        """Yield the indices of each tensor of the pattern.
+        """Yield the index values of each tensor that a name pattern stands for.
 
         Raises:
-            BadRequest: there are more than any model has.
+            BadRequest: there are more tensors than any model has.
         """
         names = indices_of(pattern)
         count = prod(self.counts[name] for name in names)
@@ -87,8 +87,7 @@ _UNNORMALISED = ("qwen2_moe", "qwen3_moe")
 
 
 def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the settings of rotary positions; if kinds of attention differ, those of full
-    attention."""
+    """Return the rotary position settings; of full attention, if kinds of attention differ."""
     found = config.get("rope_parameters") or config.get("rope_scaling")
     if isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping):
         found = found["full_attention"]
@@ -103,17 +102,18 @@ def has_several_ropes(config: Mapping[str, Any]) -> bool:
 
 
 def rotary_share(config: Mapping[str, Any]) -> Any:
-    """Return the part of a head that is rotated, from config.json; None: it is not set."""
+    """Return the fraction of a head that is rotated, or None if config.json does not set it."""
     return config.get("partial_rotary_factor", rope_of(config).get("partial_rotary_factor"))
 
 
 def usual_share(config: Mapping[str, Any]) -> float:
-    """Return the part of a head that transformers rotates if config.json does not set it."""
+    """Return the fraction of a head that transformers rotates if config.json does not set it."""
     return 0.5 if config.get("model_type") in _HALVED else 1.0
 
 
 def rotates_pairs(config: Mapping[str, Any]) -> bool:
-    """Return whether adjacent elements of a head are rotated together, and not its two halves."""
+    """Return whether adjacent elements of a head are rotated together, instead of its two
+    halves."""
     return config.get("model_type") in _PAIRED
 
 
@@ -123,8 +123,11 @@ def has_centred_norms(config: Mapping[str, Any]) -> bool:
 
 
 def normalises_experts(config: Mapping[str, Any]) -> bool:
-    """Return whether the weights of the chosen experts are normalised to sum to 1. For DeepSeek V2
-    transformers never does this, whatever its `norm_topk_prob` (DeepseekV2TopkRouter)."""
+    """Return whether the weights of the chosen experts are normalised to a sum of 1.
+
+    For DeepSeek V2 transformers never does this, whatever its `norm_topk_prob` is
+    (DeepseekV2TopkRouter).
+    """
     kind = config.get("model_type")
     said = config.get("norm_topk_prob")
     if not isinstance(said, bool):

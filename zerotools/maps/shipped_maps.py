@@ -1,4 +1,4 @@
-"""The maps that come with zerotools, and which one fits a model."""
+"""The maps that are shipped with zerotools, and the choice of the map for a model."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from zerotools.maps.transformers_names import MEMORY, PREFIX_MAPS, PrefixMap, pr
 _FOLDER = "families"
 _SUFFIX = ".toml"
 _KEPT = ("L", "D")
-"""Words that a map is printed with: those of a layer's names."""
+"""Words that a printed map keeps: those in the names of layers."""
 
 
 @cache
 def shipped_maps() -> Mapping[str, FamilyMap]:
-    """Return all maps by name, in order of their names."""
+    """Return all maps by name, sorted."""
     folder = files(__package__) / _FOLDER
     found = sorted(each.name for each in folder.iterdir() if each.name.endswith(_SUFFIX))
     maps = (read_map((folder / each).read_bytes(), each) for each in found)
@@ -34,7 +34,7 @@ def shipped_map(name: str) -> FamilyMap:
     """Return the map `name`.
 
     Raises:
-        BadRequest: it does not exist; the nearest is named.
+        BadRequest: it does not exist; the message names the most similar one.
         Unsupported: it is a map of names only.
     """
     found = shipped_maps().get(name)
@@ -61,7 +61,7 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
 
     Raises:
         BadRequest: config.json has no `model_type`.
-        Unsupported: it has no map; the nearest is named.
+        Unsupported: there is no map for it; the message names the most similar type.
     """
     kind = config.get("model_type")
     if not isinstance(kind, str):
@@ -81,7 +81,7 @@ def map_of_model(config: Mapping[str, Any]) -> FamilyMap:
 
 
 def check_layout(family: FamilyMap, name: str, *, hub: str) -> None:
-    """Raise BadRequest if the map has no layout `name`; the nearest is named."""
+    """Raise BadRequest if the map has no layout `name`; the message names the most similar one."""
     known = [hub, *family.layouts]
     if name not in known:
         raise BadRequest(
@@ -91,8 +91,8 @@ def check_layout(family: FamilyMap, name: str, *, hub: str) -> None:
 
 
 def source_of(name: str) -> str:
-    """Return the text of a shipped map with all that it takes from its parts, so that a copy of it
-    is whole and can be changed everywhere."""
+    """Return the text of a shipped map with its shared parts filled in, so that a copy is complete
+    and can be edited."""
     tree, words = with_parts(tomllib.loads(_file(name).read_text("utf-8")))
     short = {word: words[word] for word in _KEPT if word in words}
     plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
@@ -105,7 +105,7 @@ def _file(name: str) -> Traversable:
 
 
 def _toml(tree: Mapping[str, Any], short: Mapping[str, str], where: str = "") -> Iterator[str]:
-    """Yield the lines of a tree of tables, texts, lists of them, and truth values."""
+    """Yield the TOML lines of a tree of tables, strings, lists of strings, and booleans."""
     plain = {key: value for key, value in tree.items() if not isinstance(value, dict)}
     if where and (plain or not tree):
         yield f"\n[{where}]"

@@ -1,10 +1,10 @@
-"""The names that the tensors of a layout may have on disk, also with all layers in one tensor.
+"""Match the tensor names of a checkpoint on disk with the tensors of a layout.
 
-A map has one name for each tensor of each layer. Other versions of programs have written other
-names (`also`), or store a tensor of the layout in parts along its first dimension (`also` with one
-index more: the experts of a layer). Megatron stacks the tensors of equal layers along a new first
-dimension, under the name without the number of the layer. All are views, before and after those of
-the map.
+A map has one name for each tensor of each layer. Other versions of programs write other names
+(`also`), or store a tensor of the layout in parts along its first dimension (`also` with one more
+index: the experts of a layer). Megatron stacks the tensors of equal layers along a new first
+dimension, under the name without the layer number. All of these are views, which come before or
+after the views of the map.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from zerotools.maps.views import TensorView, item, stacked, whole
 
 @dataclass(frozen=True)
 class StoredNames:
-    """The match of a checkpoint's names with a layout: `views` makes the layout's tensors from
-    them. `missing` are names of the layout without a source, `unknown` those of the checkpoint
-    without a use, `ignored` those that the layout lists as no weights, `copies` second copies of
-    tensors. `wrong` are tensors of another shape: the name, the shape there, and that of
-    config.json."""
+    """The match of a checkpoint's names with a layout.
+
+    `views` makes the layout's tensors from the checkpoint's. `missing` are names of the layout
+    without a source, `unknown` are names of the checkpoint without a use. `ignored` are names that
+    the layout lists as not weights, `copies` are second copies of tensors. `wrong` are tensors of
+    another shape: the name, the shape in the checkpoint, the shape by config.json.
+    """
 
     views: Mapping[str, TensorView]
     missing: tuple[str, ...]
@@ -41,10 +43,10 @@ class StoredNames:
 
 
 def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
-    """Return how a checkpoint of tensors `held` has the layout.
+    """Match the tensors `held` of a checkpoint with the layout.
 
     Raises:
-        BadRequest: one tensor of the layout is there under two names.
+        BadRequest: the checkpoint has a tensor of the layout under two names.
     """
     ignored = {name for name in held if _is_ignored(layout, name)}
     found: dict[str, tuple[str, int | None]] = {}
@@ -102,7 +104,7 @@ def _apart(
     layout: ModelLayout, held: Collection[str], found: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, tuple[str, ...]]:
     """Return the tensors of the layout that are stored in parts along the first dimension, with the
-    names that all of these parts have."""
+    names of the parts."""
     apart: dict[str, tuple[str, ...]] = {}
     for name, (pattern, indices) in layout.places.items():
         for other, meant in layout.layout.also.items():
@@ -124,8 +126,8 @@ def _apart(
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
-    """Return rows that the checkpoint's tensors have, under the layout's names that may be
-    padded."""
+    """Return the row counts of the checkpoint's tensors that may be padded, by the layout's
+    names."""
     found = {}
     for name in layout.tensors:
         shape = held.get(name)
@@ -135,8 +137,8 @@ def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
 
 
 def written_views(layout: ModelLayout) -> dict[str, TensorView]:
-    """Return the layout's tensors as they are written: all layers in one, if the layout does that
-    and all layers are alike."""
+    """Return the views of the tensors as they are written: with all layers in one tensor, if the
+    layout stacks layers and all layers are alike."""
     index = layout.layout.stacked
     if index is None or not _is_uniform(layout, index):
         return {
@@ -166,7 +168,7 @@ def _count(layout: ModelLayout) -> int:
 
 
 def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the possible names of a tensor, and its number in a stacked one."""
+    """Yield the names that a tensor may have on disk, each with its index in a stacked tensor."""
     if name not in layout.places:
         yield name, None
         return
@@ -188,7 +190,7 @@ def _stacked_name(pattern: str, index: str, indices: Mapping[str, int]) -> str:
 
 
 def _is_uniform(layout: ModelLayout, index: str) -> bool:
-    """Return whether every kind of tensor is in every layer, in the same shape."""
+    """Return whether all layers have the same tensors with the same shapes."""
     kinds: dict[str, list[Shape]] = {}
     for name, (pattern, indices) in layout.places.items():
         if index in indices:

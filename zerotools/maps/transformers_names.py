@@ -1,8 +1,9 @@
-"""Models with images or sound that have different names in transformers' memory and on the Hub.
+"""Models with images or sound, whose tensors have other names in transformers' memory than on the
+Hub.
 
 Since transformers 4.52 such a model holds its language model and its towers below `model.`, and
-`save_pretrained` writes the names of before. A checkpoint of a training program has those in
-memory; vLLM and older versions of transformers need those of the Hub. Every tensor is the same.
+`save_pretrained` writes the older names. A checkpoint of a training program has the names in
+memory; vLLM and older versions of transformers need the names on the Hub. The tensors are equal.
 
 Source: transformers/conversion_mapping.py and, before version 5, `_checkpoint_conversion_mapping`
 of each model.
@@ -23,8 +24,11 @@ ABOUT = "the model that transformers holds in memory"
 
 @dataclass(frozen=True, slots=True)
 class PrefixMap:
-    """A map of names only. `prefixes` are pairs of the beginning of a name in memory and on the
-    Hub; the first that fits is used. `parts` are pairs of other differences, each replaced once."""
+    """A map of names only.
+
+    `prefixes` are pairs of the beginning of a name in memory and on the Hub; the first pair that
+    matches is used. `parts` are pairs of other differences; each is replaced once.
+    """
 
     name: str
     about: str
@@ -33,7 +37,7 @@ class PrefixMap:
     parts: tuple[tuple[str, str], ...] = ()
 
     def renamed(self, name: str, layout: str) -> str:
-        """Convert `name` of the other layout to its name in `layout`."""
+        """Convert `name` from the other layout to `layout`."""
         old, new = (0, 1) if layout == HUB else (1, 0)
         for pair in self.prefixes:
             if name.startswith(pair[old]):
@@ -44,10 +48,10 @@ class PrefixMap:
         return name
 
     def layout_of(self, names: Collection[str]) -> str:
-        """Return the layout that has these names.
+        """Return the layout (memory or Hub) that has these names.
 
         Raises:
-            BadRequest: they are of neither; the first that is not is named.
+            BadRequest: they fit neither layout; the message names the first that does not fit.
         """
         faults: list[str] = []
         for layout, other in ((MEMORY, HUB), (HUB, MEMORY)):
@@ -61,7 +65,7 @@ class PrefixMap:
         )
 
     def _strange(self, names: Collection[str], layout: str, other: str) -> Iterator[str]:
-        """Yield names that change when they are mapped and mapped back."""
+        """Yield the names that change when they are converted and converted back."""
         in_memory = tuple(memory for memory, hub in self.prefixes if memory != hub)
         known = tuple(pair[0 if layout == MEMORY else 1] for pair in self.prefixes)
         for name in names:
@@ -123,6 +127,6 @@ PREFIX_MAPS = (
 
 
 def prefix_map_of(config: Mapping[str, Any]) -> PrefixMap | None:
-    """Return the map of names for the model that config.json describes, or None."""
+    """Return the name map for the model that config.json describes, or None if it needs none."""
     kind = config.get("model_type")
     return next((each for each in PREFIX_MAPS if kind in each.model_types), None)

@@ -1,18 +1,18 @@
-"""Views: tensors made from strided blocks of other tensors. Bits are moved, and none is computed.
+"""Views: tensors made from strided blocks of other tensors. Elements are moved, none is computed.
 
 Renaming, joining, cutting, stacking, transposing, permuting rows and padding with copies of a row
-all make such views, and so do chains of them. A piece of a view is a box of it, and a walk through
-one source: the start of the box there, and for each dimension of the box the source's dimension and
-its step.
+all make such views, and so do combinations of them. A piece of a view is a box of it, and a walk
+through one source: the start of the box there, and for each dimension of the box the source's
+dimension and its step.
 
 Example: the halves of two heads of four rows become pairs. Row 4h + 2i + j of the view is row 4h +
-2j + i of the source, so the view has four pieces of two rows, of a step of 2 in the source:
+2j + i of the source, so the view has four pieces of two rows, with a step of 2 in the source:
 
     rows of the view       0 1 | 2 3 | 4 5 | 6 7
     rows of the source     0 2 | 1 3 | 4 6 | 5 7
 
-The inverse is made from the same pieces, seen from the source: there too, rows in equal steps
-become one piece. A source is used whole, and once, exactly when the boxes of its inverse cover it
+The inverse is made from the same pieces, seen from the source. There too, rows in equal steps
+become one piece. A source is used exactly once if the boxes of its inverse cover it exactly
 (`boxes.prove_cover`).
 """
 
@@ -53,7 +53,7 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class TensorView:
-    """A view of tensors: `names` has that of each source, by its number."""
+    """A view of named tensors: `names` has the name of each source, by its number."""
 
     view: View
     names: tuple[str, ...]
@@ -67,7 +67,7 @@ def whole(source: int, shape: tuple[int, ...]) -> View:
 
 
 def narrowed(view: View, dim: int, first: int, count: int, step: int = 1) -> View:
-    """Return `count` indices along `dim` from `first` on, `step` apart."""
+    """Return `count` indices along `dim`, beginning at `first`, `step` apart."""
     shape = (*view.shape[:dim], count, *view.shape[dim + 1 :])
     pieces = tuple(_narrowed_pieces(view.pieces, dim, first, count, step))
     return View(shape, pieces)
@@ -86,7 +86,8 @@ def _narrowed_pieces(
 
 
 def _cut(piece: ViewPiece, dim: int, inside: int, count: int, step: int, place: int) -> ViewPiece:
-    """Return `count` indices of a piece along `dim` from `inside`, put at `place` of the view."""
+    """Return `count` indices of a piece along `dim`, beginning at `inside`; they are put at `place`
+    of the view."""
     start, along = list(piece.start), piece.dims[dim]
     if along >= 0:
         start[along] += inside * piece.steps[dim]
@@ -100,7 +101,7 @@ def _with(values: tuple[int, ...], dim: int, value: int) -> tuple[int, ...]:
 
 
 def joined(views: Sequence[View], dim: int) -> View:
-    """Return the views one behind another along `dim`."""
+    """Return the views concatenated along `dim`."""
     pieces, at = [], 0
     for view in views:
         for piece in view.pieces:
@@ -111,7 +112,7 @@ def joined(views: Sequence[View], dim: int) -> View:
 
 
 def stacked(views: Sequence[View]) -> View:
-    """Return the views along a new first dimension."""
+    """Return the views stacked along a new first dimension."""
     pieces = [
         replace(
             piece,
@@ -160,7 +161,7 @@ def transposed(view: View, first: int, second: int) -> View:
 
 
 def padded(view: View, rows: int) -> View:
-    """Return the view with `rows` in its first dimension: added rows repeat its last row."""
+    """Return the view padded to `rows` in its first dimension, by repeating its last row."""
     more = rows - view.shape[0]
     if more <= 0:
         return view
@@ -178,10 +179,10 @@ def padded(view: View, rows: int) -> View:
 
 
 def inverses(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
-    """Return for each source, with `ranks` dimensions, the pieces of it that are in `view`.
+    """Return, for each source with `ranks` dimensions, the pieces of it that are in `view`.
 
     Their boxes are in the source, and their `source` is 0, the view itself. Repeated padding of the
-    view is omitted.
+    view is left out.
     """
     found: list[list[ViewPiece]] = [[] for _ in ranks]
     uneven: list[set[int]] = [set() for _ in ranks]
@@ -200,7 +201,8 @@ def inverses(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
 
 
 def _seen_from_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
-    """Yield the piece as boxes of its source: one for all indices of step 1, else one for each."""
+    """Yield the piece as boxes of its source: one box if the step is 1, else one box for each
+    index."""
     dims, shape = [-1] * rank, [1] * rank
     apart: list[int] = []
     for dim, (along, count) in enumerate(zip(piece.dims, piece.box.shape, strict=True)):
@@ -238,7 +240,7 @@ def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
 
 
 def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
-    """Yield rows in order, as few pieces: each of rows without a gap, in one step through the
+    """Yield the rows in order, in as few pieces as possible: adjacent rows with equal steps in the
     view."""
     along = rows[0].dims[dim]
     at = 0
@@ -258,11 +260,11 @@ def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
 
 
 def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
-    """Return the view that makes B of the weight `name`, with `rank` columns, of those of the
-    weights that it is made of.
+    """Return the view that makes lora_B of the weight `name`, with `rank` columns, from the lora_B
+    of the weights that `name` is made of.
 
     Raises:
-        Unsupported: the layout moves more than whole rows of them.
+        Unsupported: the layout moves more than whole rows of the weights.
     """
     view = weight.view
     if len(view.shape) != 2 or not all(_has_whole_rows(piece, view) for piece in view.pieces):

@@ -11,7 +11,7 @@ from zerotools import formats
 from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Chunk, Problem
 from zerotools.core.dtypes import DType
-from zerotools.formats.list_run_checkpoints import RunSurvey, survey_around
+from zerotools.formats.list_run_checkpoints import RunListing, find_run_listing
 from zerotools.io.files.sources import recording
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
@@ -98,7 +98,7 @@ class InspectResult:
     files: Mapping[str, int] = field(repr=False)
     tensors: tuple[TensorFacts, ...] = field(repr=False)
     aliases: Mapping[str, str] = field(repr=False)
-    run: RunSurvey | None
+    run: RunListing | None
     next: tuple[str, ...]
     notes: tuple[str, ...]
     problems: tuple[Problem, ...]
@@ -133,7 +133,7 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
         found = carry_out(formats.read_any(place, **given))
         checkpoint = found.checkpoint
         is_file = checkpoint.origin.path.is_file()
-        run = survey_around(place, checkpoint.origin.path if is_file else checkpoint.root)
+        run = find_run_listing(place, checkpoint.origin.path if is_file else checkpoint.root)
         commands: tuple[str, ...] = ()
         if run is not None or found.is_lacking or adapter_names(checkpoint.tensors):
             asked = [(f"--{name}", str(value)) for name, value in given.items() if value]
@@ -154,7 +154,7 @@ def _says_scale(checkpoint: Checkpoint) -> bool:
     return says_scale(checkpoint)
 
 
-def _result(found: Inspection, run: RunSurvey | None, commands: tuple[str, ...]) -> InspectResult:
+def _result(found: Inspection, run: RunListing | None, commands: tuple[str, ...]) -> InspectResult:
     checkpoint, origin, summary = found.checkpoint, found.checkpoint.origin, found.run
     training = summary.training
     optimizer = OptimizerFacts(training.optimizer, training.optimizer_wrapper, summary.states)

@@ -1,7 +1,7 @@
-"""The files of the base model of adapters, if a checkpoint does not hold it.
+"""The record of the base model's files, for checkpoints that hold only adapters.
 
-Adapters of a model in 4 bits are saved alone. Their base model stays in the directory that the run
-began with, and is identified by the size and the SHA-256 of each of its files.
+Adapters of a model in 4 bits are saved alone. The base model stays in the directory from which the
+run started. The record has the size and SHA-256 of each of its files.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from zerotools.runs.manifest import digests_of
 
 @dataclass(frozen=True, slots=True)
 class BaseFile:
-    """`size` in bytes, and `sha256` in lower-case hex."""
+    """One file of a base model: `size` in bytes, `sha256` in lower-case hex."""
 
     size: int
     sha256: str
@@ -26,8 +26,11 @@ class BaseFile:
 
 @dataclass(frozen=True, slots=True)
 class BaseRecord:
-    """The `files` of weights in the directory `path`, by name, and their type in a run:
-    `precision`, such as "nf4". `double_quant`: its scales have 8 bits."""
+    """The base model of adapters.
+
+    `files` are its weight files in the directory `path`, by name. `precision` is their type in the
+    run, such as "nf4". With `double_quant`, the scales have 8 bits.
+    """
 
     path: str
     precision: str
@@ -38,10 +41,10 @@ class BaseRecord:
 def record_base(
     directory: Path, names: Iterable[str], precision: str, *, double_quant: bool = True
 ) -> BaseRecord:
-    """Read the files `names` of `directory`, all of their bytes.
+    """Return the record of the files `names` in `directory`; all of their bytes are read.
 
     Raises:
-        BadRequest: one cannot be read.
+        BadRequest: a file cannot be read.
     """
     try:
         found = digests_of(directory, sorted(names))
@@ -53,9 +56,12 @@ def record_base(
     return BaseRecord(str(directory), precision, files, double_quant)
 
 
-def why_another(base: BaseRecord, directory: Path, *, digests: bool = True) -> str | None:
-    """Why the weights in `directory` are not `base`; None: they are. Without `digests` no bytes are
-    read, and files of the same sizes are taken for the same."""
+def base_mismatch(base: BaseRecord, directory: Path, *, digests: bool = True) -> str | None:
+    """Return the reason why the weights in `directory` are not those of `base`, or None if they
+    are.
+
+    Without `digests` no bytes are read, and only file sizes are compared.
+    """
     for name, wanted in base.files.items():
         try:
             size = (directory / name).stat().st_size
@@ -78,7 +84,8 @@ def why_another(base: BaseRecord, directory: Path, *, digests: bool = True) -> s
 
 
 def base_from_tree(tree: Any) -> BaseRecord:
-    """Return the base in job.json. Raises ValueError if it is malformed."""
+    """Return the base record from its JSON value in job.json. Raises ValueError if it is
+    malformed."""
     if not isinstance(tree, Mapping) or not isinstance(tree.get("files"), Mapping):
         raise ValueError("must be a table with path, precision and files")
     path, precision = tree.get("path"), tree.get("precision")

@@ -1,15 +1,16 @@
-"""The directory of a job's checkpoints: names, the one to resume from, the `latest` hint.
+"""The directories of a job's checkpoints: their names, the one to resume from, the `latest` hint.
 
     <output_dir>/step-00000040/dcp/{.metadata,__R_0.distcp}   tensors, torch DCP
-                              /job.json                       `jobrecord`
+                              /job.json                       `job_record`
                               /rank_00000.json ...            random number state of each rank
                               /config.json [, tokenizer]      Hugging Face
                               /MANIFEST.json                  size and digest of all of the above
     <output_dir>/latest, best                                 text: a directory name; a hint only
 
-A directory appears under its final name by one rename, when all of it is on the disk. So the
-checkpoint to resume from is found by listing, newest first, and checking the manifest; `latest` is
-for people and for programs that trust it. Standard library only: the training process uses it too.
+A directory gets its final name by one rename, when all of its files are on the disk. So the
+checkpoint to resume from is found by listing the directories, newest first, and checking the
+manifest. `latest` is for people, and for programs that rely on it. Standard library only, because
+the training process imports this module too.
 """
 
 from __future__ import annotations
@@ -35,8 +36,11 @@ STAGING_PREFIX = ".tmp-"
 TRASH_PREFIX = ".trash-"
 _LARGEST_HINT = 4096
 SIZES, DIGESTS, UNCHANGED = "sizes", "digests", "unchanged"
-"""How the bytes of a checkpoint were checked. `UNCHANGED`: their digests were computed when it was
-saved, since this machine was started, and no file was written since."""
+"""How the files of a checkpoint were checked.
+
+`UNCHANGED`: their digests were computed when they were saved, since the last boot of this machine,
+and no file was written since then.
+"""
 _NAME = re.compile(r"step-(\d{8,})")
 
 __all__ = [
@@ -73,7 +77,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SkippedCheckpoint:
-    """A checkpoint that was passed over; `why` is one sentence that names the file."""
+    """A checkpoint that was not taken; `why` is one sentence that names the file."""
 
     path: Path
     why: str
@@ -81,8 +85,10 @@ class SkippedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ResumeChoice:
-    """The checkpoint to resume from, or None, and those skipped before it. `how` it
-    was checked: `SIZES`, `DIGESTS` or `UNCHANGED`."""
+    """The checkpoint to resume from, or None, and the newer checkpoints that were skipped.
+
+    `how` is the check that it passed: `SIZES`, `DIGESTS` or `UNCHANGED`.
+    """
 
     path: Path | None
     record: JobRecord | None
@@ -91,7 +97,7 @@ class ResumeChoice:
 
 
 def directory_name(step: int) -> str:
-    """Return the name of the checkpoint of `step`; names of one length sort like their steps."""
+    """Return the directory name of the checkpoint of `step`. Names of equal length sort by step."""
     return f"step-{step:08d}"
 
 
@@ -107,8 +113,10 @@ def rng_name(rank: int) -> str:
 
 
 def listing(output_dir: Path) -> list[Path]:
-    """Return checkpoint directories by name, newest first, without opening them. Empty without the
-    directory."""
+    """Return the checkpoint directories in `output_dir`, newest first, without opening them.
+
+    Return an empty list if `output_dir` does not exist.
+    """
     try:
         found = [(step_of(path.name), path) for path in output_dir.iterdir()]
     except FileNotFoundError:
@@ -118,10 +126,10 @@ def listing(output_dir: Path) -> list[Path]:
 
 
 def check(directory: Path, *, digests: bool = True) -> JobRecord:
-    """Return the record of a checkpoint after checking that every file agrees with its manifest.
+    """Check every file of a checkpoint against its manifest, and return its job record.
 
     Raises:
-        BadFile: something is missing, damaged or truncated; the sentence names the file.
+        BadFile: something is missing, damaged or truncated; the message names the file.
     """
     problems = verify_manifest(directory, digests=digests)
     if problems:
@@ -153,12 +161,13 @@ def checked(
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
 ) -> tuple[JobRecord, str]:
-    """Return the same as `check`, and how the bytes were checked. With `trusting`, files that were
-    not written since their digests were computed are not read again. `structure` raises if the
-    tensors in the files are not whole.
+    """Return the same as `check`, and how the files were checked.
+
+    With `trusting`, files that were not written since their digests were computed are not read
+    again. `structure` is a function that raises an error if tensors in the files are incomplete.
 
     Raises:
-        BadFile: as `check`, or of `structure`.
+        BadFile: as `check` or `structure`.
     """
     trusted = digests and trusting and unchanged(directory)
     record = check(directory, digests=digests and not trusted)
@@ -175,11 +184,11 @@ def choose(
     structure: Callable[[Path], None] = _nothing,
     thinned: bool = False,
 ) -> ResumeChoice:
-    """Return the newest checkpoint below `output_dir` that verifies, with a step greater than
-    `above`. A thinned one is skipped unless `thinned` is true.
+    """Return the newest checkpoint below `output_dir` that passes the check and has a step above
+    `above`.
 
-    With `digests=False` only sizes are compared, which reads no tensor; `trusting` and `structure`
-    are as in `checked`.
+    A thinned checkpoint is skipped unless `thinned` is true. With `digests=False` only sizes are
+    compared, and no tensor is read. `trusting` and `structure` are as in `checked`.
     """
     skipped: list[SkippedCheckpoint] = []
     for path in listing(output_dir):
@@ -199,7 +208,7 @@ def choose(
 
 
 def resolve_hint(path: Path) -> Path:
-    """Return `path`, or the directory that it names if it is a hint, `best` or `latest`."""
+    """Return the directory that `path` names if it is a hint (`best` or `latest`), else `path`."""
     if path.name in (LATEST, BEST) and path.is_file():
         return hinted(path.parent, path.name) or path
     return path
@@ -212,14 +221,15 @@ def resolve(
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
 ) -> ResumeChoice:
-    """Return the choice for `resume_from = path`: the checkpoint, or the newest that verifies below
+    """Return the choice for `resume_from = path`: this checkpoint, or the newest valid one below
     it.
 
     The file `best` or `latest` of an output directory selects the checkpoint that it names.
 
     Raises:
-        BadRequest: `path` does not exist, or is neither a checkpoint nor a directory of them.
-        BadFile: it is one checkpoint and it is damaged, or all of those below it are.
+        BadRequest: `path` does not exist, or is neither a checkpoint nor a directory of
+            checkpoints.
+        BadFile: it is a damaged checkpoint, or all checkpoints below it are damaged.
     """
     path = resolve_hint(path)
     if not path.is_dir():
@@ -239,7 +249,8 @@ def resolve(
 
 
 def hinted(output_dir: Path, hint: str) -> Path | None:
-    """Return the directory that the hint (`latest`, `best`) names, if it names one that exists."""
+    """Return the directory that the hint (`latest` or `best`) names, or None if it does not
+    exist."""
     try:
         name = read_regular(output_dir / hint, _LARGEST_HINT, is_source=False).decode().strip()
     except (OSError, UnicodeDecodeError, BadFile):  # none yet, or something of the user's
@@ -250,7 +261,7 @@ def hinted(output_dir: Path, hint: str) -> Path | None:
 
 
 def latest(output_dir: Path) -> Path | None:
-    """Return the directory that the `latest` hint names, if it names one that exists."""
+    """Return the directory that the `latest` hint names, or None if it does not exist."""
     return hinted(output_dir, LATEST)
 
 
@@ -271,7 +282,7 @@ def write_latest(output_dir: Path, name: str) -> None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable."""
+    """Flush the entries of `directory` to the disk (fsync)."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""The record of a checkpoint that another program saved, as far as its files allow."""
+"""Create the job record of a checkpoint that another program saved."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ def foreign_record(
     made_from: str,
     replicated: Iterable[str] = (),
 ) -> JobRecord:
-    """Return the record of a point after `step` steps.
+    """Return the job record of a run after `step` steps.
 
-    Unknown values (seed, position in the data, sizes of batch and sequence, schedule) have their
-    smallest value, and `made_from` records that.
+    Unknown values (seed, position in the data, batch size, sequence length, schedule) get their
+    smallest value. `made_from` tells readers of the record that they are unknown.
     """
     precision = "fp32" if training.precision is None else training.precision.name
     return JobRecord(

@@ -1,8 +1,8 @@
 """job.json: the values of a training checkpoint besides its tensors. Standard library only.
 
-The record is plain JSON, so that reading it runs no code, and every value is checked once, here,
-when it is read. The trainer writes it; a reshard rewrites `world_size` and `rng` and keeps the
-rest; `docs/reference/job-checkpoint.md` describes the fields for people.
+The record is plain JSON, so reading it runs no code. Every value is checked here when it is read.
+The trainer writes the record. A reshard changes `world_size` and `rng` and keeps the rest.
+`docs/reference/job-checkpoint.md` describes the fields.
 """
 
 from __future__ import annotations
@@ -33,8 +33,10 @@ _OPTIONS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 @dataclass(frozen=True, slots=True)
 class OptimizerGroup:
-    """Parameters (fully qualified names) that share hyperparameters. `lr` is the last one used;
-    AdamW has `betas` and `eps`, SGD has `momentum`."""
+    """Parameters (fully qualified names) with the same hyperparameters.
+
+    `lr` is the learning rate of the last step. AdamW has `betas` and `eps`, SGD has `momentum`.
+    """
 
     lr: float
     weight_decay: float
@@ -44,8 +46,8 @@ class OptimizerGroup:
     momentum: float | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return all options except the parameters, under torch's names, without those that the
-        optimizer does not have."""
+        """Return the options that the optimizer has, under torch's names, without the
+        parameters."""
         values = {name: getattr(self, name) for name in _OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -60,7 +62,7 @@ class OptimizerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """Elements of the parameters; tied ones count once."""
+    """The number of elements of the parameters; tied parameters count once."""
 
     trainable: int
     frozen: int
@@ -68,9 +70,11 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoraRecord:
-    """Adapters on frozen weights: their rank, and the factor with which each is added to its
-    weight. Layers in `fan_in_fan_out` keep their weight transposed. With a `base`, the frozen
-    weights are there, and not in the checkpoint."""
+    """LoRA adapters on frozen weights: their rank, and the factor by which each is scaled.
+
+    Layers in `fan_in_fan_out` store their weight transposed. With a `base`, the frozen weights are
+    in the base model's directory and not in the checkpoint.
+    """
 
     rank: int
     scale: float
@@ -80,9 +84,12 @@ class LoraRecord:
 
 @dataclass(frozen=True, slots=True)
 class DataRecord:
-    """The data that the run reads, to detect that a resumed run reads other data. An epoch has
-    `sequences` (None: not recorded), without held-out ones. `contents` are the files in the order
-    of reading, each as the beginning of its SHA-256 and its name (empty: not recorded)."""
+    """The data that the run reads, to detect a resumed run with other data.
+
+    An epoch has `sequences` sequences (None: not recorded), without those held out. `contents` are
+    the files in reading order, each as the beginning of its SHA-256 and its name (empty: not
+    recorded).
+    """
 
     files: int
     tokens: int
@@ -90,7 +97,8 @@ class DataRecord:
     contents: tuple[str, ...] = ()
 
     def changes(self, now: DataRecord) -> str:
-        """Return the changes of the files; empty if there are none, or none are known."""
+        """Return the differences between the files; empty without differences, or without recorded
+        files."""
         was, new = ([line.partition(" ")[::2] for line in each.contents] for each in (self, now))
         if not was or not new or [each for each, _ in was] == [each for each, _ in new]:
             return ""
@@ -112,8 +120,11 @@ def _listed(names: Sequence[str], most: int = 3) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LossScaleRecord:
-    """The loss scaler of fp16 training, under DeepSpeed's names; a fixed scale has `cur_scale`
-    alone. `cur_iter` counts steps, `last_overflow_iter` is the last skipped one, or -1."""
+    """The loss scaler of fp16 training, under DeepSpeed's names.
+
+    A fixed scale has only `cur_scale`. `cur_iter` counts steps; `last_overflow_iter` is the last
+    skipped step, or -1.
+    """
 
     cur_scale: float
     dynamic: bool
@@ -126,7 +137,7 @@ class LossScaleRecord:
     consecutive_hysteresis: bool = False
 
     def options(self) -> dict[str, Any]:
-        """Return all options except the scale and whether it is dynamic."""
+        """Return all values except the scale and `dynamic`."""
         if not self.dynamic:
             return {}
         tree = dataclasses.asdict(self)
@@ -135,18 +146,18 @@ class LossScaleRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRecord:
-    """A point in a training run.
+    """The state of a training run after `step` of `steps_total` steps.
 
-    `step` steps of `steps_total` are done, `skipped_steps` of them without an update because
-    gradients overflowed, and `consumed_sequences` sequences of the global data order were read.
-    `world_size`, `stage` and `precision` are those of the run that saved. `replicated` are the flat
-    DCP keys that every rank holds in full, `aliases` maps a tied name to the stored, canonical one.
-    `rng` is `per-rank` if there is one `rank_RRRRR.json` for each of `world_size` ranks, else
-    `reseed`. `loss_scale` is that of fp16 training. `measured` has `loss`, the mean of the steps
-    since the previous checkpoint, and `eval_loss` if this point was evaluated.
+    `skipped_steps` of them did not update the weights because gradients overflowed.
+    `consumed_sequences` sequences of the global data order were read. `world_size`, `stage` and
+    `precision` are those of the run that saved. `replicated` are the flat DCP keys that every rank
+    holds in full; `aliases` maps a tied name to the stored name. `rng` is `per-rank` if there is
+    one `rank_RRRRR.json` for each of `world_size` ranks, else `reseed`. `loss_scale` is that of
+    fp16 training. `measured` has `loss`, the mean over the steps since the previous checkpoint, and
+    `eval_loss` if the model was evaluated at this step.
 
-    `hub` has the tensors with other names or shapes in a model directory, and their blocks.
-    `engine` wrote the tensors, in its layout. `weights_only` means that the checkpoint has only
+    `hub` has the blocks of tensors with other names or shapes in a model directory. `engine` is the
+    engine that wrote the tensors, in its layout. `weights_only` means that the checkpoint has only
     weights, so the run cannot continue from it. `made_from` names the source if another program
     saved it: then `seed`, `consumed_sequences`, `batch_size`, `sequence_length` and `schedule` are
     unknown.
@@ -180,7 +191,8 @@ class JobRecord:
     zerotools_version: str | None = None
 
     def resharded(self, world_size: int) -> JobRecord:
-        """Return the same point for another number of ranks, with random numbers to seed again."""
+        """Return the same record for another number of ranks; random number generators are seeded
+        again."""
         return dataclasses.replace(self, world_size=world_size, rng=RNG_RESEED)
 
 
@@ -219,7 +231,7 @@ def record_to_json(record: JobRecord) -> str:
 
 
 def write_record(directory: Path, record: JobRecord) -> Path:
-    """Write and fsync `directory`'s job.json; `directory` is still a staging directory."""
+    """Write and fsync job.json in `directory`, which is still a staging directory."""
     path = directory / RECORD
     with path.open("w", encoding="utf-8") as file:
         file.write(record_to_json(record))
@@ -232,9 +244,9 @@ def read_record(directory: Path) -> JobRecord:
     """Read the record of the checkpoint in `directory`.
 
     Raises:
-        BadFile: it does not exist, or a field is missing or wrong; the file and the field are
-            named.
-        Unsupported: it was written by a later version.
+        BadFile: it does not exist, or a field is missing or wrong; the message names file and
+            field.
+        Unsupported: a later version of zerotools wrote it.
     """
     path = directory / RECORD
     try:
@@ -439,7 +451,7 @@ def _to_tree(block: HubBlock) -> dict[str, Any]:
 
 
 def hub_from_tree(tree: Any) -> dict[str, tuple[HubBlock, ...]]:
-    """Return the layout that `hub_to_tree` wrote.
+    """Return the layout from its JSON value, as `hub_to_tree` wrote it.
 
     Raises:
         ValueError: it is malformed; the text follows the name of the field.

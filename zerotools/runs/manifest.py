@@ -1,15 +1,16 @@
 """MANIFEST.json: the size and SHA-256 of every file of a checkpoint directory.
 
-It is written last, when all other files are written and fsynced, so a directory with one is
-finished. With it a reader can detect truncated or corrupted files. Standard library only: the
-training process uses it too.
+The manifest is written last, after all other files are written and fsynced, so a directory with a
+manifest is complete. It lets a reader detect truncated and corrupted files. Standard library only,
+because the training process imports this module too.
 
     {"version": 1, "files": {"dcp/__0_0.distcp": {"size": 123, "sha256": "..."}}}
 
-With `stamps` it also records the identity of the files, and the machine and boot under which the
-digests were computed (`"boot"`, and `"stamp"`: mtime and ctime in nanoseconds, inode). While that
-machine runs, a file with the same stamp was not written since: a restart after a crash need not
-read it again. A copy, a file that was written, and any file after a reboot have other stamps.
+With `stamps` the manifest also records the identity of each file (`"stamp"`: mtime and ctime in
+nanoseconds, inode), and the machine and boot under which the digests were computed (`"boot"`).
+Until the next boot of that machine, a file with the same stamp has not been written again. So a
+restart after a crash need not read it. A copy of the file, a file that was written again, and any
+file after a reboot have other stamps.
 """
 
 from __future__ import annotations
@@ -41,8 +42,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True, slots=True)
 class ManifestEntry:
-    """One file in the manifest: `size` in bytes, `sha256` in lower-case hex. `stamp` identifies the
-    file, if the digest was computed since this machine was started."""
+    """One file in the manifest: `size` in bytes, `sha256` in lower-case hex.
+
+    `stamp` identifies the file, if its digest was computed since the last boot of this machine.
+    """
 
     size: int
     sha256: str
@@ -50,11 +53,12 @@ class ManifestEntry:
 
 
 def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool = False) -> Path:
-    """Digest every file below `directory` and write its MANIFEST.json, fsynced and renamed.
-    With `stamps`, by the process that made the files: see above.
+    """Compute the digest of every file below `directory`, and write MANIFEST.json (fsynced and
+    renamed).
 
-    The writer of the files must have fsynced them. Several are read at once, by `threads` threads
-    (default: one per core, at most 8). Return the manifest's path.
+    The writer of the files must have fsynced them. Only the process that wrote the files may pass
+    `stamps` (see above). `threads` files are read at once (default: one per core, at most 8).
+    Return the path of the manifest.
 
     Raises:
         BadFile: something below `directory` is neither a regular file nor a directory.
@@ -73,8 +77,8 @@ def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool 
 def digests_of(
     directory: Path, names: Collection[str], *, threads: int | None = None
 ) -> dict[str, ManifestEntry]:
-    """Return size and SHA-256 of the files `names` of `directory`; several are read at once, as by
-    `write_manifest`. Raises OSError."""
+    """Return size and SHA-256 of the files `names` in `directory`. Several files are read at once,
+    as by `write_manifest`. Raises OSError."""
     with ThreadPoolExecutor(threads or _default_threads()) as pool:
         entries = pool.map(lambda name: _digest(directory / name), names)
         return dict(zip(names, entries, strict=True))
@@ -83,9 +87,10 @@ def digests_of(
 def rewrite_manifest(
     directory: Path, before: Path, *, gone: Collection[str], changed: Collection[str]
 ) -> None:
-    """Write the manifest of `directory`, which has the files of `before` without those `gone` and
-    with new versions of those `changed`. Other files keep their entry, so that damage stays
-    visible.
+    """Write the manifest of `directory`, which has the files of `before` with some changes.
+
+    The files `gone` are removed, and the files `changed` have new contents. Other files keep their
+    entry, so that damage to them stays visible.
 
     Raises:
         BadFile: `before` has no manifest, or a damaged one.
@@ -110,7 +115,7 @@ def _text(files: Mapping[str, Any], boot: str | None = None) -> str:
 
 
 def manifest_text(entries: Mapping[str, ManifestEntry]) -> str:
-    """Return the manifest of files that are elsewhere."""
+    """Return the text of a manifest for files that are not on this disk."""
     files = {name: {"size": each.size, "sha256": each.sha256} for name, each in entries.items()}
     return _text(files)
 
@@ -119,8 +124,7 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
     """Return the entries of `directory`'s manifest, by relative path.
 
     Raises:
-        BadFile: it does not exist, it is not JSON of the shape above, or a name leaves the
-            directory.
+        BadFile: it does not exist, it does not have the form above, or a name leaves the directory.
     """
     path = directory / MANIFEST
     try:
@@ -141,11 +145,11 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
 
 
 def unchanged(directory: Path) -> bool:
-    """Return whether every file is the one with the digest computed since this machine was started,
-    and was not written since.
+    """Return whether no file was written since its digest was computed, since the last boot of this
+    machine.
 
     Raises:
-        BadFile: it has no manifest that can be read.
+        BadFile: the manifest does not exist or cannot be read.
     """
     return all(_is_same(directory / name, e) for name, e in read_manifest(directory).items())
 
@@ -173,11 +177,11 @@ def _boot() -> str | None:
 def verify_manifest(
     directory: Path, *, digests: bool = True, only: Callable[[str], bool] = lambda _: True
 ) -> list[Problem]:
-    """Return the differences from the manifest, in its order; an empty list without differences.
+    """Return the differences between the files and the manifest, in the manifest's order.
 
-    A missing or unreadable manifest is a problem too. Files that it does not list are ignored, and
-    so are names that `only` does not accept. With `digests=False` only existence and sizes are
-    compared, which reads no data.
+    A missing or unreadable manifest is a difference too. Files that it does not list are ignored,
+    and so are names for which `only` returns False. With `digests=False` only existence and sizes
+    are compared, and no data is read.
     """
     try:
         entries = {name: entry for name, entry in read_manifest(directory).items() if only(name)}

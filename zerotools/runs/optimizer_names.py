@@ -1,10 +1,11 @@
-"""The record in an output of the names that an optimizer's numbered parameters got.
+"""The record of the names that an optimizer's numbered parameters got in a conversion.
 
     {"schema": "zerotools.order/1", "version": "0.2.0",
      "known_by": "the order of the parameters in LlamaForCausalLM of transformers ...",
      "groups": [["model.embed_tokens.weight", ...], ["model.norm.weight", ...]]}
 
-`groups` has the names of each param group in the order of their numbers.
+`groups` has the names of each param group, in the order of their numbers. The file lies in the
+output of the conversion.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ _LARGEST = 2**28
 
 @dataclass(frozen=True, slots=True)
 class NamedOrder:
-    """`known_by` is a phrase for the source of the names."""
+    """The content of the record. `known_by` is a phrase that says where the names come from."""
 
     known_by: str
     groups: Sequence[Sequence[str]]
 
     def sentence(self) -> str:
-        """Return a note for the user."""
+        """Return the note for the user."""
         return f"the order of the optimizer's parameters comes from {self.known_by}"
 
     def to_json(self) -> str:
@@ -48,7 +49,8 @@ class NamedOrder:
 
 
 def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
-    """Return the record of a checkpoint that was read: in its directory, or in the requested one.
+    """Return the record of `checkpoint`, from the requested directory or from its root; None
+    without one.
 
     Raises:
         BadFile: it is damaged.
@@ -59,7 +61,8 @@ def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
 
 
 def read_named_order(directory: Path) -> NamedOrder | None:
-    """Return the record in the checkpoint in `directory`; None: its files say the names themselves.
+    """Return the record in `directory`, or None if there is none: the checkpoint has its names
+    itself.
 
     Raises:
         BadFile: it is damaged.

@@ -1,11 +1,10 @@
-"""Checkpoints that unfinished jobs need, for the ranks that delete old ones.
+"""The checkpoints that may be deleted, and those that unfinished jobs need.
 
-The daemon keeps one small file for each job that names a checkpoint (`step-...`) anywhere in its
-job file, in `needed/` of its state directory: `{"job": 7, "named": [["resume_from",
-"/runs/a/step-00000040"]]}`. Rank 0 of a job with `checkpoint.keep_last` reads them before it
-deletes anything. It does not access the named paths: another user's path may not respond. If the
-daemon runs jobs of several users, those of one user's jobs are in a directory of that user below
-it.
+For each job whose job file names a checkpoint (`step-...`), the daemon writes one small file in
+`needed/` of its state directory: `{"job": 7, "named": [["resume_from", "/runs/a/step-00000040"]]}`.
+Rank 0 of a job with `checkpoint.keep_last` reads these files before it deletes a checkpoint. It
+does not access the named paths, because another user's file system may not respond. If the daemon
+runs jobs of several users, each user has a subdirectory.
 """
 
 from __future__ import annotations
@@ -20,31 +19,34 @@ from zerotools.runs.checkpoint_dirs import step_of
 
 DIRECTORY = "needed"
 STEP = "/step-"
-"""The part of a text that names one checkpoint of a job."""
+"""The pattern of a checkpoint's directory name in a text."""
 LARGEST = 1 << 20
 
 
 def directory_of_user(uid: int | str) -> str:
-    """Return the directory of another user than the daemon's, below DIRECTORY; `*`: of each."""
+    """Return the subdirectory of DIRECTORY for a user other than the daemon's; `*` matches every
+    user."""
     return f"uid-{uid}"
 
 
 @dataclass(frozen=True)
-class Needed:
-    """A text in which the job `job` names a checkpoint, under the key `key`."""
+class NeededCheckpoint:
+    """A checkpoint name in a job file: job `job` names it under `key`."""
 
     job: int
     key: str
     text: str
 
     def sentence(self, checkpoint: Path) -> str:
-        """Return why `checkpoint` stays."""
+        """Return the reason why `checkpoint` is kept."""
         return f"{checkpoint} is old but kept: job {self.job} names it in {self.key}"
 
 
 def is_within(text: str, place: str) -> bool:
-    """Return whether `text` names `place` or something in it, also as a part of a longer text, such
-    as a word of a command."""
+    """Return whether `text` contains the path `place` or a path below it.
+
+    The path may be a part of a longer text, such as one word of a command.
+    """
     at = text.find(place)
     while at >= 0:
         following = text[at + len(place) : at + len(place) + 1]
@@ -54,15 +56,15 @@ def is_within(text: str, place: str) -> bool:
     return False
 
 
-def needed_by(checkpoint: Path, needs: Iterable[Needed]) -> Needed | None:
-    """Return the first of `needs` that is on `checkpoint`."""
+def first_need(checkpoint: Path, needs: Iterable[NeededCheckpoint]) -> NeededCheckpoint | None:
+    """Return the first of `needs` that names `checkpoint`, or None."""
     places = {str(checkpoint), os.path.realpath(checkpoint)}
     return next((n for n in needs if any(is_within(n.text, place) for place in places)), None)
 
 
-def read_needed(directory: Path) -> list[Needed]:
-    """Return all that is needed; unreadable files are ignored."""
-    found: list[Needed] = []
+def read_needed(directory: Path) -> list[NeededCheckpoint]:
+    """Return the needs of all jobs; unreadable files are ignored."""
+    found: list[NeededCheckpoint] = []
     try:
         paths = sorted(directory.iterdir())
     except OSError:
@@ -72,26 +74,26 @@ def read_needed(directory: Path) -> list[Needed]:
     return found
 
 
-def _read(path: Path) -> list[Needed]:
+def _read(path: Path) -> list[NeededCheckpoint]:
     try:
         with path.open("rb") as file:
             tree = json.loads(file.read(LARGEST))
         job, named = int(tree["job"]), tree["named"]
-        return [Needed(job, str(key), str(text)) for key, text in named]
+        return [NeededCheckpoint(job, str(key), str(text)) for key, text in named]
     except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return []
 
 
 @dataclass(frozen=True)
 class KeepRule:
-    """Keep the `last` newest checkpoints (None: all), and those with a step that `every`
-    divides."""
+    """Keep the `last` newest checkpoints (None: all), and those whose step is a multiple of
+    `every`."""
 
     last: int | None = None
     every: int | None = None
 
     def beyond(self, listed: Sequence[Path]) -> list[Path]:
-        """Return the checkpoints that may go, of `names` with the newest first."""
+        """Return those of `names` (newest first) that the rule allows to be deleted."""
         if self.last is None:
             return []
         return [path for path in listed[self.last :] if not self._is_due(path)]

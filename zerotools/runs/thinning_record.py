@@ -1,10 +1,11 @@
-"""The record in a thinned checkpoint of the parts that were dropped, so that they do not seem lost.
+"""The record of the parts that thinning dropped from a checkpoint, so that they do not count as
+lost.
 
     {"schema": "zerotools.thinned/1", "version": "0.2.0", "time": 1790000000.0,
      "keep": "masters", "dropped": ["exp_avg", "exp_avg_sq", "step"]}
 
-A reader accepts the dropped parts as intended, and a run does not resume from it. Standard library
-only: the training process uses it too.
+A reader accepts that the dropped parts are missing, and a run does not resume from the checkpoint.
+Standard library only, because the training process imports this module too.
 """
 
 from __future__ import annotations
@@ -22,22 +23,25 @@ from zerotools.version import version
 THINNED = ".zerotools-thinned.json"
 SCHEMA = "zerotools.thinned/1"
 WORKSPACE_SUFFIX = ".zerotools-thin"
-"""`.NAME.zerotools-thin`: next to `NAME`, while it is thinned."""
+"""The suffix of the temporary directory next to a checkpoint: `.NAME.zerotools-thin`."""
 _LARGEST = 2**20
 _LATEST = 253402300799  # of year 9999: of a later one `strftime` may make nothing
 
 
 @dataclass(frozen=True, slots=True)
 class ThinnedRecord:
-    """`keep` is the kept part, `dropped` the roles of the dropped tensors; `time` is in seconds
-    since 1970, UTC."""
+    """The content of the record.
+
+    `keep` is the part that was kept, `dropped` are the roles of the dropped tensors. `time` is in
+    seconds since 1970, UTC.
+    """
 
     keep: str
     dropped: tuple[str, ...]
     time: float
 
     def sentence(self) -> str:
-        """Return the sentence for the user."""
+        """Return the note for the user."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.time))
         return (
             f"it was thinned on {day} ({', '.join(self.dropped)} dropped): training cannot resume "
@@ -90,10 +94,10 @@ def _is_time(found: object) -> bool:
 
 
 def workspace_of(path: Path) -> Path:
-    """Return the directory next to `path` for its thinned copy."""
+    """Return the temporary directory next to `path` in which its thinned copy is made."""
     return path.with_name(f".{path.name}{WORKSPACE_SUFFIX}")
 
 
 def is_workspace(name: str) -> bool:
-    """Return whether a name is that of such a directory."""
+    """Return whether `name` is the name of such a temporary directory."""
     return name.startswith(".") and name.endswith(WORKSPACE_SUFFIX)

@@ -1,11 +1,11 @@
-"""A job's records of copies in an object store, next to its checkpoints.
+"""A job's records of its uploads to an object store, next to its checkpoints.
 
     <output_dir>/.uploads/run.json    the run of these checkpoints, as in the store, and
                                       the job that continues it
-                         /sending     text: the directory that is being sent, which is not deleted
+                         /sending     text: the directory that is being uploaded; it is not deleted
                          /fetched-from  text: the URL of the checkpoint in `.resumed-from`
 
-Standard library only: the training process uses it too.
+Standard library only, because the training process imports this module too.
 """
 
 from __future__ import annotations
@@ -21,20 +21,21 @@ from zerotools.runs.manifest import write_durably
 
 UPLOADS = ".uploads"
 FETCHED = ".resumed-from"
-"""In the output directory: the checkpoint that `resume_from` names in a store, on this disk."""
+"""The directory in the output directory with the local copy of the checkpoint that `resume_from`
+names in a store."""
 _RUN = "run.json"
 _SENDING = "sending"
 _FETCHED_FROM = "fetched-from"
 _LARGEST = 4096
 
 
-def known_run(output_dir: Path) -> str | None:
-    """Return the run of the checkpoints in `output_dir`, by its uploads; None without uploads."""
+def uploaded_run(output_dir: Path) -> str | None:
+    """Return the run of the checkpoints in `output_dir`, or None if nothing was uploaded."""
     return _noted(output_dir, "run")
 
 
-def known_job(output_dir: Path) -> str | None:
-    """Return the job that recorded the run last, or None."""
+def uploading_job(output_dir: Path) -> str | None:
+    """Return the job that recorded the run last, or None if nothing was uploaded."""
     return _noted(output_dir, "job")
 
 
@@ -47,15 +48,15 @@ def _noted(output_dir: Path, word: str) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def note_run(output_dir: Path, run: str, job: str) -> None:
-    """Record that the checkpoints in `output_dir` are those of `run`, and that `job` continues it.
+def record_run(output_dir: Path, run: str, job: str) -> None:
+    """Record that the checkpoints in `output_dir` belong to `run`, and that `job` continues it.
     Raises OSError."""
     (output_dir / UPLOADS).mkdir(parents=True, exist_ok=True)
     write_durably(output_dir / UPLOADS / _RUN, json.dumps({"run": run, "job": job}) + "\n")
 
 
-def being_sent(output_dir: Path) -> Path | None:
-    """Return the checkpoint that is being sent, or was when its sender was killed."""
+def checkpoint_in_upload(output_dir: Path) -> Path | None:
+    """Return the checkpoint that is being uploaded, or whose upload was killed."""
     try:
         data = read_regular(output_dir / UPLOADS / _SENDING, _LARGEST, is_source=False)
         name = data.decode().strip()
@@ -64,7 +65,7 @@ def being_sent(output_dir: Path) -> Path | None:
     return None if step_of(name) is None else output_dir / name
 
 
-def fetched_from(output_dir: Path) -> str | None:
+def fetched_url(output_dir: Path) -> str | None:
     """Return the URL of the checkpoint in `FETCHED`, or None if it is not recorded."""
     try:
         data = read_regular(output_dir / UPLOADS / _FETCHED_FROM, _LARGEST, is_source=False)
@@ -73,13 +74,13 @@ def fetched_from(output_dir: Path) -> str | None:
         return None
 
 
-def note_fetched(output_dir: Path, url: str | None) -> None:
-    """Record that `FETCHED` is the checkpoint at `url`; None: unknown. Raises OSError."""
+def record_fetched_url(output_dir: Path, url: str | None) -> None:
+    """Record that `FETCHED` is the checkpoint at `url`; None removes the record. Raises OSError."""
     _note(output_dir / UPLOADS / _FETCHED_FROM, url)
 
 
-def note_sending(output_dir: Path, path: Path | None) -> None:
-    """Record that `path` is being sent; None after the transfer. Raises OSError."""
+def record_upload(output_dir: Path, path: Path | None) -> None:
+    """Record that `path` is being uploaded; None removes the record. Raises OSError."""
     _note(output_dir / UPLOADS / _SENDING, None if path is None else path.name)
 
 

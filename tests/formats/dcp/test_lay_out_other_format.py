@@ -20,7 +20,7 @@ from zerotools.core.target import Dropped, Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
 from zerotools.formats.dcp.lay_out_other_format import (
-    lay_out_training as lay_out_training_dcp,
+    lay_out_dcp as lay_out_training_dcp,
 )
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.distcp.metadata import read_metadata

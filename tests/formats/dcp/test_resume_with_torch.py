@@ -15,7 +15,7 @@ from tests.golden_files import DEEPSPEED, TORCH
 from tests.matrices import FULL
 from zerotools import formats
 from zerotools.formats.dcp.lay_out_other_format import (
-    lay_out_training as lay_out_training_dcp,
+    lay_out_dcp as lay_out_training_dcp,
 )
 from zerotools.formats.torch_optimizers import CLASSES
 

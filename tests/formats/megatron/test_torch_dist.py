@@ -114,10 +114,10 @@ def test_unfinished_saves(tmp_path: Path) -> None:
 
 
 def test_half_of_a_gated_layer_is_refused(tmp_path: Path) -> None:
-    from zerotools.formats.megatron.stacked_tensors import joined
+    from zerotools.formats.megatron.stacked_tensors import join_halves
 
     tensors = dict(read_case(DENSE).tensors)
     key = Key("decoder.layers.0.mlp.linear_fc1.weight", "param")
     alone = {Key(key.name + "_w", "param"): tensors[key]}
     with pytest.raises(BadFile, match=r"has .*weight_w, but not .*weight_v"):
-        joined(tmp_path, alone)
+        join_halves(tmp_path, alone)

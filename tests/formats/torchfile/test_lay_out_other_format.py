@@ -16,7 +16,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Target
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
-from zerotools.formats.torchfile.lay_out_other_format import lay_out_training
+from zerotools.formats.torchfile.lay_out_other_format import lay_out_training_file
 from zerotools.ops.conversions.conversion import Conversion, perform, with_target_sources
 from zerotools.ops.execution.workers import MemoryBudget
 
@@ -26,7 +26,7 @@ FULL = DEEPSPEED / "z2-bf16-w2"
 def laid_out(case: Path, out: Path, **changes: Any) -> tuple[Checkpoint, Target]:
     source = formats.read(case / "checkpoint")
     training = replace(formats.training_of(source), **changes)
-    return source, lay_out_training(source, training, out)
+    return source, lay_out_training_file(source, training, out)
 
 
 def convert(case: Path, out: Path, **changes: Any) -> Target:
@@ -104,7 +104,7 @@ def test_a_step_that_one_parameter_keeps_for_its_group_is_that_of_all(tmp_path: 
     tensors = {key: tensor for key, tensor in source.tensors.items() if key.role != "step"}
     groups = (replace(training.groups[0]), *training.groups[1:])
     scalars = {Key(first, "step"): Scalar(7)}
-    target = lay_out_training(
+    target = lay_out_training_file(
         replace(source, tensors=tensors),
         replace(training, groups=groups, scalars=scalars),
         tmp_path / "out",
@@ -115,7 +115,9 @@ def test_a_step_that_one_parameter_keeps_for_its_group_is_that_of_all(tmp_path: 
 def test_weights_alone_make_a_file_of_weights(tmp_path: Path) -> None:
     source = formats.read(FULL / "checkpoint")
     weights = {key: t for key, t in source.tensors.items() if key.role in ("param", "buffer")}
-    target = lay_out_training(replace(source, tensors=weights), TrainingState(), tmp_path / "out")
+    target = lay_out_training_file(
+        replace(source, tensors=weights), TrainingState(), tmp_path / "out"
+    )
     assert target.checkpoint.tensors.keys() == weights.keys()
     assert target.dropped == ()
 
@@ -123,7 +125,7 @@ def test_weights_alone_make_a_file_of_weights(tmp_path: Path) -> None:
 def test_state_without_names_keeps_its_numbers(tmp_path: Path) -> None:
     case = TORCH / "training-file"
     source = formats.read(case / "checkpoint" / "checkpoint.pt")
-    target = lay_out_training(source, formats.training_of(source), tmp_path / "out")
+    target = lay_out_training_file(source, formats.training_of(source), tmp_path / "out")
     perform(Conversion(source, target), budget=MemoryBudget(), overwrite=False)
     back = formats.read(tmp_path / "out")
     assert back.tensors.keys() == source.tensors.keys()
@@ -135,7 +137,7 @@ def test_state_without_names_keeps_its_numbers(tmp_path: Path) -> None:
 def test_numbers_of_another_format_are_read_back_as_they_were_written(tmp_path: Path) -> None:
     case = GOLDEN / "torch-2.13.0-sections" / "numbered"
     source = formats.read(case)
-    target = lay_out_training(source, formats.training_of(source), tmp_path / "out")
+    target = lay_out_training_file(source, formats.training_of(source), tmp_path / "out")
     conversion = Conversion(with_target_sources(source, target), target)
     perform(conversion, budget=MemoryBudget(), overwrite=False, verify=True)
     back = formats.read(tmp_path / "out")

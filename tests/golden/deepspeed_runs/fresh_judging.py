@@ -11,9 +11,9 @@ from tests.formats.copying import write
 from tests.formats.deepspeed.describing import contents
 from tests.golden_files import DEEPSPEED, digests
 from zerotools.formats import read, training_of
-from zerotools.formats.dcp.lay_out_other_format import lay_out_training
+from zerotools.formats.dcp.lay_out_other_format import lay_out_dcp
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
-from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
+from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_zero
 
 from .launch import launch
 
@@ -36,12 +36,12 @@ def differences(names: Iterable[str], ranks: int, directory: Path) -> list[str]:
 def _there_and_back(name: str, ranks: int, directory: Path) -> None:
     source = read(DEEPSPEED / name / "checkpoint")
     training = training_of(source)
-    target = lay_out_training(source, training, directory / "dcp", world_size=2, style="torch")
+    target = lay_out_dcp(source, training, directory / "dcp", world_size=2, style="torch")
     there = read(write(source, target))
     settings = ZeroSettings(ds_config=training.ds_config)
     write(
         there,
-        lay_out_foreign(
+        lay_out_zero(
             there, training_of(there), directory / GIVEN, world_size=ranks, settings=settings
         ),
     )

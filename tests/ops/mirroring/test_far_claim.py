@@ -23,7 +23,7 @@ from zerotools.ops.mirroring.far_claim import (
     read_claim,
     refuse_lost,
 )
-from zerotools.runs.upload_records import known_run
+from zerotools.runs.upload_records import uploaded_run
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def test_a_place_is_the_first_run_s(store: GcsServer, tmp_path: Path) -> None:
     assert check_claim(place(), mine, "job 7", None)  # its directory says so
     with pytest.raises(BadRequest, match=r"holds checkpoints of another run of .*/mine; name"):
         claim(place(), other, "job 2", None)
-    assert known_run(other) is None
+    assert uploaded_run(other) is None
     refuse_lost(place(), mine)
 
 
@@ -102,7 +102,7 @@ def test_a_job_whose_disk_is_lost_has_its_place(store: GcsServer, tmp_path: Path
     after = read_claim(place())
     assert before is not None
     assert after is not None
-    assert before.run != after.run == known_run(tmp_path / "new disk")
+    assert before.run != after.run == uploaded_run(tmp_path / "new disk")
 
 
 def test_checkpoints_that_nobody_claimed_are_somebody_s(store: GcsServer, tmp_path: Path) -> None:
@@ -140,6 +140,6 @@ def test_of_two_that_claim_at_once_one_does(
         proxy.add(Call(lambda: store.put(f"run/{CLAIM}", other)), kind="put", times=1)
         with pytest.raises(BadRequest, match="another run claims gs://checkpoints/run now"):
             claim(place(), tmp_path, "job 1", None)
-        assert known_run(tmp_path) is None
+        assert uploaded_run(tmp_path) is None
         with pytest.raises(BadRequest, match="another run of host:/out"):
             claim(place(), tmp_path, "job 1", None)

@@ -19,7 +19,7 @@ from zerotools.ops.mirroring.send_copy import send_copy
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
 from zerotools.runs.thinning_record import THINNED, is_thinned
-from zerotools.runs.upload_records import FETCHED, being_sent
+from zerotools.runs.upload_records import FETCHED, checkpoint_in_upload
 
 
 @pytest.fixture
@@ -70,14 +70,14 @@ def test_one_that_is_sent_is_noted_and_one_that_goes_is_no_mistake(
             save(tmp_path, step)
         noted: list[Path | None] = []
         older = tmp_path / "step-00000002"
-        proxy.add(Call(lambda: noted.append(being_sent(tmp_path))), kind="put", times=1)
+        proxy.add(Call(lambda: noted.append(checkpoint_in_upload(tmp_path))), kind="put", times=1)
         proxy.add(
             Call(lambda: shutil.rmtree(older, ignore_errors=True)),
             path="step-00000002/.zerotools-writing.json",
             kind="put",
         )
         assert send(output) == ["step-00000004"]
-        assert (noted, being_sent(tmp_path)) == ([tmp_path / "step-00000004"], None)
+        assert (noted, checkpoint_in_upload(tmp_path)) == ([tmp_path / "step-00000004"], None)
         assert steps(store) == [4]
 
 

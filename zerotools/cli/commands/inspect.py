@@ -20,7 +20,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
-from zerotools.formats.list_run_checkpoints import RunSurvey, SurveyedCheckpoint
+from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
 from zerotools.ops.inspection.run_summary import RunSummary, plain
@@ -231,7 +231,7 @@ def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
 MAX_CHECKPOINTS = 12
 
 
-def _run(run: RunSurvey) -> list[str]:
+def _run(run: RunListing) -> list[str]:
     """Return the run that the checkpoint is of."""
     rows = [
         (
@@ -261,7 +261,7 @@ def _next(found: InspectResult) -> list[str]:
     return [f"next: {render.clean(command)}" for command in found.next]
 
 
-def _state(checkpoint: SurveyedCheckpoint) -> str:
+def _state(checkpoint: RunCheckpoint) -> str:
     if checkpoint.fault is not None:
         return f"unfinished: {render.clean(checkpoint.fault)}"
     return "shown above" if checkpoint.is_taken else ""

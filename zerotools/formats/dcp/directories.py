@@ -1,6 +1,7 @@
-"""The positions of the DCP directories of one checkpoint.
+"""Find the DCP directories that form one checkpoint, and lay out a checkpoint of several
+directories.
 
-`file_names` has the names of each kind.
+`file_names` lists the names of each kind.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 
 def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
-    """Return the prefix of the file names of each DCP directory of the checkpoint at `path`, and
-    the problems of missing ones."""
+    """Return the file name prefix of each DCP directory of the checkpoint at `path`, and a problem
+    for each missing directory."""
     if (path / RECORD).exists() or _is_wrapped(path):
         return [f"{DCP}/"], []
     models = [] if (path / METADATA).exists() else fsdp_models(names_in(path))
@@ -47,22 +48,28 @@ def _is_wrapped(path: Path) -> bool:
 
 
 def lost_attributes(source: Checkpoint) -> tuple[Dropped, ...]:
-    """Return the attributes that other programs put into `.metadata`: no format can hold them."""
+    """Return the attributes that other programs put into `.metadata`; no format can hold them."""
     why = "an attribute of .metadata that is not torch's"
     return tuple(Dropped(name, why) for name in native_of(source).attributes)
 
 
 def is_shard(source: Checkpoint, path: Path) -> bool:
-    """Return whether `path`, in the checkpoint's directory, is a part of it: a shard or its
-    metadata, also of an older save, or a directory of them."""
+    """Return whether `path` is a DCP file in the checkpoint's directory, or a directory of such
+    files.
+
+    DCP files are shards and their metadata, also those of an older save.
+    """
     if path.is_dir():
         return (path / METADATA).exists()
     return _SHARD.fullmatch(path.name) is not None or path.name in source.files
 
 
 def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
-    """Return whether every rank of a DCP's run held the whole tensor. The job's record names it;
-    without one, several ranks saved the tensor as one chunk though it has more than one row."""
+    """Return whether every rank of the run held the whole tensor.
+
+    The record of a job lists such tensors. Without a record, a tensor counts as replicated if
+    several ranks saved it as one chunk although it has more than one row.
+    """
     if not tensor.shape:
         return True
     job = native_of(source).job
@@ -75,7 +82,8 @@ def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
 def lay_out_each(
     source: Checkpoint, destination: Path, lay_out: Callable[[Checkpoint, Path], Target]
 ) -> Target:
-    """Return a checkpoint of several directories, each laid out by itself below `destination`."""
+    """Lay out a checkpoint of several directories: each directory separately below
+    `destination`."""
     plans: dict[str, FilePlan] = {}
     tensors: dict[Any, Tensor] = {}
     notes: tuple[str, ...] = ()
@@ -100,7 +108,7 @@ def lay_out_each(
 
 
 def _part(source: Checkpoint, keys: frozenset[str]) -> Checkpoint:
-    """Return the part of `source` with the tensors and values of the flat keys in `keys`."""
+    """Return `source` with only the tensors and values of the flat keys `keys`."""
     native = native_of(source)
 
     def of(table: Mapping[str, Any] | None) -> dict[str, Any]:

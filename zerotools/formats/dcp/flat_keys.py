@@ -1,11 +1,12 @@
-"""DCP's flat keys and their meaning: name and role.
+"""Assign a name and a role to each flat key of a DCP.
 
     <model>.<fqn>                       (fqn, param)
     <optimizer>.state.<fqn>.<state>     (fqn, state)      torch, accelerate, torchtitan
     optim.<fqn>.<state>                 (fqn, state)      a zerotools job
 
-<model> is the chosen section, <optimizer> an optimizer of it. All other values are state and keep
-their whole flat key as the name: the run's state, other models and their state.
+<model> is the selected section, <optimizer> an optimizer of this model. All other values have the
+role `state` and keep their flat key as the name: the state of the run, and other models with their
+state.
 """
 
 from __future__ import annotations
@@ -40,10 +41,12 @@ _JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
 
 @dataclass(frozen=True)
 class NamedKeys:
-    """The names of a checkpoint's keys: `keys` by flat key. `optimizers` are the prefixes of the
-    flat keys of the model's optimizers, and `numbered` the names of parameters that one has by
-    number. `notes` are for the user. `question` asks for a choice between several models, which all
-    keep their flat keys until then."""
+    """The names of a checkpoint's values: `keys` by flat key.
+
+    `optimizers` are the flat key prefixes of the model's optimizers. `numbered` are the names of
+    parameters that an optimizer has by number. `notes` are for the user. If several models are
+    possible, `question` asks the user to select one, and all models keep their flat keys as names.
+    """
 
     keys: Mapping[str, Key]
     optimizers: tuple[str, ...] = ()
@@ -53,7 +56,7 @@ class NamedKeys:
 
 
 def name_tensors(metadata: Metadata, path: object, section: str | None = None) -> NamedKeys:
-    """Name the keys of the checkpoint at `path`; `section` is the user's choice of a model.
+    """Name the keys of the checkpoint at `path`; `section` is the model that the user selected.
 
     Raises:
         BadRequest: the section does not exist.
@@ -84,7 +87,7 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield the models with optimizer state to name, and the prefix of their names."""
+    """Yield the models whose optimizer state gets names, and the prefix of these names."""
     if choice.model is not None:
         yield choice.model, ""
     elif not sections.models:
@@ -107,7 +110,7 @@ def _state(
 
 
 def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
-    """Return names by number, where shapes prove them."""
+    """Return the names of numbered parameters that are proved by shapes."""
     state: dict[int, dict[str, Shape]] = {}
     for flat, (number, role) in optimizer.state.items():
         state.setdefault(int(number), {})[role] = optimizer.tensors[flat].shape
@@ -120,7 +123,7 @@ def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
 
 
 def job_keys(flats: Iterable[str]) -> dict[str, Key]:
-    """Return the keys of a zerotools job, which has two sections by its record."""
+    """Return the keys of a zerotools job, which has one model and one optimizer section."""
     return _distinct({flat: _job_key(flat) for flat in flats})
 
 
@@ -134,8 +137,8 @@ def _job_key(flat: str) -> Key:
 
 
 def _distinct(keys: Mapping[str, Key]) -> dict[str, Key]:
-    """Return each flat key's Key; the second of two that would be one is state under its flat
-    key."""
+    """Return a unique Key for each flat key. If two flat keys would get the same Key, the second
+    gets the role `state` and its flat key as the name."""
     found: dict[str, Key] = {}
     taken: set[Key] = set()
     for flat, key in keys.items():

@@ -78,9 +78,9 @@ class DcpFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.dcp.lay_out_other_format import lay_out_training
+        from zerotools.formats.dcp.lay_out_other_format import lay_out_dcp
 
-        return lay_out_training(
+        return lay_out_dcp(
             source,
             training,
             destination,

@@ -1,10 +1,10 @@
 """The path of each value of a DCP in the saved state dict.
 
 planner_data records it, `("app", "model", "net.0.weight")` for `app.model.net.0.weight`, unless the
-state dict was flat already: then a path is the one flat key. A flat `optim.net.0.weight.exp_avg`
-may be in a section `optim` that the program wrote into its keys, or a weight of a submodule of that
-name. It is split only if the keys prove it: below `optim` are the param groups of an optimizer, or
-the states of names that the other keys have.
+state dict was already flat: then a path is the flat key alone. A flat `optim.net.0.weight.exp_avg`
+may be in a section `optim` that the program wrote into its keys, or may be a weight of a submodule
+with that name. It is split only if the keys prove that `optim` is a section: it contains the param
+groups of an optimizer, or states of names that other keys have.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _GROUPS = "param_groups."
 
 
 class FlatValue(NamedTuple):
-    """One flat key, its path, and its tensor (None for a value that is not a tensor)."""
+    """One flat key, its path, and its tensor; None if the value is not a tensor."""
 
     flat: str
     path: Path
@@ -33,20 +33,20 @@ class FlatValue(NamedTuple):
 
 
 def text_of(path: Iterable[str | int]) -> str:
-    """Return the flat key that torch makes of a path."""
+    """Return the flat key that torch makes from a path."""
     return ".".join(map(str, path))
 
 
 def name_below(value: FlatValue, depth: int) -> str:
-    """Return the part of the flat key that follows `depth` parts of the path."""
+    """Return the rest of the flat key after the first `depth` parts of the path."""
     return text_of(value.path[depth:])
 
 
 def values_of(metadata: Metadata) -> list[FlatValue]:
-    """Return all values with their paths, in the order of the state dict if it was recorded.
+    """Return all values with their paths, in the order of the state dict if it is recorded.
 
     Raises:
-        BadFile: a value lies deeper than any program puts it.
+        BadFile: a path is longer than in any known program.
     """
     known = metadata.paths or {}
     there = dict.fromkeys((*metadata.tensors, *metadata.blobs))
@@ -59,14 +59,14 @@ def values_of(metadata: Metadata) -> list[FlatValue]:
 
 
 def _whole(flat: str, path: Path | None) -> Path:
-    """Return the path, or just the key if the two disagree: names come from keys."""
+    """Return the path, or only the flat key if the two disagree."""
     if path is not None and len(path) > DEEPEST:
         raise BadFile(f"{flat:.80}... lies {len(path)} levels deep, and at most {DEEPEST} are read")
     return path if path and text_of(path) == flat else (flat,)
 
 
 def _split(values: list[FlatValue], *, has_paths: bool) -> list[FlatValue]:
-    """Split flat keys after the sections that are written into them."""
+    """Split flat keys after the sections that the program wrote into them."""
     flat = [value for value in values if len(value.path) == 1]
     sections = _optimizers(flat)
     if sections:
@@ -84,7 +84,7 @@ def _below(value: FlatValue, sections: set[str]) -> FlatValue:
 
 
 def _section_of(flat: str, sections: set[str]) -> str | None:
-    """Return the one of `sections` that a flat key begins with, in whole words."""
+    """Return the one of `sections` that a flat key begins with, compared in whole words."""
     parts = flat.split(".", _MAX_WORDS)
     before = (".".join(parts[:count]) for count in range(1, len(parts)))
     return next((text for text in before if text in sections), None)
@@ -95,7 +95,7 @@ def _first(values: Iterable[FlatValue]) -> set[str]:
 
 
 def _optimizers(values: list[FlatValue]) -> set[str]:
-    """Return the prefixes of the optimizers that flat keys hold."""
+    """Return the prefixes of optimizers in flat keys."""
     found: set[str] = set()
     modules: set[str] = set()
     for value in values:
@@ -125,7 +125,7 @@ def is_option(value: FlatValue) -> bool:
 
 
 def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
-    """Return the prefixes of the weights that those optimizers have state of."""
+    """Return the prefixes of the weights for which the optimizers have state."""
     names = set(_trained(values, optimizers))
     known = {value.flat for value in values if value.tensor is not None}
     if any(name in known for name in names):

@@ -1,6 +1,6 @@
-"""A DCP directory for any number of ranks, laid out as torch would save it there.
+"""Lay out a DCP for any number of ranks, with the files and chunks that torch would save.
 
-A job's checkpoint gets its record, its sidecar files and, when all files are there, its manifest.
+A job's checkpoint also gets its record, its sidecar files and, after all files, its manifest.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ from zerotools.runs.job_record import JobRecord, record_to_json
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
     """Lay `source` out for `world_size` ranks in `destination`.
 
-    Only the shapes and types of its tensors, its flat keys and the other values of its files are
-    used, so the source's chunks may lie anywhere. A job's checkpoint makes a job's checkpoint:
-    `dcp/`, job.json with the new world size and random numbers that are seeded again, its sidecar
-    files, and a manifest. A source of several directories makes as many. For all others the
-    surrounding files are copied, except the random number state of single ranks.
+    Only shapes and types of the tensors, flat keys and other values of the source are used; its
+    chunks may lie anywhere. The output of a job's checkpoint is again a job's checkpoint: `dcp/`,
+    job.json with the new world size and random numbers that are seeded again, sidecar files, and a
+    manifest. A source of several directories gives the same directories. For all other sources the
+    surrounding files are copied, except random number states of single ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.
@@ -73,7 +73,7 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
 def _lay_out_one(
     source: Checkpoint, destination: Path, *, world_size: int, prefix: str = ""
 ) -> Target:
-    """Return one directory of DCP, `prefix` below the root."""
+    """Lay out one DCP directory, at `prefix` below the root."""
     flat = _flat_keys(source)
     laid_out = lay_out_directory(
         _entries(source, flat), _paths(source, flat), world_size, prefix=prefix
@@ -93,7 +93,7 @@ def _lay_out_one(
 
 
 def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
-    """Return the target with more files; a file of the target wins over one with the same name."""
+    """Return the target with additional files; existing files have priority."""
     plans = {**files, **target.files}
     sizes = {name: plan.size for name, plan in plans.items()}
     return replace(target, files=plans, checkpoint=replace(target.checkpoint, files=sizes))
@@ -119,7 +119,7 @@ def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
 
 
 def _flat_keys(source: Checkpoint) -> dict[str, Key]:
-    """Return the tensors by the flat key that each had, or would have in a job's checkpoint."""
+    """Return the tensors by their flat key in the source, or by the key of a job's checkpoint."""
     known = native_of(source).flat_keys
     return {known.get(key) or _flat_key(key): key for key in source.tensors}
 
@@ -138,7 +138,7 @@ def _paths(
 
 
 def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, DcpEntry]:
-    """Return everything to save, in the order of the state dict that was saved."""
+    """Return all values to save, in the order of the saved state dict."""
     native = native_of(source)
     blobs, tied = native.blobs, native.tied
     order = (*(_paths(source, flat) or ()), *native.order, *flat, *blobs)
@@ -168,10 +168,10 @@ def lay_out_job(
     record: JobRecord,
     destination: Path,
 ) -> Target:
-    """Lay `source` and `scalars` out in `destination` for the ranks that `record` gives.
+    """Lay `source` and `scalars` out in `destination`, for the world size in `record`.
 
     Raises:
-        BadRequest: it gives fewer ranks than 1.
+        BadRequest: the world size is less than 1.
     """
     check_world_size(record.world_size)
     weights = dict(_weights(source))
@@ -211,7 +211,7 @@ def lay_out_job(
 
 
 def _weights(source: Checkpoint) -> Iterator[tuple[str, DcpEntry]]:
-    """Yield the masters or, without a master, the weight in fp32; buffers keep their type."""
+    """Yield the masters; a weight without a master is cast to fp32. Buffers keep their type."""
     for key, tensor in source.tensors.items():
         if key.role == "param16" and Key(key.name, "param") not in source.tensors:
             key = Key(key.name, "param")

@@ -1,8 +1,9 @@
-"""A DCP of a run that another program saved, with the names of the program that resumes it.
+"""Lay out a DCP from a checkpoint of another format, with the names of the program that resumes it.
 
-FSDP2 holds the masters and casts them when it computes: `param` keeps its type, without a 16-bit
-copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict has a
-tied weight under each of its names, and loading needs each: the names share its bytes.
+FSDP2 holds the masters and casts them when it computes: `param` keeps its type, and there is no
+16-bit copy. `step` and similar values become the 0-d tensors of torch's optimizers. A state dict
+has a tied weight under each of its names, and loading needs each of them; the names share its
+bytes.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from zerotools.runs.job_record import RNG_PER_RANK
 DcpEntries = dict[KeyPath, DcpEntry]
 
 
-def lay_out_training(
+def lay_out_dcp(
     source: Checkpoint,
     training: TrainingState,
     destination: Path,
@@ -54,8 +55,9 @@ def lay_out_training(
     world_size: int,
     style: str,
 ) -> Target:
-    """Lay `source`, of any format, out for `world_size` ranks of FSDP2 in `destination`, in one of
-    the styles of `styles`. Only types, shapes and names of its tensors are used.
+    """Lay `source`, of any format, out for `world_size` ranks of FSDP2 in `destination`.
+
+    `style` is one of `STYLES`. Only types, shapes and names of the source's tensors are used.
 
     Raises:
         BadRequest: an unknown style, fewer than 1 rank, or optimizer state without param groups.
@@ -92,7 +94,7 @@ def lay_out_training(
 
 
 def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTensor]:
-    """Return the contents of the model's state dict, by canonical names."""
+    """Return the values of the model's state dict, by their canonical names."""
     found: dict[str, CopiedTensor] = {}
     for key, tensor in source.tensors.items():
         master = Key(key.name, "param")
@@ -106,8 +108,11 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTen
 
 
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
-    """Return whether FSDP2 shards a tensor. A tensor without gradients is not a parameter, and nor
-    is one that each of a DCP's ranks held whole."""
+    """Return whether FSDP2 shards a tensor.
+
+    FSDP2 shards parameters. A tensor without gradients is not a parameter, and neither is a tensor
+    that every rank of a DCP held whole.
+    """
     if not tensor.shape or not tensor.dtype.is_float:
         return False
     native = source.native
@@ -152,8 +157,8 @@ def _state(
 
 
 def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> DcpEntry:
-    """Return the entry of a number. torch's optimizers count steps in float32; others keep their
-    type."""
+    """Return the entry for a number. torch's optimizers count steps in float32; other numbers keep
+    their type."""
     dtype: DType | None = scalar.dtype
     if is_torch and key.role == "step" and (dtype is None or not dtype.is_float):
         dtype = FLOAT32
@@ -279,8 +284,11 @@ _LONGEST = 16
 
 @dataclass(frozen=True)
 class CompletedGroups:
-    """`missing` are the options that the training state lacks, as words for the user; `kind` is
-    torch's class, None for an optimizer that is not torch's."""
+    """Param groups with the options that torch's optimizer needs.
+
+    `missing` are the options that the training state lacks, as words for the user. `kind` is
+    torch's class, None for another optimizer.
+    """
 
     kind: OptimizerClass | None
     groups: tuple[ParamGroup, ...]
@@ -289,7 +297,7 @@ class CompletedGroups:
 
 
 def trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
-    """Return roles of the optimizer's state by parameter, `step` first."""
+    """Return the roles of optimizer state by parameter, `step` first."""
     found: dict[str, dict[str, None]] = {}
     keys = (key for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     for key in (*training.scalars, *keys):
@@ -298,7 +306,7 @@ def trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]
 
 
 def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> CompletedGroups:
-    """Complete the groups of a run; `state` has the roles of the optimizer's state by parameter."""
+    """Complete the param groups of a run; `state` has the roles of optimizer state by parameter."""
     kind = optimizer_class_of(training, {role for roles in state.values() for role in roles})
     needed = kind.needed if kind is not None else ("lr",)
     missing: dict[str, None] = {}
@@ -322,8 +330,11 @@ def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> 
 
 
 def _members(training: TrainingState) -> list[tuple[str, ...]]:
-    """Return names by group. torch's groups have their frozen parameters too, and loading asks for
-    their options; a group that DeepSpeed left none in can only be theirs."""
+    """Return the parameter names of each group.
+
+    torch's groups also list frozen parameters, and loading needs their options. A group that is
+    empty in DeepSpeed's files can only be that of the frozen parameters.
+    """
     members = [group.params for group in training.groups]
     empty = [number for number, params in enumerate(members) if not params]
     if len(empty) == 1:
@@ -354,7 +365,8 @@ def _as_torch(name: str, value: Any) -> Any:
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether any reader of a pickle has the value: no object, no tensor, nothing deep."""
+    """Return whether a value can be read by any pickle reader: no object, no tensor, no deep
+    nesting."""
     if isinstance(value, tuple | list):
         return len(value) <= _LONGEST and all(map(_is_single, value))
     return _is_single(value)

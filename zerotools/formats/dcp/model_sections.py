@@ -1,10 +1,10 @@
-"""The models of a DCP, and the choice between them.
+"""Find the models in a DCP, and choose one of them.
 
-A state dict of a model is flat, so its names are the last parts of paths, and the part before them
-is a section: `("app", "model")`. Tensors of the top level are the section `.`; a bare state dict is
-that section. An optimizer shows which section is a model: its state has the same names, or with
-numbers the same shapes. If that is not enough, the name that programs with one model use decides.
-If two remain, the user is asked.
+The state dict of a model is flat, so its names are the last parts of paths. The part before them is
+a section: `("app", "model")`. Tensors at the top level are the section `.`; a bare state dict is
+this section. An optimizer shows which section is a model: its state has the same names or, with
+numbers, the same shapes. If this is not enough, the section with a common name such as `model` is
+taken. If two remain, the user is asked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MOST = 64
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """Tensors of one dict by flat key; `names` are those that they have in the dict."""
+    """The tensors of one dict, by flat key; `names` are their names in the dict."""
 
     path: Path
     names: Mapping[str, str]
@@ -48,7 +48,7 @@ class Section:
 
     @property
     def word(self) -> str | int:
-        """The last part of its path."""
+        """The last part of the section's path."""
         return self.path[-1] if self.path else ROOT
 
     @cached_property
@@ -57,8 +57,8 @@ class Section:
 
     @property
     def may_be_a_model(self) -> bool:
-        """True if it is called a model, or one of its tensors can be a weight: not a number, not a
-        counter, and not a value of the run."""
+        """True if the section has the name of a model, or one of its tensors can be a weight: not a
+        number, a counter or a value of the run."""
         if is_model_word(self.word):
             return True
         if any(map(is_state_word, self.path)) and not any(map(is_model_word, self.path)):
@@ -68,8 +68,10 @@ class Section:
 
 @dataclass(frozen=True)
 class Sections:
-    """The sections of a checkpoint. Each of `models` may be a model; `others` hold tensors of the
-    run. `owners` has, in the order of `optimizers`, the models that share names with an optimizer.
+    """The sections of a checkpoint.
+
+    Each of `models` may be a model; `others` hold tensors of the run. `owners` has, for each of
+    `optimizers`, the models that share names with it.
     """
 
     models: tuple[Section, ...]
@@ -79,7 +81,7 @@ class Sections:
 
 
 def find_sections(values: Sequence[FlatValue]) -> Sections:
-    """Take the values of a state dict apart."""
+    """Divide the values of a state dict into sections."""
     optimizers = find_optimizers(values)
     taken = {flat for optimizer in optimizers for flat in optimizer.flats()}
     rest = [value for value in values if value.tensor is not None and value.flat not in taken]
@@ -97,7 +99,8 @@ def find_sections(values: Sequence[FlatValue]) -> Sections:
 
 
 def _leaves(values: Iterable[FlatValue]) -> list[Section]:
-    """Return tensors by the dict that they lie in; the dicts below a model's are parts of it."""
+    """Return the tensors by the dict that contains them; dicts inside a model's dict belong to the
+    model."""
     found: dict[Path, dict[str, FlatValue]] = {}
     for value in values:
         depth = len(value.path) - 1
@@ -122,8 +125,8 @@ def _section(path: Path, values: Iterable[FlatValue]) -> Section:
 def _without_counters(
     leaves: list[Section], optimizers: Sequence[OptimizerSection]
 ) -> list[Section]:
-    """Move the run's counters into separate sections if an optimizer's state is in one dict with
-    weights."""
+    """Move the run's counters into separate sections if weights and optimizer state are in one
+    dict."""
     trained = {name for optimizer in optimizers for name in optimizer.trained}
     found = []
     for leaf in leaves:
@@ -144,8 +147,8 @@ def _parted(section: Section, flats: set[str]) -> Iterator[Section]:
 
 
 def _whole_models(models: list[Section]) -> list[Section]:
-    """Return the models, with the dicts inside a section that is called a model as its parts,
-    except copies."""
+    """Return the models; dicts inside a section with a model's name are parts of it, except
+    copies."""
     called = {section.path for section in models if is_model_word(section.word)}
     parts: dict[Path, list[Section]] = {}
     for section in models:
@@ -168,8 +171,11 @@ def _union(path: Path, sections: Sequence[Section]) -> Section:
 
 
 def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> list[Section]:
-    """Merge the parts of a model that were saved separately. Its optimizer puts their names before
-    its names (`encoder.weight`), and the dict above them is the model."""
+    """Merge the parts of a model that were saved separately.
+
+    The optimizer names parameters with the part's name first (`encoder.weight`), and the enclosing
+    dict is the model.
+    """
     for optimizer in optimizers:
         if not optimizer.trained or any(_has(section, optimizer) for section in models):
             continue
@@ -196,15 +202,18 @@ _MAX_ABOVE = 64
 
 
 def _has(section: Section, optimizer: OptimizerSection) -> bool:
-    """Return whether at least half of the optimizer's names are the section's: tied weights have
-    state under one of their names, and a flattened optimizer names frozen ones too."""
+    """Return whether at least half of the optimizer's names are in the section.
+
+    Half is enough because tied weights have state under one of their names, and a flattened
+    optimizer also names frozen weights.
+    """
     common = optimizer.trained & section.known
     return bool(common) and 2 * len(common) >= len(optimizer.trained)
 
 
 def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Section:
-    """With the names of an optimizer for a model with adapters, if the section has the names that
-    PEFT saves."""
+    """Return the section with the optimizer's names for a model with adapters, if the section has
+    the names that PEFT saves."""
     for optimizer in optimizers:
         renamed = names_in_model(section.known, optimizer.trained)
         if renamed and not _has(section, optimizer):
@@ -214,8 +223,11 @@ def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Sec
 
 
 def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
-    """Return the models with the optimizer's parameters. With names, match names, then the shapes
-    of its state; with numbers, match models that have all of its shapes."""
+    """Return the models with the optimizer's parameters.
+
+    If the optimizer has names, they are compared, and then the shapes of its state. If it has
+    numbers, the model must have all of its shapes.
+    """
     if optimizer.trained:
         named = [section for section in models if _has(section, optimizer)]
         if len(named) < 2:
@@ -241,7 +253,7 @@ def _shapes_in_common(section: Section, optimizer: OptimizerSection) -> int:
 
 
 def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each numbered parameter, as its largest state has it."""
+    """Return the shape of each numbered parameter: that of its largest state tensor."""
     found: dict[str, tuple[int, ...]] = {}
     for flat, (number, _) in optimizer.state.items():
         shape = optimizer.tensors[flat].shape
@@ -251,7 +263,7 @@ def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
 
 
 def merged_below(sections: Sections, path: Path) -> Section | None:
-    """Return all models below `path` as one, for the user who names it."""
+    """Return all models below `path` as one model, for a user who selects `path`."""
     inside = [section for section in sections.models if section.path[: len(path)] == path]
     return _union(path, inside) if inside else None
 
@@ -261,8 +273,11 @@ _MAX_LISTED = 12
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The chosen model. `model` is None if the checkpoint has no model, or several and no choice;
-    then `question` is the sentence that asks. `notes` are sentences on the choice."""
+    """The chosen model.
+
+    `model` is None if the checkpoint has no model, or several and no selection; then `question`
+    asks the user. `notes` are sentences on the choice.
+    """
 
     model: Section | None
     notes: tuple[str, ...] = ()
@@ -273,7 +288,7 @@ def choose_model(sections: Sections, path: object, asked: str | None) -> ModelCh
     """Choose the model of the checkpoint at `path`; `asked` is the user's `--section`.
 
     Raises:
-        BadRequest: no section has that name, or several.
+        BadRequest: no section or several sections have that name.
     """
     if asked is not None:
         named = _asked(sections, path, asked)
@@ -329,15 +344,14 @@ def owner_of(sections: Sections, number: int) -> Section | None:
 
 
 def _is_copy(section: Section, sections: Sections) -> bool:
-    """Return whether a model is an average of another model's weights, which has some of its
-    names."""
+    """Return whether a model is an average of another model's weights, such as an EMA."""
     return any(map(is_copy_word, section.path)) and any(
         other is not section and other.known & section.known for other in sections.models
     )
 
 
 def _are_trained_apart(sections: Sections, trained: Sequence[Section]) -> bool:
-    """Return whether two models have an optimizer each: other models, or the same names twice."""
+    """Return whether each of the two models has its own optimizer."""
     if len(trained) < 2:
         return False
     owned = {frozenset(map(id, owners)) for owners in sections.owners if owners}
@@ -347,7 +361,7 @@ def _are_trained_apart(sections: Sections, trained: Sequence[Section]) -> bool:
 
 
 def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
-    """Return whether two optimizers have the same state of the same parameters."""
+    """Return whether two optimizers have the same kinds of state for the same parameters."""
     seen: set[tuple[str, str]] = set()
     for optimizer in optimizers:
         mine = set(optimizer.state.values())
@@ -358,8 +372,10 @@ def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
 
 
 def trainers(sections: Sections, model: Section) -> list[OptimizerSection]:
-    """Return the optimizers with the model's state. If two have the same state, take the one with
-    the exact name `optimizer`."""
+    """Return the optimizers with the model's state.
+
+    If two have the same state, the one with the exact name `optimizer` is taken.
+    """
     mine = [
         optimizer
         for number, optimizer in enumerate(sections.optimizers)
@@ -376,8 +392,7 @@ def _is_trained(sections: Sections, section: Section) -> bool:
 
 
 def _said(sections: Sections, taken: Section) -> Iterator[str]:
-    """Yield notes on the choice; none if there is one model, in the dict that every reader looks
-    for."""
+    """Yield notes on the choice. There are none if the only model is in the usual dict."""
     beside = [section for section in sections.models if section is not taken]
     loose = [
         section
@@ -408,7 +423,8 @@ def _listed(sections: Sections, listed: Sequence[Section]) -> str:
 
 
 def _held(sections: Sections, section: Section) -> str:
-    """Return `generator (12 tensors, 3,500 elements, float32, trained by optimizer_g)`."""
+    """Return a description such as `generator (12 tensors, 3,500 elements, float32, trained by
+    optimizer_g)`."""
     count = len(section.tensors)
     elements = 0
     for tensor in section.tensors.values():

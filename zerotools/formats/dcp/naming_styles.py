@@ -1,4 +1,4 @@
-"""The names that programs give to a model and its optimizer in a DCP's state dict.
+"""The names that programs use for a model and its optimizer in the state dict of a DCP.
 
 torch        {"model": get_model_state_dict(...), "optimizer": get_optimizer_state_dict(...)}
 accelerate   the same two, each in a separate directory
@@ -31,7 +31,7 @@ def _nested(*path: str | int) -> KeyPath:
 
 @dataclass(frozen=True, slots=True)
 class DcpStyle:
-    """`model` and `optimizer` are the directories below the root that each lies in."""
+    """A naming style. `model` and `optimizer` are the directories of the two below the root."""
 
     name: str
     model: str = ""
@@ -47,7 +47,7 @@ class DcpStyle:
         return _nested(OPTIMIZER, "state", name, role)
 
     def groups(self, groups: Sequence[ParamGroup]) -> Iterator[tuple[KeyPath, Any]]:
-        """Yield each value of the param groups. A flat style has every option for every
+        """Yield each value of the param groups. A flat style repeats every option for every
         parameter."""
         for number, group in enumerate(groups):
             if self.is_flat:
@@ -71,7 +71,7 @@ STYLES: Mapping[str, DcpStyle] = {
 
 
 def style_of(name: str) -> DcpStyle:
-    """Return the style of that name.
+    """Return the style with this name.
 
     Raises:
         BadRequest: it does not exist.

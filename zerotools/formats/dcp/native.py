@@ -1,4 +1,4 @@
-"""The values of a DCP that only the writer of DCPs needs."""
+"""What reading a DCP stores in `Checkpoint.native` for the DCP writer."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from zerotools.runs.job_record import JobRecord
 
 @dataclass(frozen=True, slots=True)
 class DcpNative:
-    """The values of a DCP that only the writer of DCPs needs.
+    """What reading a DCP stores for the DCP writer.
 
-    `flat_keys` are DCP's names of the tensors. `paths` are the positions of keys in the saved state
-    dict (planner_data), if recorded, and `order` all keys in the saved order. `blobs` are the
-    values that are not tensors, `tied` the keys that name another's bytes. `attributes` are those
-    of `.metadata` that torch's class does not have. `optimizers` are the prefixes of the keys of
-    the model's optimizers, and `numbered` the names of parameters that one has by number.
+    `flat_keys` are DCP's names of the tensors. `paths` are the paths of keys in the saved state
+    dict (planner_data), if recorded; `order` has all keys in the saved order. `blobs` are values
+    that are not tensors. `tied` maps a key to the key with the same bytes. `attributes` are those
+    of `.metadata` that torch's class does not have. `optimizers` are the flat key prefixes of the
+    model's optimizers, `numbered` the names of parameters that an optimizer has by number.
     `directories` has the keys of each directory if there are several. `job` is the record of a
     zerotools job.
     """
@@ -36,5 +36,5 @@ class DcpNative:
 
 
 def native_of(checkpoint: Checkpoint) -> DcpNative:
-    """Return the native values of a DCP; for other formats, an empty one."""
+    """Return the native values of a DCP, or empty ones for another format."""
     return checkpoint.native if isinstance(checkpoint.native, DcpNative) else DcpNative()

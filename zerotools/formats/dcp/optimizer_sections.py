@@ -1,12 +1,12 @@
-"""The optimizers of a DCP, anywhere in its state dict.
+"""Find the optimizers of a DCP, anywhere in its state dict.
 
     P.state.<fqn>.<role>, P.param_groups.<number>.<option>   torch's get_optimizer_state_dict
     P.state.<fqn>.<role>, P.param_groups.<fqn>.<option>      flattened, P may hold the weights too
     P.state.<number>.<role>, P.param_groups...               optimizer.state_dict() itself
     P.<fqn>.<role>                                           a zerotools job, programs of users
 
-The first three are recognised by their param groups, at any path P, also the empty one. The last is
-recognised by the name of P, if none of its values has the name of a weight.
+The first three are recognised by their param groups, at any path P, including the empty path. The
+last is recognised by the name of P, if none of its values has the name of a weight.
 """
 
 from __future__ import annotations
@@ -33,8 +33,11 @@ _DEEPEST_ROLE = 4
 
 @dataclass(frozen=True)
 class OptimizerSection:
-    """`state` has (name or number of the parameter, role) of each tensor of its state, by flat key,
-    and `trained` the names; `rest` are its other tensors, such as a learning rate."""
+    """The values of one optimizer.
+
+    `state` has (name or number of the parameter, role) of each state tensor, by flat key. `trained`
+    are the names. `rest` are other tensors of the optimizer, such as a learning rate.
+    """
 
     path: Path
     state: Mapping[str, tuple[str, str]]
@@ -48,12 +51,12 @@ class OptimizerSection:
 
     @property
     def prefix(self) -> str:
-        """The prefix of its flat keys."""
+        """The prefix of the optimizer's flat keys."""
         return f"{text_of(self.path)}." if self.path else ""
 
     @property
     def is_numbered(self) -> bool:
-        """True if it has its parameters by number, like torch's state_dict()."""
+        """True if the optimizer identifies its parameters by number, like torch's state_dict()."""
         return bool(self.state) and all(name.isdecimal() for name, _ in self.state.values())
 
     def flats(self) -> set[str]:
@@ -61,8 +64,7 @@ class OptimizerSection:
 
 
 def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
-    """Return every optimizer, in the order of the state dict; each tensor belongs to one at
-    most."""
+    """Return all optimizers, in the order of the state dict. Each tensor belongs to at most one."""
     grouped = [(path, value) for value in values if (path := _of_groups(value)) is not None]
     # Options are numbers: what has a larger tensor there is a submodule of that name.
     modules = {path for path, value in grouped if not is_option(value)}
@@ -83,7 +85,7 @@ def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
 
 
 def _of_groups(value: FlatValue) -> Path | None:
-    """Return the path of the optimizer if `value` belongs to its param groups."""
+    """Return the path of the optimizer whose param groups contain `value`, or None."""
     for at, part in enumerate(value.path):
         if part == GROUPS and at < len(value.path) - 1:
             return value.path[:at]
@@ -93,7 +95,7 @@ def _of_groups(value: FlatValue) -> Path | None:
 
 
 def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
-    """Return the optimizer that has the value in its `state` or `param_groups`."""
+    """Return the optimizer whose `state` or `param_groups` contain the value."""
     for at, part in enumerate(value.path):
         if value.path[:at] not in optimizers:
             continue
@@ -106,7 +108,8 @@ def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
 
 
 def _with_groups(path: Path, below: list[FlatValue], direct: set[str]) -> OptimizerSection:
-    """Return the section below `path`; `direct` are the names of the tensors in the same dict."""
+    """Return the optimizer section at `path`; `direct` are the names of the tensors in the same
+    dict."""
     depth = len(path)
     grouped = {
         name_below(value, depth + 1).rpartition(".")[0]
@@ -151,8 +154,7 @@ def _direct_names(values: Iterable[FlatValue]) -> dict[Path, set[str]]:
 
 
 def _name_and_role(value: FlatValue, depth: int, known: set[str]) -> tuple[str, str] | None:
-    """Return name and role of `P.state.<name>.<role>`, which may be one text; names and roles may
-    have dots."""
+    """Return name and role from `P.state.<name>.<role>`. Names and roles may contain dots."""
     parts = value.path[depth:]
     if parts[0] == STATE:
         parts = parts[1:]
@@ -173,7 +175,7 @@ def _split_text(text: str, known: set[str] | frozenset[str]) -> tuple[str, str] 
 
 
 def _called_optimizer(value: FlatValue) -> Path | None:
-    """Return the path of the outermost dict outside of a model with the name of an optimizer."""
+    """Return the path of the outermost dict with an optimizer's name that is not inside a model."""
     for at, part in enumerate(value.path[:-1]):
         if is_optimizer_word(part):
             return value.path[: at + 1]

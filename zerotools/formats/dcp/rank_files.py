@@ -1,6 +1,6 @@
-"""The files of one DCP directory, one per rank, as torch would save a flat state dict.
+"""Lay out the files of one DCP directory, one per rank, as torch would save a flat state dict.
 
-Each holds torch.save archives back to back, first the values that are not tensors, then the rank's
+Each file holds torch.save archives back to back: first values that are not tensors, then the rank's
 chunks. `.metadata` records the position of each.
 """
 
@@ -24,8 +24,11 @@ Paths = Mapping[str, tuple[str | int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopiedTensor:
-    """A tensor to copy; only its type and shape matter. Every rank holds an unsharded tensor
-    whole."""
+    """A tensor whose elements are copied from the source.
+
+    Only its type and shape matter for the layout. Every rank holds a whole copy of a tensor that is
+    not sharded.
+    """
 
     key: Key
     tensor: Tensor
@@ -34,7 +37,7 @@ class CopiedTensor:
 
 @dataclass(frozen=True, slots=True)
 class KnownTensor:
-    """A tensor with known bytes that every rank holds: a number such as `step`."""
+    """A tensor with known bytes on every rank, such as `step`."""
 
     key: Key
     tensor: Tensor
@@ -43,8 +46,8 @@ class KnownTensor:
 
 @dataclass(frozen=True, slots=True)
 class CarriedValue:
-    """A value that is not a tensor, saved in the file `root / item.file`: its bytes are carried
-    over, never pickled again."""
+    """A value that is not a tensor, in the file `root / item.file`. Its bytes are copied, and never
+    pickled again."""
 
     item: Item
     root: Path
@@ -52,14 +55,14 @@ class CarriedValue:
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """A value that is not a tensor, in the form of the archive from `archive_of`."""
+    """A value that is not a tensor, as the archive that `archive_of` made."""
 
     archive: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TiedTensor:
-    """Another name of the tensor with the key `flat`: it has the same position."""
+    """Another name of the tensor with the flat key `flat`, at the same position."""
 
     flat: str
 
@@ -69,7 +72,8 @@ DcpEntry = CopiedTensor | KnownTensor | CarriedValue | PlainValue | TiedTensor
 
 @dataclass(frozen=True)
 class DcpFiles:
-    """`tensors` are the copied ones, `known` the others; files are relative to the checkpoint."""
+    """A DCP that is laid out: `tensors` are copied, `known` have known bytes. File names are
+    relative to the checkpoint."""
 
     files: Mapping[str, FilePlan]
     tensors: Mapping[Key, Tensor]
@@ -79,8 +83,10 @@ class DcpFiles:
 def lay_out_directory(
     entries: Mapping[str, DcpEntry], paths: Paths | None, world_size: int, *, prefix: str = ""
 ) -> DcpFiles:
-    """Lay out `entries`, by flat key and in the order of the state dict, in the directory `prefix`
-    below the root. `paths` is planner_data."""
+    """Lay out `entries` in the directory `prefix` below the root.
+
+    `entries` are by flat key, in the order of the state dict. `paths` is planner_data.
+    """
     tied: dict[str, list[str]] = {}
     for name, entry in entries.items():
         if isinstance(entry, TiedTensor):
@@ -126,7 +132,7 @@ def _tensors(
 
 @dataclass
 class _File(PlannedFile):
-    """One rank's file while it is laid out. `prefix` is the directory below the root."""
+    """One rank's file during the layout. `prefix` is the directory below the root."""
 
     prefix: str = ""
     chunks: list[tuple[Key, Chunk]] = field(default_factory=list)
@@ -155,7 +161,7 @@ class _File(PlannedFile):
         self.items[flat] = WrittenItem(flat, item, tensor.dtype, tensor.shape, box)
 
     def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[WrittenItem]:
-        """Yield the file's items in the planned order, not in that of their bytes."""
+        """Yield the file's items in the order of the save plan, not of their bytes."""
         for key in self.order:
             yield self.items[key]
             yield from (replace(self.items[key], key=name) for name in tied.get(key, ()))
@@ -163,7 +169,8 @@ class _File(PlannedFile):
 
 @dataclass(frozen=True, slots=True)
 class SaveItem:
-    """A value to save. `shape` is None if it is not a tensor; `nbytes` is the size of the whole."""
+    """A value to save. `shape` is None if it is not a tensor; `nbytes` is its whole size in
+    bytes."""
 
     key: str
     shape: tuple[int, ...] | None
@@ -213,7 +220,7 @@ def _box(value: SaveItem, rank: int, ranks: int) -> Box | None:
 
 
 def _holders(value: SaveItem, box: Box | None, rank: int, ranks: int) -> range:
-    """Return the ranks that hold the same chunk; those before `rank` have been checked already."""
+    """Return the ranks that hold the same chunk, from `rank` on."""
     if box is None or not value.sharded:
         return range(ranks)
     return range(rank, ranks) if box.shape[0] == 0 else range(rank, rank + 1)

@@ -1,4 +1,4 @@
-"""Reading a DCP directory, or a checkpoint with one or two of them, into a Checkpoint."""
+"""Read a DCP directory, or a checkpoint of several DCP directories."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ _OWN = re.compile(r"job\.json|rank_\d+\.json|MANIFEST\.json|\.zerotools-.*")
 
 
 def read(path: Path, *, section: str | None = None) -> Checkpoint:
-    """Return the checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or a model
-    and its optimizer as accelerate saves them.
+    """Return the checkpoint in `path`: a directory with `.metadata`, a job's `step-N`, or
+    accelerate's directories of a model and its optimizer.
 
-    `section` chooses one of several models. If there are several and no choice, all have their flat
-    keys as names, and `origin.question` asks. Read `.metadata` (or the union of `__R.metadata` if
-    no global one exists) and the sizes of the files that it names; items are opened when a tensor's
-    chunks are accessed.
+    `section` selects one of several models. If there are several and none is selected, all tensors
+    have their flat keys as names, and `origin.question` asks the user. Only `.metadata` (or all
+    `__R.metadata` if there is none) and the file sizes are read; items are opened when the chunks
+    of a tensor are accessed.
 
     Raises:
         BadRequest: the directory or the section does not exist.
@@ -89,8 +89,10 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
 
 
 def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
-    """Return the metadata of each directory, the model's first; that of its optimizer may be lost
-    if losses are tolerated."""
+    """Return the metadata of each directory, the model's first.
+
+    That of the optimizer may be missing if losses are tolerated.
+    """
     parts: dict[str, Metadata] = {}
     for prefix in prefixes:
         try:
@@ -103,8 +105,10 @@ def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
 
 
 def _record(path: Path) -> JobRecord | None:
-    """Return the record of the job that saved it; None: no job did, or it is damaged and that is
-    tolerated."""
+    """Return the record of the job that saved the checkpoint.
+
+    Return None if no job did, or if the record is damaged and this is tolerated.
+    """
     try:
         if (path / RECORD).exists():
             return read_record(path)
@@ -129,7 +133,8 @@ def _had_record(path: Path) -> bool:
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
-    """Return the weights that share the bytes of an earlier weight, as {flat key: its flat key}."""
+    """Return weights that share the bytes of an earlier weight, as {flat key: flat key of the
+    earlier}."""
     first: dict[Item, str] = {}
     found: dict[str, str] = {}
     for flat, saved in metadata.tensors.items():
@@ -214,8 +219,7 @@ def _origin(
 
 
 def _job_sidecars(path: Path) -> dict[str, Path]:
-    """Return the files that a job keeps next to its record and tensors: the model's config and
-    tokenizer."""
+    """Return the model's config and tokenizer files next to a job's record."""
     return {
         entry.name: entry
         for entry in sorted(path.iterdir())
@@ -224,8 +228,8 @@ def _job_sidecars(path: Path) -> dict[str, Path]:
 
 
 def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
-    """Return problems for files that a job's manifest (sizes only) or record lists and that are
-    missing."""
+    """Return a problem for each missing file that a job's manifest or record lists; only sizes are
+    compared."""
     problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
     said = {problem.file for problem in problems}
     for rank in range(record.world_size if record.rng == "per-rank" else 0):

@@ -1,7 +1,8 @@
-"""A DCP without the values of its optimizers: items are removed from the data files, and their keys
-from `.metadata`. A directory with only an optimizer is removed whole.
+"""Remove the optimizers from a DCP.
 
-The weights are those of the run, masters or not: a DCP has no other copy of them.
+Their items are removed from the data files, and their keys from `.metadata`. A directory with only
+an optimizer is deleted. The weights stay as they are, masters or not, because a DCP has no other
+copy of them.
 """
 
 from __future__ import annotations
@@ -25,11 +26,10 @@ _STAYS = ("param", "param16", "buffer", "state")
 
 
 def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
-    """Return `source`, a result of the reader of DCPs, without the state of its optimizers.
-    `section` is the user's choice of a model.
+    """Return the thinning of `source`, a result of the DCP reader. `section` is the selected model.
 
     Raises:
-        Unsupported: only they show which tensors are the model's.
+        Unsupported: only the optimizer shows which tensors belong to the model.
     """
     native = native_of(source)
     kept = {key: key for key in source.tensors if key.role in _STAYS}
@@ -51,7 +51,7 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
 def _check_names(
     source: Checkpoint, found: list[str], dropped: Container[str], section: str | None
 ) -> None:
-    """Check that the keys still name the model without the names of the optimizer's state."""
+    """Check that the model is still identified by the keys without the optimizer."""
     parts = [within(prefix, load_metadata(source.root / prefix)) for prefix in found]
     left = _without(union(parts, source.root), dropped)
     names = name_tensors(left, source.root, section).keys

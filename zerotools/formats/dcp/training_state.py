@@ -1,13 +1,14 @@
-"""The training state of a DCP, without its tensors.
+"""Read the training state of a DCP.
 
     <optimizer>.param_groups.<number>.{params,lr,...}  torch's get_optimizer_state_dict, accelerate
-    <optimizer>.param_groups.<fqn>.{lr,...}            flattened (torchtitan): groups are told by
-                                                       their options
+    <optimizer>.param_groups.<fqn>.{lr,...}            flattened (torchtitan): parameters with equal
+                                                       options form a group
     lr_scheduler..., train_state.step                  torchtitan
     job.json                                           a zerotools job
 
-`<optimizer>` is a section that `optimizers` found, such as `optimizer`. Options are separate
-values, or 0-d tensors. The files do not say which weights were frozen and which are buffers.
+`<optimizer>` is a section that `optimizer_sections` found, such as `optimizer`. Options are
+separate values, or 0-d tensors. The files do not record which weights are frozen and which are
+buffers.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "muon": "Muon"}
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return param groups, numbers, and everything else that is known of the run.
+    """Return param groups, numbers, and all other known state of the run.
 
     Raises:
         BadFile: a value is damaged, or a number is in no file.
@@ -92,10 +93,10 @@ def _loss_scaler(record: JobRecord) -> LossScale | None:
 
 
 def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[str] | None:
-    """Return the weights that no optimizer had and that several ranks saved as one chunk.
+    """Return the weights without optimizer state that several ranks saved as one chunk.
 
-    FSDP cuts trained parameters, and would have cut frozen ones too. None: it cut nothing, so
-    buffers look like frozen parameters.
+    FSDP shards trained parameters, and also frozen ones. Return None if nothing was sharded: then
+    buffers cannot be told from frozen parameters.
     """
     trained = {name for group in groups for name in group.params}
     whole: list[str] = []
@@ -114,8 +115,10 @@ def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[
 def _has_copies(
     checkpoint: Checkpoint, groups: Sequence[ParamGroup], buffers: Collection[str]
 ) -> bool:
-    """Return whether a weight without an optimizer may be tied to one with an optimizer: torch
-    saves both, and no value shows that they are one. A number of each chunk is compared."""
+    """Return whether a weight without optimizer state may be tied to one with optimizer state.
+
+    torch saves both, and nothing records the tie. One number of each chunk is compared.
+    """
     trained = {name for group in groups for name in group.params}
     weights = {key.name: t for key, t in checkpoint.tensors.items() if key.role == "param"}
     matrices = {n: t for n, t in weights.items() if len(t.shape) > 1 and t.dtype.is_float}
@@ -148,12 +151,12 @@ def _first(checkpoint: Checkpoint, tensor: Tensor, chunk: Chunk) -> int | float:
 
 
 _Options = Mapping[tuple[str, str], dict[str, Any]]
-"""Options of each group or parameter, by the prefix of the optimizer and its name there."""
+"""The options of each group or parameter, by the optimizer's prefix and the name there."""
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
-    """Return the param groups in order, with canonical names, and the numbers of the parameters
-    without a name."""
+    """Return the param groups in order, with canonical names, and the numbers of unnamed
+    parameters."""
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for flat in _keys(checkpoint):
         match = _match(_GROUP, checkpoint, flat)
@@ -166,8 +169,10 @@ def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, i
 
 
 def _is_ordered(checkpoint: Checkpoint) -> bool:
-    """Return whether the order of the parameters in each group is known: the groups list them, or
-    the keys of a flattened optimizer are listed in the saved order."""
+    """Return whether the order of the parameters in each group is known.
+
+    It is if the groups list them, or if the keys of a flattened optimizer are in the saved order.
+    """
     lists = (
         match["option"] == "params"
         for flat in checkpoint.state
@@ -177,7 +182,7 @@ def _is_ordered(checkpoint: Checkpoint) -> bool:
 
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
-    """Return the match of the text after the prefix of one of the model's optimizers."""
+    """Match the rest of a flat key after the prefix of one of the model's optimizers."""
     for prefix in native_of(checkpoint).optimizers:
         if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):
             return match
@@ -185,8 +190,7 @@ def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Ma
 
 
 def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
-    """Return a parameter's name, also of one that the optimizer has by number, or None if it is
-    unknown."""
+    """Return a parameter's name, also for a numbered parameter, or None if it is unknown."""
     if isinstance(name, str) and not _NUMBER.fullmatch(name):
         return name
     numbered = native_of(checkpoint).numbered
@@ -215,7 +219,7 @@ def _numbered(
 
 
 def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
-    """Return the groups; parameters with equal options are one group."""
+    """Return groups of parameters with equal options."""
     groups: dict[Any, tuple[dict[str, Any], list[str]]] = {}
     for (_, name), options in found.items():
         same = frozenset((option, _hashable(value)) for option, value in options.items())
@@ -226,7 +230,8 @@ def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
 def _hashable(value: Any) -> Any:
     """Return a key that is equal for equal plain values of one type, and for tuples of them.
 
-    Anything else equals only itself, as to compare it could be made to take forever.
+    Any other value is equal only to itself, because a comparison could run forever on a crafted
+    file.
     """
     if isinstance(value, tuple | list) and len(value) < _LONGEST_OPTION:
         return type(value), tuple(map(_hashable_number, value))
@@ -248,7 +253,7 @@ def _keys(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _value(checkpoint: Checkpoint, flat: str) -> Any:
-    """Return a plain value, also of a 0-d tensor, or None if it does not exist."""
+    """Return a plain value, also from a 0-d tensor, or None if it does not exist."""
     tensor = checkpoint.tensors.get(Key(flat, STATE_ROLE))
     if tensor is not None:
         return None if tensor.shape else read_scalar(checkpoint.root, tensor).value
@@ -276,7 +281,7 @@ def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
 
 
 class _Rest(Mapping[str, Any]):
-    """The values that belong to neither the optimizer nor the schedule, each read on access."""
+    """The values outside optimizer and schedule, each read on access."""
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._state = checkpoint.state

@@ -69,9 +69,9 @@ class DeepSpeedFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
+        from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_zero
 
-        return lay_out_foreign(
+        return lay_out_zero(
             source,
             training,
             destination,
@@ -141,10 +141,10 @@ class DeepSpeedFormat(Format):
 
         return numbered_state(source)
 
-    def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
-        from zerotools.formats.deepspeed.schema.tag import false_hints
+    def latest_problems(self, source: Checkpoint) -> Iterator[Problem]:
+        from zerotools.formats.deepspeed.schema.tag import latest_problems
 
-        return false_hints(source)
+        return latest_problems(source)
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
         from zerotools.runs.checkpoint_dirs import RECORD, read_record

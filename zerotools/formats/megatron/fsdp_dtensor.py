@@ -27,8 +27,8 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import ParamGroup
-from zerotools.formats.megatron.stacked_tensors import joined
-from zerotools.formats.megatron.tensor_names import HALVES, is_buffer, of_one_expert
+from zerotools.formats.megatron.stacked_tensors import join_halves
+from zerotools.formats.megatron.tensor_names import HALVES, is_buffer, megatron_expert_name
 from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
     MegatronNative,
@@ -140,9 +140,9 @@ def _keys(metadata: Metadata) -> dict[str, Key]:
     for flat in metadata.tensors:
         key = Key(flat, "state")
         if match := _STATE.fullmatch(flat):
-            key = Key(of_one_expert(match["name"]), match["role"])
+            key = Key(megatron_expert_name(match["name"]), match["role"])
         elif match := _MODEL.fullmatch(flat):
-            name = of_one_expert(match["name"])
+            name = megatron_expert_name(match["name"])
             key = Key(name, "buffer" if is_buffer(name) else "param")
         found[flat] = key if key not in taken else Key(flat, "state")
         taken.add(found[flat])
@@ -152,7 +152,7 @@ def _keys(metadata: Metadata) -> dict[str, Key]:
 def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
     """Return the tensors with the halves of gated layers joined; the two halves have one step."""
     numbers = {key: tensor for key, tensor in stored.items() if not tensor.shape}
-    found = joined(path, {key: t for key, t in stored.items() if key not in numbers})
+    found = join_halves(path, {key: t for key, t in stored.items() if key not in numbers})
     for key, tensor in numbers.items():
         is_half = key.name.endswith(HALVES) and Key(key.name[:-2], "param") in found
         found.setdefault(Key(key.name[:-2], key.role) if is_half else key, tensor)
@@ -168,7 +168,7 @@ def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
     options: dict[str, dict[str, Any]] = {}
     for flat in values:
         if match := _META.fullmatch(flat):
-            options.setdefault(of_one_expert(match["name"]), {})[match[2]] = values[flat]
+            options.setdefault(megatron_expert_name(match["name"]), {})[match[2]] = values[flat]
     groups: dict[str, tuple[dict[str, Any], list[str]]] = {}
     for name, said in options.items():
         strange = next((option for option, value in said.items() if not _is_plain(value)), None)

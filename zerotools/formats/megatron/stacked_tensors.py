@@ -33,7 +33,7 @@ _MOST_PIECES = 2**23
 _Index = tuple[int, ...]
 
 
-def unstacked(
+def unstack(
     path: Path, tensors: Mapping[Key, Tensor], shapes: Mapping[Key, tuple[int, ...]]
 ) -> dict[Key, Tensor]:
     """Return the tensors of `tensors`, with the chunks of a DCP, one for each layer and expert.
@@ -157,7 +157,7 @@ def _pieces(
     return found
 
 
-def joined(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
+def join_halves(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
     """Join the halves of gated layers: the rows of the gate, then the other's.
 
     Raises:
@@ -199,7 +199,7 @@ def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
     return found
 
 
-def with_whole_halves(
+def reorder_gated_lora(
     tensors: Mapping[Key, Tensor], ranks: int | None
 ) -> tuple[dict[Key, Tensor], list[Key]]:
     """Put lora_B of gated layers into the order of their weights: all rows of the gate, then those

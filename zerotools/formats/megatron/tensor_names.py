@@ -77,7 +77,7 @@ def is_buffer(name: str) -> bool:
     return name.endswith(_BUFFERS)
 
 
-def of_one_expert(name: str) -> str:
+def megatron_expert_name(name: str) -> str:
     """Return the name of an expert's tensor in a model of Megatron's layers, if `name` is that
     in one of Transformer Engine's (`mlp.experts.linear_fc1.weight3`); else return `name`."""
     match = _GROUPED.fullmatch(name)

@@ -15,7 +15,7 @@ from zerotools.formats.megatron.bridge_config import bridge_facts
 from zerotools.formats.megatron.file_names import COMMON, CONFIG
 from zerotools.formats.megatron.flat_buckets import proved_state, with_state
 from zerotools.formats.megatron.fsdp_dtensor import is_fsdp_dtensor, read_fsdp_dtensor
-from zerotools.formats.megatron.stacked_tensors import joined, unstacked, with_whole_halves
+from zerotools.formats.megatron.stacked_tensors import join_halves, reorder_gated_lora, unstack
 from zerotools.formats.megatron.tensor_names import BUCKETS, keys_of, stack_of, weights_alone
 from zerotools.formats.megatron.training_metadata import (
     MegatronFacts,
@@ -95,7 +95,7 @@ def _read(
         key: tensor_of(items, path, flat, saved[flat], data.sizes) for flat, key in keys.items()
     }
     shapes = {keys[flat]: shape for flat, shape in metadata.unflattened.items() if flat in keys}
-    tensors = joined(path, unstacked(path, stored, shapes))
+    tensors = join_halves(path, unstack(path, stored, shapes))
     tensors = _with_ordered_adapters(tensors, facts, problems)
     state = BlobTrees(path, metadata.blobs)
     unread, optimizers = _unread(metadata), optimizers_in(facts.tree)
@@ -137,7 +137,7 @@ def _with_ordered_adapters(
     gated = facts.args.get("swiglu", facts.args.get("gated_linear_unit"))
     if gated is False:
         return tensors
-    found, moved = with_whole_halves(tensors, facts.sizes.get("TP"))
+    found, moved = reorder_gated_lora(tensors, facts.sizes.get("TP"))
     if moved and gated is None:
         problems.append(
             Problem(

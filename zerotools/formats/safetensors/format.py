@@ -51,8 +51,8 @@ class SafetensorsFormat(Format):
         return lost_shards(source.root, source.tensors, list(source.files)).doubtful
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        """Return the job's record if it has only weights: DeepSpeed keeps state on a separate
-        disk."""
+        """Return the record of a job that saved only weights, because DeepSpeed keeps its state
+        elsewhere."""
         from zerotools.runs.checkpoint_dirs import RECORD, read_record
 
         if not (source.root / RECORD).is_file():
@@ -75,8 +75,8 @@ class SafetensorsFormat(Format):
         return self.export(source, destination, options)
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        """Return the thinning: safetensors hold only weights, so only the optimizer's files are
-        removed."""
+        """Return the thinning: only optimizer files are removed, because safetensors hold only
+        weights."""
         from zerotools.io.huggingface.optimizer_files import optimizer_files
 
         removed = optimizer_files(source.root) if source.origin.path.is_dir() else frozenset()

@@ -1,11 +1,11 @@
-"""The header of a safetensors file: a length, then JSON with the position of each tensor.
+"""Read and check the header of a safetensors file.
 
     8 bytes   length of the header, little-endian
     header    {"__metadata__": {text: text}, name: {"dtype", "shape", "data_offsets": [begin, end]}}
     data      the tensors, back to back, without holes
 
-Checked as the reference does it (safetensors/src/tensor.rs, `validate`): every byte of the data
-belongs to exactly one tensor, and each has the size that its type and shape give.
+The checks are those of the reference (safetensors/src/tensor.rs, `validate`): every byte of the
+data belongs to exactly one tensor, and each tensor has the size that its type and shape give.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from zerotools.io.files.regular import source_file
 LARGEST_HEADER = 100_000_000
 METADATA = "__metadata__"
 REMARK = "zerotools.remark"
-"""Of the metadata: a sentence on the weights of all files, such as that they are a mixture."""
+"""The metadata key of a sentence on the weights, such as that they are a mixture."""
 _LFS = b"version https://git-lfs.github.com/"
 SHARDING_INFO = "DCP_SHARDING_INFO"
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderEntry:
-    """One tensor: its bytes are [begin, end) of the file."""
+    """One tensor; its bytes are [begin, end) of the file."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -45,9 +45,11 @@ class HeaderEntry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A whole, checked header, in the file's order. `starts` has the start of each tensor in a
-    larger one, None if every tensor is whole. `unread` has the tensors of unknown types, with a
-    sentence about each."""
+    """A checked header, in the order of the file.
+
+    `starts` has the start of each tensor in a larger tensor; it is None if all tensors are whole.
+    `unread` has the tensors of unknown types, each with a sentence.
+    """
 
     entries: Mapping[str, HeaderEntry]
     metadata: Mapping[str, str]
@@ -57,8 +59,9 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """Read and check the header of a file. Where lost bytes are tolerated, tensors may reach behind
-    the end of it.
+    """Read and check the header of a file.
+
+    If lost bytes are tolerated, tensors may extend beyond the end of the file.
 
     Raises:
         BadFile: the file is not a safetensors file, is truncated, or its header is inconsistent.
@@ -163,7 +166,7 @@ def _entry(path: Path, name: str, value: Mapping[str, Any], begin: int, end: int
 def _starts(
     path: Path, metadata: Mapping[str, str], entries: Mapping[str, HeaderEntry]
 ) -> dict[str, tuple[int, ...]] | None:
-    """Return the starts of one rank's blocks, as torch's HuggingFaceStorageWriter records them."""
+    """Return the starts of one rank's blocks, which torch's HuggingFaceStorageWriter records."""
     if SHARDING_INFO not in metadata:
         return None
     try:
@@ -188,8 +191,7 @@ def _are_counts(values: Any) -> TypeGuard[list[int]]:
 
 
 def _check_cover(path: Path, spans: Mapping[str, tuple[int, int]], start: int, size: int) -> None:
-    """Check that every byte of the data is in exactly one tensor: no hole, no overlap, nothing
-    behind."""
+    """Check that every byte of the data is in exactly one tensor."""
     ordered = sorted(spans.items(), key=lambda item: item[1])
     edges = [("the header", start), *((name, end) for name, (_, end) in ordered)]
     for (before, end), (name, (begin, _)) in zip(edges, ordered, strict=False):

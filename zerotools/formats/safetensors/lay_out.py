@@ -1,8 +1,7 @@
-"""A Hugging Face model directory: weights in one or several safetensors files, index, sidecar
-files.
+"""Lay out a Hugging Face model directory: one or several safetensors files, index, sidecar files.
 
-The bytes are those of the serializer of safetensors for the same tensors, and the shards those of
-huggingface_hub: in key order, a file is full when the next tensor would exceed it.
+The bytes are equal to those of safetensors' own serializer. The shards are equal to those of
+huggingface_hub: in key order, a file is full if the next tensor would exceed the maximum size.
 """
 
 from __future__ import annotations
@@ -44,10 +43,10 @@ def lay_out(
 ) -> Target:
     """Lay out the weights of `source` in `destination`, under their names and in their types.
 
-    Only the roles `param` and `buffer` are allowed: selecting and casting come before. Aliases are
-    left out. A tensor larger than `max_shard_bytes` gets a separate file. `metadata` is the files'
-    `__metadata__`, by default `{"format": "pt"}`, which loaders require; `stem` is the start of
-    their names.
+    Only the roles `param` and `buffer` are allowed; the caller selects and casts. Aliases are left
+    out. A tensor larger than `max_shard_bytes` gets a separate file. `metadata` is the files'
+    `__metadata__`, by default `{"format": "pt"}`, which loaders require. `stem` is the start of the
+    file names.
 
     Raises:
         BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
@@ -71,7 +70,7 @@ def lay_out(
 def _header(
     shard: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int]]:
-    """Return the file's first bytes, padded with spaces to a multiple of 8, and each tensor's
+    """Return the first bytes of the file, padded with spaces to a multiple of 8, and each tensor's
     offset."""
     tree: dict[str, object] = {METADATA: dict(metadata)}
     relative: dict[str, int] = {}

@@ -1,8 +1,8 @@
-"""The safetensors files of a path that hold the model.
+"""Choose the safetensors files of a path that hold the model.
 
-A directory's `model.safetensors` is taken alone, as in transformers; else an index lists the files;
-else all files count. Files with numbers must all exist, with an index or without: if the names
-imply a file that does not exist, a weight is lost.
+If a directory has `model.safetensors`, only this file is read, as in transformers. Else, an index
+lists the files. Else, all files are read. Numbered files must all exist, with or without an index:
+a number that is missing means that a weight is lost.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ _PREFERRED = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """The files to read; the index's map of tensors to files, if there is one; notes for the user;
-    and problems."""
+    """The files to read.
+
+    `weight_map` is the index's map of tensors to files, if there is an index. `notes` are for the
+    user.
+    """
 
     names: list[str]
     weight_map: Mapping[str, str] | None = None
@@ -38,7 +41,7 @@ def choose_files(path: Path) -> FileChoice:
 
     Raises:
         BadRequest: there is nothing at `path`, or several indexes.
-        BadFile: a file is missing, or a damaged index.
+        BadFile: a file is missing, or an index is damaged.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")

@@ -1,9 +1,10 @@
-"""One safetensors file per rank: torch's HuggingFaceStorageWriter, transformers, NeMo.
+"""Merge one safetensors file per rank (torch's HuggingFaceStorageWriter, transformers, NeMo), and
+find lost files.
 
 Each file records the starts of its blocks (`DCP_SHARDING_INFO`). Neither the shapes of the whole
-tensors nor the number of ranks are stored: a tensor ends with its last block. A lost shard in the
-middle shows in the numbers of the names, and as a hole. A lost last one shows only in other files:
-an index, NeMo's list of names, or the vocabulary in config.json.
+tensors nor the number of ranks are stored: a tensor ends with its last block. If a file in the
+middle is lost, a number is missing in the file names, and the tensors have a hole. If the last file
+is lost, only other files show it: an index, NeMo's list of names, or the vocabulary in config.json.
 
 Source: torch/distributed/checkpoint/hf_storage.py and _hf_utils.py.
 """
@@ -37,7 +38,7 @@ _EMBEDDING = re.compile(r"(.*\.)?(embed_tokens|wte|word_embeddings|tok_embedding
 
 
 def sharded_tensors(root: Path, headers: Mapping[str, Header]) -> dict[Key, Tensor]:
-    """Return every tensor with the blocks of all files.
+    """Return every tensor with the blocks from all files.
 
     Raises:
         BadFile: files disagree on a tensor's type or number of dimensions.
@@ -68,18 +69,18 @@ def _tensor(
 
 
 def shards(names: Iterable[str]) -> list[int]:
-    """Return the numbers of the shards among the names, which are the ranks plus one."""
+    """Return the shard numbers in the names; a shard number is the rank plus one."""
     return sorted({int(match[1]) for name in names if (match := SHARD.fullmatch(name))})
 
 
 def name_of_next(names: Iterable[str]) -> str:
-    """Return the name of the shard after the last of `names`."""
+    """Return the name that the shard after the last of `names` would have."""
     last = max(name for name in names if SHARD.fullmatch(name))
     return re.sub(r"(?<=shard-)\d+", f"{max(shards([last])) + 1:05d}", last, count=1)
 
 
 def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
-    """Yield problems for missing shard numbers, and for model files without any shard."""
+    """Yield a problem for each missing shard number, and for a model file that is not a shard."""
     matches = [match for name in names if (match := SHARD.fullmatch(name))]
     numbers = {int(match[1]) for match in matches}
     known = matches[0] if matches else None
@@ -97,10 +98,14 @@ def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
             yield Problem(message, name)
 
 
-def known_better(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterator[Problem]:
-    """Yield problems for tensors that an index, NeMo's list of names or config.json lists, and the
-    shards lack. The file of each problem is `last`, the last shard: a set that ends too early
-    cannot be exported."""
+def problems_from_other_files(
+    root: Path, last: str, tensors: Mapping[Key, Tensor]
+) -> Iterator[Problem]:
+    """Yield a problem for each tensor that an index, NeMo's list of names or config.json requires
+    and the shards lack.
+
+    The file of each problem is `last`, the last shard. With such a problem nothing can be exported.
+    """
     index = _json(root / INDEX)
     listed = (
         (INDEX, index.get("weight_map")),
@@ -115,8 +120,8 @@ def known_better(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> Iterat
 
 
 def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
-    """Return whether another file shows that no shard is missing after the last one: the files that
-    `known_better` compares."""
+    """Return whether one of the files that `problems_from_other_files` uses proves that no shard
+    after the last one is missing."""
     about = _json(root / INDEX).get("metadata")
     counts = (
         (about.get("total_parameters"), about.get("total_size")) if isinstance(about, dict) else ()
@@ -130,7 +135,7 @@ def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
-    """Yield the config.json in the checkpoint, and the number of rows that it gives the
+    """Yield each config.json of the checkpoint, with the number of rows that it gives the
     embedding."""
     path = find_config(root)
     if path is None:
@@ -145,9 +150,9 @@ def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
 def _short_total(
     root: Path, last: str, about: Any, tensors: Mapping[Key, Tensor]
 ) -> Iterator[Problem]:
-    """Yield a problem if the file has fewer elements than the index counts, or fewer bytes.
+    """Yield a problem if the file has fewer elements, or fewer bytes, than the index says.
 
-    Bytes depend on the type that the model had.
+    The number of bytes depends on the type that the model had.
     """
     if not isinstance(about, dict):
         return
@@ -179,7 +184,7 @@ def _short_vocabulary(root: Path, last: str, tensors: Mapping[Key, Tensor]) -> I
 
 
 def _json(path: Path) -> dict[str, Any]:
-    """Return a small file that need not be there, nor be an object."""
+    """Return the content of a small JSON file, or None if it does not exist or is not an object."""
     try:
         tree: Any = read_json(path, _LARGEST_JSON)
     except (OSError, BadFile, ValueError, RecursionError):
@@ -189,8 +194,10 @@ def _json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A tensor that is cut along one dimension: the number of its pieces, the sizes of the first
-    and last along it, and the end of the last. `has_hole` means that one between them is missing.
+    """A tensor that is split along one dimension.
+
+    It has the number of pieces, the sizes of the first and last piece along the dimension, and the
+    end of the last piece. `has_hole` means that a piece between them is missing.
     """
 
     pieces: int
@@ -201,19 +208,22 @@ class _Cut:
 
     @property
     def is_ended(self) -> bool:
-        """True if the last piece is smaller than the first, so that no element comes after it."""
+        """True if the last piece is smaller than the first, so that no piece follows it."""
         return self.last < self.first
 
     def is_cut_into(self, ranks: int) -> bool:
-        """Return whether a cut into `ranks` pieces gives these pieces, with none lost."""
+        """Return whether a split over `ranks` ranks gives exactly these pieces."""
         return not self.has_hole and self.pieces == ranks and -(-self.end // ranks) == self.first
 
 
 @dataclass(frozen=True, slots=True)
 class LostShards:
-    """`problems` are files that are certainly missing, and the tensors that are unknown without
+    """The lost files of a model.
+
+    `problems` are for files that are certainly missing, and for tensors that are unknown without
     them; `unknown` are the tensors without a known shape. `doubtful` has sentences on files that
-    may never have existed, by an existing file."""
+    may never have existed, by an existing file.
+    """
 
     problems: tuple[Problem, ...]
     unknown: frozenset[Key]
@@ -221,7 +231,7 @@ class LostShards:
 
 
 def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str]) -> LostShards:
-    """Return the lost files that the files `names` of one model imply."""
+    """Return the lost files that the existing files `names` of one model imply."""
     files: dict[int, dict[int, str]] = {}
     for name in names:
         match = SHARD.fullmatch(name)
@@ -274,7 +284,7 @@ def _files(tensor: Tensor) -> set[str]:
 
 
 def _cut_of(tensor: Tensor) -> _Cut | None:
-    """Return the cut of a tensor, or None if it is whole or cut along several dimensions."""
+    """Return the split of a tensor; None if it is whole or split along several dimensions."""
     cut_along = list(_dimensions(tensor))
     if len(tensor.chunks) < 2 or len(cut_along) != 1:
         return None

@@ -1,4 +1,4 @@
-"""Reading a safetensors file, or a directory of them, into a Checkpoint."""
+"""Read a safetensors file, or a directory of them."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from zerotools.formats.safetensors.rank_files import (
     NOTE,
     SHARD,
     is_end_known,
-    known_better,
     lost_shards,
     missing_shards,
     name_of_next,
+    problems_from_other_files,
     sharded_tensors,
     shards,
 )
@@ -36,10 +36,11 @@ def read(path: Path) -> Checkpoint:
     """Return the weights in `path`: one file, or a directory with an index or with all of its
     files.
 
-    `choose_files` selects the files. If each file is one rank's, a tensor has the blocks of all.
+    `choose_files` chooses the files. If each file belongs to one rank, a tensor has the blocks from
+    all files.
 
     Raises:
-        BadRequest: `path` does not exist, or it is one rank's file.
+        BadRequest: `path` does not exist, or it is the file of one rank.
         BadFile: a file is damaged or missing, or the index and the files disagree.
         Unsupported: an element type that zerotools cannot move.
     """
@@ -73,8 +74,10 @@ def read(path: Path) -> Checkpoint:
 def _unread(
     root: Path, headers: Mapping[str, Header], weight_map: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Yield problems for tensors with a known name and lost data. If lost bytes are tolerated,
-    record them as lost."""
+    """Yield a problem for each tensor with a known name and lost data.
+
+    If lost bytes are tolerated, the tensors are also recorded as lost.
+    """
     for name, header in headers.items():
         for tensor, why in header.unread.items():
             yield from unread_tensor(root / name, tensor, why)
@@ -124,7 +127,7 @@ def _read_shards(
         model_sidecars=(model_sidecars(beside) if beside.is_dir() else {}) | model_sidecars(root),
         problems=[
             *missing_shards(root, names),
-            *known_better(root, max(headers), tensors),
+            *problems_from_other_files(root, max(headers), tensors),
             *lost.problems,
             *_unread(root, headers, {}),
         ],
@@ -132,11 +135,11 @@ def _read_shards(
 
 
 def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[tuple[str, Header]]:
-    """Yield the header of each file, without lost ones if that is tolerated.
+    """Yield the header of each file; lost files are left out if this is tolerated.
 
     Raises:
-        BadFile: a file is missing or damaged; or the last of several ranks
-            is, which sets the shapes.
+        BadFile: a file is missing or damaged; or the last file of several ranks, which determines
+            the shapes, is.
     """
     found: dict[str, Header] = {}
     for name in names:
@@ -187,5 +190,5 @@ def _in_order(
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return the type that most of the weights are in."""
+    """Return the training state: only the type of most of the weights is known."""
     return TrainingState(precision=weights_dtype(checkpoint))

@@ -71,9 +71,9 @@ class TorchFileFormat(Format):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        from zerotools.formats.torchfile.lay_out_other_format import lay_out_training
+        from zerotools.formats.torchfile.lay_out_other_format import lay_out_training_file
 
-        return lay_out_training(source, training, destination)
+        return lay_out_training_file(source, training, destination)
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
         from zerotools.formats.torchfile.lay_out import lay_out

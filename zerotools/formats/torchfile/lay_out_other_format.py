@@ -38,7 +38,7 @@ from zerotools.io.torchzip.pickles import dumps
 STEP = "step"
 
 
-def lay_out_training(source: Checkpoint, training: TrainingState, destination: Path) -> Target:
+def lay_out_training_file(source: Checkpoint, training: TrainingState, destination: Path) -> Target:
     """Lay the weights of `source` and the optimizer's state out in one file in `destination`.
 
     The weights are the unchanged masters: plain torch has no 16-bit copies next to them.

@@ -50,7 +50,7 @@ def open_file(root: Path, name: str) -> OpenedFile:
         raise type(error)(f"{file.path}: {error}") from None
 
 
-def keyed(
+def with_keys(
     weights: Mapping[str, Tensor],
     moments: Mapping[tuple[str | int, str], Tensor],
     numbered: Mapping[int, str],

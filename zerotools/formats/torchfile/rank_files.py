@@ -20,9 +20,9 @@ from zerotools.formats.torchfile.opened_file import (
     OpenedFile,
     TorchFileNative,
     float_shapes,
-    keyed,
     names_by_number,
     open_file,
+    with_keys,
 )
 from zerotools.formats.torchfile.sharded_tensors import WHOLE, PartialTensor
 from zerotools.io.files.damage import tolerate
@@ -91,7 +91,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
     problems += _other_names(path, parts)
     return Checkpoint(
         root=path,
-        tensors=keyed(
+        tensors=with_keys(
             merge_rank_files(weights),
             merge_rank_files([(file, contents.moments) for file, contents in moments]),
             numbered,

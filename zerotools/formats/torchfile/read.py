@@ -24,9 +24,9 @@ from zerotools.formats.torchfile.opened_file import (
     OpenedFile,
     TorchFileNative,
     float_shapes,
-    keyed,
     names_by_number,
     open_file,
+    with_keys,
 )
 from zerotools.formats.torchfile.rank_files import (
     aliases,
@@ -212,7 +212,7 @@ def read_single(
         contents.moments,
         weights if weights is not None else float_shapes(own),
     )
-    tensors = keyed(
+    tensors = with_keys(
         merge_rank_files([(file, contents.weights)]),
         merge_rank_files([(file, contents.moments)]),
         numbered,

@@ -67,7 +67,7 @@ def sort_tensors(tree: Any) -> FileContents:
     partitions = {key for key, value in tree.items() if is_partition(value)}
     if is_partition({k: v for k, v in tree.items() if k not in partitions}):
         refuse_partition(tree)
-    taken = _Taken(_STEPS_PER_PART * (1 + sum(1 for _ in walk(tree))))
+    taken = _TensorSorter(_STEPS_PER_PART * (1 + sum(1 for _ in walk(tree))))
     if is_optimizer(tree):
         taken.optimizer(tree)
         taken.refuse_unread()
@@ -122,7 +122,7 @@ def _is_of_optimizers(value: Any) -> bool:
     )
 
 
-def _wrapper(tree: Mapping[Any, Any], taken: _Taken, *, trained: bool) -> str | None:
+def _wrapper(tree: Mapping[Any, Any], taken: _TensorSorter, *, trained: bool) -> str | None:
     """Return the key that the weights lie below. If there are weights next to it, it is a part of a
     larger model, and None is returned. A loss, a counter, a generator's state or a training file
     does not count."""
@@ -137,7 +137,7 @@ def _is_weight(value: Any) -> bool:
     return pieces is not None and pieces.dtype.is_float and bool(pieces.shape)
 
 
-class _Taken:
+class _TensorSorter:
     """Fills `contents`; counts its steps, so that a small file cannot make it run for hours."""
 
     def __init__(self, most_steps: int) -> None:

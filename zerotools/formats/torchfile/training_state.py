@@ -66,7 +66,8 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 
 
 def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
-    """Return `found` with the values that `lay_out_training` writes next to model and optimizer."""
+    """Return `found` with the values that `lay_out_training_file` writes besides model and
+    optimizer."""
     frozen, precision, client = (state.get(key) for key in (FROZEN, PRECISION, CLIENT))
     name = state.get(OPTIMIZER)
     return replace(

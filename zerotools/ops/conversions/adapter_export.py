@@ -16,7 +16,7 @@ from zerotools.core.adapter_names import (
     adapter_of,
     adapter_tensors,
     biases,
-    is_adapter_alone,
+    is_adapter_checkpoint,
     plain_name,
 )
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
@@ -118,7 +118,7 @@ def prepare_adapter(
 def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Iterator[AdapterTensor]:
     """Tensors that PEFT saved with the adapter under names of the model, in a checkpoint without
     the model: wholly trained modules, embeddings and biases."""
-    if not is_adapter_alone(held.tensors):
+    if not is_adapter_checkpoint(held.tensors):
         return
     taken = {each.key for each in tensors} | {Key(each.saved, "param") for each in tensors}
     for key in held.tensors:

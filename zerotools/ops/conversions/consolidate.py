@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools import formats
 from zerotools.core import dtypes
-from zerotools.core.adapter_names import is_adapter_alone
+from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
@@ -175,7 +175,7 @@ def _prepare(
         table=table,
         beside=like.model_sidecars if like is not None else {},
         is_merged=not (
-            options.include and options.base is None and is_adapter_alone(checkpoint.tensors)
+            options.include and options.base is None and is_adapter_checkpoint(checkpoint.tensors)
         ),
     )
     checkpoint = whole.checkpoint

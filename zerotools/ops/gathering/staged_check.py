@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from zerotools.core.adapter_names import adapter_names, is_adapter_alone
+from zerotools.core.adapter_names import adapter_names, is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats import format_of, read_any
-from zerotools.formats.detect import complete_but_for_its_name
+from zerotools.formats.detect import allow_unfinished_name
 from zerotools.io.files.damage import tolerating
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.verification.findings import Finding, Soundness, Verification
@@ -81,7 +81,7 @@ def look(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
 
     Problems are returned and not raised, so that they do not end the fetch.
     """
-    with complete_but_for_its_name(directory):
+    with allow_unfinished_name(directory):
         try:
             first = prepare(directory)
             others = [prepare(directory, tag=tag) for tag in first.checkpoint.origin.other_tags]
@@ -149,7 +149,7 @@ def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
     """Return the model that a LoRA run holds around its adapter, and True; else the checkpoint
     itself."""
     names = adapter_names(checkpoint.tensors)
-    if not names or is_adapter_alone(checkpoint.tensors):
+    if not names or is_adapter_checkpoint(checkpoint.tensors):
         return checkpoint, False
     return plain_weights(checkpoint, names[0]), True
 

@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Incomplete, Unsupported, ZerotoolsError
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
-from zerotools.formats.list_run_checkpoints import RunSurvey
+from zerotools.formats.list_run_checkpoints import RunListing
 from zerotools.ops.execution.plan import prove_source, stored_elements
 from zerotools.ops.inspection.run_summary import RunSummary, summarize, training_to_json
 from zerotools.ops.quantised.quantisation import Quantisation
@@ -202,7 +202,7 @@ def to_json(
     inspection: Inspection,
     *,
     chunks: bool = False,
-    run: RunSurvey | None = None,
+    run: RunListing | None = None,
     commands: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return the documented, versioned form (docs/reference/inspect-json.md). `run` is the
@@ -270,7 +270,7 @@ def _tensor_json(key: Key, tensor: Tensor, *, chunks: bool) -> dict[str, Any]:
     return described
 
 
-def _run_json(run: RunSurvey | None) -> dict[str, Any] | None:
+def _run_json(run: RunListing | None) -> dict[str, Any] | None:
     if run is None:
         return None
     checkpoints = [

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from zerotools.core.adapter_names import adapter_names, is_adapter_alone
+from zerotools.core.adapter_names import adapter_names, is_adapter_checkpoint
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.listing import names_if_readable
 from zerotools.io.files.open_source import RemotePath
@@ -64,7 +64,7 @@ def next_commands(
         scale = "" if says_scale else " --adapter-config ADAPTER_DIR"
         alone = f"zerotools consolidate {source} {adapter} --adapter-only{options}{scale}"
         merged = f"zerotools consolidate {source} {model}"
-        if is_adapter_alone(keys):
+        if is_adapter_checkpoint(keys):
             return alone, f"{merged} --base BASE_DIR{scale}"
         return merged + options + scale, alone
     if wraps_models and (prefix := _common_prefix(inspection)):

@@ -25,7 +25,7 @@ from zerotools.io.stores.addresses import lies_in
 from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, writable
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.upload_records import known_run, note_run
+from zerotools.runs.upload_records import record_run, uploaded_run
 
 CLAIM = ".zerotools-run.json"
 SCHEMA = "zerotools.run/1"
@@ -75,7 +75,7 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
     forget(place)
     found = read_claim(place)
     own = checkpoint_dirs.listing(output_dir)
-    is_known = found is not None and found.run == known_run(output_dir)
+    is_known = found is not None and found.run == uploaded_run(output_dir)
     if found is not None and found.job == job:
         return not is_known
     if lies_in(resume_from, str(place)):
@@ -108,7 +108,7 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
         return False
     store, key = writable(place)
     before = store.head(f"{key}/{CLAIM}")
-    run = known_run(output_dir) if before is None else None
+    run = uploaded_run(output_dir) if before is None else None
     mine = FarClaim(run or uuid.uuid4().hex, job, f"{socket.gethostname()}:{output_dir}")
     tree = {"schema": SCHEMA, "run": mine.run, "job": mine.job, "where": mine.where}
     try:
@@ -118,7 +118,7 @@ def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None)
         if read_claim(place) != mine:
             raise BadRequest(f"another run claims {place} now; name another URL") from None
     forget(place)
-    note_run(output_dir, mine.run, job)
+    record_run(output_dir, mine.run, job)
     return True
 
 
@@ -130,7 +130,7 @@ def refuse_lost(place: StorePath, output_dir: Path) -> None:
     """
     forget(place / CLAIM)
     found = read_claim(place)
-    if found is None or found.run != known_run(output_dir):
+    if found is None or found.run != uploaded_run(output_dir):
         who = "not claimed any more" if found is None else f"now claimed by {found.where}"
         raise BadRequest(f"{place} is {who}: this run stops uploading to it")
 

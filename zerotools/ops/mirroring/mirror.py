@@ -27,10 +27,10 @@ from zerotools.runs.retention import KeepRule
 from zerotools.runs.thinning_record import is_thinned
 from zerotools.runs.upload_records import (
     FETCHED,
-    fetched_from,
-    known_job,
-    note_fetched,
-    note_sending,
+    fetched_url,
+    record_fetched_url,
+    record_upload,
+    uploading_job,
 )
 
 OnSent = Callable[[Path, StorePath, SentCopy], None]
@@ -61,7 +61,7 @@ class Mirror:
         whole = True
         while (path := self._next(done)) is not None:
             self._refuse_lost()
-            note_sending(self.output_dir, path)
+            record_upload(self.output_dir, path)
             done.add(path.name)
             try:
                 copy = send_copy(
@@ -74,7 +74,7 @@ class Mirror:
                     whole = False
                 continue
             finally:
-                note_sending(self.output_dir, None)
+                record_upload(self.output_dir, None)
             if copy is not None:
                 sent(path, self.place / path.name, copy)
             self._tidy()
@@ -108,7 +108,7 @@ class Mirror:
 
     def can_go_on(self) -> bool:
         """Return whether the job has begun, and has a whole checkpoint on the disk."""
-        if known_job(self.output_dir) != self.job:
+        if uploading_job(self.output_dir) != self.job:
             return False
         return checkpoint_dirs.choose(self.output_dir, digests=False).path is not None
 
@@ -172,15 +172,15 @@ def fetch_start(output_dir: Path, resume_from: StorePath) -> Path | None:
     destination = output_dir / FETCHED
     if checkpoint_dirs.choose(output_dir, digests=False).path is not None:
         return None
-    if destination.is_dir() and fetched_from(output_dir) == str(resume_from):
+    if destination.is_dir() and fetched_url(output_dir) == str(resume_from):
         try:
             checkpoint_dirs.check(destination, digests=False)
             return destination
         except BadFile:
             pass
-    note_fetched(output_dir, None)
+    record_fetched_url(output_dir, None)
     fetch_copy(_far(start_of(resume_from)), destination)
-    note_fetched(output_dir, str(resume_from))
+    record_fetched_url(output_dir, str(resume_from))
     return destination
 
 

@@ -10,7 +10,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Problem, Stamp, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.formats import FORMATS, FormatTable, format_of
-from zerotools.formats.read_damaged import Remains, read_remains
+from zerotools.formats.read_damaged import DamagedCheckpoint, read_damaged
 from zerotools.io.distcp.items import ItemChunks
 from zerotools.io.files.sources import note_source, recording
 from zerotools.ops.execution.workers import MemoryBudget
@@ -32,7 +32,7 @@ class ToExamine:
     the files without checksums that record the positions of tensors, `manifest` is the one next to
     it, `stamps` are all files that were read."""
 
-    remains: Remains
+    remains: DamagedCheckpoint
     files: CheckpointFiles
     to_scan: FilesToScan
     metadata: tuple[str, ...]
@@ -90,7 +90,7 @@ def prepare(
     """
     notes = []
     with recording() as sources:
-        remains = read_remains(
+        remains = read_damaged(
             path, tag=tag, layout=layout, section=section, stand_in=stand_in, table=table
         )
         _refuse_mixtures(remains.checkpoint)

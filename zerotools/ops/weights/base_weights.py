@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Checkpoint, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubLayout
 from zerotools.formats.safetensors.read import read
-from zerotools.runs.base_model_record import BaseRecord, why_another
+from zerotools.runs.base_model_record import BaseRecord, base_mismatch
 from zerotools.runs.job_record import JobRecord
 
 BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
@@ -30,7 +30,7 @@ def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Chec
         BadFile: it lacks a weight that gets an adapter.
     """
     directory = Path(base.path)
-    _refuse(adapters, why_another(base, directory, digests=False))
+    _refuse(adapters, base_mismatch(base, directory, digests=False))
     model = _read(directory, base)
     renamed = {
         _on_hub(f"{stem}.weight", record.hub): f"{stem}{BASE}weight"
@@ -82,7 +82,7 @@ def check_bytes(adapters: Checkpoint, base: BaseRecord) -> None:
     Raises:
         BadRequest: it is not the model that the adapters were trained on.
     """
-    _refuse(adapters, why_another(base, Path(base.path)))
+    _refuse(adapters, base_mismatch(base, Path(base.path)))
 
 
 def _refuse(adapters: Checkpoint, why: str | None) -> None:

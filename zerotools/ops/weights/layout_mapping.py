@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.core.adapter_names import is_adapter_alone
+from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.checkpoint_parts import LOOSE
 from zerotools.core.counts import counted
@@ -118,7 +118,7 @@ def mapped(
     place = checkpoint.model_sidecars.get(CONFIG) or checkpoint.own_config
     config = config_of(place, checkpoint.origin.path)
     names_alone = prefix_map_of(config) if request.file is None else None
-    is_adapter = is_adapter_alone(checkpoint.tensors)
+    is_adapter = is_adapter_checkpoint(checkpoint.tensors)
     if names_alone is not None and is_adapter:
         raise Unsupported(
             f"{checkpoint.origin.path} is a LoRA adapter, but the map {names_alone.name} renames "

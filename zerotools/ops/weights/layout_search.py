@@ -14,7 +14,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.maps.detect_layout import FoundLayout, check_whole, detected, found_in
+from zerotools.maps.detect_layout import FoundLayout, check_complete, detect_layout, match_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import tied_names
 from zerotools.maps.map_file import FamilyMap
@@ -64,9 +64,9 @@ def named_as_layout(
     def look(which: Checkpoint) -> FoundLayout:
         held = shapes_of(which)
         if layout is None:
-            return detected(family, config, arguments, held)
-        found = found_in(family, layout, config, arguments, held)
-        check_whole(found, family)
+            return detect_layout(family, config, arguments, held)
+        found = match_layout(family, layout, config, arguments, held)
+        check_complete(found, family)
         return found
 
     try:

@@ -9,7 +9,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
-from zerotools.maps.detect_layout import found_in
+from zerotools.maps.detect_layout import match_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap
 from zerotools.maps.model_layout import ModelLayout, layout_of_model
@@ -129,7 +129,7 @@ def _check(
         if checkpoint is None:
             layout = layout_of_model(family, name, config, given)
             return LayoutCheck(name, len(written_views(layout)))
-        found = found_in(family, name, config, given, shapes_of(checkpoint))
+        found = match_layout(family, name, config, given, shapes_of(checkpoint))
     except BadRequest as error:
         return LayoutCheck(name, refusal=str(error))
     stored = found.stored

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Protocol
 
-from zerotools.core.adapter_names import is_adapter_alone
+from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
@@ -23,7 +23,7 @@ from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.maps.detect_layout import detected
+from zerotools.maps.detect_layout import detect_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import NameFaults, names_of_model
 from zerotools.maps.map_file import HUB
@@ -261,7 +261,7 @@ def check_names(
         BadRequest: they do not fit; with counts, examples and the option that corrects it.
     """
     path = weights.model_sidecars.get(CONFIG)
-    if path is None or is_adapter_alone(weights.tensors):
+    if path is None or is_adapter_checkpoint(weights.tensors):
         return None
     config = _tree(path)
     if config is None:
@@ -445,7 +445,7 @@ def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str |
     if known is None or not known.family.layouts:
         return None
     try:
-        found = detected(known.family, known.config, {}, held)
+        found = detect_layout(known.family, known.config, {}, held)
     except BadRequest:
         return None
     return None if found.layout.name == HUB else found.layout.name

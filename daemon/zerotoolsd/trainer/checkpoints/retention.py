@@ -13,8 +13,8 @@ from pathlib import Path
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.retention import KeepRule, Needed, needed_by, read_needed
-from zerotools.runs.upload_records import being_sent
+from zerotools.runs.retention import KeepRule, NeededCheckpoint, first_need, read_needed
+from zerotools.runs.upload_records import checkpoint_in_upload
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class KeepPolicy:
             checkpoint_dirs.hinted(output_dir, hint)
             for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
         )
-        kept = (newest, self.named, being_sent(output_dir), *hints)
+        kept = (newest, self.named, checkpoint_in_upload(output_dir), *hints)
         pinned = {path.resolve() for path in kept if path is not None}
         beyond = KeepRule(self.last, self.every).beyond(checkpoint_dirs.listing(output_dir))
         return [path for path in beyond if path.resolve() not in pinned]
 
-    def needed_by_others(self, path: Path) -> Needed | None:
+    def needed_by_others(self, path: Path) -> NeededCheckpoint | None:
         """Return an unfinished job that names `path`, and so prevents its deletion. Check this
         last."""
-        return None if self.needed is None else needed_by(path, read_needed(self.needed))
+        return None if self.needed is None else first_need(path, read_needed(self.needed))
 
     def best_of(self, output_dir: Path, newest: Path) -> Path | None:
         """Return the best checkpoint in `output_dir`, after `newest` was written."""

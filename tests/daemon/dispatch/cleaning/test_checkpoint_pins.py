@@ -14,7 +14,7 @@ from tests.daemon.dispatchers import Running, running
 from tests.runs.test_checkpoint_dirs import make
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.runs.retention import DIRECTORY, Needed, read_needed
+from zerotools.runs.retention import DIRECTORY, NeededCheckpoint, read_needed
 from zerotoolsd.dispatch.cleaning import checkpoint_pins
 from zerotoolsd.dispatch.cleaning.checkpoint_pins import CheckpointPins
 from zerotoolsd.queue.store import Store
@@ -25,7 +25,7 @@ WIDE: dict[str, Any] = {"ranks": 8, "train": {"steps": 50, "batch_size": 8}}
 """A job that waits for the one before it."""
 
 
-def told(state: Path) -> list[Needed]:
+def told(state: Path) -> list[NeededCheckpoint]:
     return read_needed(state / DIRECTORY)
 
 
@@ -45,7 +45,9 @@ def test_it_is_told_from_before_the_look_until_the_job_is_over(tmp_path: Path) -
             assert told(state) == []  # it names none
             first = await submit(it, **WIDE, resume_from=str(checkpoint))
             second = await submit(it, **WIDE, resume_from=str(tmp_path / "link"))
-            named = [Needed(job, "resume_from", str(checkpoint)) for job in (first, second)]
+            named = [
+                NeededCheckpoint(job, "resume_from", str(checkpoint)) for job in (first, second)
+            ]
             assert told(state) == named
             for path in (checkpoint.with_name("step-00000041"), tmp_path / "step-1"):
                 with pytest.raises(BadRequest, match="resume_from"):
@@ -85,7 +87,7 @@ def test_the_next_daemon_tells_it_again(tmp_path: Path) -> None:
     store = Store(state)
     CheckpointPins(state, store).begin()
     store.close()
-    assert told(state) == [Needed(2, "resume_from", str(checkpoint))]
+    assert told(state) == [NeededCheckpoint(2, "resume_from", str(checkpoint))]
 
 
 def test_a_directory_that_its_user_filled_is_cleared_in_parts(

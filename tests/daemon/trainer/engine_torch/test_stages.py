@@ -16,7 +16,7 @@ from tests.matrices import FULL
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats.dcp.lay_out_other_format import (
-    lay_out_training as lay_out_training_dcp,
+    lay_out_dcp as lay_out_training_dcp,
 )
 from zerotools.ops.conversions import reshard
 from zerotools.ops.conversions.conversion import Conversion, perform

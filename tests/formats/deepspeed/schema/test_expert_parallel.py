@@ -30,7 +30,7 @@ from zerotools.formats.deepspeed.schema.expert_parallel import (
 )
 from zerotools.formats.deepspeed.universal.lay_out import lay_out_universal
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
-from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
+from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_zero
 from zerotools.formats.format import WriteOptions
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions import consolidate
@@ -259,7 +259,7 @@ def test_experts_are_not_written_out_of_other_formats(tmp_path: Path) -> None:
     with pytest.raises(
         Unsupported, match=r"DeepSpeed's experts \(mixture.*need separate files and param"
     ):
-        lay_out_foreign(source, training, tmp_path / "out", world_size=2)
+        lay_out_zero(source, training, tmp_path / "out", world_size=2)
 
 
 def test_experts_of_autoep_that_autotp_cut_are_not_read(tmp_path: Path) -> None:
@@ -474,7 +474,7 @@ def test_a_universal_checkpoint_is_not_cut_for_ranks(tmp_path: Path) -> None:
     source = autoep_golden(UNIVERSAL)
     said = r'DeepSpeed 0\.19\.8 loads this .* with "checkpoint": \{"load_universal": true\}'
     with pytest.raises(Unsupported, match=said):
-        lay_out_foreign(source, training_of(source), tmp_path / "out", world_size=2)
+        lay_out_zero(source, training_of(source), tmp_path / "out", world_size=2)
     with pytest.raises(Unsupported, match=said):  # and it does not name the command above
         prepare(source.origin.path, tmp_path / "out", world_size=2)
 

@@ -16,9 +16,9 @@ from zerotools.core.dtypes import BFLOAT16, FLOAT16
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import read, training_of
-from zerotools.formats.dcp.lay_out_other_format import lay_out_training
+from zerotools.formats.dcp.lay_out_other_format import lay_out_dcp
 from zerotools.formats.deepspeed.schema.ds_config import ZeroSettings
-from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_foreign
+from zerotools.formats.deepspeed.writing.lay_out_other_format import lay_out_zero
 
 UNIVERSAL = ("universal-z1-fp32-w2", "universal-z2-bf16-w3", "universal-z3-bf16-w2")
 NATIVE = ("z2-bf16-w2", "z3-fp32-w2-sub-groups", "z2-fp16-w2", "z2-bf16-w2-sgd", "z1-fp32-w3")
@@ -27,7 +27,7 @@ NATIVE = ("z2-bf16-w2", "z3-fp32-w2-sub-groups", "z2-fp16-w2", "z2-bf16-w2-sgd",
 def write_foreign(
     source: Checkpoint, training: TrainingState, out: Path, ranks: int, settings: ZeroSettings
 ) -> Checkpoint:
-    target = lay_out_foreign(source, training, out, world_size=ranks, settings=settings)
+    target = lay_out_zero(source, training, out, world_size=ranks, settings=settings)
     for path in write(source, target).rglob("*_states.pt"):
         with zipfile.ZipFile(path) as archive:
             assert archive.testzip() is None, path
@@ -71,7 +71,7 @@ def test_real_torch_runs_become_native(name: str, stage: int, tmp_path: Path) ->
 def test_deepspeed_comes_back_from_dcp(name: str, tmp_path: Path) -> None:
     source = read(DEEPSPEED / name / "checkpoint")
     training = training_of(source)
-    target = lay_out_training(source, training, tmp_path / "dcp", world_size=3, style="torch")
+    target = lay_out_dcp(source, training, tmp_path / "dcp", world_size=3, style="torch")
     there = read(write(source, target))
     back = training_of(there)
     config = {**(training.ds_config or {}), "zero_optimization": {"stage": 2}}
@@ -111,7 +111,7 @@ def test_what_nothing_says_is_listed(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "z2-bf16-w2" / "checkpoint")
     nothing = TrainingState()
     with pytest.raises(BadRequest) as refused:
-        lay_out_foreign(source, nothing, tmp_path / "out", world_size=2)
+        lay_out_zero(source, nothing, tmp_path / "out", world_size=2)
     for words in (
         "--stage or --ds-config",
         "--lr, --betas",
@@ -122,14 +122,14 @@ def test_what_nothing_says_is_listed(tmp_path: Path) -> None:
         groups=(ParamGroup(("a",), {"lr": 1}),), precision=BFLOAT16, is_ordered=False
     )
     with pytest.raises(BadRequest, match="the order of the parameters in the model"):
-        lay_out_foreign(source, unordered, tmp_path / "out", world_size=2, settings=ZeroSettings(2))
+        lay_out_zero(source, unordered, tmp_path / "out", world_size=2, settings=ZeroSettings(2))
 
 
 def test_another_type_than_the_run_had_is_refused(tmp_path: Path) -> None:
     source = read(DEEPSPEED / "universal-z2-bf16-w3" / "checkpoint")
     config = {"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}}
     with pytest.raises(BadRequest, match="trained in bfloat16 and the configuration trains in fl"):
-        lay_out_foreign(
+        lay_out_zero(
             source,
             training_of(source),
             tmp_path / "out",
@@ -145,7 +145,7 @@ def test_a_new_fp16_run_begins_with_the_configured_loss_scale(tmp_path: Path) ->
         "zero_optimization": {"stage": 2},
         "fp16": {"enabled": True, "initial_scale_power": 8, "hysteresis": 3},
     }
-    target = lay_out_foreign(
+    target = lay_out_zero(
         source, training, tmp_path / "out", world_size=2, settings=ZeroSettings(ds_config=config)
     )
     scale = training_of(read(write(source, target))).loss_scale
@@ -175,7 +175,7 @@ def test_a_parameter_that_was_never_stepped_begins_with_zeros(stage: int, tmp_pa
     for key, (_, data) in ours.items():
         begun = key in ("layer.weight|exp_avg", "layer.weight|exp_avg_sq")
         assert data == (bytes(len(data)) if begun else theirs[key][1]), key
-    target = lay_out_foreign(source, training, out, world_size=3, settings=settings)
+    target = lay_out_zero(source, training, out, world_size=3, settings=settings)
     assert any(note.startswith("layer.weight: no state") for note in target.notes)
 
 
@@ -183,7 +183,7 @@ def test_state_of_one_kind_alone_is_refused(tmp_path: Path) -> None:
     whole = read(DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint")
     source = without_state_of(whole, {"layer.weight"}, {"exp_avg"})
     with pytest.raises(Unsupported, match=r"layer.weight has the state exp_avg_sq"):
-        lay_out_foreign(
+        lay_out_zero(
             source, training_of(whole), tmp_path, world_size=2, settings=ZeroSettings(stage=2)
         )
 
@@ -192,7 +192,7 @@ def test_steps_are_the_optimizers_where_nothing_else_counts(tmp_path: Path) -> N
     source = read(DEEPSPEED / "universal-z1-fp32-w2" / "checkpoint")
     training = replace(training_of(source), steps=None)
     settings = ZeroSettings(stage=2)
-    target = lay_out_foreign(source, training, tmp_path / "o", world_size=2, settings=settings)
+    target = lay_out_zero(source, training, tmp_path / "o", world_size=2, settings=settings)
     found = read(write(source, target))
     assert (found.origin.step, found.origin.tag) == (2, "global_step2")
     assert any(note.startswith("training resumes at step 2") for note in target.notes)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.formats.megatron.writing.weights import DENSE, EXPERTS, model
 from zerotools.core.dtypes import BFLOAT16
-from zerotools.formats.megatron.writing.model_arguments import model_arguments, unsaid
+from zerotools.formats.megatron.writing.model_arguments import model_arguments, unset_options
 
 CONFIG = {
     "model_type": "llama",
@@ -90,7 +90,7 @@ def test_the_multiple_explains_the_rows(rows: int, vocabulary: int, multiple: in
     ],
 )
 def test_what_the_script_must_be_told_is_named(more: dict[str, Any], said: list[str]) -> None:
-    assert [*unsaid({**CONFIG, **more})] == said
+    assert [*unset_options({**CONFIG, **more})] == said
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ def test_layers_with_a_rope_of_their_own_are_named() -> None:
     gemma = {key: value for key, value in CONFIG.items() if key not in ("rope_theta", "hidden_act")}
     gemma |= {"rope_parameters": theirs, "hidden_activation": "gelu_pytorch_tanh"}
     assert model_arguments(gemma, model(DENSE))["rotary_base"] == 1_000_000
-    assert list(unsaid(gemma)) == [
+    assert list(unset_options(gemma)) == [
         "the rope of layers with a sliding window",
         "hidden_activation (gelu_pytorch_tanh)",
     ]

@@ -13,7 +13,7 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.megatron.writing.resumable_optimizer import (
-    LeftOptimizer,
+    DroppedOptimizer,
     WrittenOptimizer,
     written_optimizer,
 )
@@ -90,7 +90,7 @@ def test_another_optimizer_is_left_out_with_the_reason(
     training: TrainingState, roles: tuple[str, ...], why: str
 ) -> None:
     found = result(training, *roles)
-    assert isinstance(found, LeftOptimizer)
+    assert isinstance(found, DroppedOptimizer)
     assert re.search(why, found.why)
 
 
@@ -104,4 +104,4 @@ def test_what_is_known_from_nowhere_is_asked_for() -> None:
 def test_without_state_there_is_no_optimizer() -> None:
     source = run(model(DENSE))
     found = written_optimizer(source, TrainingState(), source.tensors, {})
-    assert found == LeftOptimizer("")
+    assert found == DroppedOptimizer("")

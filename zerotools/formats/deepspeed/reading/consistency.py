@@ -86,7 +86,7 @@ def could_be_of(step: float | None, model: ModelStates) -> bool:
     return step is None or updates is None or step - updates in (0, 1)
 
 
-def began_before(model: ModelStates, optim: OptimStates) -> str | None:
+def extra_step_note(model: ModelStates, optim: OptimStates) -> str | None:
     """Return a note if the optimizer counts one step more than the run, in files of a version that
     does not. It is a continued run of an older version, or files of two saves."""
     step, updates = step_of(optim), updates_of(model)
@@ -257,7 +257,7 @@ def saved_as(file: TorchFile) -> str | None:
     return None if record is None else record.name.partition("/")[0]
 
 
-def says_its_name(file: TorchFile) -> bool:
+def records_its_name(file: TorchFile) -> bool:
     """Return whether a file records its rank, layer or expert, so that `misnamed_files` can check
     it."""
     return _said_by(saved_as(file)) is not None
@@ -321,15 +321,15 @@ def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
         yield first.name
         return
     for name in files_of_all_ranks(source, first.name):
-        if not mp_shard.model.frozen_shapes or says_its_name(TorchFile.open(first.root, name)):
+        if not mp_shard.model.frozen_shapes or records_its_name(TorchFile.open(first.root, name)):
             yield name
 
 
 def _optimizers(mp_shard: MpShard) -> Iterator[str]:
     for optim in mp_shard.optim_states:
-        if optim is None or not says_its_name(optim.file):
+        if optim is None or not records_its_name(optim.file):
             continue
         says_step = step_of(optim) is not None and updates_of(mp_shard.model) is not None
-        says_step = says_step and began_before(mp_shard.model, optim) is None
+        says_step = says_step and extra_step_note(mp_shard.model, optim) is None
         if says_step or not any(partition.numel for partition in optim.masters):
             yield optim.file.name

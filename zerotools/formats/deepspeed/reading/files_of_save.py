@@ -164,7 +164,7 @@ def _shared_model(
         optim = _first_readable(directory, families[0]) if families else None
         if optim is not None and optim.kind == STAGE_3:
             return None
-        return stand_in_model(directory, shared, mp_rank, optim, fault)
+        return substitute_model(directory, shared, mp_rank, optim, fault)
 
 
 def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
@@ -285,7 +285,7 @@ def with_lost_models(listing: TagListing) -> TagListing:
     return replace(listing, models={**listing.models, **models})
 
 
-def stand_in_model(
+def substitute_model(
     directory: Path, name: str, mp_rank: int, optim: OptimStates | None, error: BadFile
 ) -> ModelStates:
     """Return the substitute for the model file `name`, which is lost for the reason `error`; all of

@@ -16,7 +16,7 @@ from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.formats.deepspeed.partitioning.flat_groups import is_round_robin, optimizer_order
 from zerotools.formats.deepspeed.partitioning.mp_rank import MpShard
 from zerotools.formats.deepspeed.partitioning.native import native_of
-from zerotools.formats.deepspeed.reading.consistency import began_before
+from zerotools.formats.deepspeed.reading.consistency import extra_step_note
 from zerotools.formats.deepspeed.schema import pt_trees
 from zerotools.formats.deepspeed.schema.ds_config import (
     STAGE,
@@ -127,7 +127,7 @@ def origin_of(
         notes = (*notes, UNNAMED_STATE) if optim_states or model.optimizer else notes
     elif not mp_shards[0].groups and model.optimizer is not None:
         notes = (*notes, NUMBERED_STATE)
-    if optim_states and (said := began_before(model, optim_states[0])) is not None:
+    if optim_states and (said := extra_step_note(model, optim_states[0])) is not None:
         notes = (*notes, said)
     return Origin(
         "deepspeed",

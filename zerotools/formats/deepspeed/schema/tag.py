@@ -95,7 +95,7 @@ def run_directory(source: Checkpoint) -> Path | None:
     return directory if is_own else None
 
 
-def false_hints(source: Checkpoint) -> Iterator[Problem]:
+def latest_problems(source: Checkpoint) -> Iterator[Problem]:
     """Yield a problem for a `latest` next to the tag that names no existing tag: a run that resumes
     from the directory finds nothing, or another checkpoint."""
     directory = source.root.parent

@@ -76,10 +76,10 @@ class UniversalFormat(Format):
 
         check_weights(source)
 
-    def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
-        from zerotools.formats.deepspeed.schema.tag import false_hints
+    def latest_problems(self, source: Checkpoint) -> Iterator[Problem]:
+        from zerotools.formats.deepspeed.schema.tag import latest_problems
 
-        return false_hints(source)
+        return latest_problems(source)
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
         from zerotools.formats.deepspeed.universal.native import weight_pairs

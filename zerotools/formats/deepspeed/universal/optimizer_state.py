@@ -119,7 +119,7 @@ def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
     return is_flat and zero_optimization(model.ds_config).get(ROUND_ROBIN) is True
 
 
-def misplaced(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
+def misplaced_values(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
     """Yield problems for values that `ds_to_universal` put under wrong names: under round robin it
     assumes the optimizer's order. If parameters are aligned, DeepSpeed records their real
     positions."""

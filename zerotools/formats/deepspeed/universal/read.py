@@ -34,7 +34,7 @@ from zerotools.formats.deepspeed.schema.tag import TagDirectory, open_tag
 from zerotools.formats.deepspeed.universal.native import UniversalNative
 from zerotools.formats.deepspeed.universal.optimizer_state import (
     OPTIMIZER_STATE,
-    misplaced,
+    misplaced_values,
     parse_state,
 )
 from zerotools.io.files.damage import tolerate
@@ -63,15 +63,15 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
         size = model.data_parallel_size or len(listing.models)
         models = stage_3_models(directory, listing, 0, model, size, problems)
     saved = parse_state(directory, model)
-    problems += misplaced(saved, model)
+    problems += misplaced_values(saved, model)
     groups = _whole_groups(model)
     rest = _rest(model, models, groups, is_stage_3=is_stage_3)
     shapes = {name: shape for group in groups for name, shape in group.items()}
     found = dict(saved.numbers()) | dict(states_of(directory, model, shapes, problems))
     muons = {name for group in saved.groups if uses_muon(group.options) for name in group.params}
     found |= dict(lost_state(directory, found, groups, problems, muons))
-    problems += unlisted(directory, model, shapes)
-    problems += emptied(directory, shapes)
+    problems += unlisted_directories(directory, model, shapes)
+    problems += empty_directories(directory, shapes)
     present = [each for each in models if each is not None]
     problems += misnamed_files(each.file for each in present)
     if saved.file is None:
@@ -232,7 +232,7 @@ def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
     return kinds
 
 
-def unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Problem]:
+def unlisted_directories(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Problem]:
     """Yield directories of parameters that the model file does not know, or not as trained."""
     known = {
         *(model.module or ()),
@@ -254,7 +254,7 @@ def unlisted(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Pr
             )
 
 
-def emptied(directory: Path, shapes: Shapes) -> Iterator[Problem]:
+def empty_directories(directory: Path, shapes: Shapes) -> Iterator[Problem]:
     """Yield a problem for each folder without a file, of untrained parameters; the model file has
     these too."""
     for folder in sorted((directory / ZERO).iterdir()):

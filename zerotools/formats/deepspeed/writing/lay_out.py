@@ -40,8 +40,8 @@ from zerotools.formats.deepspeed.writing.pt_files import REPEATED, OutputFiles
 from zerotools.formats.deepspeed.writing.source_checks import check_masters, check_supported
 from zerotools.formats.deepspeed.writing.target_layout import (
     TargetLayout,
-    configured,
     target_layout_of,
+    with_config,
 )
 from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
@@ -117,7 +117,7 @@ def _lay_out_one(source: Checkpoint, mp_rank: int, settings: ZeroSettings, ranks
     logical = logical_state_of(mp_shard, hyperparameters_of(mp_shard, settings))
     layout = target_layout_of(logical, settings, ranks, len(mp_shard.optim_states))
     check_masters(source, mp_rank)
-    made = configured(change_stage(logical, layout.kind, layout.stage), layout)
+    made = with_config(change_stage(logical, layout.kind, layout.stage), layout)
     layers = layer_files(source)
     there = {key: tensor for key, tensor in made.source_tensors.items() if _lies_in(tensor, layers)}
     made = replace(

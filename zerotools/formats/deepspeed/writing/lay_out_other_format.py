@@ -40,7 +40,7 @@ from zerotools.formats.deepspeed.schema.pt_trees import schedule_of
 from zerotools.formats.deepspeed.writing.lay_out import lay_out_mp_rank, unlisted_keys
 from zerotools.formats.deepspeed.writing.notes import needed_settings
 from zerotools.formats.deepspeed.writing.pt_files import OutputFiles
-from zerotools.formats.deepspeed.writing.target_layout import configured, target_layout_of
+from zerotools.formats.deepspeed.writing.target_layout import target_layout_of, with_config
 from zerotools.io.output.plain_files import literal, sidecar_files
 from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk
 
@@ -50,7 +50,7 @@ ONE_STEP_LESS = (
 )
 
 
-def lay_out_foreign(
+def lay_out_zero(
     source: Checkpoint,
     training: TrainingState,
     destination: Path,
@@ -71,7 +71,7 @@ def lay_out_foreign(
     logical = logical_state_from(foreign)
     layout = target_layout_of(logical, settings, world_size)
     tag = f"global_step{foreign.training.steps or 0}"
-    made = configured(logical, layout)
+    made = with_config(logical, layout)
     files = lay_out_mp_rank(made, layout, tag, 0, bf16=foreign.precision == PRECISION_KEYS["bf16"])
     files = _with_zeros(files, set(never_stepped(foreign)))
     plans = {**sidecar_files(source), **files.plans, LATEST[0]: literal(tag.encode())}
@@ -124,7 +124,7 @@ def _check_dense(source: Checkpoint) -> None:
 def _foreign(
     source: Checkpoint, training: TrainingState, settled: ZeroSettings
 ) -> ForeignCheckpoint:
-    """Return the logical state; raises BadRequest as `lay_out_foreign` does."""
+    """Return the logical state; raises BadRequest as `lay_out_zero` does."""
     config = settled.ds_config if settled.ds_config is not None else training.ds_config
     precision = _precision(source, training, settled)
     missing = []

@@ -100,8 +100,8 @@ def target_layout_of(
         size = settled.sub_group_size
         if size is None:
             if logical.kind == STAGE_3 and saved_dp_size is not None:
-                check_explained(logical, saved_dp_size)
-            size = size_of(logical)
+                check_sub_groups(logical, saved_dp_size)
+            size = sub_group_size_of(logical)
         return TargetLayout(
             dp_size,
             kind,
@@ -221,7 +221,7 @@ def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
     return alignment_of(logical.precision)
 
 
-def configured(logical: LogicalState, layout: TargetLayout) -> LogicalState:
+def with_config(logical: LogicalState, layout: TargetLayout) -> LogicalState:
     """Return the logical state with a saved configuration that matches the output's layout."""
     changed = dict(_differing(logical, layout))
     placed = dict(_placed(logical, layout))
@@ -261,7 +261,7 @@ def _differing(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[st
     zero = logical.zero
     if layout.stage is not None and zero.get(STAGE) != layout.stage:
         yield STAGE, layout.stage
-    if layout.kind == STAGE_3 and size_of(logical) != layout.sub_group_size:
+    if layout.kind == STAGE_3 and sub_group_size_of(logical) != layout.sub_group_size:
         yield SUB_GROUP_SIZE, layout.sub_group_size
     if layout.kind == STAGE_1_AND_2 and (zero.get(ROUND_ROBIN) is True) != layout.round_robin:
         yield ROUND_ROBIN, layout.round_robin
@@ -295,18 +295,18 @@ def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
     return needed
 
 
-def size_of(logical: LogicalState) -> int:
+def sub_group_size_of(logical: LogicalState) -> int:
     """Return `sub_group_size` as the run's configuration has it."""
     return number_of(logical.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
 
 
-def check_explained(logical: LogicalState, ranks: int) -> None:
+def check_sub_groups(logical: LogicalState, ranks: int) -> None:
     """Check that the sub-groups of `ranks` ranks match the configuration.
 
     Raises:
         Unsupported: they do not, so the resuming run's sub-groups are unknown.
     """
-    limit = size_of(logical)
+    limit = sub_group_size_of(logical)
     for group in logical.groups:
         # Each sub-group has a part of every expert-parallel rank, all cut alike.
         ep_size = logical.autoep_size or 1 if group.is_stacked else 1

@@ -212,7 +212,9 @@ def _tree(
     elif keys.PARTITION_COUNT in saved:
         new[keys.PARTITION_COUNT] = [each.expert_placement.expert_dp_size for each in buffers]
     if keys.GROUP_PADDINGS in saved:
-        new[keys.GROUP_PADDINGS] = [_booked(logical.kind, buffer, rank) for buffer in buffers]
+        new[keys.GROUP_PADDINGS] = [
+            _group_paddings(logical.kind, buffer, rank) for buffer in buffers
+        ]
     if keys.ALIGNMENT_PADDINGS in saved or any(any(each.paddings) for each in geometries):
         new[keys.ALIGNMENT_PADDINGS] = [
             list(each.paddings) or [0] * len(each.shapes) for each in geometries
@@ -226,7 +228,7 @@ def _tree(
     return {**logical.optimizer, keys.STATE_DICT: new}
 
 
-def _booked(kind: str, buffer: FlatBuffer, rank: int) -> int:
+def _group_paddings(kind: str, buffer: FlatBuffer, rank: int) -> int:
     """Return `group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
     geometry, part = buffer.geometry, buffer.part_of(rank)
     if kind != BF16_OPTIMIZER:

@@ -13,7 +13,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.megatron.legacy_ranks.rank_layout import Degrees, RankPlace, SavedRank
 from zerotools.formats.megatron.legacy_ranks.rank_optimizer import Local
-from zerotools.formats.megatron.tensor_names import of_one_expert
+from zerotools.formats.megatron.tensor_names import megatron_expert_name
 from zerotools.formats.megatron.tensor_parallel_cuts import Cut, cut_of
 from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT, MegatronFacts
 from zerotools.io.torchzip.tensors import as_tensor
@@ -162,7 +162,7 @@ def _whole_name(merged: WholeModel, rank: SavedRank, name: str, firsts: Mapping[
         return EMBEDDING
     if match := _LAYER.fullmatch(name):
         name = f"{match[1]}.{int(match[2]) + firsts.get(match[1], 0)}.{match[3]}"
-    if match := _EXPERT.fullmatch(of_one_expert(name)):
+    if match := _EXPERT.fullmatch(megatron_expert_name(name)):
         count = merged.facts.count("num_experts")
         if count is None and merged.degrees.experts > 1:
             raise Unsupported(f"{rank.file.path} does not say how many experts the model has")

@@ -20,12 +20,16 @@ from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.megatron.file_names import COMMON, CONFIG, TRACKER
 from zerotools.formats.megatron.training_metadata import EMBEDDING, FORMAT, OUTPUT
-from zerotools.formats.megatron.writing.model_arguments import PARALLEL, model_arguments, unsaid
+from zerotools.formats.megatron.writing.model_arguments import (
+    PARALLEL,
+    model_arguments,
+    unset_options,
+)
 from zerotools.formats.megatron.writing.resumable_optimizer import (
     MOMENTS,
-    LeftOptimizer,
+    DroppedOptimizer,
     WrittenOptimizer,
-    is_of_expert,
+    is_expert_weight,
     written_optimizer,
 )
 from zerotools.formats.megatron.writing.single_tensors import (
@@ -156,7 +160,7 @@ def _are_experts_apart(
     """Return whether experts have a separate optimizer, or None if the user has not set it."""
     if expert_parallel is None:
         return None
-    if expert_parallel < 1 or not any(map(is_of_expert, weights)):
+    if expert_parallel < 1 or not any(map(is_expert_weight, weights)):
         raise BadRequest(
             f"--expert-parallel is {expert_parallel}; at least 1 rank must have experts"
             if expert_parallel < 1
@@ -268,7 +272,7 @@ def _target(
 
 def _notes(
     name: str,
-    optimizer: WrittenOptimizer | LeftOptimizer,
+    optimizer: WrittenOptimizer | DroppedOptimizer,
     arguments: Mapping[str, Any] | None,
     config: Mapping[str, Any],
 ) -> Iterator[str]:
@@ -281,7 +285,7 @@ def _notes(
             "no file has the sizes of the model, so --use-checkpoint-args does not work: give "
             "--config-dir, or Megatron all options of the model"
         )
-    told = [*unsaid(config)]
+    told = [*unset_options(config)]
     if told:
         yield (
             f"config.json has {', '.join(told)}, which Megatron does not take from a checkpoint: "
@@ -290,10 +294,10 @@ def _notes(
 
 
 def _dropped(
-    source: Checkpoint, training: TrainingState, optimizer: WrittenOptimizer | LeftOptimizer
+    source: Checkpoint, training: TrainingState, optimizer: WrittenOptimizer | DroppedOptimizer
 ) -> Iterator[Dropped]:
     roles = {key.role for key in source.tensors}
-    if isinstance(optimizer, LeftOptimizer):
+    if isinstance(optimizer, DroppedOptimizer):
         for role in sorted(roles - {"param", "buffer", "param16", STATE_ROLE}):
             yield Dropped(role, optimizer.why)
         if "param16" in roles:
@@ -303,7 +307,7 @@ def _dropped(
         if training.groups:
             yield Dropped("param_groups", optimizer.why or "it has no optimizer state")
     if training.lr_scheduler is not None and (
-        _schedule(training) is None or isinstance(optimizer, LeftOptimizer)
+        _schedule(training) is None or isinstance(optimizer, DroppedOptimizer)
     ):
         yield Dropped("lr_scheduler", "Megatron stores its schedule in another form")
     if training.loss_scale is not None:

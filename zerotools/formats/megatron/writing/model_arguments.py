@@ -2,7 +2,7 @@
 
 Shapes come from the tensors, other values from config.json. `--use-checkpoint-args` reads the names
 in `megatron/training/checkpointing.py` (`load_args_from_checkpoint`); values that it does not read,
-such as the scaling of RoPE, must be given to the script, and `unsaid` names them.
+such as the scaling of RoPE, must be given to the script, and `unset_options` names them.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ def _precision(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
     }
 
 
-def unsaid(config: Mapping[str, Any]) -> Iterator[str]:
+def unset_options(config: Mapping[str, Any]) -> Iterator[str]:
     """Yield the settings of config.json that the script needs as options."""
     config = flat_config(config)
     rope = rope_of(config)

@@ -42,7 +42,7 @@ class WrittenOptimizer:
 
 
 @dataclass(frozen=True)
-class LeftOptimizer:
+class DroppedOptimizer:
     """The reason why Megatron cannot resume from the state; empty if the source had no
     optimizer."""
 
@@ -56,7 +56,7 @@ def written_optimizer(
     names: Mapping[str, Sequence[str]],
     *,
     apart: bool | None = None,
-) -> WrittenOptimizer | LeftOptimizer:
+) -> WrittenOptimizer | DroppedOptimizer:
     """Return the optimizer of `source` with `tensors`, one for each weight; `names` maps each name
     of `training` to theirs. `apart` is True if experts have a separate optimizer; None: as in the
     source, else True.
@@ -66,22 +66,24 @@ def written_optimizer(
     """
     roles = {key.role for key in tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE)}
     if not roles:
-        return LeftOptimizer()
+        return DroppedOptimizer()
     strange = sorted(roles - {*MOMENTS})
     if strange:
-        return LeftOptimizer(f"Megatron's Adam has {' and '.join(MOMENTS)}, but not {strange[0]}")
+        return DroppedOptimizer(
+            f"Megatron's Adam has {' and '.join(MOMENTS)}, but not {strange[0]}"
+        )
     weights = {key.name: t for key, t in tensors.items() if key.role == "param"}
     for role in MOMENTS:
         lacking = [
             n for n, t in weights.items() if t.dtype.is_float and Key(n, role) not in tensors
         ]
         if lacking:
-            return LeftOptimizer(
+            return DroppedOptimizer(
                 f"Megatron resumes from the moments of all weights, but {lacking[0]} has no {role}"
             )
     steps = _steps(training)
     if isinstance(steps, str):
-        return LeftOptimizer(f"Megatron counts one step for all weights, and the step {steps}")
+        return DroppedOptimizer(f"Megatron counts one step for all weights, and the step {steps}")
     groups = _groups_by_name(source, training, weights, names)
     of_megatron = _of_megatron(training, weights, steps, apart)
     return of_megatron or _by_rule(training, groups, weights, steps, apart is not False)
@@ -146,7 +148,9 @@ def _of_megatron(
         ]
         experts = []
     elif apart and not experts:
-        decays = {_decays(name, tensor) for name, tensor in weights.items() if is_of_expert(name)}
+        decays = {
+            _decays(name, tensor) for name, tensor in weights.items() if is_expert_weight(name)
+        }
         experts = [
             {**each, "is_expert_parallel": True}
             for each in others
@@ -155,7 +159,7 @@ def _of_megatron(
     return WrittenOptimizer(tuple(tuple(each) for each in (others, experts) if each), steps)
 
 
-def is_of_expert(name: str) -> bool:
+def is_expert_weight(name: str) -> bool:
     """Return whether a weight is one expert's, by its name in a model on one rank."""
     return _EXPERT in name
 
@@ -170,23 +174,23 @@ def _by_rule(
     weights: Mapping[str, Tensor],
     steps: int,
     apart: bool,
-) -> WrittenOptimizer | LeftOptimizer:
+) -> WrittenOptimizer | DroppedOptimizer:
     kinds: dict[tuple[bool, bool], list[str]] = {}
     for name in groups:
         if name in weights:
-            kind = apart and is_of_expert(name), _decays(name, weights[name])
+            kind = apart and is_expert_weight(name), _decays(name, weights[name])
             kinds.setdefault(kind, []).append(name)
     for option in ("lr", "betas", "eps"):
         values = _values(groups, groups, option)
         if len(values) > 1:
-            return LeftOptimizer(
+            return DroppedOptimizer(
                 f"Megatron has one {option} for all weights, but the param groups have "
                 f"{values[0]} and {values[1]}"
             )
     decayed = [name for (_, decays), each in kinds.items() if decays for name in each]
     decay = _values(groups, decayed, "weight_decay") or [0.0]
     if len(decay) > 1:
-        return LeftOptimizer(
+        return DroppedOptimizer(
             "Megatron has one weight_decay for all matrices, but the param groups have "
             f"{decay[0]} and {decay[1]}"
         )
