@@ -27,7 +27,7 @@ TORCH = (
     "transformers.models.gpt2.modeling_gpt2",
     "transformers.models.llama.modeling_llama",
     "transformers.models.t5.modeling_t5",
-    "zerotools.formats.dcp.reading.read",
+    "zerotools.formats.dcp.read",
     "zerotoolsd.trainer.session",
     "zerotoolsd.trainer.engine_torch.engine",
 )
