@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+DOTTED = re.compile(r"(?:zerotoolsd?|harness|benchmarks|tests)(?:\.[a-z_]\w*[a-z0-9]){2,}")
+"""A string that may be the name of a module of ours, or of something in one."""
 FOLDERS = ("zerotools", "daemon", "harness", "benchmarks", "scripts", "tests")
 
 
@@ -24,10 +27,12 @@ def files() -> dict[str, Path]:
 
 @dataclass
 class Names:
-    """What a file defines or imports anywhere, and by line what it imports from which module."""
+    """What a file defines or imports anywhere, and by line what it imports from which module, and
+    what its strings name."""
 
     there: set[str] = field(default_factory=set)
     taken: list[tuple[int, str, list[str]]] = field(default_factory=list)
+    dotted: list[tuple[int, str]] = field(default_factory=list)
 
 
 def names_of(source: str | bytes) -> Names:
@@ -38,6 +43,9 @@ def names_of(source: str | bytes) -> Names:
         if isinstance(node, ast.Name):
             if isinstance(node.ctx, ast.Store):
                 found.there.add(node.id)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str) and DOTTED.fullmatch(node.value):
+                found.dotted.append((node.lineno, node.value))
         elif isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             found.there.add(node.name)
         elif isinstance(node, ast.Import | ast.ImportFrom):
@@ -62,13 +70,36 @@ def lost(files: dict[str, Names]) -> Iterator[str]:
                     yield f"{name}:{line}: {module}.{each}"
 
 
+def lost_in_strings(files: dict[str, Names]) -> Iterator[str]:
+    """Strings that begin with a package of ours and name no module, and nothing in one."""
+    for name, names in files.items():
+        for line, dotted in names.dotted:
+            parts = dotted.split(".")
+            prefixes = [".".join(parts[:end]) for end in range(2, len(parts))]
+            known = [prefix for prefix in prefixes if prefix in files]
+            if dotted in files or not known:
+                continue
+            if parts[len(known[-1].split("."))] not in files[known[-1]].there:
+                yield f"{name}:{line}: {dotted}"
+
+
 def test_every_imported_name_is_there() -> None:
     names = {name: names_of(path.read_bytes()) for name, path in files().items()}
     assert len(names) > 900
     assert list(lost(names)) == []
+    assert list(lost_in_strings(names)) == []
 
 
 def test_a_lost_name_is_found() -> None:
     sources = {"a": "def f(): ...", "b": "from a import f, g\nimport os"}
     names = {name: names_of(source) for name, source in sources.items()}
     assert list(lost(names)) == ["b:1: a.g"]
+
+
+def test_a_name_that_is_lost_in_a_string_is_found() -> None:
+    sources = {
+        "harness.a": "['harness.bb.ff', 'harness.bb.ff.xx', 'harness.bb.gg', 'harness.cc.dd']",
+        "harness.bb": "def ff(): ...",
+    }
+    names = {name: names_of(source) for name, source in sources.items()}
+    assert list(lost_in_strings(names)) == ["harness.a:1: harness.bb.gg"]

@@ -27,7 +27,7 @@ ROOT = Path(__file__).parents[4]
 COMPILES = """
 import sys, time
 from pathlib import Path
-from tests.daemon.trainer.engine_deepspeed.test_builds import Said
+from tests.daemon.trainer.engine_deepspeed.test_operator_builds import Said
 from zerotoolsd.trainer.engine_deepspeed.operator_builds import Baton
 Baton(Path(sys.argv[1]), own=True, teller=Said()).try_acquire()
 print("compiling", flush=True)

@@ -124,6 +124,9 @@ def test_weights_are_those_of_from_pretrained(tmp_path: Path, name: str) -> None
     }
     load_weights(targets, meta_model.aliases, pretrained)
     wanted = dict(AutoModelForCausalLM.from_pretrained(directory).named_parameters())
+    for alias, tied in meta_model.aliases.items():
+        # transformers 5.1 ties no weights that are in the file under both names.
+        assert torch.equal(wanted.pop(alias, wanted[tied]), wanted[tied])
     assert targets.keys() == wanted.keys()
     for name, value in targets.items():
         if is_from_seed(name, pretrained):
