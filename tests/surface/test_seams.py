@@ -50,6 +50,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/trainer/model/test_nf4_linear.py": frozenset(
         {"zerotoolsd.trainer.model.nf4_linear.find_spec", "nf4_linear._functional"}
     ),
+    "daemon/trainer/rank/test_process_group.py": frozenset({"dist.init_process_group"}),
     "daemon/trainer/rank/test_rendezvous.py": frozenset(
         {"rendezvous.boot_id", "rendezvous.own_card"}
     ),

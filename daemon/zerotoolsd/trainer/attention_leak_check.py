@@ -1,11 +1,12 @@
-"""The check that a model hides later tokens from a token, and packed examples from one another.
+"""Checks that a token of a model does not see later tokens, or the tokens of another packed
+example.
 
-The model itself is tested, by gradients that must be exactly 0.
+The check runs a small model with the same layers and other widths (`tiny_model`). It needs no GPU.
+The gradient of a token's output with respect to a hidden token must be exactly 0. The weights are
+random, so that no gradient is 0 by chance.
 
-A model of the same layers with other widths is enough (`tiny_model`), and shows it before a GPU
-is used. Its weights are random, so that no gradient is 0 because of its initial values. Choices,
-such as the tokens that an indexer takes, have no gradient: for them the tokens that must be hidden
-are replaced.
+A discrete choice has no gradient, such as the tokens that an indexer selects. So the hidden tokens
+are also replaced, and the output must not change.
 """
 
 from __future__ import annotations
@@ -24,16 +25,17 @@ from zerotoolsd.trainer.data.packing import join
 from zerotoolsd.trainer.model.tiny_model import small_model
 
 LENGTH = 7
-"""Tokens of each of two examples; none of the ids 0 to `_FIRST_ID` - 1, which may be special."""
+"""Number of tokens in each of the two test examples. Ids below `_FIRST_ID` may be special and are
+not used."""
 SEED = 0
 TOLERANCE = 1e-3
-"""Tolerance of logits, relative to the largest: if experts sort tokens, rounding depends on all of
-them."""
+"""Largest difference of logits, relative to the largest logit. If experts sort tokens, the rounding
+of one token depends on all others."""
 _FIRST_ID = 3
 
 
 def check_leaks(config: Any, *, packing: bool) -> None:
-    """Refuse a causal model that reads ahead, or mixes packed examples.
+    """Refuse a causal model in which tokens see later tokens, or packed examples see each other.
 
     Raises:
         BadRequest: it reads ahead.
@@ -68,7 +70,7 @@ class _Leaks(NamedTuple):
 
 
 def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
-    """Return the leaks; None if no small model can be tested."""
+    """Return the leaks of a small model with this config; None if no small model can be tested."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         try:
@@ -95,9 +97,9 @@ def _mixes(model: Any) -> bool:
 
 
 def _depends(model: Any, whole: Example, changed: Example, *, seeing: slice, on: slice) -> bool:
-    """Return whether the model's output at the tokens `seeing` depends on the tokens `on`.
+    """Return whether the output at the tokens `seeing` depends on the tokens `on`.
 
-    Only those differ in `changed`.
+    `changed` is the same sequence as `whole`, with other tokens at `on`.
     """
     with _embeddings(model) as embedded:
         said = _say(model, whole)[seeing]

@@ -1,4 +1,8 @@
-"""The loop's handling of checkpoints: begin them, report them, wait for them."""
+"""Saves checkpoints while a run trains: one save at a time, in the training thread or in the
+background.
+
+`Checkpointing` is what the loop calls. `Saves` runs the saves one after another.
+"""
 
 from __future__ import annotations
 
@@ -31,22 +35,24 @@ LOSS, EVAL_LOSS = "loss", "eval_loss"
 
 @dataclass
 class CheckpointMetrics:
-    """Losses since the last checkpoint, and the newest evaluation."""
+    """The losses that go into the record of the next checkpoint: training losses since the last
+    checkpoint, and the newest evaluation loss."""
 
     _losses: list[float] = field(default_factory=list)
     _evaluated: tuple[int, float] | None = None
 
     def stepped(self, loss: float) -> None:
-        """Record a step that updated the weights; `loss` is that of its batch, before the
+        """Record the loss of a step that updated the weights. The loss was computed before the
         update."""
         self._losses.append(loss)
 
     def evaluated(self, step: int, loss: float) -> None:
-        """Record the evaluation loss of the weights after `step` steps."""
+        """Record the evaluation loss after step `step`."""
         self._evaluated = (step, loss)
 
     def take(self, step: int) -> dict[str, float]:
-        """Return the finite measurements for a checkpoint of `step`, and reset the mean loss."""
+        """Return the finite losses for the checkpoint of `step`, by name, and forget the training
+        losses."""
         found = {}
         if self._losses:
             found[LOSS] = math.fsum(self._losses) / len(self._losses)
@@ -58,20 +64,21 @@ class CheckpointMetrics:
 
 @dataclass
 class Checkpointing:
-    """The checkpoints of a run. All ranks call each method together."""
+    """The checkpoints of a run, for the training loop. All ranks call each method together."""
 
     saves: Saves
     reporter: Reporter
     measured: CheckpointMetrics = field(default_factory=CheckpointMetrics)
 
     def stepped(self, outcome: StepResult) -> None:
-        """Record a step, and report a save that ended meanwhile."""
+        """Record the loss of a step, and report a background save that has ended."""
         if not outcome.is_skipped:
             self.measured.stepped(outcome.loss)
         self._tell()
 
     def save(self, record: JobRecord, *, last: bool) -> None:
-        """Save the state as the checkpoint of `record.step`; for the `last` one, wait.
+        """Save the state as the checkpoint of `record.step`. If it is the `last` one, wait until it
+        is written.
 
         Raises:
             SaveFailed: the last checkpoint could not be written; an earlier one may be missing.
@@ -96,7 +103,7 @@ class Checkpointing:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Wait for the current save before an error ends the process that writes it."""
+        """Wait for the current save if an error leaves the context, and raise the error again."""
         try:
             yield
         except BaseException:  # raised again
@@ -115,10 +122,10 @@ def make_checkpointing(
     before_commit: Callable[[Path], None],
     needed: Path | None = None,
 ) -> Checkpointing:
-    """Return the checkpoints of `spec`. All ranks call it together. `needed`: see `KeepPolicy`.
+    """Return the `Checkpointing` of the job `spec`. All ranks call it together.
 
-    `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called on
-    rank 0 before each commit.
+    `add_files` copies the config and the tokenizer into a staging directory. `before_commit` is
+    called on rank 0 before each commit. `needed`: see `KeepPolicy`.
     """
     wanted = spec.checkpoint
     named = checkpoint_dirs.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
@@ -152,7 +159,8 @@ Write = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class SaveResult:
-    """A save that is over: `saved`, or `why` it failed. Training stood still `stall_seconds`."""
+    """A save that has ended. It has `saved`, or `why` the save failed. Training was paused for
+    `stall_seconds`."""
 
     step: int
     stall_seconds: float
@@ -164,12 +172,12 @@ class SaveResult:
 class Saves:
     """Runs one save at a time. All ranks call each method in the same order.
 
-    The save of one rank may complete one step before that of another. So errors that end the run
-    are raised by `begin` and `settle`, because all ranks wait there.
+    A background save may end on one rank a step earlier than on another. So an error that ends the
+    run is raised only by `begin` and `settle`, where all ranks wait for each other.
 
-    `prepare` returns the function that writes this rank's part of the current state. `beside` means
-    that this function has a copy of the state, and may be called in another thread while training
-    continues; then no other code may use the saver's group.
+    `prepare` returns the function that writes this rank's part of the current state. If `beside` is
+    True, that function has its own copy of the state and runs in another thread while training
+    continues. No other code may use the process group of `saver` then.
     """
 
     saver: Saver
@@ -183,7 +191,8 @@ class Saves:
     _ended: list[SaveResult] = field(default_factory=list)
 
     def begin(self, record: JobRecord) -> None:
-        """Save the state as the checkpoint of `record.step`, after the current save.
+        """Start to save the state as the checkpoint of `record.step`, after the current save has
+        ended.
 
         Raises:
             Diverged: the state, or the one saved before, cannot be continued from.
@@ -209,7 +218,7 @@ class Saves:
             raise self._diverged
 
     def over(self) -> list[SaveResult]:
-        """Return the completed saves that were not reported yet."""
+        """Return the saves that ended since the last call."""
         if self._task is not None and self._task.is_over:
             self._wait()
         ended, self._ended = self._ended, []
@@ -238,10 +247,7 @@ Value = TypeVar("Value")
 
 
 class BackgroundTask(Generic[Value]):
-    """A function that runs in a thread; the caller gets its result or error.
-
-    It is a daemon thread, so the end of the process does not wait for it.
-    """
+    """A function that runs in a separate daemon thread. The process can end while it runs."""
 
     def __init__(self, act: Callable[[], Value]) -> None:
         self._act = act
@@ -258,11 +264,11 @@ class BackgroundTask(Generic[Value]):
 
     @property
     def is_over(self) -> bool:
-        """Whether `result` would return, or raise, at once."""
+        """Whether the function has returned or raised an error."""
         return not self._thread.is_alive()
 
     def result(self) -> Value:
-        """Wait, and return the function's result or raise its error."""
+        """Wait for the function, and return its result or raise its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error

@@ -1,15 +1,15 @@
-"""The reference log-probabilities of a job's preferences, by the initial weights.
+"""Computes the reference log-probabilities of preference pairs (DPO), with the initial weights.
 
-All ranks compute them once, and they are kept in the output directory, so that no second model is
-in memory and a restart has them.
+All ranks compute them once and keep them in the output directory. So no second model is in memory,
+and a restart does not compute them again.
 
-    <output_dir>/reference/weights                    the identity of the initial weights
+    <output_dir>/reference/weights                    the digest of the initial weights
     <output_dir>/reference/<data>-<weights>.f32       two fp32 numbers for each pair, in order
-    <output_dir>/reference/<data>-<weights>.draft     the same, as far as it is computed
+    <output_dir>/reference/<data>-<weights>.draft     the same, not yet complete
 
-`<data>` is the digest of all tokens that the model reads and learns, and so of data, tokenizer and
-lengths. Each checkpoint has a copy of the directory, because a continued run only has the weights
-of its step: its references come from the checkpoint, of whichever run, and must exist.
+`<data>` is the digest of all tokens that the model reads and learns. It depends on the data, the
+tokenizer and the lengths. Each checkpoint has a copy of the directory. A continued run has only the
+weights of its step, so it needs the log-probabilities of the checkpoint.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _WEIGHT_FILES = (".safetensors", ".bin")
 
 @dataclass
 class ReferenceRun:
-    """The references of one run; all ranks call each method together."""
+    """The reference log-probabilities of one run. All ranks call each method together."""
 
     spec: JobSpec
     config: str
@@ -54,15 +54,17 @@ class ReferenceRun:
     stop_asked: Callable[[], bool]
 
     def find(self, data: TrainingData, start: ResumePoint | None) -> tuple[Path, ...]:
-        """Give all pairs of `data` their references; the engine has the weights of `start`.
+        """Set the reference log-probabilities of all pairs of `data`; the engine has the weights of
+        `start`.
 
-        A requested stop leaves them incomplete, and the next attempt continues.
+        If a stop is requested, the computation ends early, and the next attempt continues it.
 
-        Returns the files to copy into checkpoints.
+        Returns the files that each checkpoint needs a copy of.
 
         Raises:
-            BadRequest: they must exist and do not, or cannot be written.
-            BadFile: they are damaged.
+            BadRequest: the log-probabilities must exist already and do not, or a file cannot be
+                written.
+            BadFile: the file of the log-probabilities is damaged.
         """
         if not data.pairs:
             return ()
@@ -83,11 +85,12 @@ class ReferenceRun:
 
     @property
     def directory(self) -> Path:
-        """The directory of the references."""
+        """The directory of the log-probabilities."""
         return Path(self.spec.output_dir or "") / DIRECTORY
 
     def _weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
-        """Return (the identity of the reference weights, whether references must exist already)."""
+        """Return (the digest of the initial weights, whether the log-probabilities must exist
+        already)."""
         try:
             return self._known_weights(start, begins)
         except OSError as error:
@@ -133,8 +136,8 @@ class ReferenceRun:
         return found.hexdigest()
 
     def _compute(self, pairs: PreferencePairs, path: Path) -> bool:
-        """Write the references of `pairs`, or the rest of a draft; return whether this was
-        completed."""
+        """Compute the log-probabilities of `pairs` that the draft of `path` lacks. Return False if
+        a stop was requested."""
         assert isinstance(self.engine, ScoringEngine)
         draft, rank = path.with_suffix(".draft"), self.group.rank
         shares = rank.shares
@@ -160,8 +163,8 @@ class ReferenceRun:
         return True
 
     def _of(self, pairs: PreferencePairs, numbers: range) -> list[tuple[float, float]]:
-        """Return the references of some pairs; a rank without any takes part in the forward
-        pass."""
+        """Return the log-probabilities of the pairs `numbers`. A rank without pairs takes part in
+        the forward pass."""
         assert isinstance(self.engine, ScoringEngine)
         chosen = [pairs.example(number) for number in numbers] or [pairs.example(0)]
         found = self.engine.log_probabilities([*chosen, *(pair.rejected for pair in chosen)])
@@ -182,7 +185,8 @@ def _gone(directory: Path) -> str:
 
 
 def _done(draft: Path, size: int) -> int:
-    """Return how many pairs a draft has, in complete batches; cut off the rest."""
+    """Return how many pairs a draft has, in complete batches of `size`; cut off an incomplete
+    batch."""
     if not draft.exists():
         return 0
     done = draft.stat().st_size // _PAIR_BYTES // size * size
@@ -217,7 +221,7 @@ def _read(path: Path, count: int) -> References:
 
 
 def add_references(files: Sequence[Path], staging: Path) -> None:
-    """Put a copy of `files` into a checkpoint."""
+    """Copy `files` into the staging directory of a checkpoint."""
     if files:
         (staging / DIRECTORY).mkdir()
     for path in files:
@@ -225,5 +229,5 @@ def add_references(files: Sequence[Path], staging: Path) -> None:
 
 
 def as_json(config: object) -> str:
-    """Return a model's configuration as text that is the same for the same model."""
+    """Return the configuration of a model as JSON text. Equal configurations give equal texts."""
     return json.dumps(config, sort_keys=True, default=str)

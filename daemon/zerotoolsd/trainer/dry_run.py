@@ -1,10 +1,10 @@
-"""Reports the errors that a rank would find in its model and data, before a job is queued.
+"""Reports the errors that a rank would find in its model and data, before the job is queued.
 
-`python -P dry_run.py SPEC SHOW`, under the job's interpreter: it builds the model of the job in
-the file SPEC on the meta device, without memory for weights. It compares the model with the
-tokenizer, with the names and shapes in the model's directory, and with the checkpoint of another
-program from which the job continues, and reads the first examples as the ranks would. Prints
-`{"problem": sentence or null, "notes": [sentences], "sample": null or the SHOW examples}`.
+`python -P dry_run.py SPEC SHOW` runs under the job's interpreter. It builds the model of the job
+file SPEC on the meta device, without memory for weights. It compares the model with the tokenizer,
+with the tensors in the model's directory, and with the checkpoint of another program to continue
+from. It reads the first examples as a rank would. It prints `{"problem": sentence or null, "notes":
+[sentences], "sample": null or the first SHOW examples}`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BYTE_VALUES = 256
 
 
 def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
-    """Return notes on the job's model and its data, and `show` of its examples.
+    """Return notes on the job's model and data, and its first `show` examples.
 
     Raises:
         ZerotoolsError: the model cannot be built for the job, or not be trained on its data.
@@ -114,10 +114,11 @@ def _with_operations(epoch: Any, per_token: float | None) -> Any:
 
 
 def _vocabulary(spec: JobSpec) -> int | None:
-    """Return how many token ids the data needs at least; None for token files, which are not read.
+    """Return how many token ids the embeddings must have; None if the data is token files, which
+    are not read here.
 
-    Tokens that were added to a vocabulary may be absent from the data: Gemma 3 has no embedding of
-    the one for an image.
+    Tokens that were added to the vocabulary do not count: the data may not use them. Gemma 3 has no
+    embedding for its image token.
     """
     from zerotools.jobs.tables.data import BYTES, kind_of, tokenizer_of
     from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
@@ -133,7 +134,8 @@ def _vocabulary(spec: JobSpec) -> int | None:
 
 
 def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:
-    """Yield the keys of a config in the job file that its kind does not have."""
+    """Yield a note for each key of `model.config` that the config class of the model does not
+    have."""
     if not isinstance(spec.model.config, dict):
         return
     known = vars(type(config)())
@@ -143,7 +145,7 @@ def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:
 
 
 def main(path: Path, show: int) -> None:
-    """Print the answer for the job in `path`."""
+    """Print the report on the job in the file `path`."""
     entry = importlib.util.spec_from_file_location("entry", Path(__file__).with_name("entry.py"))
     assert entry is not None
     assert entry.loader is not None

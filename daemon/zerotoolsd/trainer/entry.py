@@ -1,7 +1,7 @@
 """The program of a rank: `python -P entry.py --run-dir DIR`, under any interpreter that has torch.
 
-That interpreter need not have zerotools installed, and must not find other files next to it. So a
-finder for only `zerotools` and `zerotoolsd` comes first: `sys.path` and PYTHONPATH are unchanged.
+The interpreter need not have zerotools installed. A finder makes only the packages `zerotools` and
+`zerotoolsd` importable, from the location of this file. `sys.path` and PYTHONPATH do not change.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DAEMON = Path(__file__).resolve().parents[1]
 
 
 class PackageFinder(MetaPathFinder):
-    """Finds the packages in `folders`, by name; their submodules are found as usual."""
+    """Finds the packages in `folders`, by name. Python finds their submodules as usual."""
 
     def __init__(self, folders: dict[str, Path]) -> None:
         self.folders = folders
@@ -29,7 +29,7 @@ class PackageFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of one of the packages; None for every other name."""
+        """Return the spec of a package in `folders`; None for every other name."""
         folder = self.folders.get(fullname)
         if folder is None:
             return None
@@ -39,7 +39,8 @@ class PackageFinder(MetaPathFinder):
 
 
 def zerotools_folder(daemon: Path) -> Path:
-    """Return the folder of `zerotools`: next to `daemon` if installed, one level up in sources.
+    """Return the folder of the package `zerotools`: next to `daemon` if installed, one level up in
+    a source tree.
 
     Raises:
         FileNotFoundError: it is in neither folder.
@@ -58,7 +59,7 @@ def make_importable() -> None:
 
 
 def main() -> NoReturn:
-    """Run the command line."""
+    """Run a rank with the options of the command line."""
     parser = argparse.ArgumentParser(description="One rank of a zerotools training job.")
     parser.add_argument("--run-dir", type=Path, required=True, help="the attempt's directory")
     run_dir: Path = parser.parse_args().run_dir

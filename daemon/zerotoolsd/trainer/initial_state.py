@@ -1,4 +1,5 @@
-"""The state that the first step begins with: fresh, from a directory of weights, or resumed."""
+"""The state before the first step of an attempt: new, or loaded from a checkpoint, and its
+record."""
 
 from __future__ import annotations
 
@@ -41,7 +42,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 def begin(
     spec: JobSpec, engine: Engine, group: WorldGroup, reporter: Reporter, start: ResumePoint | None
 ) -> None:
-    """Load the checkpoint, if there is one, and set the random numbers.
+    """Seed the random number generators, and load the checkpoint `start`, if there is one.
 
     Raises:
         ZerotoolsError: the checkpoint does not load into this model.
@@ -74,11 +75,12 @@ def _restore_random(path: Path) -> None:
 
 
 def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:
-    """Check that steps are left.
+    """Check that a continued run has steps left.
+
+    A run that continues in its own output directory may have none: its export may be left.
 
     Raises:
-        BadRequest: a run that continues from elsewhere has nothing to do. One that continues in its
-            own directory may have its export left.
+        BadRequest: the run continues from another directory, and all steps are done.
     """
     steps, step = spec.train.total_steps, start.record.step
     is_own = start.path.resolve().is_relative_to(Path(spec.output_dir or "").resolve())
@@ -96,7 +98,7 @@ def warn_of_changes(
     meta_model: MetaModel,
     reporter: Reporter,
 ) -> None:
-    """Report the differences between the resumed run and the one that saved."""
+    """Report the settings that changed since the checkpoint `start` was saved."""
     record = start.record
     if record.made_from is not None:  # it does not know what these were
         if start.foreign is None:
@@ -144,10 +146,11 @@ def describe_run(
     hub: HubLayout,
     base: BaseRecord | None = None,
 ) -> JobRecord:
-    """Return the record of this run's checkpoints, as of step 0, without the engine's part.
+    """Return the record for the checkpoints of this run, as of step 0. The engine adds its part
+    later.
 
-    `hub` has the tensors of a model directory for each of the model's, and `base` the location of
-    the frozen ones, if checkpoints do not hold them.
+    `hub` maps each tensor of the model to the tensors of its Hugging Face directory. `base`
+    describes the files of the frozen weights, if checkpoints do not hold them.
     """
     train = spec.train
     trainable, frozen = meta_model.parameter_count()
@@ -181,11 +184,13 @@ def _lora(spec: JobSpec, meta_model: MetaModel, base: BaseRecord | None) -> Lora
 
 
 def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> None:
-    """Check the base model.
+    """Check the base model of adapters with 4-bit weights. Its weights are not saved in
+    checkpoints.
 
     Raises:
-        BadRequest: the directory lacks weights, which no checkpoint would hold.
-        Unsupported: a weight that gets an adapter is stored in pieces, to which none can be added.
+        BadRequest: the directory of the base model lacks weights.
+        Unsupported: a weight that gets an adapter is stored in several parts, so that the adapter
+            could not be merged.
     """
     said = f'lora.frozen_precision = "{spec.lora.frozen_precision}"'
     if pretrained.initial:
@@ -209,13 +214,11 @@ def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> 
 def recorded_base(
     spec: JobSpec, pretrained: Pretrained | None, start: ResumePoint | None, group: WorldGroup
 ) -> Callable[[], BaseRecord | None]:
-    """Begin to read the files of the base model, on rank 0, concurrently with other work.
+    """Start to read the files of the base model on rank 0, in the background.
 
-    The returned function waits for it, on all ranks together, and returns the checkpoints' record
-    of it. The record is None if checkpoints hold the weights themselves.
-
-    It raises BadRequest if the files cannot be read, or differ from those with which the run of
-    `start` began.
+    Returns a function that waits for the result, on all ranks together. It returns the record of
+    these files for checkpoints, or None if checkpoints hold the weights. It raises BadRequest if
+    the files cannot be read, or differ from those that the run of `start` was trained with.
     """
     if pretrained is None or not spec.lora.packs_frozen:
         return lambda: None

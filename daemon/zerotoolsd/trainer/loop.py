@@ -1,4 +1,4 @@
-"""Trains to the end, or until a stop is requested."""
+"""Trains until the last step, or until a stop is requested."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from zerotoolsd.trainer.rank.rank_settings import StopRequest
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 
 COMPILING_STEPS = 10
-"""Steps of a run with torch.compile that may wait as its start may: another length of sequences is
-compiled for again, by each rank when it first has one."""
+"""Number of first steps that get the long timeout if torch.compile is used. Each new sequence
+length is compiled again, on each rank when it first has it."""
 
 
 @dataclass
 class TrainingRun:
-    """A run that is ready to train: `step` steps are done and `consumed` sequences were read.
+    """A run that is ready to train. `step` steps are done, and `consumed` sequences were read.
 
-    `template` is the common part of the records of all its checkpoints.
+    `template` has the values that the records of all its checkpoints share.
     """
 
     spec: JobSpec
@@ -45,11 +45,11 @@ class TrainingRun:
     evaluation: Evaluation | None = None
 
     def train(self) -> int:
-        """Run the remaining steps; return the exit status. All ranks call it together.
+        """Run the remaining steps and return the exit status. All ranks call it together.
 
-        Checkpoints are written every `checkpoint.every` steps, after an evaluation of the same
-        step, at the end, and at a stop. A stop before the first step of this attempt has nothing to
-        save. However the run ends, the current save is waited for.
+        Checkpoints are written every `checkpoint.every` steps, at the end, and at a stop. An
+        evaluation of the same step comes first. A stop before the first step of this attempt saves
+        nothing. The method returns after the current save has ended.
 
         Raises:
             SaveFailed: the last checkpoint could not be written; an earlier one may be missing.
@@ -129,10 +129,11 @@ class TrainingRun:
         return EXIT_STOPPED if stopped else EXIT_DONE
 
     def _check_own_stop(self) -> None:
-        """Check that this node was asked to stop, if another was.
+        """Check that this node was asked to stop, if any node was.
 
         Raises:
-            MachineNotReady: only another node was asked to stop; this one waits for it.
+            MachineNotReady: only another node was asked to stop. This node waits until that one
+                continues.
         """
         rank = self.group.rank
         if rank.nodes == 1:

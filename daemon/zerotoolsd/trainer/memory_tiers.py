@@ -1,8 +1,9 @@
-"""The location of a run's tensors: those that survive a step are allocated at a `MemoryTier`.
+"""The memory of a rank's tensors: a `MemoryTier` for the device, for host memory and for mapped
+files.
 
-The locations are the computing device, the host's memory, and files that are mapped into memory. On
-a machine without GPUs device and host are the same memory, but still two locations. The ledger
-records the location of each tensor, and the bytes of each kind.
+Tensors that live longer than a step are allocated in a tier. On a machine without GPUs, device and
+host are the same memory, but two tiers. The ledger records the tier of each tensor, and the bytes
+of each kind.
 """
 
 from __future__ import annotations
@@ -24,15 +25,16 @@ from zerotools.core.training_memory import DEVICE, DISK, HOST
 from zerotools.jobs.tables.offload import OffloadSpec
 
 CHUNK_BYTES = 16 << 20
-"""Size of a mapping that smaller tensors share."""
+"""Size of a mapping that several small tensors share."""
 LARGE_BYTES = 1 << 20
-"""Least size in bytes of a tensor with separate pages: it wastes only the rest of its last page."""
+"""A tensor of at least this size in bytes has its own mapping. Only the rest of its last page is
+wasted."""
 ALIGNMENT = 256
-"""Alignment of tensors in a chunk, as in torch's allocators on a GPU."""
+"""Alignment of tensors in a shared mapping, in bytes, as in torch's GPU allocators."""
 
 
 class LockFailed(Exception):
-    """The pages cannot be locked; `status` is CUDA's."""
+    """The pages cannot be locked. `status` is the error number of CUDA."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"CUDA error {status}")
@@ -40,7 +42,7 @@ class LockFailed(Exception):
 
 
 class LockedPages(mmap.mmap):
-    """Pages of anonymous memory that are locked until nothing refers to them."""
+    """Pages of anonymous memory. They stay locked until nothing refers to them."""
 
     unlock: Callable[[], object] | None = None
 
@@ -54,10 +56,15 @@ class LockedPages(mmap.mmap):
 
 
 class PinnedArena:
-    """Locked memory for tensors, each with a separate storage until it is freed.
+    """Page-locked host memory for tensors. A GPU copies it by itself, while the CPU continues.
 
-    `runtime` is CUDA's, None for that of torch. `take_error` clears the error that CUDA keeps for
-    the next check.
+    torch's pinned memory has sizes of powers of two, which wastes up to half of it. CUDA locks
+    whole pages, and refuses to lock a page twice. So two heap buffers in one page could not both be
+    locked. This class cuts tensors from mappings, which begin and end at page boundaries and are
+    locked once.
+
+    `runtime` is the CUDA runtime; None for that of torch. `take_error` clears the error that CUDA
+    keeps for its next check.
     """
 
     def __init__(self, runtime: Any = None, take_error: Callable[[], None] | None = None) -> None:
@@ -67,10 +74,10 @@ class PinnedArena:
         self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return a tensor that is not initialised.
+        """Return an uninitialised tensor.
 
         Raises:
-            LockFailed: no more pages may be locked.
+            LockFailed: no more pages can be locked.
         """
         whole = torch.Size(shape)
         size = whole.numel() * dtype.itemsize
@@ -103,30 +110,30 @@ def _cut(pages: LockedPages, offset: int, shape: torch.Size, dtype: torch.dtype)
 
 
 def _take_error() -> None:
-    """Clear CUDA's kept error with a dummy kernel.
+    """Clear the error that CUDA keeps, by running a small kernel.
 
-    CUDA keeps an error for the next check, which would blame a correct kernel, and torch has no
-    call to clear it.
+    CUDA would report the error for the next kernel, which is correct. torch has no call to clear
+    it.
     """
     with suppress(RuntimeError):
         torch.ones((), device="cuda").add_(1)
 
 
 SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
-"""Kinds of memory that the memory layout does not have; `start` is temporary memory for initial
+"""Kinds of memory that `MemoryLayout` does not have. `start` is temporary memory for initial
 weights."""
 
 
 @dataclass
 class Ledger:
-    """Allocated bytes, by (location, kind), and their peak."""
+    """Allocated bytes by (tier, kind), and their peak."""
 
     live: Counter[tuple[str, str]] = field(default_factory=Counter)
     peak: Counter[tuple[str, str]] = field(default_factory=Counter)
     _places: dict[int, str] = field(default_factory=dict)
 
     def enter(self, tensor: torch.Tensor, place: str, sort: str) -> None:
-        """Record that `tensor` was allocated at `place`; its bytes count until its memory is
+        """Record that `tensor` was allocated in tier `place`. Its bytes count until its memory is
         freed."""
         storage, key = tensor.untyped_storage(), (place, sort)
         address, size = storage.data_ptr(), tensor.nbytes
@@ -138,7 +145,8 @@ class Ledger:
         weakref.finalize(storage, self._leave, address, key, size).atexit = False
 
     def place_of(self, tensor: torch.Tensor) -> str | None:
-        """Return the location of the memory of `tensor`, or of its base; None if unknown."""
+        """Return the tier of a tensor's memory; None if unknown. A view has the tier of its
+        base."""
         return self._places.get(tensor.untyped_storage().data_ptr())
 
     def _leave(self, address: int, key: tuple[str, str], size: int) -> None:
@@ -148,7 +156,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class MemoryTier:
-    """Memory of one kind. `device` is the device that computes with its tensors."""
+    """Memory of one kind. `device` computes with its tensors."""
 
     name: str
     device: torch.device
@@ -170,7 +178,7 @@ class MemoryTier:
 
 @dataclass(frozen=True)
 class PinnedTier(MemoryTier):
-    """Host memory that a GPU copies by itself, while both continue."""
+    """Page-locked host memory. A GPU copies it while the CPU continues."""
 
     arena: PinnedArena = field(default_factory=PinnedArena)
 
@@ -188,16 +196,15 @@ class PinnedTier(MemoryTier):
 
 @dataclass(frozen=True)
 class MappedTier(MemoryTier):
-    """Files in `directory`, mapped into memory: the kernel keeps in RAM as much as fits.
+    """Files in `directory` that are mapped into memory. The kernel keeps as much in RAM as fits.
 
-    A file is unlinked as soon as it is mapped. So its space is free again at any end of the
-    process, and no file is left.
+    A file is unlinked as soon as it is mapped. So no file is left when the process ends.
     """
 
     directory: Path
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """Return a tensor of zeros: a new file reads as zeros, and need not be written."""
+        """Return a tensor of zeros. A new file reads as zeros, so nothing is written."""
         return self.empty(shape, dtype, sort)
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -221,15 +228,15 @@ class MappedTier(MemoryTier):
 
 @dataclass(frozen=True)
 class MemoryTiers:
-    """The tiers of one rank. `state` holds the optimizer's state, and the masters; `transfer` holds
-    data between the device and `state`."""
+    """The tiers of one rank. `state` holds the optimizer's state and the master weights. `transfer`
+    holds data on its way between the device and `state`."""
 
     device: MemoryTier
     host: MemoryTier
     transfer: MemoryTier
     state: MemoryTier
     pins: bool = False
-    """Whether host memory is pinned: `offload.pin_memory`, and the device is a GPU."""
+    """Whether host memory is pinned: `offload.pin_memory` is true, and the device is a GPU."""
 
     @property
     def ledger(self) -> Ledger:
@@ -240,7 +247,8 @@ class MemoryTiers:
 def make_memory(
     device: torch.device, state: str = DEVICE, offload: OffloadSpec | None = None
 ) -> MemoryTiers:
-    """Return a rank's tiers with optimizer state in the tier `state`, on disk in `offload.path`.
+    """Return the tiers of a rank. The optimizer's state is in the tier `state`; on disk, in
+    `offload.path`.
 
     Raises:
         BadRequest: `offload.path` cannot be written to.

@@ -1,4 +1,5 @@
-"""The properties that the nodes of a job must share, and their meeting."""
+"""Agreements between the nodes of a job: where they meet, the same model and checkpoint, and why a
+node failed."""
 
 from __future__ import annotations
 
@@ -27,13 +28,13 @@ from zerotoolsd.trainer.rank.rank_settings import stop_reason
 from zerotoolsd.trainer.rank.rendezvous import FAILED, MeetingPlace
 
 _UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
-"""Keys of a model's config that depend on the machine."""
+"""Keys of a model's config that may differ between machines."""
 
 
 def meeting_of(
     spec: JobSpec, run_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> MeetingPlace | None:
-    """Return the meeting of the nodes of `spec`; None for one node."""
+    """Return where the nodes of `spec` meet; None for a job on one node."""
     rendezvous = spec.rendezvous
     if rendezvous.nodes == 1 or rendezvous.place is None:
         return None
@@ -52,7 +53,7 @@ def meeting_of(
 def is_over(spec: JobSpec) -> bool:
     """Return whether the run has its last checkpoint.
 
-    A node that continued after that would wait for others which have ended.
+    A node that starts after that would wait for nodes that have ended.
     """
     try:
         newest = next(iter(checkpoint_dirs.listing(Path(spec.output_dir or ""))), None)
@@ -70,10 +71,10 @@ def is_over(spec: JobSpec) -> bool:
 
 
 def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
-    """Compare the models of the nodes.
+    """Check that all nodes have the same model and config. All ranks call it together.
 
     Raises:
-        BadRequest: the nodes have other models.
+        BadRequest: the models differ.
     """
     if group.rank.nodes == 1:
         return
@@ -102,7 +103,7 @@ def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
 
 
 def check_seen(path: Path | None, group: WorldGroup) -> None:
-    """Check that all nodes see the chosen checkpoint.
+    """Check that all nodes see the checkpoint at `path`. All ranks call it together.
 
     Raises:
         BadRequest: a node does not see the checkpoint that node 0 has chosen.
@@ -123,17 +124,23 @@ def _digest(value: Any) -> str:
 
 
 LOOK_SECONDS = 3.0
-"""Seconds until a note must be visible: the node writes it before its connections close."""
+"""Seconds to wait for a note. The failing node writes it before its connections close."""
 _PAUSE_SECONDS = 0.1
 _LARGEST = 1 << 16
 
 
 @contextmanager
 def failures_told(directory: Path, group: WorldGroup) -> Iterator[None]:
-    """Write a note of a permanent failure of this node; end with the note of another node.
+    """Exchange permanent failures between nodes through a note file in `directory`, which all nodes
+    share.
+
+    A node that fails permanently (a mistake in the job, or a damaged checkpoint) writes the reason
+    into the note, under the token of the rendezvous. Other nodes only see that connections are
+    closed. They read the note and end with its reason, instead of waiting for a node that does not
+    come back.
 
     Raises:
-        BadRequest: another node ended permanently; with its sentence.
+        BadRequest: another node failed permanently; the message is its reason.
     """
     if group.rank.nodes == 1:
         yield

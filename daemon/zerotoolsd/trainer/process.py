@@ -1,4 +1,4 @@
-"""The rank as a process: its environment, its exit status, its last words. Imports no torch."""
+"""Runs a rank in this process: environment, exit status, error report. Does not import torch."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ OF_LIBRARIES = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "true",  # else one single thread in a process that has forked
 }
-"""Variables that the libraries read, unless the job sets them."""
+"""Defaults of variables that libraries read. The job may set others."""
 NEEDED = ("torch", "transformers", "safetensors", "numpy")
 
 
 def main(run_dir: Path, started: float) -> NoReturn:
-    """Run the rank and end the process with the status that `failures` documents.
+    """Run the rank, and end the process with an exit code of `rank_errors`.
 
-    `started` is the reading of `time.monotonic` when the process began.
+    `started` is the value of `time.monotonic` when the process began.
     """
     rank = rank_from(os.environ)
     pulse = open_pulse(os.environ, rank.local)
@@ -56,13 +56,15 @@ def main(run_dir: Path, started: float) -> NoReturn:
 
 
 def set_library_defaults() -> None:
-    """Set the defaults of libraries, before any of them is imported."""
+    """Set the variables of `OF_LIBRARIES` that are not set. Call it before the libraries are
+    imported."""
     for name, value in OF_LIBRARIES.items():
         os.environ.setdefault(name, value)
 
 
 def _print_stacks_when_asked(pulse: Pulse) -> None:
-    """Print the stacks at the signal, from C code, so that it works while the interpreter waits."""
+    """Print all stacks when the supervisor sends DUMP_SIGNAL. The handler is C code, so that it
+    works while the interpreter waits."""
     try:
         faulthandler.register(DUMP_SIGNAL, file=sys.stderr, all_threads=True)
     except (AttributeError, OSError, RuntimeError, ValueError):  # standard error does not exist
@@ -84,7 +86,7 @@ def _session() -> Callable[[Path, Rank, Notifier, float], int]:
 
 
 def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
-    """Report why the rank ends, in the log and to the supervisor; return its exit status."""
+    """Report why the rank ends, in the log and to the supervisor. Returns the exit status."""
     status, what = exit_code(error), kind(error)
     if status == EXIT_STOPPED:
         print(sentence(error), flush=True)

@@ -1,8 +1,8 @@
-"""A test that a model computes the same for a stretch of a sequence as for all of it.
+"""Checks that a model computes the same for parts of a sequence as for the whole sequence.
 
-All layers but the attention must work position by position. A small model with the same layers
-detects others (state spaces, convolutions, positions that are counted instead of given). Threads
-compute a stretch each, like ranks; this shows it before a GPU is used.
+All layers except attention must work position by position. The check runs a small model with the
+same layers, without a GPU. It detects state spaces, convolutions, and positions that a model counts
+itself. Each rank is a thread that computes one part.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch, give_stret
 
 SEED = 0
 LENGTHS = (5, 2, 6)
-"""Lengths of the segments of a test sequence; 13 positions are padded to a multiple of the
+"""Lengths of the segments of a test sequence. Its 13 positions are padded to a multiple of the
 ranks."""
 NARROW = 4
-"""Positions of windows and the like, which are to end within a sequence that is tried."""
+"""Length of attention windows in the small model, so that a window ends inside a test sequence."""
 TOLERANCE = 1e-3
-"""Tolerance of logits, relative to the largest: if experts sort tokens, rounding depends on all of
-them."""
+"""Largest difference of logits, relative to the largest logit. If experts sort tokens, the rounding
+of one token depends on all others."""
 _FIRST_ID = 3
 _WINDOWS = (
     *("sliding_window", "attention_window_size", "window_size", "attention_chunk_size"),
     *("local_attention", "floor_scale", "original_max_position_embeddings"),
 )
-"""Keys of configs that count positions."""
+"""Keys of a config with a number of positions."""
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
 
 def check_stretches(spec: JobSpec, config: Any) -> None:
-    """Refuse a job with sequence ranks that cannot compute a model of `config` together.
+    """Refuse `zero.sequence_ranks` if the ranks cannot compute a model of `config` together.
 
     Raises:
-        BadRequest: they do not divide the heads.
-        Unsupported: the model has other layers than attention, or the test fails.
+        BadRequest: the number of ranks does not divide the attention heads.
+        Unsupported: a layer other than attention mixes positions, or the model cannot be tested.
     """
     ranks = spec.zero.sequence_ranks
     if ranks == 1:
@@ -95,7 +95,7 @@ def _heads(config: Any) -> int | None:
 
 
 def _why_not(spec: JobSpec, config: Any) -> str | None:
-    """Return why the small model does not agree; None if it does."""
+    """Return why the small model computes other values in parts; None if the values are equal."""
     try:
         small = small_model(_with_narrow_windows(config))
     except Exception as error:  # whatever a config class raises over values it was not made for
@@ -179,15 +179,17 @@ def _first_line(error: Exception) -> str:
 
 
 LONGEST_WAIT = 60.0
-"""Seconds that one waits for another."""
+"""Longest wait of a thread for the others, in seconds."""
 Found = TypeVar("Found")
 
 
 def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
-    """Return the result of `work` for each of so many `ranks`, in threads that exchange blocks.
+    """Run `work` once for each of `ranks` threads, and return the results by rank. The threads
+    exchange tensors like ranks.
 
     Raises:
-        Exception: the error of one of them; BrokenBarrierError if they exchange unequally often.
+        Exception: the error of a thread. BrokenBarrierError if the threads do not exchange equally
+            often.
     """
     table = _Table(ranks)
 
@@ -209,7 +211,7 @@ def in_threads(ranks: int, work: Callable[[Exchange], Found]) -> list[Found]:
 
 @dataclass
 class _Table:
-    """The shared values of the threads."""
+    """The tensors that the threads exchange."""
 
     ranks: int
     told: list[torch.Tensor] = field(init=False)

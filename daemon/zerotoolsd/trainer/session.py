@@ -1,4 +1,4 @@
-"""One rank's whole life: meet the others, read, build, resume, train, part."""
+"""The life of a rank: join the process group, read the data, build the model, resume, train."""
 
 from __future__ import annotations
 
@@ -88,10 +88,10 @@ def run(
     started: float,
     before_commit: BeforeCommit = nothing,
 ) -> int:
-    """Train the job in `run_dir` as `rank`; the exit status.
+    """Train the job in `run_dir` as `rank`, and return the exit status.
 
-    `started` is the reading of `time.monotonic` when the process began. `before_commit` is called
-    on rank 0 with every staging directory that is about to be committed.
+    `started` is the value of `time.monotonic` when the process began. `before_commit` is called on
+    rank 0 with each staging directory before it is committed.
 
     Raises:
         ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
@@ -132,7 +132,7 @@ def prepare(
     phases: Phases,
     before_commit: BeforeCommit = nothing,
 ) -> TrainingRun:
-    """Read the data, build the model, and load the state to continue from.
+    """Read the data, build the model, load the checkpoint, and return the run, ready to train.
 
     Raises:
         ZerotoolsError: the job cannot run as it is written, or its checkpoint is damaged.
@@ -252,9 +252,9 @@ def prepare(
 def _hub(
     meta_model: MetaModel, pretrained: Pretrained | None, start: ResumePoint | None
 ) -> HubLayout:
-    """Return the layout of the directory's tensors.
+    """Return which tensors of a Hugging Face directory each tensor of the model comes from.
 
-    A checkpoint that `convert` made from another program's does not have it.
+    A checkpoint that `convert` made from another program's checkpoint does not have this layout.
     """
     converted = start is not None and start.foreign is None and start.record.made_from is not None
     if start is None or converted:
@@ -274,7 +274,7 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
 
 
 def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> JobSpec:
-    """Return `spec` with the number of its steps; at least one must be left."""
+    """Return `spec` with the number of its steps. Raises BadRequest if no step is left."""
     counted = with_steps(spec, len(data.batches.pool))
     if start is not None and spec.train.epochs is not None:
         check_steps_left(counted, start)
@@ -311,11 +311,11 @@ def _add_files(
 
 
 def sidecars_of(spec: JobSpec) -> dict[str, Path]:
-    """Return the files next to the config, by name.
+    """Return the small files that a checkpoint needs next to its config, by name.
 
-    They are the tokenizer for the data of `spec`, and other files of the model's directory. Files
-    about token ids are left out if the data uses another tokenizer: `generation_config.json` names
-    the end tokens of a text.
+    They are the tokenizer of the data, and other small files of the model's directory. If the data
+    uses another tokenizer, files with token ids are left out. `generation_config.json` is one,
+    because it names the end tokens.
     """
     named, own = tokenizer_of(spec.data, spec.model.path), spec.model.path
     found = {} if named is None or named == BYTES else _of_kinds(Path(named), "tokenizer")
@@ -340,11 +340,10 @@ def make_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> Engine:
-    """Return the engine of `spec` with filled weights.
+    """Return the engine of `spec`, with the weights of `pretrained`, or with weights that `start`
+    will fill.
 
-    They come from `pretrained`, unless `start` will fill them.
-
-    Engine `torch` allocates by `layout`; DeepSpeed's config describes the same layout.
+    Engine `torch` allocates memory by `layout`. DeepSpeed's config describes the same layout.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, or `start` does

@@ -1,4 +1,7 @@
-"""The check that tensor ranks compute the same as one rank, on a small model of the same layers."""
+"""Checks that tensor ranks compute the same as one rank, on a small model with the same layers.
+
+One process computes the parts of all ranks (`fold_ranks`).
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,22 @@ from zerotoolsd.trainer.tensor_parallel.layer_plan import (
 )
 
 TRIED_RANKS = 2
-"""The small model has few heads; code that works with half of them works with other parts."""
+"""Number of ranks in the test. The small model has few heads, and a model that works with half of
+them works with other parts."""
 TRIED = 12
-"""Tokens of the sequence."""
+"""Number of tokens in the test sequence."""
 TOLERANCE = 1e-4
 """Largest difference of logits in fp32, relative to the largest logit."""
 
 
 def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
-    """Return notes on how tensor ranks share the layers of a model.
+    """Check that `tensor_ranks` ranks can share the layers of a model; return notes on layers that
+    stay whole.
 
     Raises:
-        Unsupported: they cannot, or the model computes something else from cut values.
-        BadRequest: they do not divide its heads, or a layer.
+        Unsupported: the layers cannot be shared, or the model computes other values with a part of
+            them.
+        BadRequest: the number of ranks does not divide the heads, or a layer.
     """
     cuts = check_cuts(meta_model.model, tensor_ranks)
     if tensor_ranks == 1:
@@ -53,9 +59,10 @@ def check_tensor_ranks(meta_model: MetaModel, tensor_ranks: int) -> list[str]:
 
 
 def difference(model: Any) -> str | None:
-    """Return the error when two tensor ranks compute `model`, which is changed for this.
+    """Return how the values of two tensor ranks differ from those of one rank; None if they are
+    equal.
 
-    Returns None without an error, or if they cannot share such a small model.
+    Changes `model`. Also returns None if two ranks cannot share a model that small.
     """
     try:
         cuts = layer_cuts(model, TRIED_RANKS)
@@ -75,7 +82,12 @@ def difference(model: Any) -> str | None:
 
 
 def fold_ranks(model: Any, cuts: LayerCuts) -> None:
-    """Let the layers of `model` compute like those of all ranks."""
+    """Let the layers of `model` compute the parts of all ranks in this process.
+
+    The batch contains each sequence once for each rank, one rank after the other. A layer applies
+    the n-th part of its weights to the n-th part of the batch. So one process can test the code
+    between the split layers (heads, rotary positions, norms) with a part of the columns.
+    """
     for name, cut in cuts.layers.items():
         if cut in _FORWARDS:
             layer = model.get_submodule(name)

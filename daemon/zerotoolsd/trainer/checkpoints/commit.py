@@ -1,4 +1,5 @@
-"""Rank 0's work on a staging directory: rename it, and remove old checkpoints."""
+"""The work of rank 0 in `output_dir`: lock it, complete a checkpoint and rename it, delete old
+checkpoints."""
 
 from __future__ import annotations
 
@@ -24,8 +25,8 @@ from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
 
 @dataclass(frozen=True)
 class Committed:
-    """A checkpoint under its name: its size in bytes, and an error of a hint or of the deletion of
-    an old checkpoint. `doubt` is why its structure may be wrong."""
+    """A checkpoint that has its final name, with its size in bytes. `note` is an error that
+    occurred after the rename. `doubt` is the reason why the check of its structure failed."""
 
     path: Path
     size_bytes: int
@@ -34,15 +35,16 @@ class Committed:
 
 
 def nothing(path: Path) -> None:
-    """Default for `before_commit`: does nothing."""
+    """Do nothing: the default of `before_commit`."""
 
 
 @dataclass(frozen=True)
 class Committer:
-    """Commits checkpoints to `output_dir`. Only rank 0 calls it.
+    """Commits checkpoints to `output_dir`. Only rank 0 uses it.
 
-    `add_files` puts the config and tokenizer into a staging directory; `before_commit` is called
-    when all but the manifest is written. `say` reports once which checkpoints stay for other jobs.
+    `add_files` copies the config and the tokenizer into a staging directory. `before_commit` is
+    called when all files but the manifest are written. `say` prints once for each old checkpoint
+    that is kept for another job.
     """
 
     output_dir: Path
@@ -53,15 +55,15 @@ class Committer:
     told: set[Path] = field(default_factory=set)
 
     def make_staging(self, step: int) -> Path:
-        """Make a directory for the checkpoint of `step` that does not count as one. Raises
-        OSError."""
+        """Make the staging directory for the checkpoint of `step`. Raises OSError."""
         name = f"{checkpoint_dirs.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
         staging = self.output_dir / name
         staging.mkdir(parents=True)
         return staging
 
     def commit(self, staging: Path, record: JobRecord) -> Committed:
-        """Complete `staging`, into which all ranks have written, and rename it. Raises OSError."""
+        """Add record and manifest to `staging`, in which all ranks have written, and rename it.
+        Raises OSError."""
         checkpoint_dirs.write_record(staging, record)
         self.add_files(staging)
         self.before_commit(staging)
@@ -80,8 +82,8 @@ class Committer:
         return Committed(path, size, self.tidy(path) if doubt is None else None, doubt)
 
     def tidy(self, newest: Path) -> str | None:
-        """Update the hints and delete old checkpoints; return an error, or None. `newest` stays
-        complete."""
+        """Update the hints `latest` and `best`, and delete old checkpoints. Returns an error, or
+        None. The checkpoint `newest` is kept."""
         try:
             checkpoint_dirs.write_latest(self.output_dir, newest.name)
             shutil.rmtree(self.output_dir / FETCHED, ignore_errors=True)  # the run has its own now
@@ -106,7 +108,7 @@ class Committer:
 
 
 def clear_leftovers(output_dir: Path) -> None:
-    """Delete incomplete leftovers of attempts that died."""
+    """Delete staging and trash directories of attempts that were killed."""
     if not output_dir.is_dir():
         return
     for path in list(output_dir.iterdir()):
@@ -118,7 +120,7 @@ def clear_leftovers(output_dir: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make a file's bytes durable."""
+    """Flush a file to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -141,8 +143,8 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def check_structure(directory: Path) -> None:
-    """Read the metadata of a checkpoint and no data: every tensor is covered, every chunk inside
-    its file, the files of all ranks are there and of one save.
+    """Check a checkpoint by its metadata, as `zerotools verify --fast`: every tensor is complete,
+    every chunk is inside its file, and the files of all ranks belong to one save.
 
     Raises:
         BadFile: something is missing, or does not fit.
@@ -156,7 +158,7 @@ def check_structure(directory: Path) -> None:
 
 
 def why_not_whole(directory: Path) -> str | None:
-    """Return a sentence if `check_structure` refuses a checkpoint that was just saved."""
+    """Return why `check_structure` refuses the checkpoint in `directory`; None if it accepts it."""
     try:
         check_structure(directory)
     except Exception as error:  # an error of this check must not end the run
@@ -168,11 +170,11 @@ LOCK = ".lock"
 
 
 class InUse(RuntimeError):
-    """Another process writes to the output directory: it may be over soon."""
+    """Another process writes to the output directory. It may end soon."""
 
 
 def claim(output_dir: Path, stack: ExitStack) -> None:
-    """Make `output_dir` and lock it until `stack` closes, or this process ends.
+    """Make `output_dir` and lock it. The lock is released when `stack` closes or this process ends.
 
     Raises:
         BadRequest: it cannot be made or written to.

@@ -1,4 +1,4 @@
-"""Chooses the checkpoint that the run continues from."""
+"""Chooses the checkpoint from which a run continues."""
 
 from __future__ import annotations
 
@@ -26,8 +26,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint to continue from, and the rejected ones. `foreign` is set if another program
-    saved it. `verified` is how its bytes were checked, as in `checkpoint_dirs`."""
+    """The checkpoint from which the run continues, and the damaged checkpoints that were `skipped`.
+
+    `foreign` is set if another program saved the checkpoint. `verified` says how its bytes were
+    checked: a value of `checkpoint_dirs`.
+    """
 
     path: Path
     record: JobRecord
@@ -38,8 +41,11 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class ResumeDecision:
-    """`start` is None if the run begins at step 0, or from `foreign`, the path of a checkpoint of
-    another program."""
+    """The choice of `choose_resume_point`.
+
+    `start` is None if the run begins at step 0, or if it begins from `foreign`, the path of a
+    checkpoint of another program.
+    """
 
     start: ResumePoint | None
     skipped: tuple[checkpoint_dirs.SkippedCheckpoint, ...] = ()
@@ -47,12 +53,12 @@ class ResumeDecision:
 
     @property
     def path(self) -> Path | None:
-        """The checkpoint; None: the run begins at step 0."""
+        """The path of the chosen checkpoint; None if the run begins at step 0."""
         return self.foreign if self.start is None else self.start.path
 
 
 def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
-    """Return the checkpoint of another program at `path` as the start of the run.
+    """Return the checkpoint of another program at `path` as a `ResumePoint`.
 
     Raises:
         ZerotoolsError: the job cannot continue from it.
@@ -62,12 +68,14 @@ def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
 
 
 def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -> ResumeDecision:
-    """Return the start of the run, chosen and verified by rank 0.
+    """Return the checkpoint from which the run continues. Rank 0 chooses and verifies it.
 
-    A restarted attempt resumes from the newest complete checkpoint of this run; the first one from
-    `resume_from`. Of the two, the later one is used; if the run began from a checkpoint of another
-    program, any checkpoint of this run has precedence. `saved_step` is the newest step that an
-    earlier attempt saved: if it is gone, the run does not restart from the beginning by itself.
+    A restarted attempt continues from the newest complete checkpoint of this run, a first attempt
+    from `resume_from`. If both exist, the later step is used. If `resume_from` is a checkpoint of
+    another program, any checkpoint of this run is used instead.
+
+    `saved_step` is the newest step that an earlier attempt saved. If that checkpoint is gone, the
+    run does not begin at step 0 by itself.
 
     Raises:
         BadRequest: `resume_from` is not a checkpoint.
@@ -81,7 +89,7 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -
 
 
 def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value:
-    """Return the value of `look`, which reads below `directory`.
+    """Return the result of `look`, which reads files below `directory`.
 
     Raises:
         MachineNotReady: a transient error of the disk or the file server.
@@ -96,9 +104,9 @@ def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value
 
 
 def why_not_loaded(path: Path, error: BadCheckpoint) -> ZerotoolsError:
-    """Return the error that ends the rank after loading the checkpoint at `path` gave `error`.
+    """Return the error that ends the rank when the checkpoint at `path` could not be loaded.
 
-    The checkpoint was complete when it was chosen.
+    `error` is the error of the load. The checkpoint was complete when it was chosen.
     """
     trouble = _trouble(error)
     try:
@@ -139,7 +147,8 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
 
 
 def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
-    """Return the choice among this run's checkpoints; a missing saved one counts as rejected."""
+    """Return the choice among the checkpoints of this run. If the checkpoint of `saved_step` is
+    missing, it counts as skipped."""
     own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
     saved = output_dir / checkpoint_dirs.directory_name(saved_step)
     found = -1 if own.record is None else own.record.step

@@ -1,7 +1,7 @@
-"""The checkpoints that are kept: the newest ones, one every so many steps, the best, and named
-ones.
+"""Decides which checkpoints are kept: the newest, one every N steps, the best, and those that a job
+names.
 
-All of this is determined from the directory, so a restarted attempt makes the same choice. Standard
+The decision depends only on the directory, so that a restarted attempt decides the same. Standard
 library only.
 """
 
@@ -19,11 +19,12 @@ from zerotools.runs.upload_records import checkpoint_in_upload
 
 @dataclass(frozen=True)
 class KeepPolicy:
-    """Keeps the `last` newest checkpoints (None: all), and those with a step that `every` divides.
+    """The checkpoints of a run that are not deleted.
 
-    `best` names a measurement of the record (`loss`, `eval_loss`): the checkpoint with the smallest
-    value is kept too, and one that is being uploaded to a store. `named` is one that the job file
-    names; the directory `needed` has those that other jobs name.
+    They are the `last` newest (None: all) and those whose step is a multiple of `every`. `best` is
+    `loss` or `eval_loss`: the checkpoint with the smallest value in its record is kept. `named` is
+    the checkpoint that the job file names. `needed` is a directory that lists checkpoints that
+    other jobs name. A checkpoint that is being uploaded is kept too.
     """
 
     last: int | None = None
@@ -33,7 +34,7 @@ class KeepPolicy:
     needed: Path | None = None
 
     def to_delete(self, output_dir: Path, newest: Path) -> list[Path]:
-        """Return the checkpoints of `output_dir` to delete, after `newest` was completed."""
+        """Return the checkpoints of `output_dir` to delete, now that `newest` is complete."""
         hints = (
             checkpoint_dirs.hinted(output_dir, hint)
             for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
@@ -44,12 +45,13 @@ class KeepPolicy:
         return [path for path in beyond if path.resolve() not in pinned]
 
     def needed_by_others(self, path: Path) -> NeededCheckpoint | None:
-        """Return an unfinished job that names `path`, and so prevents its deletion. Check this
-        last."""
+        """Return an unfinished job that needs the checkpoint at `path`; None without one. Call it
+        immediately before the deletion."""
         return None if self.needed is None else first_need(path, read_needed(self.needed))
 
     def best_of(self, output_dir: Path, newest: Path) -> Path | None:
-        """Return the best checkpoint in `output_dir`, after `newest` was written."""
+        """Return the best checkpoint in `output_dir`, now that `newest` is complete; None if
+        unknown."""
         if self.best is None:
             return None
         hinted = checkpoint_dirs.hinted(output_dir, checkpoint_dirs.BEST)

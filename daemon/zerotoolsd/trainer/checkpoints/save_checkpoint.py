@@ -1,15 +1,14 @@
-"""Saves checkpoints, which exist completely or not at all.
+"""All ranks save one checkpoint together. It is complete, or it does not exist.
 
-1. rank 0 makes a staging directory and sends its name to the others;
-2. every rank writes its shards and its random number state into it, fsynced;
-3. rank 0 adds the record, the config and last the manifest, and fsyncs the directories;
-4. one rename gives it its final name; the hints `latest` and `best` follow;
-5. checkpoints beyond the retention are removed, by a rename and then file by file.
+1. Rank 0 makes a staging directory and sends its name to the other ranks. 2. Every rank writes its
+shards and its random number state, and flushes them. 3. Rank 0 adds the record, the config and last
+the manifest, and flushes the directories. 4. Rank 0 renames the directory, and updates the hints
+`latest` and `best`. 5. Rank 0 deletes old checkpoints.
 
-A process that dies meanwhile leaves the older checkpoints unchanged, and a staging directory that
-the next attempt removes. All waiting is in the control group of `Saver.group`, which has a long
-enough timeout. A saver that works concurrently with training has a separate group, because two
-threads in one group would receive each other's messages.
+If a process is killed meanwhile, older checkpoints are unchanged. The next attempt removes the
+staging directory. Ranks wait for each other in the control group of `Saver.group`, which has a long
+timeout. A saver that runs in the background has its own group. Otherwise two threads would receive
+each other's messages.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ Value = TypeVar("Value")
 
 
 class SaveFailed(RuntimeError):
-    """A checkpoint could not be written; older ones are as they were."""
+    """A checkpoint could not be written. Older checkpoints are unchanged."""
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A committed checkpoint, and the seconds that it took."""
+    """A committed checkpoint, and the seconds that its save took."""
 
     step: int
     committed: Committed
@@ -45,19 +44,20 @@ class Saved:
 
 @dataclass(frozen=True)
 class Saver:
-    """Writes checkpoints of one run, together with the savers of the other ranks."""
+    """Saves checkpoints of one run. Each rank has a saver, and they work together."""
 
     committer: Committer
     group: WorldGroup
 
     def save(self, record: JobRecord, write: Callable[[Path], None], random: str) -> Saved:
-        """Commit the checkpoint of `record.step`; all ranks call it together.
+        """Save and commit the checkpoint of `record.step`. All ranks call it together.
 
-        `write` puts this rank's part into a directory, `random` is its random number state.
+        `write` writes this rank's part into a directory. `random` is the state of this rank's
+        random number generators.
 
         Raises:
-            SaveFailed: a rank could not write; on every rank. No checkpoint was committed,
-                and the staging directory is deleted.
+            SaveFailed: a rank could not write; on every rank. No checkpoint was committed, and the
+                staging directory is deleted.
             Diverged: the state cannot be continued from. As above.
         """
         started = time.monotonic()

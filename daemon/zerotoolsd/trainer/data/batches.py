@@ -1,7 +1,8 @@
-"""The examples that step s trains on: the same at every number of ranks.
+"""The examples of each step: the same at any number of ranks.
 
-Position p of the run, counted over all epochs, is example `shuffle(epoch)[p % n]` of the pool's n
-in epoch `p // n`. A step takes the next `batch_size` positions; a rank takes its even share.
+Position p counts the examples of a run over all epochs. It is example `shuffle(epoch)[p % n]` of
+the pool's n examples, in epoch `p // n`. A step takes the next `batch_size` positions, and each
+rank an equal part of them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 class Batches:
-    """The global order of the examples of a pool."""
+    """The order of the examples of a pool, over all epochs."""
 
     def __init__(self, pool: ExamplePool, *, seed: int) -> None:
         self.pool = pool
@@ -23,7 +24,7 @@ class Batches:
         self._epoch = 0
 
     def number(self, position: int) -> int:
-        """Return the number of the example at a position of the run."""
+        """Return the number of the example at a position."""
         epoch, index = divmod(position, len(self.pool))
         if epoch != self._epoch:
             self._shuffle = Shuffle(len(self.pool), seed=self._seed, epoch=epoch)
@@ -48,14 +49,14 @@ class Batches:
 
 
 def rank_share(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return (first position, count) of a rank's part of the batch that begins at position
+    """Return (first position, number of positions) of a rank's part of a batch that begins at
     `first`."""
     count = batch_size // world_size
     return first + rank * count, count
 
 
 class Prefetch:
-    """The shares of one rank, step by step; a thread reads one ahead."""
+    """Reads the batches of one rank. A thread reads the next batch while a step runs."""
 
     def __init__(self, batches: Batches, batch_size: int, rank: int, world_size: int) -> None:
         self._batches = batches
@@ -75,7 +76,7 @@ class Prefetch:
         self._reader.shutdown(cancel_futures=True)
 
     def share(self, first: int) -> RankBatch:
-        """Return the rank's part of the batch that begins at position `first`.
+        """Return this rank's part of the batch that begins at position `first`.
 
         Raises:
             BadFile: the data has changed since the job began.

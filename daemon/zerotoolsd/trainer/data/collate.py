@@ -1,4 +1,4 @@
-"""Examples of different lengths as tensors that a model takes."""
+"""Batches of examples as tensors for a model."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from zerotoolsd.trainer.data.example_pools import IGNORED, Example, Ids
 def collate(
     model: Any, examples: Sequence[Example], device: torch.device
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return (the arguments of `model`, the labels, with `IGNORED` for unlearned ones).
+    """Return (the arguments of `model`, the labels). Labels that are not learned are `IGNORED`.
 
-    Shorter examples are padded on the right. A causal model needs no mask for that, because no
-    token sees tokens to its right; an encoder does. In a packed sequence the position ids restart
-    with each segment, so that transformers separates them in all of its attention implementations.
+    Shorter examples are padded on the right. A causal model needs no mask for the padding, because
+    no token sees tokens to its right; an encoder needs one. In a packed sequence the position ids
+    restart with each segment. This separates the segments in all attention implementations of
+    transformers.
     """
     inputs = _filled([example.inputs for example in examples], 0, device)
     labels = _filled([example.targets for example in examples], IGNORED, device)
@@ -40,9 +41,10 @@ def collate(
 
 
 def said_before(model: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the decoder inputs for `labels`, both `[batch, length]`.
+    """Return the inputs of the decoder for `labels`, both `[batch, length]`: the labels, shifted by
+    one.
 
-    The model's rule decides; if transformers has none, `decoder_start_token_id` comes first.
+    The model's own method is used. If it has none, `decoder_start_token_id` comes first.
     """
     own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if own is not None:
@@ -55,10 +57,10 @@ def said_before(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
 
 def check_decoder_start(model: Any) -> None:
-    """Refuse an encoder-decoder without a known first input of its decoder.
+    """Check that the first input of an encoder-decoder's decoder is known.
 
     Raises:
-        BadRequest: its config does not have it.
+        BadRequest: the config has no decoder_start_token_id or no pad_token_id.
     """
     if not model.config.is_encoder_decoder:
         return

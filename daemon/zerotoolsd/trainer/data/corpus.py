@@ -1,4 +1,4 @@
-"""The text files of a job as one stream of tokens that is never in memory as a whole."""
+"""Text files and token files as one stream of tokens. The stream is never in memory as a whole."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ BYTES_VOCABULARY = 256
 
 
 class Tokens(Protocol):
-    """A sequence of token ids that is read a slice at a time."""
+    """A sequence of token ids that is read in slices."""
 
     @property
     def vocabulary(self) -> int:
-        """Every id is below this."""
+        """All ids are smaller than this number."""
 
     def __len__(self) -> int: ...
 
@@ -44,9 +44,10 @@ class Tokens(Protocol):
 
 
 def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
-    """Return the files that the patterns of `key` match: pattern by pattern, sorted, none twice.
+    """Return the files that match the patterns of the job key `key`.
 
-    A directory with a saved dataset stands for its files, in their order.
+    The order is pattern by pattern, sorted by name, without duplicates. A directory with a saved
+    dataset stands for its files.
 
     Raises:
         BadFile: a saved dataset is incomplete, or has several splits.
@@ -66,10 +67,11 @@ def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
 
 
 def text_pieces(path: Path, seen: Seen | None = None) -> Iterator[str]:
-    """Yield the text of a file, about 1 MiB at a time; `seen` gets the number of bytes read.
+    """Yield the text of a file in pieces of about 1 MiB. `seen` gets the number of bytes read so
+    far.
 
     Raises:
-        BadFile: it is not UTF-8, or cannot be read; the first wrong byte is named.
+        BadFile: the file is not UTF-8, or cannot be read; the message names the first wrong byte.
     """
     decoder = codecs.getincrementaldecoder("utf-8")()
     before, lines = 0, 1
@@ -105,20 +107,21 @@ def _decode(
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that is tokenised as a whole; `is_last`: the end of its file or document."""
+    """Text that is tokenised in one call. `is_last` marks the end of a file or document."""
 
     text: str
     is_last: bool
 
 
 def read_pieces(path: Path, data: DataSpec, seen: Seen | None = None) -> Iterator[Piece]:
-    """Yield the text of a file: pieces of complete lines of about 1 MiB, or documents.
+    """Yield the text of a file: documents, or pieces of about 1 MiB that end at the end of a line.
 
-    `seen` gets the number of bytes read, if the file is not columnar.
+    `seen` gets the number of bytes read so far, if the file is not columnar.
 
     Raises:
-        BadFile: it is not UTF-8, not of the type of its name, or cannot be read; the line is named.
-        BadRequest: this interpreter cannot read such files.
+        BadFile: the file is not UTF-8, not of the type of its name, or cannot be read; the message
+            names the line.
+        BadRequest: this interpreter cannot read files of this type.
     """
     if has_documents(path, data):
         for text in read_documents(path, data, seen=seen):
@@ -141,12 +144,12 @@ def _whole_lines(pieces: Iterator[str]) -> Iterator[str]:
 
 
 def measure(paths: Sequence[Path]) -> list[int]:
-    """Return the size of each file in bytes, after checking that it is UTF-8."""
+    """Check that the files are UTF-8, and return the size of each in bytes."""
     return [sum(len(piece.encode()) for piece in text_pieces(path)) for path in paths]
 
 
 def write_bytes(paths: Sequence[Path], data: DataSpec, destination: Path) -> None:
-    """Write the text of files to `destination`, a newline after each document."""
+    """Write the text of the files to `destination`, with a newline after each document."""
     with destination.open("wb") as file:
         for path in paths:
             is_text = not has_documents(path, data)
@@ -156,7 +159,8 @@ def write_bytes(paths: Sequence[Path], data: DataSpec, destination: Path) -> Non
 
 
 class ByteTokens:
-    """Files one after the other, one token per byte; `sizes` as `measure` found them."""
+    """The bytes of several files as one stream, one token per byte. `sizes` is the result of
+    `measure`."""
 
     vocabulary = BYTES_VOCABULARY
 
@@ -172,7 +176,7 @@ class ByteTokens:
         """Return tokens [start, stop).
 
         Raises:
-            BadFile: a file has become shorter than it was when the job began.
+            BadFile: a file is shorter than when the job began.
         """
         parts: list[bytes] = []
         index = bisect.bisect_right(self._ends, start)
@@ -202,7 +206,7 @@ _AT_ONCE = 1 << 22
 
 
 class TokenStream:
-    """The ids of several arrays, one after the other; all are below `vocabulary`."""
+    """The ids of several token arrays as one stream. All ids are smaller than `vocabulary`."""
 
     def __init__(self, arrays: Sequence[TokenArray], vocabulary: int) -> None:
         self.vocabulary = vocabulary
@@ -217,7 +221,7 @@ class TokenStream:
         """Return tokens [start, stop).
 
         Raises:
-            BadFile: a file is gone, or shorter than before.
+            BadFile: a file is missing, or shorter than before.
         """
         parts: list[npt.NDArray[Any]] = []
         index = bisect_right(self._ends, start)
@@ -230,12 +234,12 @@ class TokenStream:
 
 
 def ids_of(array: TokenArray, files: OpenFiles | None = None) -> NumberFile:
-    """Return the ids of an array, read on request."""
+    """Return the ids of an array. They are read from the file on access."""
     return NumberFile(array.path, _NUMPY[array.type], array.offset, array.count, files=files)
 
 
 def largest_id(arrays: Sequence[TokenArray]) -> int:
-    """Return the largest id; -1 without ids.
+    """Return the largest id of the arrays; -1 if they have no ids.
 
     Raises:
         BadFile: an id is negative.

@@ -1,4 +1,4 @@
-"""Encodes examples by a tokenizer, once, and collects notes on them. Rank 0 does it."""
+"""Encodes the examples of a job with its tokenizer, and counts them. Rank 0 does this once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ BatchEncoder = Callable[[Sequence[Record]], list[Encoded]]
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The model's input: whether it has an encoder, and the number of positions (None: any)."""
+    """The input of a model: whether it has an encoder, and its number of positions (None: no
+    limit)."""
 
     encoder_decoder: bool
     positions: int | None
@@ -32,10 +33,13 @@ class ModelInput:
 
 @dataclass
 class ReadingStats:
-    """The statistics of reading examples; lengths are in tokens. `cut` examples were too long:
-    prompts lost `prompts_lost` tokens and responses `responses_lost`. Of `sources_lost` and
-    `targets_lost` examples no text is left. A chat template left out some of an answer in `changed`
-    examples, and `left_out` counts the examples by the field that it does not show."""
+    """Counts of the examples that were read. Lengths are in tokens.
+
+    `cut` examples were too long. Their prompts lost `prompts_lost` tokens, their responses
+    `responses_lost`. `sources_lost` prompts and `targets_lost` responses were lost completely. In
+    `changed` examples the chat template left out a part of an answer. `left_out` has, for each
+    field that the template ignores, the number of examples with this field.
+    """
 
     count: int = 0
     empty: int = 0
@@ -50,7 +54,7 @@ class ReadingStats:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def add(self, example: Encoded) -> None:
-        """Count one more."""
+        """Count one example."""
         self.count += 1
         self.tokens += len(example.marked)
         self.longest = max(self.longest, len(example.marked))
@@ -64,7 +68,7 @@ class ReadingStats:
             self.left_out[name] = self.left_out.get(name, 0) + 1
 
     def losses(self, data: DataSpec, positions: int | None) -> Iterator[str]:
-        """Yield sentences on data that is not trained on as it is."""
+        """Yield sentences on parts of the data that are not trained on."""
         if cut := self.cut_words(data, positions):
             yield cut
         if self.changed:
@@ -80,7 +84,7 @@ class ReadingStats:
             )
 
     def cut_words(self, data: DataSpec, positions: int | None) -> str:
-        """Return the sentence on cut examples and the limits; empty if none was cut."""
+        """Return a sentence on the cut examples and the limits; empty if none was cut."""
         if not self.cut:
             return ""
         lost = [
@@ -107,13 +111,13 @@ def prepare_examples(
     progress: ReadingProgress | None = None,
     processes: int = 0,
 ) -> ReadingStats:
-    """Write the tokenised examples of `paths` to `destination`, with `processes` more processes.
+    """Encode the examples of the files `paths` and write them to `destination`.
 
-    Examples without a prompt or without a response are left out.
+    `processes` further processes help. Examples without a prompt or a response are left out.
 
     Raises:
-        BadFile: a file cannot be read as examples; file and line are named.
-        BadRequest: no example exists, no text is left of any, or one is too long.
+        BadFile: a file cannot be read as examples; the message names the file and the line.
+        BadRequest: there is no example, all were cut to nothing, or one is too long.
     """
     stats = ReadingStats()
     progress = progress or ReadingProgress()
@@ -140,11 +144,11 @@ def encode(
     reader: ModelInput,
     stats: ReadingStats,
 ) -> Iterator[Encoded]:
-    """Yield the encoded examples of `records` that are not empty, counted in `stats`.
+    """Yield the encoded examples of `records` that are not empty, and count them in `stats`.
 
     Raises:
-        BadFile: the chat template rejects one; file and line are named.
-        BadRequest: one is too long, and the job does not allow cutting.
+        BadFile: the chat template rejects a record; the message names the file and the line.
+        BadRequest: an example is too long, and the job does not allow cutting.
     """
     do = make_batch_encoder(tokenizer, data, reader)
     batches = batches_of(_full(records, stats))
@@ -152,7 +156,7 @@ def encode(
 
 
 def make_batch_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> BatchEncoder:
-    """Return the function that encodes a batch of records by `tokenizer`."""
+    """Return a function that encodes a batch of records."""
     encoder = make_encoder(
         tokenizer,
         data,
@@ -163,7 +167,7 @@ def make_batch_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> Ba
 
 
 def make_loaded_encoder(directory: Path, data: DataSpec, reader: ModelInput) -> BatchEncoder:
-    """Return the function that encodes a batch of records by the tokenizer in `directory`."""
+    """Load the tokenizer in `directory`, and return a function that encodes a batch of records."""
     return make_batch_encoder(load_tokenizer(directory), data, reader)
 
 
@@ -220,10 +224,10 @@ def _limits(data: DataSpec, positions: int | None) -> list[str]:
 def check_stats(
     stats: ReadingStats, paths: Sequence[Path], data: DataSpec, positions: int | None
 ) -> None:
-    """Refuse data without usable examples.
+    """Check that usable examples were read.
 
     Raises:
-        BadRequest: no example exists, or no text is left of any.
+        BadRequest: there is no example, or all were cut to nothing.
     """
     where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not stats.count and not stats.empty:
@@ -250,21 +254,22 @@ MEGABYTE = 10**6
 
 @dataclass
 class ReadingProgress:
-    """Counts the bytes of files that are read; one thread writes, others read."""
+    """Counts the bytes of the files that are read. One thread writes the counts, others read
+    them."""
 
     total: int = 0
     clock: Callable[[], float] = time.monotonic
     lost: list[int] = field(default_factory=list)
-    """Exit statuses of processes next to the rank that ended before the data was read."""
+    """Exit statuses of tokenizing processes that ended early."""
     others: int = 0
-    """Bytes written by another job to the files that this one waits for."""
+    """Bytes that another job has written to the cache entry for which this job waits."""
     _before: int = 0
     _within: int = 0
     _began: float | None = None
     _first: int = field(default=0, repr=False)
 
     def through(self, paths: Sequence[Path]) -> Iterator[Path]:
-        """Yield each of `paths`, and count it as read when the next one is requested."""
+        """Yield each path. A path counts as read when the next one is requested."""
         sizes = [_size(path) for path in paths]
         self.total += sum(sizes)
         self._began = self.clock()
@@ -275,7 +280,7 @@ class ReadingProgress:
             self._before += size
 
     def seen(self, nbytes: int) -> None:
-        """Record that so many bytes of the current file are read."""
+        """Record that `nbytes` bytes of the current file are read."""
         self._within = nbytes
 
     @property
@@ -284,8 +289,8 @@ class ReadingProgress:
         return self._before + self._within
 
     def words(self) -> str:
-        """Return how much of the data is read, the rate, and the remaining time; empty at the
-        begin."""
+        """Return the progress in words: bytes read, rate, remaining time. Empty before the first
+        bytes."""
         if self._began is None or not self.done:
             waits = f"another job tokenises it, {self.others / MEGABYTE:.0f} MB are written"
             return waits if self.others else ""
@@ -298,9 +303,9 @@ class ReadingProgress:
         return f"{found}, {rate / MEGABYTE:.1f} MB/s, {in_words(max(1, round(left)))} left"
 
     def tell_until(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
-        """Pass `words` to `tell` each time that the reading has got further, until it `is_over`.
+        """Call `tell` with the progress whenever it has changed, until `is_over` returns True.
 
-        Time alone is not progress: a hanging read must be recognizable.
+        It is not called if only time has passed. So a hanging read can be recognised.
         """
         before = (0, 0)
         while not is_over():

@@ -1,4 +1,5 @@
-"""The training examples of a step: numbered sequences with targets, read one at a time."""
+"""Pools of numbered training examples, read one at a time: windows of text, held-out parts,
+mixtures."""
 
 from __future__ import annotations
 
@@ -16,20 +17,21 @@ from zerotoolsd.trainer.data.corpus import Tokens
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
 IGNORED = -100
-"""Marks a target that is not learned: the number of torch and transformers."""
+"""The target of a token that is not learned: -100, as in torch and transformers."""
 
 
 Ids = npt.NDArray[Any]
-"""Token ids, of one dimension."""
+"""Token ids, one-dimensional."""
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """`inputs` are the tokens that the model reads, `targets` the tokens that it learns to predict.
+    """A training example: `inputs` are the ids that the model reads, `targets` the ids that it
+    learns to predict.
 
-    A causal model predicts `targets[i]` after it has read `inputs` up to i; an encoder-decoder
-    reads all `inputs` first. `segments` are the lengths of the parts of a packed sequence, which
-    must not see one another.
+    A causal model predicts `targets[i]` after it has read `inputs[: i + 1]`. An encoder-decoder
+    reads all `inputs` first. `segments` are the lengths of the examples in a packed sequence, which
+    must not see each other.
     """
 
     inputs: Ids | Sequence[int]
@@ -38,18 +40,18 @@ class Example:
 
     @property
     def lengths(self) -> tuple[int, ...]:
-        """The lengths of its segments: one, if it is not packed."""
+        """The lengths of the segments; one length if the example is not packed."""
         return self.segments or (len(self.inputs),)
 
     def silent(self) -> Example:
-        """Return the same example without targets."""
+        """Return the same example with all targets `IGNORED`."""
         return replace(self, targets=np.full(len(self.targets), IGNORED))
 
 
 @dataclass(frozen=True)
 class RankBatch:
-    """A rank's examples of a step, how many tokens all ranks are to predict in it, and how many go
-    through the model on all of them."""
+    """The examples of one rank in a step. `predicted` and `tokens` are totals of all ranks: the
+    tokens to predict, and the tokens that the model reads."""
 
     examples: Sequence[Example]
     predicted: int
@@ -62,19 +64,19 @@ class ExamplePool(Protocol):
     def __len__(self) -> int: ...
 
     def example(self, number: int) -> Example:
-        """Return the example with that number."""
+        """Return the example with this number."""
 
     def predicted(self, number: int) -> int:
-        """Return how many tokens of it are learned."""
+        """Return how many tokens of the example are learned."""
 
     def size(self, number: int) -> int:
-        """Return how many tokens the model reads, or predicts, for it."""
+        """Return how many tokens of the example the model reads or predicts."""
 
 
 class TokenWindows:
-    """A token stream cut into windows of `length + 1` tokens.
+    """A token stream, cut into windows of `length + 1` tokens.
 
-    Each begins with the last token of the previous one, so that every token but the first is
+    Each window begins with the last token of the previous window. So every token but the first is
     predicted once in an epoch.
     """
 
@@ -82,7 +84,7 @@ class TokenWindows:
         """Count the windows.
 
         Raises:
-            BadRequest: `tokens`, which `key` names, is shorter than one window.
+            BadRequest: the stream, which the job key `key` names, is shorter than one window.
         """
         self.tokens = tokens
         self.length = length
@@ -112,7 +114,8 @@ class TokenWindows:
 
 
 class PoolSubset:
-    """The examples at positions [first, stop) of a shuffle of `pool`: for held-out examples."""
+    """The examples at positions [first, stop) of a shuffle of `pool`: the training part or the
+    held-out part."""
 
     def __init__(self, pool: ExamplePool, first: int, stop: int, *, seed: int) -> None:
         self._pool = pool
@@ -141,10 +144,11 @@ class PoolSubset:
 
 
 def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool, ExamplePool]:
-    """Return (the training examples, the evaluation examples), chosen by `seed`: at least one each.
+    """Return (the training examples, the evaluation examples). `seed` decides which; each part has
+    at least one.
 
     Raises:
-        BadRequest: the pool has only one.
+        BadRequest: no example would be left for training.
     """
     out = max(1, round(len(pool) * fraction))
     if out >= len(pool):
@@ -157,7 +161,7 @@ def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool
 
 
 def shares(weights: Sequence[float], total: int) -> list[int]:
-    """Return how many of `total` examples each weight gets: to within one of its share."""
+    """Return how many of `total` examples each weight gets, rounded up or down."""
     exact = [weight * total / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
     by_rest = sorted(range(len(weights)), key=lambda n: (counts[n] - exact[n], n))
@@ -167,7 +171,7 @@ def shares(weights: Sequence[float], total: int) -> list[int]:
 
 
 class JoinedPools:
-    """Pools one after the other."""
+    """Several pools, one after the other."""
 
     def __init__(self, pools: Sequence[ExamplePool]) -> None:
         self._pools = pools
@@ -197,7 +201,14 @@ class JoinedPools:
 
 
 class MixedPools(JoinedPools):
-    """Pools with weights. Number `k` of epoch `e` is example `e * len + k`, whatever `e`."""
+    """Several pools with weights, in one order for any number of ranks. Example `k` of epoch `e`
+    has the number `e * len + k`.
+
+    An epoch has as many examples as all pools together, divided among the pools by their weights.
+    Each pool is shuffled on its own, again and again. So examples of a small pool with a large
+    weight occur several times in an epoch. Examples of a large pool with a small weight continue in
+    the next epoch.
+    """
 
     def __init__(self, pools: Sequence[ExamplePool], weights: Sequence[float], seed: int) -> None:
         super().__init__(pools)

@@ -1,8 +1,7 @@
-"""Tokenised examples in two files: the ids one after the other, and the position of each example.
+"""Encoded examples in two files: the ids of all examples, and an index with the position of each.
 
-Rank 0 writes both while it reads the text, so that memory does not grow with the data; all ranks
-read them. For preferences the store has the chosen and the rejected answer of each pair, one after
-the other.
+Rank 0 writes both files while it reads the text, so that memory does not grow with the data. All
+ranks read them. For preferences, the chosen and the rejected answer of a pair follow each other.
 """
 
 from __future__ import annotations
@@ -27,15 +26,16 @@ PLACE_TYPE: Literal["Q"] = "Q"
 _NUMPY = {"B": "<u1", "I": "<u4", "Q": "<u8"}
 _AT_ONCE = 1 << 22
 _FIELDS = 4
-"""Fields of an example's entry: its first id, the number of ids, of source ids, and of learned
+"""Numbers in an index entry: first id, number of ids, number of source ids, number of learned
 ids."""
 
 References = npt.NDArray[np.float32]
-"""Log-probabilities of each pair's chosen and rejected answer; shape [pairs, 2]."""
+"""Reference log-probabilities of the chosen and the rejected answer of each pair, `[pairs, 2]`."""
 
 
 def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: bool) -> int:
-    """Write `examples` to `path` and their index next to it; return how many they were."""
+    """Write `examples` to `path` and their index to `index_of(path)`; return the number of
+    examples."""
     at = count = 0
     with path.open("wb") as ids, index_of(path).open("wb") as places:
         for example in examples:
@@ -50,12 +50,12 @@ def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: 
 
 
 def index_of(path: Path) -> Path:
-    """Return the path of the index of a file of ids."""
+    """Return the path of the index that belongs to a file of ids."""
     return path.with_name(path.name + ".index")
 
 
 class Examples:
-    """The examples that `write_examples` wrote; for an encoder-decoder, or for a causal model."""
+    """The examples that `write_examples` wrote, for an encoder-decoder or for a causal model."""
 
     def __init__(self, path: Path, *, encoder_decoder: bool) -> None:
         self._ids = stored(path, ID_TYPE)
@@ -72,7 +72,7 @@ class Examples:
         return at, length, split, said
 
     def example(self, number: int) -> Example:
-        """Return an example: a causal model reads all but the last token, and learns the
+        """Return an example. A causal model reads all tokens but the last, and learns the
         answers."""
         at, length, split, _ = self._place(number)
         marked = self._ids.read(at, at + length)
@@ -82,7 +82,7 @@ class Examples:
         return Example(ids[:-1], np.where(marked[1:] >= SAID, ids[1:], IGNORED))
 
     def digest(self) -> str:
-        """Return SHA-256 of the ids that the model reads and learns."""
+        """Return the SHA-256 of the ids and the index."""
         found = hashlib.sha256()
         for numbers in (self._ids, self._places):
             found.update(f"{len(numbers)} ".encode())
@@ -91,7 +91,7 @@ class Examples:
         return found.hexdigest()
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens; a causal model cannot learn the first token."""
+        """Return the number of learned tokens. A causal model cannot learn the first token."""
         return self._place(number)[3]
 
     def size(self, number: int) -> int:
@@ -101,25 +101,27 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Preference(Example):
-    """The chosen answer of a pair, with the rejected one; `reference` has the log-probabilities of
-    both by the initial weights."""
+    """A preference pair: the chosen answer as an example, and the `rejected` answer.
+
+    `reference` has the log-probabilities of both answers by the initial weights.
+    """
 
     rejected: Example = field(default_factory=lambda: Example((), ()))
     reference: tuple[float, float] = (0.0, 0.0)
 
     @property
     def counts(self) -> bool:
-        """Whether any token is learned."""
+        """Whether any token of the chosen answer is learned."""
         return any(number != IGNORED for number in self.targets)
 
     def silent(self) -> Preference:
-        """Return the same example without learned tokens."""
+        """Return the same pair without learned tokens."""
         targets = np.full(len(self.targets), IGNORED)
         return replace(self, targets=targets, rejected=self.rejected.silent())
 
 
 class PreferencePairs:
-    """The pairs of a source. They have references once these are `known`."""
+    """The preference pairs of a source. They get their reference log-probabilities from `known`."""
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
@@ -129,7 +131,7 @@ class PreferencePairs:
         return len(self._examples) // 2
 
     def known(self, references: References) -> None:
-        """Take the references of all pairs."""
+        """Set the reference log-probabilities of all pairs."""
         assert references.shape == (len(self), 2)
         self._references = references
 
@@ -142,7 +144,7 @@ class PreferencePairs:
         return Preference(chosen.inputs, chosen.targets, (), rejected, reference)
 
     def predicted(self, number: int) -> int:
-        """Return 1: the loss is the mean over pairs."""
+        """Return 1, because the loss is the mean over pairs."""
         return 1
 
     def size(self, number: int) -> int:
@@ -150,17 +152,18 @@ class PreferencePairs:
         return self._examples.size(2 * number) + self._examples.size(2 * number + 1)
 
     def digest(self) -> str:
-        """Return the digest as `Examples.digest`: data, tokenizer and lengths determine it."""
+        """Return the SHA-256 of the stored ids."""
         return self._examples.digest()
 
 
 def vocabulary_in(path: Path) -> int:
-    """Return one more than the largest of the ids in `path`, marked or not; 0 without ids."""
+    """Return the largest id in the file `path` plus one; 0 if the file is empty. Marks do not
+    count."""
     ids = stored(path, ID_TYPE)
     parts = (ids.read(first, first + _AT_ONCE) for first in range(0, len(ids), _AT_ONCE))
     return max((int((part & ~np.uint32(SAID)).max()) + 1 for part in parts), default=0)
 
 
 def stored(path: Path, typecode: str) -> NumberFile:
-    """Return the numbers in `path`, of an `array` typecode."""
+    """Return the numbers in the file `path`. `typecode` is one of the module `array`."""
     return NumberFile(path, _NUMPY[typecode])

@@ -1,7 +1,7 @@
-"""Packs several examples into one sequence, the same at every number of ranks.
+"""Packs several examples into one sequence, the same at any number of ranks.
 
-The examples are taken in a shuffled order and put one after the other into a sequence as long as
-they fit. The plan is made once, so that an epoch is a shuffle of complete sequences.
+The examples are taken in a shuffled order and put into a sequence as long as they fit. The plan is
+made once. So an epoch is a shuffle of whole sequences.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 def plan_packs(pool: ExamplePool, length: int, seed: int, path: Path) -> None:
-    """Write to `path` where each sequence of `length` begins in the shuffled order, and the end.
+    """Write the position at which each sequence begins in the shuffled order to `path`, and the
+    number of examples at the end.
 
-    An example that is longer than `length` has a separate sequence.
+    An example that is longer than `length` gets its own sequence.
     """
     with path.open("wb") as file:
         for start in _starts(pool, length, seed):
@@ -45,7 +46,7 @@ def _starts(pool: ExamplePool, length: int, seed: int) -> Iterator[int]:
 
 
 class PackedSequences:
-    """The sequences that `plan_packs` planned."""
+    """The packed sequences of the plan that `plan_packs` wrote."""
 
     def __init__(self, pool: ExamplePool, path: Path, seed: int) -> None:
         self._pool = pool
@@ -59,21 +60,21 @@ class PackedSequences:
         return [self._order[at] for at in range(*self._starts.read(number, number + 2).tolist())]
 
     def example(self, number: int) -> Example:
-        """Return the examples of a sequence, one after the other."""
+        """Return the examples of a sequence as one example."""
         parts = [self._pool.example(inner) for inner in self._numbers(number)]
         return join(parts)
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens of all its examples."""
+        """Return the number of learned tokens in a sequence."""
         return sum(self._pool.predicted(inner) for inner in self._numbers(number))
 
     def size(self, number: int) -> int:
-        """Return the size of all its examples."""
+        """Return the number of tokens in a sequence."""
         return sum(self._pool.size(inner) for inner in self._numbers(number))
 
 
 def join(parts: Sequence[Example]) -> Example:
-    """Join `parts` into one sequence with all of their segments."""
+    """Join examples into one sequence, with a segment for each."""
     return Example(
         np.concatenate([part.inputs for part in parts]),
         np.concatenate([part.targets for part in parts]),

@@ -1,4 +1,8 @@
-"""The first examples of a job as its ranks will read them, before it is accepted."""
+"""The first examples of a job as its ranks will read them, for a preview before the job is queued.
+
+`SampleView` collects the examples and their text. `with_epoch` estimates the tokens and steps of an
+epoch from them.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +45,7 @@ CheckFit = Callable[[int], None]
 
 @dataclass(frozen=True)
 class DataSample:
-    """Notes on the first examples, and `view`, the preview of those that are trained on: see
-    `SampleView.answer`."""
+    """Notes on the first examples, and the preview `view`: see `SampleView.answer`."""
 
     notes: list[str]
     view: Mapping[str, Any] | None = None
@@ -51,13 +54,14 @@ class DataSample:
 def sample_data(
     spec: JobSpec, reader: ModelInput, check_fit: CheckFit, show: int = 0
 ) -> DataSample:
-    """Check the first examples of the first files: how many are cut, and `show` of them in full.
+    """Read the first examples of the first files, and return notes and a preview of `show`
+    examples.
 
-    `check_fit` is called with one more than the largest id of each.
+    `check_fit` is called for each example with its largest id plus one.
 
     Raises:
-        ZerotoolsError: the ranks would refuse one of them, or a Parquet file of documents; or
-            `check_fit` did.
+        ZerotoolsError: the ranks would refuse an example or a Parquet file of documents, or
+            `check_fit` raises.
     """
     kind = kind_of(spec.data)
     if spec.data.packing:
@@ -122,7 +126,7 @@ def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
 
 
 def _as_answer(example: Encoded, stats: ReadingStats) -> Encoded:
-    """Return the example of a preference, named for the answer that it contains."""
+    """Return the example of a preference pair, with "chosen" or "rejected" added to its place."""
     which = "chosen" if stats.count % 2 else "rejected"
     return replace(example, place=f"{example.place}, {which}")
 
@@ -153,19 +157,19 @@ def _sampled(
 
 
 MOST_BYTES = 40_000
-"""Of the parts and places of all examples together, as JSON: the daemon takes an answer of 64 KiB,
-and notes are in it, too."""
+"""Largest size of the texts and places of all shown examples, as JSON. The daemon reads at most 64
+KiB, which include the notes."""
 MOST_OF_PLACE = 4
-"""A place takes at most one in so many of an example's bytes."""
+"""A place takes at most the fourth part of the bytes of an example."""
 BINS = 8
 Decode = Callable[[list[int]], str]
 
 
 @dataclass
 class SampleView:
-    """Counts examples, and keeps the text of the first `most`.
+    """Counts examples, and keeps the text of the first `most` of them.
 
-    A part of a text is trained if the model learns its tokens.
+    A part of the text is "trained" if the model learns its tokens.
     """
 
     most: int
@@ -177,7 +181,7 @@ class SampleView:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """The tokens of each example."""
+        """The number of tokens of each example."""
         return self._lengths
 
     def add(self, example: Encoded) -> None:
@@ -202,8 +206,8 @@ class SampleView:
             )
 
     def _parts(self, marked: Marked, left: int) -> tuple[list[dict[str, Any]], bool]:
-        """Return the text in parts of at most `left` bytes as JSON, each with whether it is
-        trained, and whether the text was cut."""
+        """Return (the text in parts, each with whether it is trained; whether the text was cut).
+        The parts have at most `left` bytes as JSON."""
         parts: list[dict[str, Any]] = []
         turns = np.flatnonzero(np.diff(marked >= SAID)) + 1
         for ids in np.split(marked, turns) if len(marked) else ():
@@ -218,7 +222,7 @@ class SampleView:
         return parts, False
 
     def answer(self, empty: int) -> dict[str, Any]:
-        """Return the findings as JSON values; `empty` examples had no prompt or no answer."""
+        """Return the preview as JSON values. `empty` examples had no prompt or no answer."""
         return {
             "examples": self._shown,
             "looked_at": len(self._lengths),
@@ -233,7 +237,7 @@ class SampleView:
         }
 
     def _bins(self) -> Iterator[list[int]]:
-        """Yield (shortest, longest, examples) of ranges of equal width."""
+        """Yield (shortest length, longest length, number of examples) for ranges of equal width."""
         if not self._lengths:
             return
         least, most = min(self._lengths), max(self._lengths)
@@ -245,12 +249,12 @@ class SampleView:
 
 
 def json_bytes(value: object) -> int:
-    """Return the size of `value` as `dry_run` prints it."""
+    """Return the size of `value` as JSON, as `dry_run` prints it."""
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def _within(text: str, most: int) -> str:
-    """Return the beginning of `text` that takes at most `most` bytes as JSON."""
+    """Return the longest beginning of `text` that has at most `most` bytes as JSON."""
     text = text[: max(0, most)]
     while (over := json_bytes(text) - most) > 0 and text:
         # Each character takes at most six bytes: of a control character, in JSON.
@@ -260,12 +264,12 @@ def _within(text: str, most: int) -> str:
 
 @dataclass
 class BytesRead:
-    """The number of bytes that were read of each file."""
+    """The number of bytes that were read from each file."""
 
     _files: dict[Path, int] = field(default_factory=dict)
 
     def of(self, path: Path) -> Callable[[int], None]:
-        """Return the function that records the bytes read of a file."""
+        """Return a function that records the number of bytes read from `path`."""
 
         def seen(nbytes: int) -> None:
             self._files[path] = nbytes
@@ -273,8 +277,8 @@ class BytesRead:
         return seen
 
     def share(self, paths: Sequence[Path] | None) -> float | None:
-        """Return the part of all `paths` that was read, 0 to 1; None if unknown, as for non-JSON
-        files."""
+        """Return the part of the bytes of `paths` that was read, 0 to 1; None if unknown, as for
+        files that are not JSON."""
         read = sum(self._files.values())
         if not paths or not read:
             return None
@@ -285,9 +289,9 @@ class BytesRead:
 def with_epoch(
     view: SampleView, empty: int, spec: JobSpec, packed_length: int | None, share: float | None
 ) -> Mapping[str, Any]:
-    """Return the answer of `view`, with the fill of packed sequences and the estimated epoch.
+    """Return the answer of `view`, with the estimated epoch and the fill of packed sequences.
 
-    The examples are `share` of the data.
+    The examples of `view` are the part `share` of the data.
     """
     answer = view.answer(empty)
     count = len(view.lengths) // (2 if spec.data.preferences else 1)
@@ -311,7 +315,7 @@ def with_epoch(
 
 
 def _packed(lengths: Sequence[int], most: int) -> int:
-    """Return how many sequences the examples fill, one after the other as long as they fit."""
+    """Return how many sequences the examples fill, if each takes examples as long as they fit."""
     sequences, filled = 0, most
     for length in (each - 1 for each in lengths):  # the last token is not read
         if filled + length > most:
@@ -327,9 +331,9 @@ MOST_LETTERS = 1 << 20
 def sample_text(
     spec: JobSpec, paths: Sequence[Path], positions: int | None, show: int
 ) -> Mapping[str, Any] | None:
-    """Return `show` sequences of the first text, and the estimated epoch.
+    """Return a preview of the first `show` sequences of a text, and the estimated epoch.
 
-    Returns None without text, or without a length of sequences.
+    Returns None if there is no text, or no sequence length.
     """
     length = fixed_length(spec.data, positions)
     if not paths or length is None:

@@ -1,5 +1,5 @@
-"""Turns the files of a job into tokens, each source once: rank 0 does this while the model
-loads."""
+"""Tokenises the files of a job, each source once. The first rank of a node does this while the
+model loads."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, tokenize
 
 IDS = "ids.u32"
 DIGEST_LETTERS = 16
-"""Characters of a file's SHA-256 in the record of a checkpoint."""
+"""Number of characters of a file's SHA-256 in the record of a checkpoint."""
 _OF_SOURCES = (
     *("text", "tokens", "examples", "preferences"),
     *("tokenizer", "mixture", "packing", "token_type"),
 )
-"""Keys of `[data]` that the content covers, or that change no token."""
+"""Keys of `[data]` that change no token, or whose effect is in the content."""
 _OF_TEXT = ("documents", "text_column")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files that `key` of the job names, by one pattern or by all."""
+    """Files that the job key `key` names, by one pattern or by all patterns."""
 
     key: str
     patterns: tuple[str, ...]
@@ -66,9 +66,12 @@ class Source:
 
 @dataclass(frozen=True)
 class ReadSource:
-    """The data that every rank opens: written `ids`, files of bytes that are read unchanged
-    (`paths`, of `sizes`), or `arrays` of ids. `contents` has each file's digest and name, `notes`
-    are lines for people, and `entry` is the cache's name for the ids."""
+    """The data of a source, which every rank opens.
+
+    It is one of: a file of `ids`; files of bytes (`paths`, with their `sizes`); token `arrays`.
+    `contents` has the digest and the name of each file. `notes` are lines for people. `entry` is
+    the cache's name of the ids.
+    """
 
     key: str
     files: int
@@ -86,9 +89,9 @@ class ReadSource:
 
 
 def sources_of(spec: JobSpec) -> list[Source]:
-    """Return the training sources, one per weight of a mixture, and last the evaluation source.
+    """Return the training sources and, last, the evaluation source, if the job names files for it.
 
-    The latter exists if files are named for it.
+    A mixture has one training source for each weight.
     """
     patterns, key = patterns_of(spec.data), f"data.{kind_of(spec.data)}"
     groups = [(pattern,) for pattern in patterns] if spec.data.mixture else [patterns]
@@ -97,10 +100,10 @@ def sources_of(spec: JobSpec) -> list[Source]:
 
 
 def tokenizer_for(spec: JobSpec) -> Any:
-    """Return the tokenizer for the data of `spec`; None if it needs none.
+    """Return the tokenizer for the data of `spec`; None if the data needs none.
 
     Raises:
-        BadRequest: it cannot be loaded.
+        BadRequest: the tokenizer cannot be loaded.
     """
     named = tokenizer_of(spec.data, spec.model.path)
     if named is None or named == BYTES or kind_of(spec.data) == "tokens":
@@ -110,8 +113,11 @@ def tokenizer_for(spec: JobSpec) -> Any:
 
 @dataclass(frozen=True)
 class SourceReader:
-    """Reads sources for a job with its `tokenizer`. Written files are in its run directory or in
-    the `cache`, and stay until `until_opened` is closed."""
+    """Reads sources with the `tokenizer` of a job.
+
+    Written files are in the job's run directory or in the `cache`. They exist until `until_opened`
+    is closed.
+    """
 
     spec: JobSpec
     run_dir: Path
@@ -122,7 +128,7 @@ class SourceReader:
     progress: ReadingProgress = field(default_factory=ReadingProgress)
 
     def read(self, source: Source) -> ReadSource:
-        """Read a source.
+        """Read a source, and return its data.
 
         Raises:
             ZerotoolsError: no file matches, one is not of its type, or the tokenizer does not load.
@@ -149,7 +155,7 @@ class SourceReader:
 
     @property
     def _stamps(self) -> Path:
-        """The directory that stores the digests of files."""
+        """The directory that caches the digests of files."""
         return (self.run_dir if self.cache is None else self.cache.directory) / "stamps"
 
     def _arrays(self, source: Source, paths: list[Path]) -> ReadSource:
@@ -229,9 +235,10 @@ class SourceReader:
         )
 
     def follows(self, source: ReadSource, settings: Any, build: Build) -> Path:
-        """Return the directory of `build`'s files for a source's ids and `settings`.
+        """Return the directory with the files that `build` makes from a source's ids and
+        `settings`.
 
-        It is in the cache if the ids are.
+        The directory is in the cache if the ids are.
         """
         if self.cache is not None and source.entry is not None:
             tree = json.dumps([FORM, source.entry, settings])
@@ -241,7 +248,7 @@ class SourceReader:
         return self._alone(build).path
 
     def _alone(self, build: Build, note: str | None = None) -> CacheEntry:
-        """Return the files of `build`, only for this attempt."""
+        """Return the files of `build`, in the run directory of this attempt."""
         directory = Path(tempfile.mkdtemp(prefix="tokens-", dir=self.run_dir))
         self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
         return CacheEntry(directory, build(directory), note=note, is_new=True)
@@ -264,7 +271,7 @@ class SourceReader:
         settings: dict[str, Any],
         build: Build,
     ) -> CacheEntry:
-        """Return the files of `build`, from the cache if it is usable."""
+        """Return the files of `build`, from the cache if it can be used."""
         note = None
         if self.cache is not None:
             try:

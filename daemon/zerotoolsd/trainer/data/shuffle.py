@@ -1,9 +1,9 @@
 """A shuffle without a table: element i of a seeded permutation of range(n), in bounded memory.
 
-A four-round Feistel network permutes the smallest even-bit power of two that is at least `n`
-(Luby and Rackoff, 1988); values that fall outside the range are sent through again until they
-fall inside (cycle walking; fewer than four times on average). It is a pure function of
-`(seed, epoch, n)`, the same on every rank, machine and Python.
+A four-round Feistel network permutes the smallest power of two with an even number of bits that is
+at least `n` (Luby and Rackoff, 1988). A value that falls outside the range is permuted again until
+it falls inside (cycle walking; fewer than four times on average). The result depends only on
+`(seed, epoch, n)`. It is the same on every rank, machine and Python.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ import hashlib
 
 _ROUNDS = 4
 _MOST_KEPT = 1 << 16
-"""Values of a round that are kept, about 8 MB; a round of 4 billion elements has as many."""
+"""Number of cached values per round, about 8 MB. A permutation of 4 billion elements has that
+many."""
 
 
 class Shuffle:
-    """A permutation of range(`length`) that depends on `seed` and `epoch` only."""
+    """A permutation of range(`length`) that depends only on `seed` and `epoch`."""
 
     def __init__(self, length: int, *, seed: int, epoch: int) -> None:
         self.length = length

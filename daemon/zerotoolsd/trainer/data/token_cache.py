@@ -1,12 +1,13 @@
-"""Tokenised data in a directory of the daemon, reused by restarts and other jobs.
+"""A cache of tokenised data in a directory of the daemon, for restarts and other jobs.
 
-An entry is a directory, named by the digest of all inputs of its files: the content of the data,
-the tokenizer and the settings. It gets its name when it is complete.
+An entry is a directory. Its name is a digest of everything that determines its files: the data, the
+tokenizer, the settings and the versions of libraries (`fingerprint`). The entry gets this name when
+it is complete.
 
-A reader links the files of an entry into a private directory, and verifies their checksums there.
-So no lock is held while a job loads its model, and an entry can be removed or replaced at any time.
-A damaged entry is built again. A builder holds the entry's lock, so that two jobs do not tokenise
-the same data; if the builder makes no progress, the others build it, too.
+A reader links the files of an entry into its own directory, and verifies their checksums there. So
+no lock is held while a job loads its model, and an entry can be removed or replaced at any time. A
+damaged entry is built again. A builder holds the entry's lock, so that two jobs do not tokenise the
+same data. If the builder makes no progress, another job builds the entry too.
 """
 
 from __future__ import annotations
@@ -33,18 +34,18 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.own_directory import OwnDirectory
 
 DIRECTORY, MOST_BYTES = "ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"
-"""Environment variables of the ranks: the directory of the cache, and its size limit. Without them
-no cache is used."""
+"""Environment variables of ranks: the directory of the cache, and its largest size. Without them
+there is no cache."""
 META = "entry.json"
 _LOOK_SECONDS = 0.2
 Build = Callable[[Path], dict[str, Any]]
-"""Writes the files of an entry into a directory; returns more facts about them, as JSON."""
+"""Writes the files of an entry into a directory; returns facts about them as JSON values."""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Complete files, in the caller's directory `path`, and the facts of `Build`. `kept` is the
-    entry for others, and `note` is for people."""
+    """Complete files in the directory `path`, and the `facts` that `Build` returned. `kept` is the
+    entry in the cache. `note` is a line for people."""
 
     path: Path
     facts: Mapping[str, Any]
@@ -55,9 +56,10 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class TokenCache:
-    """Entries below `directory`; the least recently used are removed above `most_bytes` in all.
+    """A cache in `directory`. If it is larger than `most_bytes`, the least recently used entries
+    are removed.
 
-    A builder that writes nothing for `stalled_seconds` is not waited for any longer.
+    A builder that writes nothing for `stalled_seconds` counts as stalled.
     """
 
     directory: Path
@@ -71,13 +73,13 @@ class TokenCache:
         until_opened: ExitStack,
         others: Callable[[int], None] = lambda _: None,
     ) -> CacheEntry:
-        """Return the files of entry `key`, built if it is not there.
+        """Return the files of entry `key`. They are built if the entry does not exist.
 
-        They stay until `until_opened` is closed; files still open stay readable. While another
-        process builds it, `others` takes how many bytes are written, each time that there are more.
+        The files exist until `until_opened` is closed; a file that is open stays readable. While
+        another process builds the entry, `others` gets the number of bytes written when it grows.
 
         Raises:
-            OSError: the cache cannot be written, or is full. ZerotoolsError: the errors of `build`.
+            OSError: the cache cannot be written, or is full. ZerotoolsError: an error of `build`.
         """
         self._clear_drafts()
         own = until_opened.enter_context(self._own_directory(key))
@@ -110,7 +112,7 @@ class TokenCache:
 
     @contextmanager
     def _turn_to_build(self, key: str, others: Callable[[int], None]) -> Iterator[None]:
-        """Wait until no other process builds `key`, or until the one that does is stalled."""
+        """Wait until no other process builds `key`, or until its builder is stalled."""
         known, since = self._written(key), time.monotonic()
         with ExitStack() as turn:
             while True:
@@ -127,7 +129,7 @@ class TokenCache:
             yield
 
     def _written(self, key: str) -> int:
-        """Return how many bytes all builders of `key` have written."""
+        """Return how many bytes the builders of `key` have written."""
         return sum(_size(draft) for draft in (self.directory / "drafts").glob(f"{key}.*"))
 
     def _built(self, own: Path, kept: Path, build: Build, note: str | None) -> CacheEntry:
@@ -142,7 +144,7 @@ class TokenCache:
         return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _publish(self, own: Path, kept: Path) -> None:
-        """Link the files in `own` as the entry for others."""
+        """Link the files of `own` into the cache as an entry."""
         with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
             for file in own.iterdir():
                 os.link(file, publish / file.name)
@@ -156,7 +158,7 @@ class TokenCache:
                     raise
 
     def _clear_drafts(self) -> None:
-        """Remove the directories of ended processes."""
+        """Remove the directories of processes that have ended."""
         for draft in (self.directory / "drafts").glob("*"):
             with suppress(OSError, BadRequest), ExitStack() as locks:
                 # Versions before 0.3 hold this lock while they write a draft.
@@ -167,7 +169,7 @@ class TokenCache:
                 shutil.rmtree(draft, ignore_errors=True)
 
     def _make_room(self) -> None:
-        """Remove the least recently used entries."""
+        """Remove the least recently used entries until the cache is small enough."""
         entries = sorted((self.directory / "entries").iterdir(), key=lambda path: _used(path))
         sizes = {path: _size(path) for path in entries}
         total = sum(sizes.values())
@@ -186,7 +188,8 @@ class TokenCache:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Hold the lock. Raises BlockingIOError if another process holds it."""
+    """Hold the lock file `path` inside the context. Raises BlockingIOError if another process holds
+    it."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     try:
@@ -197,9 +200,9 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """Link the files of an entry into `own`; return (their facts, a note).
+    """Link the files of the entry `kept` into `own`; return (their facts, a note).
 
-    The facts are None if the entry does not exist or is damaged; then `own` is empty.
+    If the entry is missing or damaged, the facts are None and `own` is empty.
     """
     try:
         for file in list(kept.iterdir()):
@@ -215,8 +218,7 @@ def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    """Return the facts of the files in `path`. Raises ValueError that describes an error in
-    them."""
+    """Verify the files in `path` and return their facts. Raises ValueError with the first error."""
     try:
         tree = json.loads((path / META).read_bytes())
         files, facts = dict(tree["files"]), dict(tree["facts"])
@@ -246,7 +248,7 @@ def _size(path: Path) -> int:
 
 
 def cache_from(environment: Mapping[str, str]) -> TokenCache | None:
-    """Return the cache that the daemon gives its ranks; None without one."""
+    """Return the cache that the daemon gives its ranks; None if it gives none."""
     directory, most = environment.get(DIRECTORY), environment.get(MOST_BYTES, "")
     if not directory or not most.isdecimal() or int(most) == 0:
         return None
@@ -258,7 +260,13 @@ COLUMNS = 512
 
 
 def checksum(path: Path) -> tuple[int, int]:
-    """Return (size, checksum) of a file. Raises OSError."""
+    """Return (size, checksum) of a file, nearly as fast as it can be read. Raises OSError.
+
+    A block of 512 KiB is a table of integers. The sums of its rows and columns go through CRC-32,
+    block by block. A change is missed only if it keeps all sums of its block (which takes changes
+    at four places that cancel out), or with a probability of 1 in 2**32. CRC-32 of all bytes takes
+    three times as long, and ranks may have no library for faster checksums.
+    """
     block = bytearray(BLOCK_BYTES)
     view = memoryview(block)
     table = np.frombuffer(block, "<u8").reshape(-1, COLUMNS)
@@ -273,15 +281,16 @@ def checksum(path: Path) -> tuple[int, int]:
 
 
 FORM = 4
-"""Of the files that are written, and of how examples are read: another one is another entry."""
+"""Version of the written files and of how examples are read. Another version is another entry."""
 LIBRARIES = ("tokenizers", "transformers", "jinja2")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
 _SETTLED_SECONDS = 2.0
-"""A file that was changed since may change again without another time."""
+"""A file that changed less than this many seconds ago may change again without a new time stamp."""
 
 
 def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, stamps: Path) -> str:
-    """Return the digest of the data in `paths`, the tokenizer's directory and plain `settings`.
+    """Return the digest of the files `paths`, the tokenizer in its directory, plain `settings`, and
+    library versions.
 
     The directory `stamps` caches the digests of files.
     """
@@ -293,7 +302,7 @@ def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, st
 
 
 def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
-    """Return the name and digest of each file that may belong to a tokenizer."""
+    """Return the name and the digest of each file in `directory` that may belong to a tokenizer."""
     files = sorted(
         path
         for path in (*directory.iterdir(), *directory.glob("*templates/*"))
@@ -303,7 +312,8 @@ def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
 
 
 def content_of(path: Path, stamps: Path) -> str:
-    """Return the digest of a file; it is not read again while file and times are unchanged."""
+    """Return the digest of a file. It is cached in `stamps` while the file's size and times are
+    unchanged."""
     status = path.stat()
     stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     note = stamps / hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()

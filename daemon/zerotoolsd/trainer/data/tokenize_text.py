@@ -1,4 +1,4 @@
-"""Text through a Hugging Face tokenizer, once, into a file of token ids."""
+"""Tokenises text with a Hugging Face tokenizer, in this process or in several processes."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from zerotoolsd.trainer.data.example_store import ID_TYPE, stored
 
 LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192
-"""Text is tokenised together, so much of it or so many pieces."""
+"""Text is tokenised in batches of at most this many pieces, or LETTERS_AT_ONCE characters."""
 PARTS = 4
-"""Divisor of the texts at once for a process next to the rank."""
+"""Batches for other processes are smaller by this factor."""
 
 
 class TokenFile:
-    """Token ids in a file, of an `array` typecode; its name may go while it is read."""
+    """Token ids in a file of an `array` typecode. The file may be unlinked while it is read."""
 
     def __init__(self, path: Path, vocabulary: int, typecode: str = ID_TYPE) -> None:
         self.vocabulary = vocabulary
@@ -45,10 +45,10 @@ class TokenFile:
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """Return the tokenizer in `directory`; code in the directory is not run.
+    """Return the tokenizer in `directory`. Code in the directory is not run.
 
     Raises:
-        BadRequest: it does not exist, or transformers cannot load it.
+        BadRequest: the directory does not exist, or transformers cannot load it.
     """
     from transformers import AutoTokenizer  # only jobs with their own tokenizer need this import
 
@@ -71,8 +71,10 @@ def tokenize(
     processes: int = 0,
     ended: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write the ids of all `pieces` of text to `destination`, by so many `processes` in addition to
-    this one; `ended` is as of `in_processes`. Memory does not grow with the text."""
+    """Write the ids of all `pieces` of text to `destination`. Memory does not grow with the text.
+
+    `processes` further processes help. `ended`: see `in_processes`.
+    """
     make = make_loaded_tokenizing if processes else make_tokenizing
     named = Path(tokenizer.name_or_path) if processes else tokenizer
     letters = LETTERS_AT_ONCE // (PARTS if processes else 1)
@@ -83,7 +85,7 @@ def tokenize(
 
 
 def make_tokenizing(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
-    """Return the function that encodes pieces of text as `ID_TYPE`, one after the other."""
+    """Return a function that encodes pieces of text; it returns their ids as bytes of `ID_TYPE`."""
     texts = TextIds(tokenizer)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     at_end = np.array(end, np.uint32)
@@ -98,7 +100,7 @@ def make_tokenizing(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
 
 
 def make_loaded_tokenizing(directory: Path) -> Callable[[Sequence[Piece]], bytes]:
-    """Return the same function for the tokenizer in `directory`."""
+    """Load the tokenizer in `directory`, and return the function of `make_tokenizing`."""
     return make_tokenizing(load_tokenizer(directory))
 
 
@@ -118,10 +120,10 @@ def _batches(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 Maker = Callable[..., Callable[[Any], Any]]
-"""Makes a function for batches of its arguments. A process imports it by its name."""
+"""Makes a function that processes batches. A process imports the maker by its name."""
 
 LAST_SECONDS = 1.0
-"""A process that answers no more is killed if it does not end within this time."""
+"""Seconds that a useless process gets to end before it is killed."""
 _PROGRAM = Path(__file__).with_name("tokenizing_process.py")
 _VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -138,14 +140,15 @@ def in_processes(
     *,
     ended: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Any]:
-    """Yield the result of `make(*arguments)` for each batch, from `count` processes (0: this one).
+    """Yield the results of `make(*arguments)` for all batches, in order, from `count` processes (0:
+    this process).
 
-    A process that ends, such as one that the kernel has killed for memory, is done without: this
-    process does the batch instead, and `ended` takes its exit status. So is one that cannot be
-    started.
+    Python code uses one core per process: rendering chats, finding answers, looking up words. If a
+    process ends early, for example killed by the kernel because of memory, or cannot be started,
+    this process does its batches. `ended` gets the exit status.
 
     Raises:
-        Exception: the error of a batch, after the results before it were taken.
+        Exception: the error of a batch, after the results of the batches before it.
     """
     do = make(*arguments)
     left = iter(batches)
@@ -199,7 +202,7 @@ def in_processes(
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """Return the exit status of a process that has become useless."""
+    """End a process that does not answer any more; return its exit status."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(LAST_SECONDS)
     process.kill()

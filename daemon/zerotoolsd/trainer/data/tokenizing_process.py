@@ -1,11 +1,11 @@
 """A process that tokenises for a rank: `python -P tokenizing_process.py`.
 
-It reads pickles from standard input: first (maker, arguments), from which it makes its function,
-and the first batch. It processes that without a reply, so that all processes have seen the same
-data before they begin. Then it reads batches, and writes (True, result) or (False, exception) for
-each. It ends with its input.
+It reads pickles from standard input. The first has (maker, arguments), from which the process makes
+its function, and the first batch. It processes this batch without a reply, so that all processes
+have seen the same data when they begin. For each further batch it writes (True, result) or (False,
+exception). It ends at the end of its input.
 
-Torch is not imported: that would take longer than the rest of the start, and no tokenizer needs it.
+It does not import torch, which would take longer than the rest of the start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 
 def main() -> None:
-    """Answer until the input ends."""
+    """Process batches until the input ends."""
     for number in (signal.SIGINT, signal.SIGTERM):  # the rank ends this process
         signal.signal(number, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")

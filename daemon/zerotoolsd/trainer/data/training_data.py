@@ -1,5 +1,5 @@
-"""Reads `[data]` and `[eval]` into batches: the first rank of each node reads the files once, and
-the others use its result."""
+"""Reads `[data]` and `[eval]`. The first rank of each node reads the files once; all ranks use the
+result."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ TELL_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The global order of the training examples, and the evaluation examples, if there are any.
+    """The training examples in the order of the run, and the evaluation examples, if there are any.
 
-    Every token id is below `vocabulary`, and a sequence may have `longest` tokens. The model reads
-    at most `longest_read` of one, if known. `pairs` are the preferences of each source, which wait
-    for their references. `notes` are lines for people.
+    All token ids are smaller than `vocabulary`. A sequence has at most `longest` tokens, of which
+    the model reads at most `longest_read`, if known. `pairs` are the preference pairs of each
+    source, without their reference log-probabilities. `notes` are lines for people.
     """
 
     batches: Batches
@@ -67,7 +67,7 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class _Opened:
-    """The training examples of a source, and the part of it that is held out."""
+    """The training examples of a source, and its held-out examples."""
 
     train: ExamplePool
     held_out: ExamplePool | None
@@ -75,8 +75,8 @@ class _Opened:
 
 @dataclass
 class DataReading:
-    """Reads a job's data: `start` begins it concurrently with the next work of the ranks, `opened`
-    waits for it. All ranks call both."""
+    """Reads the data of a job. `start` begins to read in the background, and `opened` waits for the
+    result. All ranks call both."""
 
     spec: JobSpec
     run_dir: Path
@@ -86,10 +86,10 @@ class DataReading:
     _found: Future[list[ReadSource]] | None = field(default=None, init=False)
 
     def start(self) -> DataReading:
-        """Start reading.
+        """Start to read the data.
 
         Raises:
-            BadRequest: the model cannot be trained on this kind of data.
+            BadRequest: the model cannot be trained on data of this kind.
         """
         reader = model_input_of(self.config)
         kind, packing = kind_of(self.spec.data), self.spec.data.packing
@@ -130,7 +130,8 @@ class DataReading:
         return found.result()
 
     def opened(self, tell: Callable[[str], None] = lambda _: None) -> TrainingData:
-        """Return the data, the same on every rank. `tell` gets the progress whenever it changes.
+        """Wait for the data and return it, the same on every rank. `tell` gets the progress when it
+        changes.
 
         Raises:
             ZerotoolsError: no file matches, one is not of its type, the data is too small, or the
@@ -146,10 +147,10 @@ class DataReading:
                 self.group.gathered(None)
 
     def _check_alike(self, sources: Sequence[ReadSource]) -> None:
-        """Refuse nodes with different data.
+        """Check that all nodes have the same data.
 
         Raises:
-            BadRequest: the nodes have other data.
+            BadRequest: the data of two nodes differ.
         """
         if self.group.rank.nodes == 1:
             return
@@ -233,7 +234,7 @@ class DataReading:
 
 
 def _files_of(source: ReadSource) -> Iterator[Path]:
-    """Yield the files of a source that a rank reads during training."""
+    """Yield the files of a source that ranks read during training."""
     if source.ids is not None:
         yield source.ids
     yield from source.paths
@@ -262,7 +263,7 @@ def _joined(pools: Sequence[ExamplePool]) -> ExamplePool:
 
 
 def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tuple[str, ...]]:
-    """Return (one pool, notes on the mixture)."""
+    """Return (the pools as one pool, notes on the mixture)."""
     if not spec.data.mixture:
         return _joined(pools), ()
     mixed = MixedPools(pools, spec.data.mixture, spec.seed)
@@ -275,18 +276,19 @@ def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tu
 
 
 def model_input_of(config: Any) -> ModelInput:
-    """Return how a model of the Hugging Face `config` reads."""
+    """Return the input of a model with the Hugging Face config `config`."""
     return ModelInput(bool(config.is_encoder_decoder), positions_of(config))
 
 
 def positions_of(config: Any) -> int | None:
-    """Return how many positions a model of the Hugging Face `config` has; None: no limit."""
+    """Return the number of positions of a model with the Hugging Face config `config`; None if
+    unlimited."""
     positions = getattr(config.get_text_config(), "max_position_embeddings", None)
     return positions if isinstance(positions, int) and positions > 0 else None
 
 
 def packed_length(data: DataSpec, positions: int | None) -> int:
-    """Return the tokens of a packed sequence for a model with so many `positions`.
+    """Return the length of a packed sequence in tokens, for a model with `positions` positions.
 
     Raises:
         BadRequest: neither the job nor the model sets it.

@@ -1,12 +1,13 @@
-"""Cross-entropy without a tensor of logits: the head works on a part of the rows at a time.
+"""Cross-entropy without a tensor of all logits: the head computes the logits of some rows at a
+time.
 
-A row is the hidden state of one position. The model's `forward` computes its logits (the head, and
-the scaling or bounding of logits). It is called with the base model replaced by one that returns
-part of the hidden states. So this code is independent of the architecture; the equality of the
-logits is checked once, on the model itself.
+A row is the hidden state of one position. The model's own `forward` computes the logits of a row,
+with everything that it does to them. For this, the base model is replaced by one that returns some
+of the hidden states. So the code does not depend on the architecture. It checks once that the
+logits are the same as those of the model.
 
 The backward pass computes the logits of each part again. Gradients of the head are summed over the
-parts in fp32, as in one product over all rows.
+parts in fp32.
 """
 
 from __future__ import annotations
@@ -35,34 +36,35 @@ from zerotoolsd.trainer.model.tiny_model import small_model
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
 """Largest difference of logits, relative to the largest logit."""
 HALF_TOLERANCE = 2e-2
-"""The same for 16-bit logits: products of other shapes round differently."""
+"""The same for 16-bit logits. Products of other shapes are rounded differently."""
 CHECKED_POSITIONS, CHECKED_ROWS = 16, 5
-"""Positions of each sequence, and rows of each part, which thus is not a whole sequence."""
+"""In the check: positions of each sequence, and rows of each part. A part is not a whole
+sequence."""
 
 
 def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Return the sum over all positions with a target other than `IGNORED`, at least in fp32.
+    """Return the sum of the cross-entropies of all targets other than `IGNORED`, in fp32 or fp64.
 
     Args:
         logits: `[..., vocabulary]`.
-        targets: As many positions, int64.
+        targets: One int64 target for each position.
     """
     wide = logits.to(_wide(logits.dtype)).flatten(0, -2)
     return functional.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def takes_targets(model: Any) -> bool:
-    """Return whether a call of `model` with `targets` returns their loss."""
+    """Return whether `model` returns the loss if it is called with `targets`."""
     return hasattr(model, "chunked_loss")
 
 
 @dataclass
 class ChunkedLoss:
-    """Wraps the `forward` of a causal `model`, which then also accepts `targets`.
+    """Lets the `forward` of a causal `model` accept `targets`, `[batch, length]`.
 
-    They are `[batch, length]`; with them the output's `loss` is the sum of the cross-entropies, and
-    its `logits` must not be used. If the loss cannot be computed in parts, this is an error; or
-    `say` gets the reason and all is computed at once.
+    With targets, the output's `loss` is the sum of the cross-entropies, and its `logits` must not
+    be used. If the loss cannot be computed in parts, Unsupported is raised; or, if there is a
+    `say`, it gets the reason and the loss is computed at once.
     """
 
     model: Any
@@ -77,7 +79,7 @@ class ChunkedLoss:
         self._base = BaseModel(self.model)
 
     def install(self) -> None:
-        """Let the model's `forward` accept `targets`."""
+        """Replace the `forward` of the model by one that accepts `targets`."""
 
         @functools.wraps(self._forward)
         def forward(*args: Any, targets: torch.Tensor | None = None, **arguments: Any) -> Any:
@@ -103,7 +105,7 @@ class ChunkedLoss:
         return output
 
     def _before_the_head(self, arguments: dict[str, Any]) -> tuple[Any, torch.Tensor, Tail]:
-        """Return (the output without logits, the hidden states, the function from rows of them to
+        """Return (the output without logits, the hidden states, the function from hidden states to
         logits)."""
         with self._base.watched() as seen:
             output = self._forward(**arguments)
@@ -119,7 +121,7 @@ class ChunkedLoss:
         return output, seen.hidden, tail
 
     def _is_right(self, arguments: dict[str, Any]) -> bool:
-        """Return whether the logits of the first positions, computed row by row, equal the
+        """Return whether the logits of the first positions, computed in parts, equal the
         model's."""
         try:
             with torch.no_grad():
@@ -154,7 +156,7 @@ class ChunkedLoss:
 
 
 Tail = Callable[[torch.Tensor], torch.Tensor]
-"""Function from hidden states `[rows, hidden]` to logits `[rows, vocabulary]`."""
+"""A function from hidden states `[rows, hidden]` to logits `[rows, vocabulary]`."""
 
 
 def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -170,8 +172,8 @@ def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Parts:
-    """`rows` are numbers of positions, part by part; at least one part, which may have none. All of
-    them have a target."""
+    """The positions that have a target, in parts. `rows` are their numbers; there is at least one
+    part, which may be empty."""
 
     tail: Tail
     targets: torch.Tensor
@@ -179,7 +181,7 @@ class Parts:
     weights: list[nn.Parameter]
 
     def loss(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return the loss of `rows` with the hidden states `hidden`."""
+        """Return the loss of the positions `rows`, from their hidden states."""
         logits = self.tail(hidden)
         logs = torch.log_softmax(logits, -1, dtype=_wide(logits.dtype))
         return -logs.gather(1, self.targets[rows, None]).sum()
@@ -187,9 +189,10 @@ class Parts:
     def gradients(
         self, hidden: torch.Tensor, rows: torch.Tensor, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
-        """Return that loss's gradients, times `gradient`: for `hidden` and for each weight it uses.
+        """Return the gradients of `loss` times `gradient`, for `hidden` and for each weight (None
+        if unused).
 
-        Autograd would need two more tensors of the logits' size.
+        Autograd would need two more tensors of the size of the logits.
         """
         with torch.enable_grad():
             logits = self.tail(hidden.requires_grad_())
@@ -208,7 +211,7 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
-    """The loss of all parts. It keeps only the hidden states for the backward pass."""
+    """The loss of all parts. For the backward pass it keeps only the hidden states."""
 
     @staticmethod
     def forward(
@@ -238,7 +241,7 @@ class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Sums:
-    """Gradients of `weights`: of `several` parts they are summed in fp32 at least."""
+    """Sums gradients of `weights` over the parts: in fp32 or fp64 if there are `several` parts."""
 
     def __init__(self, weights: list[nn.Parameter], *, several: bool) -> None:
         self._weights = weights
@@ -246,8 +249,8 @@ class _Sums:
         self._sums: list[torch.Tensor | None] = [None] * len(weights)
 
     def added(self, gradients: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
-        """Add those of one part but the first, which comes back, and is not of a weight. A weight
-        that the part does not use has None."""
+        """Add the gradients of a part, all but the first. Returns the first, which is that of the
+        hidden states."""
         first, *others = gradients
         for number, gradient in enumerate(others):
             so_far = self._sums[number]
@@ -259,7 +262,7 @@ class _Sums:
         return first
 
     def taken(self) -> list[torch.Tensor | None]:
-        """Return the sums, each with its weight's type."""
+        """Return the sums, each in the type of its weight."""
         return [
             None if total is None else total.to(weight.dtype)
             for total, weight in zip(self._sums, self._weights, strict=True)
@@ -270,7 +273,7 @@ HIDDEN = "last_hidden_state"
 
 
 class CannotCut(Exception):
-    """Raised if a model cannot be run in two parts; its text is the reason."""
+    """The model cannot be run in two parts. The message is the reason."""
 
 
 @dataclass
@@ -301,8 +304,8 @@ class Seen:
 class BaseModel:
     """The base model of a causal `model`: the module that its `forward` calls before the head.
 
-    It is the outermost called module that reads the token embeddings. This is usually the whole
-    base model; if `forward` bypasses that, it is the decoder in it.
+    It is the outermost called module that contains the token embeddings. Usually this is the whole
+    base model. If `forward` calls only the decoder in it, it is the decoder.
     """
 
     def __init__(self, model: Any) -> None:
@@ -314,14 +317,15 @@ class BaseModel:
         self._called = ""
 
     def random_outside(self) -> str | None:
-        """Return the name of an active dropout module outside of the base model, or None."""
+        """Return the name of an active dropout module outside of the base model; None without
+        one."""
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Dropout) and module.p and not self._holds(name):
                 return str(name)
         return None
 
     def weights_outside(self) -> list[nn.Parameter]:
-        """Return the trained parameters outside of the base model: those of the head."""
+        """Return the trained parameters outside of the base model, which are those of the head."""
         found: dict[nn.Parameter, None] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             if parameter.requires_grad and not self._holds(name):
@@ -333,12 +337,13 @@ class BaseModel:
 
     @contextmanager
     def watched(self) -> Iterator[Seen]:
-        """Let the base model return only the first position's hidden state, inside the context.
+        """Record the output of the base model in the yielded value.
 
-        This makes the head fast. Afterwards the yielded value has the base model's real output.
+        Inside the context, the base model returns only the hidden state of the first position. So
+        the head has little to compute.
 
         Raises:
-            CannotCut: it was not called, or returned something else.
+            CannotCut: the base model was not called, or returned something else.
         """
         seen = Seen()
 
@@ -359,7 +364,8 @@ class BaseModel:
 
     @contextmanager
     def answering(self, seen: Seen, hidden: torch.Tensor) -> Iterator[None]:
-        """Let the base model return its recorded output with `hidden` in it, inside the context."""
+        """Let the base model return the recorded output with the hidden states `hidden`, inside the
+        context."""
         output = seen.with_hidden(hidden)
         with self._replaced(lambda *_: output):
             yield
@@ -382,7 +388,8 @@ class BaseModel:
 
 
 class _StandIn:
-    """Replaces a module: only a call returns something else."""
+    """Replaces a module. A call returns the result of `answer`; attributes are those of the
+    module."""
 
     def __init__(self, name: str, module: Any, answer: Callable[..., Any]) -> None:
         self._name, self._module, self._answer = name, module, answer
@@ -396,18 +403,18 @@ class _StandIn:
 
 GATHERING_STAGE = 3
 TRIED = 12
-"""Tokens with which a small model is tried."""
+"""Number of tokens in the test with a small model."""
 UNBOUNDED = 1 << 17
-"""Assumed tokens of a sequence if neither the job nor the model has a limit."""
+"""Assumed length of a sequence in tokens if neither the job nor the model limits it."""
 
 
 def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> LossSize:
-    """Return the largest input of the loss of `spec`, with a model of `config`.
+    """Return the largest input of the loss of `spec`, for a model of `config`.
 
-    `longest` is the most tokens that the model reads of an example, if known.
+    `longest` is the largest number of tokens that the model reads of an example, if known.
 
     Raises:
-        Unsupported: the job requires it in parts, and this is impossible.
+        Unsupported: the job requires the loss in parts, which is impossible here.
     """
     train, text = spec.train, config.get_text_config()
     sequences = train.micro_batch_size or train.batch_size // spec.shares
@@ -442,12 +449,12 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
 
 
 def check_cut(spec: JobSpec, config: Any) -> list[str]:
-    """Try the loss in parts, if the job uses it, on a small model with the same layers.
+    """Test the loss in parts on a small model with the same layers, if the job uses it.
 
-    Returns why it will be computed at once, if that is so.
+    Returns notes: the reason if the loss will be computed at once.
 
     Raises:
-        Unsupported: it cannot be computed in parts, and the job requires it.
+        Unsupported: the loss cannot be computed in parts, and the job requires it.
     """
     size = loss_size_of(spec, config)
     if not size.is_cut():
@@ -459,7 +466,7 @@ def check_cut(spec: JobSpec, config: Any) -> list[str]:
 
 
 def try_cut(model: Any, size: LossSize) -> list[str]:
-    """Try it on `model`, as `check_cut` does."""
+    """Test the loss in parts on `model`; return the notes of `check_cut`."""
     notes: list[str] = []
     cut_loss(model.eval(), size, notes.append)
     ids = torch.randint(3, model.config.get_text_config().vocab_size, (1, TRIED))
@@ -468,9 +475,9 @@ def try_cut(model: Any, size: LossSize) -> list[str]:
 
 
 def cut_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
-    """Let `model` compute its loss in parts, if `size` is cut.
+    """Let `model` compute its loss in parts, if `size` requires it.
 
-    If this is impossible and not an error, `say` gets the reason.
+    If that is impossible and the job does not require it, `say` gets the reason.
     """
     if size.is_cut():
         ChunkedLoss(model, size, None if size.cut == "on" else say).install()

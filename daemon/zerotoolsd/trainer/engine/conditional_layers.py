@@ -1,15 +1,15 @@
-"""Parts of a model that only some ranks compute.
+"""Layers that only some ranks compute: experts and dropped blocks.
 
-Ranks that share a model reduce the gradients of a block together, tensor by tensor in one buffer,
-and at stage 3 gather its weights together. If a rank leaves out a block, or an expert of it, the
-others' buffers are of other parameters. Then the ranks fail, wait forever, or, if the sizes happen
-to be equal, add up gradients of different parameters.
+Ranks reduce the gradients of a block together, all tensors in one buffer. At stage 3 they also
+gather its weights together. If a rank leaves out a block or an expert, the buffers of the other
+ranks belong to other parameters. Then the ranks fail or wait forever. If the sizes happen to be
+equal, they add gradients of different parameters.
 
-    layerdrop          each rank draws which blocks it leaves out: refused, with more than one rank
-    separate experts   separate modules, of which each rank computes those that its tokens use
-                       (usually all experts are one tensor): zeros replace missing gradients of
-                       a rank, and an expert without any token is not updated: `SeparateExperts`
-    anything else      is detected when the gradients of a step exist: see `mark`
+    layerdrop          each rank leaves out random blocks: refused for more than one rank
+    separate experts   experts that are modules of their own (usually all experts are one tensor);
+                       each rank computes those that its tokens use. Missing gradients are zeros,
+                       and an expert without any token is not updated: `SeparateExperts`
+    other cases        are detected by the gradients of a step: see `mark`
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 _MARKS = 1 << 16
-"""Squares of their sums over a thousand ranks are exact in fp64."""
+"""Number of different marks. The sum of their squares over a thousand ranks is exact in fp64."""
 
 
 def check_alike_on_ranks(model: Any, world_size: int, engine: str) -> None:
     """Refuse a model that cannot be trained on several ranks.
 
     Raises:
-        BadRequest: the model leaves out blocks at random.
-        Unsupported: the engine does not support different experts on ranks.
+        BadRequest: the model leaves out random blocks.
+        Unsupported: the engine does not support ranks with different experts.
     """
     if world_size == 1:
         return
@@ -64,7 +64,8 @@ def _dropped_layers(model: Any) -> Iterator[str]:
 
 
 class SeparateExperts:
-    """Sees which of the separate experts of a model, if it has any, the ranks' tokens take."""
+    """Records which experts the tokens of this rank use, if the experts of a model are separate
+    modules."""
 
     def __init__(self, model: nn.Module) -> None:
         self._experts = {
@@ -80,7 +81,8 @@ class SeparateExperts:
         self._used[name] = self._used[name] or torch.is_grad_enabled()
 
     def untaken(self, group: WorldGroup) -> list[str]:
-        """Return the trained parameters of experts without a token on any rank since the last call.
+        """Return the trained parameters of experts that no token on any rank has used since the
+        last call.
 
         All ranks call it together.
         """
@@ -98,7 +100,7 @@ class SeparateExperts:
 
 
 def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of `model` that contain experts with separate parameters, by name."""
+    """Return the modules of `model` that contain experts with their own parameters, by name."""
     return {
         name: module
         for name, module in model.named_modules()
@@ -110,18 +112,17 @@ def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def mark(names: Iterable[str]) -> int:
-    """Return a number for the set of parameters with gradients on a rank."""
+    """Return a number that identifies the set of parameter names `names`."""
     return zlib.crc32("\n".join(names).encode()) % _MARKS
 
 
 def check_marks(totals: Sequence[float], world_size: int, step: int) -> None:
-    """Refuse gradients of different parameters on ranks.
+    """Check that all ranks have gradients of the same parameters.
 
-    `totals` are the sums over all ranks of their marks and of the marks' squares; `step` counts
-    from 0.
+    `totals` are two sums over all ranks: of the marks, and of their squares. `step` counts from 0.
 
     Raises:
-        Unsupported: on all ranks alike.
+        Unsupported: the sets differ; on all ranks.
     """
     total, squares = totals
     if total * total != world_size * squares:

@@ -1,7 +1,4 @@
-"""The start of a run from a checkpoint of another program, compared with its job.
-
-The model is that of `meta_model`: the checkpoint is read by its names, in its order.
-"""
+"""The start of a run from a checkpoint of another program, after comparing it with the job."""
 
 from __future__ import annotations
 
@@ -36,8 +33,12 @@ from zerotoolsd.trainer.model.pretrained import OtherShapes, Pretrained, hub_lay
 
 @dataclass(frozen=True)
 class ForeignStart:
-    """`run` has the job's names, `record` the known state. `notes` are lines for people. With
-    `pretrained`, the weights are those of a model directory, with the names of the Hub."""
+    """A checkpoint of another program from which a job can continue.
+
+    The tensors of `run` have the names of the job's model. `record` has the known state, and
+    `notes` are lines for people. If `pretrained` is set, the weights come from a model directory,
+    with the names of the Hub.
+    """
 
     run: ForeignRun
     state: FoundState
@@ -46,19 +47,20 @@ class ForeignStart:
     pretrained: Pretrained | None = None
 
     def updates_of(self, name: str) -> int | float:
-        """Return how often the parameter `name` was updated: its optimizer's `step`."""
+        """Return how many times the parameter `name` was updated: the `step` of its optimizer
+        state."""
         if name in self.state.fresh:
             return 0
         return self.run.numbers.get(Key(name, "step"), self.run.step - self.record.skipped_steps)
 
 
 def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
-    """Return the start of `spec` from the checkpoint of another program at `path`.
+    """Return the start of the job `spec` from the checkpoint of another program at `path`.
 
     Raises:
-        BadRequest: it is of another model or optimizer, or has no optimizer state.
-        BadFile: it is damaged.
-        Unsupported: it is of an unsupported kind.
+        BadRequest: the checkpoint is of another model or optimizer, or has no optimizer state.
+        BadFile: the checkpoint is damaged.
+        Unsupported: a checkpoint of this kind cannot be continued.
     """
     if spec.lora.rank is not None:
         raise BadRequest(
@@ -103,7 +105,7 @@ def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
 
 
 def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list[tuple[str, ...]]:
-    """Return the parameters in each group of engine deepspeed, in order."""
+    """Return the parameter names of each group of DeepSpeed's optimizer, in order."""
     if not at(completed(spec), "optimizer.params.weight_decay"):
         return [tuple(wanted.parameters)]
     groups = [
@@ -116,7 +118,8 @@ def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list
 def _weights_of_directory(
     run: ForeignRun, wanted: WantedModel, meta_model: MetaModel
 ) -> Pretrained | None:
-    """Return the weights next to an optimizer's file, if their names are not those of the model."""
+    """Return the weights in the directory of an optimizer's file, if their names are not those of
+    the model."""
     if run.beside is None or wanted.parameters.keys() <= weights_of(run).keys():
         return None
     try:

@@ -1,4 +1,4 @@
-"""Adapters that begin with the values of a directory that peft saved."""
+"""Loads adapters (LoRA) from a directory that peft saved, as initial values."""
 
 from __future__ import annotations
 
@@ -23,19 +23,21 @@ _SCALES_AGREE = 1e-6
 
 @dataclass(frozen=True)
 class StoredAdapter:
-    """The tensors of a directory, by the names that they have in a job."""
+    """The tensors of a peft directory. `keys` maps parameter names of the job to tensors of
+    `checkpoint`."""
 
     checkpoint: Checkpoint
     keys: Mapping[str, Key]
 
 
 def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
-    """Return the adapter in `spec.path`, which fits the adapters of `model`.
+    """Return the adapter in `spec.path`, after checking that it fits the adapters of `model`.
 
     Raises:
-        BadRequest: it is of another base model, or has another rank, scale or other layers.
-        BadFile: it is damaged.
-        Unsupported: it is of another kind.
+        BadRequest: the adapter is of another base model, or has another rank, scale or other
+            layers.
+        BadFile: a file of the adapter is damaged.
+        Unsupported: it is an adapter of another kind.
     """
     path = Path(spec.path or "")
     config = read_adapter_config(path)
@@ -80,7 +82,7 @@ def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
 
 
 def fill_adapter(adapter: StoredAdapter, targets: Mapping[str, torch.Tensor]) -> None:
-    """Give the shards `targets` that are of adapters the values of `adapter`."""
+    """Copy the values of `adapter` into the shards `targets`, by parameter name."""
     tensors = adapter.checkpoint.tensors
     with BoxReader(adapter.checkpoint) as reader, torch.no_grad():
         for name, key in adapter.keys.items():
@@ -88,5 +90,5 @@ def fill_adapter(adapter: StoredAdapter, targets: Mapping[str, torch.Tensor]) ->
 
 
 def _saved(name: str) -> str:
-    """Return peft's name of a parameter in its file."""
+    """Return the name that peft gives a parameter in its file."""
     return PREFIX + name.replace(f".{DEFAULT}.", ".")

@@ -1,13 +1,14 @@
-"""The policy that decides when training has diverged, the same for both engines.
+"""Steps with a loss or gradients that are not finite: skip or stop, and the loss scale of fp16.
 
-A step with finite loss and gradient norm updates the weights. Any other:
+A step with a finite loss and gradient norm updates the weights. Any other step:
 
-    loss scale (fp16)            skipped, because gradients overflow at a scale that is too high;
-                                 the scale is lowered. Diverged at the smallest scale, and at a
-                                 fixed one after MAX_OVERFLOWS skipped steps in a row
-    no loss scale                skipped, up to `train.stop_after_nan` - 1 in a row; then diverged
-    the engine has updated       diverged: the step can no longer be skipped. Engine `torch` decides
-                                 before it updates; DeepSpeed skips only by its gradients
+    with a loss scale (fp16)       is skipped, because gradients overflow if the scale is too high.
+                                   The scale is lowered. Training has diverged if gradients overflow
+                                   at the smallest scale, or in MAX_OVERFLOWS steps in a row at a
+                                   fixed scale
+    without a loss scale           is skipped, up to `train.stop_after_nan` - 1 times in a row
+    if the weights were updated    training has diverged. Engine `torch` decides before the update.
+                                   DeepSpeed skips a step only because of its gradients
 """
 
 from __future__ import annotations
@@ -20,25 +21,27 @@ from zerotools.runs.job_record import LossScaleRecord
 from zerotoolsd.trainer.rank.rank_errors import Diverged
 
 MAX_OVERFLOWS = 20
-"""Skipped steps in a row that a fixed loss scale may cause. One that follows the gradients is down
-from 2 to the power of 16 before."""
+"""Largest number of skipped steps in a row at a fixed loss scale. A dynamic scale has fallen from 2
+to the power of 16 to its minimum by then."""
 
 
 @dataclass
 class DivergencePolicy:
-    """Decides from a step's numbers, the same on all ranks. `skipped_in_a_row` counts the skipped
-    steps since the last update of this attempt."""
+    """Decides whether a step is skipped, from numbers that are the same on all ranks.
+
+    `skipped_in_a_row` counts the skipped steps since the last update in this attempt.
+    """
 
     stop_after_nan: int = 1
     skipped_in_a_row: int = 0
 
     def skips(self, step: int, loss: float, grad_norm: float, *, scaled: bool) -> bool:
-        """Return whether `step`, counted from 0, must be skipped for a non-finite loss or norm.
+        """Return whether step `step`, counted from 0, must be skipped.
 
-        `scaled`: a loss scale exists that can be lowered.
+        `scaled` is True if there is a loss scale that can be lowered.
 
         Raises:
-            Diverged: a value is not finite, and the step may not be skipped.
+            Diverged: the loss or the norm is not finite, and the step may not be skipped.
         """
         may_skip = scaled or self.skipped_in_a_row + 1 < self.stop_after_nan
         if may_skip:
@@ -47,10 +50,10 @@ class DivergencePolicy:
         return False
 
     def check(self, step: int, loss: float, grad_norm: float) -> None:
-        """Check a step, counted from 0, that has updated the weights or cannot be skipped.
+        """Check a step that was not skipped. `step` counts from 0.
 
         Raises:
-            Diverged: its loss or gradient norm is not finite.
+            Diverged: the loss or the gradient norm is not finite.
         """
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return
@@ -59,10 +62,10 @@ class DivergencePolicy:
         raise Diverged(before + _why(step, loss, grad_norm))
 
     def count(self, skipped: bool, *, fixed_scale: float | None = None) -> None:
-        """Count a `skipped` or a taken step; `fixed_scale` is a loss scale that never changes.
+        """Count a step as `skipped` or taken. `fixed_scale` is a loss scale that never changes.
 
         Raises:
-            Diverged: too many steps in a row overflowed at that scale.
+            Diverged: too many steps in a row overflowed at the fixed scale.
         """
         self.skipped_in_a_row = self.skipped_in_a_row + 1 if skipped else 0
         if fixed_scale is not None and self.skipped_in_a_row >= MAX_OVERFLOWS:
@@ -97,7 +100,13 @@ FACTOR = 2.0
 
 
 def initial(spec: Fp16Spec) -> LossScaleRecord:
-    """Return the initial state of a run."""
+    """Return the loss scale at the start of a run.
+
+    The loss scale follows DeepSpeed's `DynamicLossScaler.update_scale`
+    (`runtime/fp16/loss_scaler.py`). After `delayed_shift` overflows (the hysteresis), the scale is
+    halved. After `scale_window` steps without an overflow, it is doubled and the hysteresis is
+    restored. With `consecutive_hysteresis`, every step without an overflow restores the hysteresis.
+    """
     if spec.loss_scale:
         return LossScaleRecord(cur_scale=spec.loss_scale, dynamic=False)
     return LossScaleRecord(
@@ -112,8 +121,8 @@ def initial(spec: Fp16Spec) -> LossScaleRecord:
 
 
 def resumed(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
-    """Return the state of a resumed run: scale and counters as saved, rules of the current job
-    file."""
+    """Return the loss scale of a resumed run: scale and counters from `saved`, settings from the
+    job file."""
     fresh = initial(spec)
     if saved is None or not (saved.dynamic and fresh.dynamic):
         return fresh
@@ -127,10 +136,10 @@ def resumed(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
 
 
 def after(scale: LossScaleRecord, *, overflow: bool) -> LossScaleRecord:
-    """Return the state after a step with finite gradients, or an overflow.
+    """Return the loss scale after a step, with or without an `overflow`.
 
     Raises:
-        Diverged: they overflowed at the smallest scale.
+        Diverged: gradients overflowed at the smallest scale.
     """
     if not scale.dynamic:
         return scale

@@ -1,4 +1,4 @@
-"""The interface that the loop drives; the engines implement it."""
+"""The interface of an engine: what the training loop calls."""
 
 from __future__ import annotations
 
@@ -17,20 +17,23 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 @dataclass(frozen=True)
 class Rewards:
-    """DPO's implicit rewards: `beta` times the increase of an answer's log-probability above the
-    reference, for the `chosen` and the `rejected` answers. `right` counts the pairs with a larger
-    chosen reward. Sums over pairs, or means."""
+    """Implicit rewards of DPO, summed over pairs or as means.
+
+    A reward is `beta` times the difference between an answer's log-probability and its reference.
+    `chosen` and `rejected` are the rewards of the two answers. `right` counts the pairs whose
+    chosen answer has the larger reward.
+    """
 
     chosen: float = 0.0
     rejected: float = 0.0
     right: float = 0.0
 
     def sums(self) -> list[float]:
-        """Return the numbers to add up over ranks."""
+        """Return the numbers that are summed over ranks."""
         return [self.chosen, self.rejected, self.right]
 
     def fields(self) -> dict[str, float]:
-        """Return the means, by their names in metrics."""
+        """Return the means by their names in metrics."""
         return {
             "reward_chosen": self.chosen,
             "reward_rejected": self.rejected,
@@ -41,9 +44,13 @@ class Rewards:
 
 @dataclass(frozen=True)
 class StepResult:
-    """`loss` is the mean over the tokens of the global batch, or over the pairs of preferences,
-    with their mean `rewards`. `stop`: a rank was asked to stop. `is_skipped`: gradients overflowed
-    at `loss_scale` and the weights are unchanged; `skipped` counts such steps of the run."""
+    """The result of a step.
+
+    `loss` is the mean over the tokens of the global batch. For preferences it is the mean over
+    pairs, and `rewards` are their means. `stop` means that a rank was asked to stop. `is_skipped`
+    means that the weights were not updated, because loss or gradients were not finite. `skipped`
+    counts such steps of the run.
+    """
 
     loss: float
     grad_norm: float
@@ -57,8 +64,8 @@ class StepResult:
 
 @dataclass(frozen=True)
 class LossSum:
-    """Losses of single tokens, summed, and how many they were; of preferences: of pairs, with the
-    sums of their `rewards`."""
+    """The sum of the losses of tokens, and the number of tokens. For preferences: of pairs, with
+    the sums of their `rewards`."""
 
     loss: float
     tokens: int
@@ -66,33 +73,34 @@ class LossSum:
 
 
 class Engine(Protocol):
-    """A model, its optimizer, and how the ranks share both. All ranks call each method together.
+    """A model with its optimizer, shared by all ranks. All ranks call each method together.
 
-    Random numbers, the data order and the commit of a checkpoint are the loop's affair.
+    The loop, not the engine, handles random numbers, the order of the data, and the commit of a
+    checkpoint.
     """
 
     spec: JobSpec
-    """The job. If it sets epochs, the session replaces it by one that sets steps, before the first
-    step."""
+    """The job. If it sets epochs, it is replaced by one that sets steps before the first step."""
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """Take optimizer step `step`, counted from 0, on this rank's `share`.
+        """Take optimizer step `step`, counted from 0, on this rank's examples `share`.
 
-        The loss is the mean over the tokens that all ranks predict, each counted once.
-
-        `stop_asked` is called as late as possible; the result has whether any rank was asked.
+        The loss is the mean over the tokens that all ranks predict. `stop_asked` is called as late
+        as possible. The result says whether any rank was asked to stop.
 
         Raises:
             Diverged: loss or gradient is not finite; the weights are unchanged.
         """
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """Return the losses of this rank's `examples`; trained and saved tensors do not change."""
+        """Return the losses of this rank's `examples`. The state of the training does not
+        change."""
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """Return the model's text after each of the rank's one or more `prompts`, without the end.
+        """Return the text that the model generates after each of this rank's `prompts`, without the
+        end token.
 
-        Trained and saved tensors do not change.
+        There is at least one prompt. The state of the training does not change.
         """
 
     def write(self, staging: Path) -> None:
@@ -103,43 +111,44 @@ class Engine(Protocol):
         """
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """Return `record` with this engine's data: the optimizer, the loss scale, the layout."""
+        """Return `record` with the values that this engine knows: optimizer, loss scale, layout."""
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Continue from the checkpoint in `directory`.
+        """Load the checkpoint in `directory`, to continue from it.
 
         Raises:
-            BadRequest: it is of another model.
-            BadCheckpoint: it cannot be read.
+            BadRequest: the checkpoint is of another model.
+            BadCheckpoint: the checkpoint cannot be read.
         """
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Continue from a checkpoint of another program.
+        """Load a checkpoint of another program, to continue from it.
 
         Raises:
-            BadRequest: this engine does not support it.
-            BadFile: it is damaged.
+            BadRequest: this engine does not support the checkpoint.
+            BadFile: the checkpoint is damaged.
         """
 
 
 @runtime_checkable
 class ScoringEngine(Protocol):
-    """An engine that returns log-probabilities of answers."""
+    """An engine that can compute log-probabilities of answers."""
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
-        """Return the log-probability of the learned tokens of each of the rank's `examples` (≥ 1).
+        """Return the log-probability of the learned tokens of each of this rank's `examples`, at
+        least one.
 
-        It is computed without dropout; trained and saved tensors do not change.
+        Dropout is off. The state of the training does not change.
         """
 
 
 @runtime_checkable
 class CopyingEngine(Engine, Protocol):
-    """An engine with checkpoints that may be written during training."""
+    """An engine that can write a checkpoint while training continues."""
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
-        """Copy this rank's part of a checkpoint to host memory, replacing the last such copy.
+        """Copy this rank's part of a checkpoint to host memory, over the last such copy.
 
-        The returned function writes it as `write` would, in any thread. It meets the other ranks in
-        the control group of its group argument.
+        Returns a function that writes the copy as `write` would, in any thread. It meets the other
+        ranks in the control group of its group argument.
         """

@@ -1,10 +1,5 @@
-"""The loss that keeps a router's experts in balance, added as transformers adds it.
-
-Over all layers and tokens, `f` are the choices of each expert by tokens and `p` its probabilities,
-as means: experts x sum(f * p), `router_aux_loss_coef` times. Source: `load_balancing_loss_func` of
-transformers' Mixtral. `f` and `p` are those of the tokens that all ranks have in a forward pass, so
-that it is the loss of one process with all of them; tokens that fill up a sequence do not count.
-"""
+"""Balances the experts of a mixture: by an auxiliary loss, as in transformers, or by a bias, as in
+DeepSeek-V3."""
 
 from __future__ import annotations
 
@@ -24,7 +19,7 @@ from zerotoolsd.trainer.model.tiny_model import small_model
 from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch
 
 TOLERANCE = 1e-4
-"""Allowed relative difference from the model's loss: rounding of fp32."""
+"""Largest relative difference from the loss of transformers: rounding of fp32."""
 _LOSS_ATTRIBUTE = "added_router_loss"
 _KEY = "output_router_logits"
 _COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
@@ -33,7 +28,15 @@ _TOP_KS = ("num_experts_per_tok", "top_k", "moe_topk")
 
 @dataclass(frozen=True)
 class RouterLoss:
-    """`coefficient` times the loss of routers that take `top_k` experts for each token."""
+    """The auxiliary loss of routers that send each token to `top_k` experts, times `coefficient`.
+
+    Over all layers and tokens, `f` are the means of the choices of each expert, and `p` the means
+    of its probabilities. The loss is experts x sum(f * p), times `router_aux_loss_coef`. `f` and
+    `p` are means over the tokens of all ranks in a forward pass, so that the loss does not depend
+    on the number of ranks. Padding does not count.
+
+    Source: `load_balancing_loss_func` of transformers' Mixtral.
+    """
 
     coefficient: float
     top_k: int
@@ -44,13 +47,14 @@ class RouterLoss:
         examples: Sequence[Example],
         stretch: Stretch | None = None,
     ) -> torch.Tensor:
-        """Return a scalar. Averaged over the ranks, it and its gradients are those of the loss.
+        """Return the loss, a scalar. Averaged over the ranks, the values and gradients are those of
+        the whole batch.
 
         All ranks call it together.
 
         Args:
-            routers: For each layer `[rows, experts]`, the logits of all tokens of `examples`,
-                padded to the longest; with a `stretch`, of those in it.
+            routers: The logits of each layer, `[rows, experts]`, for all tokens of `examples`,
+                padded to the longest; with a `stretch`, for the tokens in it.
         """
         device = routers[0].device
         real = rows_of_tokens(examples, device, stretch)
@@ -78,7 +82,8 @@ class RouterLoss:
 def rows_of_tokens(
     examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
 ) -> torch.Tensor:
-    """Return the numbers of rows that are tokens, of all or of those in a `stretch`.
+    """Return the numbers of the rows that are tokens and not padding, of all sequences or of a
+    `stretch` of each.
 
     Shorter sequences are padded on the right.
     """
@@ -96,7 +101,7 @@ def rows_of_tokens(
 
 
 def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
-    """Return the router's loss of `model`, if its config has one and the job does not disable it.
+    """Return the auxiliary loss of `model`; None if its config has none or the job disables it.
 
     Raises:
         Unsupported: transformers adds no such loss to this model.
@@ -112,21 +117,21 @@ def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
 
 
 def add_router_loss(spec: JobSpec, model: Any) -> None:
-    """Let training add the loss of the routers of `model`, according to `router_loss_of`."""
+    """Let training add the loss that `router_loss_of` returns for `model`."""
     setattr(model, _LOSS_ATTRIBUTE, router_loss_of(spec, model))
 
 
 def added_to(model: Any) -> RouterLoss | None:
-    """Return the RouterLoss that `add_router_loss` has set for `model`."""
+    """Return the loss that `add_router_loss` has set for `model`; None without one."""
     found: RouterLoss | None = getattr(model, _LOSS_ATTRIBUTE, None)
     return found
 
 
 def check_router_loss(spec: JobSpec, model: Any) -> None:
-    """Compare the loss with that of transformers, on a small model with the same layers.
+    """Compare the auxiliary loss with that of transformers, on a small model with the same layers.
 
     Raises:
-        Unsupported: they differ, or transformers has no such loss.
+        Unsupported: the losses differ, or transformers has no such loss.
     """
     if router_loss_of(spec, model) is None:
         return
@@ -162,7 +167,7 @@ def check_router_loss(spec: JobSpec, model: Any) -> None:
 
 
 def unbalanced(config: Any) -> str | None:
-    """Return a note on a model with experts that could be balanced and are not."""
+    """Return a note if the experts of the model could be balanced and are not; None otherwise."""
     text = config.get_text_config()
     coefficient = _first_number(_COEFFICIENTS, text)
     if not coefficient or getattr(text, _KEY, True):
@@ -191,15 +196,15 @@ _BIAS_ATTRIBUTE = "moved_router_bias"
 
 
 def routers(model: nn.Module) -> list[nn.Module]:
-    """Return the modules of `model` that have such a bias as a buffer."""
+    """Return the modules of `model` that have the bias `BIAS` as a buffer."""
     return [module for module in model.modules() if BIAS in module._buffers]
 
 
 def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
-    """Return a note if `model` has such a bias and the job does not move it.
+    """Return a note if `model` has a router bias that the job does not move.
 
     Raises:
-        Unsupported: the job moves it, and the model does not have one.
+        Unsupported: the job moves the bias, and the model has none.
     """
     found = routers(model)
     if spec.train.router_bias_rate and not found:
@@ -216,7 +221,15 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
 
 
 class RouterBias:
-    """Counts the tokens that each router of a model sends to each expert, and moves its bias."""
+    """Counts the tokens that the routers of a model send to each expert, and moves the bias of the
+    routers.
+
+    After each step, the bias of an expert with fewer tokens than the mean of its layer rises by
+    `rate`. That of an expert with more tokens falls by `rate`. Tokens of all ranks and micro
+    batches count. The bias has no gradient. transformers loads the bias and never moves it.
+
+    Source: DeepSeek-V3's technical report, section 2.1.2 (rate 0.001).
+    """
 
     def __init__(self, model: nn.Module, rate: float) -> None:
         self._routers = routers(model)
@@ -235,10 +248,8 @@ class RouterBias:
     def expect(
         self, examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
     ) -> None:
-        """Announce the examples of the next forward pass of training, or a `stretch` of each.
-
-        Padding does not count.
-        """
+        """Set the examples of the next forward pass, so that padding is not counted. With a
+        `stretch`, only its tokens count."""
         self._rows = rows_of_tokens(examples, device, stretch)
 
     def _counting(self, number: int) -> Any:
@@ -254,7 +265,7 @@ class RouterBias:
         return count
 
     def step(self, *, skipped: bool) -> None:
-        """Move the bias after the optimizer has taken a step, or `skipped` it. All ranks call it
+        """Move the bias after an optimizer step, unless the step was `skipped`. All ranks call it
         together."""
         if not skipped:
             together = torch.stack(self._counts)
@@ -269,12 +280,12 @@ class RouterBias:
 
 
 def move_router_bias(spec: JobSpec, model: Any) -> None:
-    """Let the steps of `model` move the bias of its routers, if `spec` requires it."""
+    """Let the steps of `model` move the bias of its routers, if the job `spec` requires it."""
     if spec.train.router_bias_rate:
         setattr(model, _BIAS_ATTRIBUTE, RouterBias(model, spec.train.router_bias_rate))
 
 
 def moved_by(model: Any) -> RouterBias | None:
-    """Return the RouterBias that `move_router_bias` has made for `model`."""
+    """Return the `RouterBias` that `move_router_bias` has set for `model`; None without one."""
     found: RouterBias | None = getattr(model, _BIAS_ATTRIBUTE, None)
     return found

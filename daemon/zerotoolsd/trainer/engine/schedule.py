@@ -1,4 +1,4 @@
-"""The learning rate as a pure function of the step: nothing to save, nothing to restore."""
+"""The learning rate of each step, and the number of steps of a job that sets epochs."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from zerotools.jobs.tables.train import OLD_FORM, TrainSpec, check_length
 
 
 def learning_rate(train: TrainSpec, step: int) -> float:
-    """Return the learning rate of optimizer step `step`, counted from 0.
+    """Return the learning rate of optimizer step `step`, counted from 0. It depends only on the
+    step.
 
-    `schedule_form` is one of two sets of curves. "transformers" is `transformers.get_scheduler`
-    (transformers 5, `optimization.py`) for `linear`, `cosine_with_min_lr`, `constant_with_warmup`
-    and `warmup_stable_decay`: the first step of a warm-up has the rate 0, and
-    `min_learning_rate` would be the rate of the step after the last. "zerotools-0.2": the first
-    step of a warm-up has `learning_rate / warmup_steps`, the last step has `min_learning_rate`,
-    and a wsd schedule decays in a straight line.
+    `schedule_form` selects one of two sets of curves. "transformers" gives those of
+    `transformers.get_scheduler` (transformers 5, `optimization.py`) for `linear`,
+    `cosine_with_min_lr`, `constant_with_warmup` and `warmup_stable_decay`. The first step of a
+    warm-up has the rate 0, and `min_learning_rate` would be the rate of the step after the last.
+    With "zerotools-0.2", the first step of a warm-up has `learning_rate / warmup_steps`, the last
+    step has `min_learning_rate`, and a wsd schedule decays linearly.
     """
     peak, floor, warmup = train.learning_rate, train.min_learning_rate, train.warmup_steps
     by_transformers = train.schedule_form == "transformers"
@@ -39,14 +40,15 @@ def learning_rate(train: TrainSpec, step: int) -> float:
 
 
 def decay_steps(train: TrainSpec) -> int:
-    """Return how many of the last steps of a wsd schedule are below the peak."""
+    """Return how many of the last steps of a wsd schedule have a rate below the peak."""
     if train.decay_steps is not None:
         return train.decay_steps
     return min(max(1, train.total_steps // 10), max(1, train.total_steps - train.warmup_steps))
 
 
 def schedule_of(train: TrainSpec) -> dict[str, Any]:
-    """Return the inputs of the learning rate of each step, as stored in a job's record."""
+    """Return the settings that determine the learning rate of each step, for the record of a
+    checkpoint."""
     return {
         "name": train.schedule,
         "learning_rate": train.learning_rate,
@@ -59,9 +61,9 @@ def schedule_of(train: TrainSpec) -> dict[str, Any]:
 
 
 def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return the known differences of a schedule: `train.steps is 80, and was 60`.
+    """Return the differences of two schedules in words: `train.steps is 80, and was 60`.
 
-    For a constant rate the number of steps does not count.
+    For a constant rate, the number of steps does not count.
     """
     keys = {"name": "schedule", "form": "schedule_form"}
     before = {"form": OLD_FORM, **before} if before else before
@@ -75,13 +77,14 @@ def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
 
 def with_steps(spec: JobSpec, sequences: int) -> JobSpec:
     """Return `spec` with `train.steps` instead of `train.epochs`, and `train.warmup_steps` instead
-    of `train.warmup_ratio`, for data with so many `sequences`.
+    of `train.warmup_ratio`.
 
-    Steps take their sequences one after the other through all epochs, so none is shorter than
-    `train.batch_size`: the last one continues into the next epoch.
+    `sequences` is the number of sequences in an epoch. Steps take their sequences one after the
+    other through all epochs. So every step has `train.batch_size` sequences, and the last one may
+    continue into the next epoch.
 
     Raises:
-        BadRequest: the warm-up or the decay does not fit into the steps.
+        BadRequest: the warm-up or the decay has more steps than the run.
     """
     train = spec.train
     if train.epochs is None and not train.warmup_ratio:

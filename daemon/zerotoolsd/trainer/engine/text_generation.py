@@ -1,4 +1,4 @@
-"""The generation of text: greedy or by beams, its end tokens, and the length limit."""
+"""Generates text after prompts, with Hugging Face's `generate`: greedy or with beams."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ _IDS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
 
 @dataclass(frozen=True)
 class Decoding:
-    """Generates at most `max_new_tokens`, until one of `ends`, which are not part of the text.
-    `filler` is the padding id; `ids` are those that the model's own configuration forces at certain
-    positions."""
+    """How text is generated: at most `max_new_tokens`, until one of the ids `ends`, which are not
+    part of the text.
+
+    `filler` is the padding id. `ids` are ids that the model's configuration forces at certain
+    positions.
+    """
 
     max_new_tokens: int
     num_beams: int
@@ -37,11 +40,11 @@ class Decoding:
 
 
 def decoding_of(spec: JobSpec, tokenizer: Any, config: Any, positions: int | None) -> Decoding:
-    """Return how a model of `config` that learns from `spec` generates; it has `positions` for it.
+    """Return how the model of `spec` generates text. `positions` is its number of positions.
 
-    A response ends as in training: by the tokenizer's end of text, or by the end token of its chat
-    template. Other ends in a model directory's generation_config.json count too. The rest of that
-    file, such as its sampling, is ignored, because evaluations must be comparable.
+    A response ends as in training, with the tokenizer's end of text or the end token of its chat
+    template. The end tokens in the generation_config.json of the model's directory are used too.
+    The rest of that file, such as its sampling, is ignored, so that evaluations can be compared.
     """
     own = _generation_config(spec)
     ends = {tokenizer.eos_token_id, _end_of_chat(spec, tokenizer)}
@@ -61,8 +64,8 @@ def decoding_of(spec: JobSpec, tokenizer: Any, config: Any, positions: int | Non
 
 
 def _most(spec: JobSpec, positions: int | None) -> int:
-    """Return the limit of generated tokens, for a model with so many `positions` (None: no
-    limit)."""
+    """Return the largest number of generated tokens, for a model with `positions` positions (None:
+    no limit)."""
     if spec.eval.max_new_tokens is not None:
         return spec.eval.max_new_tokens
     if spec.data.truncation == SEPARATE and spec.data.max_target_length is not None:
@@ -81,7 +84,7 @@ def _generation_config(spec: JobSpec) -> dict[str, Any]:
 
 
 def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
-    """Return the last special token that the template puts after a response."""
+    """Return the last special token that the chat template puts after a response."""
     if spec.data.chat_template == "off" or not getattr(tokenizer, "chat_template", None):
         return None
     chat = as_conversation(TextExample("a chat of two letters", "a", "b"))
@@ -97,8 +100,8 @@ Ids = list[int]
 
 
 def split(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
-    """Return the ids of an example's prompt, and of its response: for a conversation the last
-    one."""
+    """Return (the ids of an example's prompt, the ids of its response). A conversation has its last
+    response."""
     inputs, targets = np.asarray(example.inputs), np.asarray(example.targets)
     silent = np.flatnonzero(targets == IGNORED)
     # The last token of the prompt is the one after which the last response begins.
@@ -110,11 +113,12 @@ def split(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
 def generate(
     model: Any, prompts: Sequence[Ids], decoding: Decoding, device: torch.device
 ) -> list[Ids]:
-    """Return the text of `model` after each of `prompts`, without the end.
+    """Return the text that `model` generates after each prompt, without the end token. All ranks
+    call it together.
 
-    Every rank runs as many forward passes as the one with the longest text, because all ranks
-    gather the shards in each. Compiled blocks run uncompiled, because a text has another length at
-    every token.
+    Every rank runs as many forward passes as the rank with the longest text, because each pass
+    gathers shards from all ranks. Compiled blocks run uncompiled, because the length changes with
+    each token.
     """
     asked = [prompt or [decoding.filler] for prompt in prompts]  # it reads a token at least
     ids, mask = _filled(asked, decoding.filler, left=not model.config.is_encoder_decoder)
@@ -148,7 +152,7 @@ def _config(decoding: Decoding) -> GenerationConfig:
 def _filled(
     prompts: Sequence[Ids], filler: int, *, left: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (padded ids, mask); the prompts of a causal model must end together."""
+    """Return (padded ids, mask). The prompts of a causal model are padded on the left."""
     longest = max(len(prompt) for prompt in prompts)
     rows, masks = [], []
     for prompt in prompts:

@@ -1,8 +1,10 @@
-"""Makes the model for DeepSpeed: complete on each rank, or at stage 3 partitioned while it is made.
+"""Builds the model for DeepSpeed: complete on each rank, or at stage 3 partitioned while it is
+built.
 
-`deepspeed.zero.Init` as a context partitions parameters when modules make them, before a Hugging
-Face model has set their values. So it is used on parameters with values: one block at a time is
-filled, partitioned and released, and no rank ever holds more than a block in addition to its parts.
+`deepspeed.zero.Init` as a context partitions parameters when a module creates them. A Hugging Face
+model sets their values later. So here it is used on parameters that have values: one block at a
+time is filled, partitioned and freed. A rank never holds more than one block in addition to its
+parts.
 """
 
 from __future__ import annotations
@@ -35,9 +37,10 @@ def make_model(
     *,
     to_be_loaded: bool,
 ) -> Any:
-    """Return the model with the run's initial weights: from `pretrained`, else from the seed.
+    """Return the model with the initial weights of the run: from `pretrained`, else from the seed.
 
-    Weights that are `to_be_loaded` may have any values; buffers are right.
+    If weights are `to_be_loaded` from a checkpoint, they may have any values. Buffers always have
+    their right values.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
@@ -85,7 +88,7 @@ def _cut(
 
 
 class _Cutting:
-    """Partitions a copy of the meta model, filling and cutting its units one by one."""
+    """Partitions a copy of the meta model: fills and partitions its units one by one."""
 
     def __init__(
         self,
@@ -109,8 +112,11 @@ class _Cutting:
     def fill(
         self, prefix: str, seed: int, by_rule: Set[str] | None, pretrained: Pretrained | None
     ) -> None:
-        """Give the unit `prefix` its values, those in `by_rule` by `seed` (None: it has none such),
-        then those of `pretrained`, and cut it up. Its memory is gone when this returns."""
+        """Give the unit `prefix` its values and partition it. Its memory is free when this returns.
+
+        The tensors in `by_rule` get values from `seed` (None: no tensor of the unit), the others
+        from `pretrained`.
+        """
         meta_model, host = self._meta_model, self._host
         if by_rule is None:
             unit = with_memory(meta_model, prefix, host)
@@ -138,9 +144,10 @@ class _Cutting:
 def weight_groups(
     model: Any, decayed: frozenset[str], weight_decay: float | None
 ) -> list[dict[str, Any]]:
-    """Return the trainable parameters for DeepSpeed's optimizer, with their `names`.
+    """Return the groups of trainable parameters for DeepSpeed's optimizer, with their `names`.
 
-    Those called `decayed` decay, the others do not. Without a decay the result is one group.
+    The parameters in `decayed` are in a group with weight decay. Without a weight decay there is
+    one group.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not weight_decay:
@@ -155,14 +162,14 @@ def weight_groups(
 
 
 def put_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Give `model` these buffers, by name."""
+    """Set these buffers of `model`, by name."""
     for name, buffer in buffers.items():
         module, last = _owner(model, name)
         module._buffers[last] = buffer
 
 
 def whole_parameters(deepspeed: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each parameter and persistent buffer in full; all ranks iterate together."""
+    """Yield each parameter and persistent buffer completely. All ranks iterate together."""
     for name, parameter in model.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter]):
             yield name, parameter.detach()

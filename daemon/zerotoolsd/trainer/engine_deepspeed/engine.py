@@ -1,4 +1,4 @@
-"""Engine `deepspeed`: DeepSpeed with a native configuration, in our loop, with our checkpoints."""
+"""Engine `deepspeed`: DeepSpeed with its own configuration, in the loop of the trainer."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 class _Called:
-    """The model for inspection; a call passes through DeepSpeed."""
+    """The model. A call goes through DeepSpeed's engine; attributes are those of the model."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -60,8 +60,11 @@ class _Called:
 
 @dataclass
 class DeepSpeedEngine:
-    """`engine` is DeepSpeed's; it counts the steps, keeps the loss scale, and clips. `groups` are
-    the names of the parameters in each of its optimizer's groups."""
+    """Implements `Engine`. `engine` is DeepSpeed's, which counts the steps, keeps the loss scale,
+    and clips.
+
+    `groups` has the parameter names of each group of its optimizer.
+    """
 
     spec: JobSpec
     config: Mapping[str, Any]
@@ -112,8 +115,8 @@ class DeepSpeedEngine:
 
     @property
     def _counts_pieces(self) -> bool:
-        """Whether DeepSpeed knows the last piece of a step; else each of its `step` calls is an
-        update."""
+        """Whether DeepSpeed knows which micro batch is the last of a step. Otherwise each of its
+        `step` calls is an update."""
         return at(self.config, "managed_gradient_accumulation", True) is not False
 
     @property
@@ -125,7 +128,8 @@ class DeepSpeedEngine:
         return bool(at(self.config, "fp16.loss_scale", 0))
 
     def _rate(self, step: int) -> float:
-        """Return the learning rate of this step, by the job's schedule if DeepSpeed has none."""
+        """Return the learning rate of step `step`: DeepSpeed's schedule if it has one, else the
+        job's."""
         if self.engine.lr_scheduler is not None:
             return float(self.engine.get_lr()[0])
         rate = learning_rate(self.spec.train, step - self.engine.skipped_steps)
@@ -134,8 +138,8 @@ class DeepSpeedEngine:
         return rate
 
     def _norm_of_whole_gradients(self) -> float | None:
-        """Return the gradient norm, which DeepSpeed does not compute for fp32 training without
-        sharding."""
+        """Return the gradient norm of fp32 training without sharding, which DeepSpeed does not
+        compute; None in other cases."""
         if stage_of(self.config) or self.engine.fp16_enabled() or self.engine.bfloat16_enabled():
             return None
         gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
@@ -166,9 +170,9 @@ class DeepSpeedEngine:
             self.engine.train()
 
     def write(self, staging: Path) -> None:
-        """Write a checkpoint; see `Engine.write`.
+        """Write a checkpoint in DeepSpeed's layout; see `Engine.write`.
 
-        It is in DeepSpeed's native layout, or only weights if that layout cannot be resumed.
+        With offload to NVMe that layout cannot be resumed, so that only the weights are written.
         """
         if on_nvme(self.config):
             self.files.write_weights(staging)
@@ -188,15 +192,12 @@ class DeepSpeedEngine:
         )
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Load a checkpoint; see `Engine.load`. Stage and number of ranks must be those of the
-        save."""
+        """Load a checkpoint of the same stage and number of ranks; see `Engine.load`."""
         self.files.load(directory, record.step)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Load a foreign checkpoint; see `Engine.load_foreign`.
-
-        It must be DeepSpeed's native files of the same stage, ranks and groups.
-        """
+        """Load DeepSpeed's files of another program, of the same stage, ranks and groups; see
+        `Engine.load_foreign`."""
         directory = start.run.directory
         self.files.load(directory.parent, start.record.step, tag=directory.name)
 
@@ -209,11 +210,12 @@ def make_deepspeed_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> DeepSpeedEngine:
-    """Return DeepSpeed's engine of `spec` with `pretrained` weights, unless `start` fills them.
+    """Return the engine of `spec`, with the weights of `pretrained`, or with weights that `start`
+    will fill.
 
     Raises:
-        ZerotoolsError: DeepSpeed is not installed, it refuses the configuration, or the model
-            cannot be initialised.
+        ZerotoolsError: DeepSpeed is not installed, rejects the configuration, or the model cannot
+            be initialised.
     """
     deepspeed = import_deepspeed(spec, reporter)
     config = completed(spec)

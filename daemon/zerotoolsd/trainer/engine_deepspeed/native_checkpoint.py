@@ -1,11 +1,11 @@
-"""DeepSpeed's part of a checkpoint: its native layout inside a staging directory of ours.
+"""DeepSpeed's part of a checkpoint: its own layout, inside a staging directory.
 
-    global_stepN/*.pt   the files of DeepSpeed, with its tag and names
-    latest              the tag: written when all ranks are done (DeepSpeed does not wait for that)
-    zero_to_fp32.py     its own script
+    global_stepN/*.pt   DeepSpeed's files, with its tag and names
+    latest              the tag, written after all ranks (DeepSpeed does not wait for them)
+    zero_to_fp32.py     DeepSpeed's script
 
-If DeepSpeed keeps state on NVMe, its save cannot be resumed: its load silently skips the optimizer.
-Such a checkpoint has only the weights, as safetensors.
+With offload to NVMe, a checkpoint in this layout cannot be resumed, because DeepSpeed's load
+silently skips the optimizer. Such a checkpoint has only the weights, as safetensors.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ LATEST = "latest"
 
 
 class _Careful:
-    """DeepSpeed's writer with delayed errors: between two barriers they would block the other
-    ranks."""
+    """DeepSpeed's checkpoint writer, which keeps an error instead of raising it. DeepSpeed writes
+    between two barriers, where an error would block the other ranks."""
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -40,7 +40,7 @@ class _Careful:
         return getattr(self._writer, name)
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Write `path`; keep an error."""
+        """Write `path`, and keep an error as `problem`."""
         try:
             self._writer.save(state_dict, path)
         except (OSError, RuntimeError) as error:  # torch's own zip writer raises RuntimeError
@@ -48,7 +48,7 @@ class _Careful:
 
 
 class DeepSpeedCheckpoints:
-    """Writes and reads the checkpoints of DeepSpeed's `engine`."""
+    """Writes and loads checkpoints of DeepSpeed's `engine`."""
 
     def __init__(self, deepspeed: Any, engine: Any, group: WorldGroup) -> None:
         self._deepspeed = deepspeed
@@ -59,7 +59,7 @@ class DeepSpeedCheckpoints:
         engine._copy_recovery_script = lambda directory: None  # called below, where it may fail
 
     def write(self, staging: Path) -> None:
-        """Write this rank's part. Raises OSError, SaveFailed."""
+        """Write this rank's part of a checkpoint. Raises OSError, SaveFailed."""
         engine = self._engine
         tag = f"global_step{engine.global_steps}"
         self._writer.problem = None
@@ -72,7 +72,7 @@ class DeepSpeedCheckpoints:
             (staging / LATEST).write_text(tag, "utf-8")
 
     def write_weights(self, staging: Path) -> None:
-        """Let rank 0 write the weights from memory. Raises OSError, SaveFailed."""
+        """Gather the weights, which rank 0 writes. Raises OSError, SaveFailed."""
         kept: dict[str, torch.Tensor] = {}
         for name, tensor in whole_parameters(self._deepspeed, self._engine.module):
             if self._group.rank.leads:
@@ -85,7 +85,8 @@ class DeepSpeedCheckpoints:
             raise SaveFailed(f"{staging / SINGLE}: {error}") from None
 
     def load(self, directory: Path, step: int, tag: str | None = None) -> None:
-        """Continue from `directory`, of step `step`; without a `tag`, from the one in its `latest`.
+        """Load the checkpoint of step `step` in `directory`. Without a `tag`, the file `latest`
+        names it.
 
         Raises:
             BadCheckpoint: DeepSpeed cannot load it.
@@ -109,9 +110,9 @@ class DeepSpeedCheckpoints:
 def groups_of(
     name: str, groups: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, ...]]
 ) -> OptimizerRecord:
-    """Return the record of the optimizer `name` with its groups.
+    """Return the record of the optimizer `name`, with its groups.
 
-    DeepSpeed may split them (experts): then they have no names of parameters.
+    DeepSpeed may split groups for experts. Then the record has no parameter names.
     """
     known = names if len(names) == len(groups) else [()] * len(groups)
     return OptimizerRecord(
@@ -132,7 +133,7 @@ def _group(group: Mapping[str, Any], params: tuple[str, ...]) -> OptimizerGroup:
 
 
 def loss_scale_of(engine: Any) -> LossScaleRecord:
-    """Return the loss scaler of `engine`, which trains in fp16 at stage 1 or above."""
+    """Return the loss scale of DeepSpeed's `engine`, which trains in fp16 at stage 1 or above."""
     scaler = engine.optimizer.loss_scaler
     scale = float(engine.optimizer.cur_scale)
     if not scaler.dynamic:

@@ -1,10 +1,10 @@
-"""The build directory of DeepSpeed's operators, and the locks for builds.
+"""The directory in which DeepSpeed's operators are compiled, and its locks.
 
-torch marks its build directory by a file `lock` (torch/utils/file_baton.py). A process killed
-meanwhile leaves it there, and every later process waits forever. In our directory a kernel lock
-shows who compiles: it ends with its process, so that a `lock` found under it is a leftover. In a
-directory of the user's, other programs compile too, so a `lock` is reported and waited for, and
-never removed.
+torch marks a directory in which it compiles by a file `lock` (torch/utils/file_baton.py). If the
+process is killed, the file stays, and every later process waits forever. In the directory of
+zerotools, a kernel lock shows who compiles. It ends with its process, so that a `lock` file that is
+found under it can be removed. In a directory that the user has chosen, other programs compile too.
+There a `lock` file is reported and waited for, and never removed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any, Protocol
 
 BUILDS = "TORCH_EXTENSIONS_DIR"
 TURN = "zerotools.lock"
-"""The file next to torch's `lock` on which the kernel's lock is taken."""
+"""Name of the file next to torch's `lock` that has the kernel lock."""
 WAIT_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 
@@ -42,7 +42,7 @@ class BuildReporter(Protocol):
 
 
 def own_directory(torch_version: str, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the build directory of this user's jobs for this Python and this torch.
+    """Return the directory for compiled operators of this user, for this Python and this torch.
 
     Raises RuntimeError without a home directory.
     """
@@ -55,9 +55,10 @@ def own_directory(torch_version: str, environment: Mapping[str, str] = os.enviro
 
 
 def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
-    """Let operators be compiled in our directory, unless the user has named one; return whether.
+    """Let operators be compiled in the directory of zerotools, unless the user has chosen another;
+    return whether this is so.
 
-    `environment` is changed. If the directory cannot be made, torch's usual one is kept.
+    `environment` is changed. If the directory cannot be made, torch's usual directory is used.
     """
     if environment.get(BUILDS):
         return False
@@ -71,14 +72,15 @@ def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
 
 
 def take_turns(batons: Any, *, own: bool, teller: BuildReporter) -> None:
-    """Let torch compile under our locks. `batons` are the modules to search for FileBaton."""
+    """Let torch use `Baton` for its locks. `batons` are the modules in which `FileBaton` is
+    replaced."""
     for module in batons:
         if hasattr(module, "FileBaton"):
             module.FileBaton = lambda path, *_, **__: Baton(Path(path), own=own, teller=teller)
 
 
 class BuildProgress:
-    """Reports the files of an operator when they are compiled; the output of ninja is hidden."""
+    """Reports the files of an operator as they are compiled. The output of ninja is not shown."""
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         self._directory = directory
@@ -100,7 +102,7 @@ class BuildProgress:
             self.look()
 
     def look(self) -> None:
-        """Report the files that were made since the last call."""
+        """Report the files that were compiled since the last call."""
         try:
             plan = (self._directory / "build.ninja").read_text("utf-8", errors="replace")
         except OSError:  # not written yet
@@ -115,9 +117,9 @@ class BuildProgress:
 
 
 class Baton:
-    """torch's `FileBaton` for one operator: its holder may compile in the directory.
+    """Replaces torch's `FileBaton` for one operator. Its holder may compile in the directory.
 
-    `own`: every process that compiles in the directory holds the kernel's lock.
+    `own` is True if every process that compiles in the directory uses the kernel lock.
     """
 
     def __init__(
@@ -139,8 +141,7 @@ class Baton:
         self._made: BuildProgress | None = None
 
     def try_acquire(self) -> bool:
-        """Wait for the lock; always returns True, because later processes find nothing to
-        compile."""
+        """Wait for the lock and return True. A later process finds the operator compiled."""
         self._before = self._teller.doing
         name = self.lock.parent.name
         if self._own:
@@ -178,7 +179,7 @@ class Baton:
         self._teller.say(f"removed {self.lock}, left {age} ago by an ended process")
 
     def _make_lock(self) -> None:
-        """Make torch's lock file, for programs that do not use our lock."""
+        """Make torch's `lock` file, for programs that do not use the kernel lock."""
         said = False
         while True:
             try:
@@ -205,10 +206,10 @@ class Baton:
         return _in_words(self._clock() - self.lock.stat().st_mtime)
 
     def wait(self) -> None:
-        """Do nothing: `try_acquire` has waited."""
+        """Do nothing, because `try_acquire` has waited."""
 
     def release(self) -> None:
-        """Release the locks: the operator is compiled, or cannot be."""
+        """Release the locks after the operator was compiled, or could not be."""
         if self._made is not None:
             self._made.__exit__()
             self._made = None

@@ -1,6 +1,7 @@
-"""DeepSpeed in this process: its accelerator, the directory of its operators, its resources.
+"""Imports DeepSpeed, and prepares what it needs on this machine: device, compiled operators, NVMe
+directories.
 
-It reads these from environment variables when it is imported.
+DeepSpeed reads environment variables when it is imported.
 """
 
 from __future__ import annotations
@@ -36,14 +37,15 @@ from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
 _LASTING = re.compile(
     r"CUDA_HOME|unable to JIT load|Ninja is required|detected CUDA version .* mismatches", re.I
 )
-"""Errors of torch and DeepSpeed about missing packages: another try would fail again."""
+"""Errors of torch and DeepSpeed about missing programs. Another try would fail again."""
 
 
 def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
-    """Return the module, set up for the device of `spec`; `teller` reports compilations.
+    """Import DeepSpeed for the device of `spec` and return the module. `teller` reports
+    compilations.
 
     Raises:
-        BadRequest: it is not installed for this interpreter.
+        BadRequest: DeepSpeed is not installed for this interpreter.
     """
     os.environ["DS_ACCELERATOR"] = spec.device  # the submitter's shell may have set another one
     programs = Path(sys.executable).parent
@@ -78,10 +80,11 @@ def _compile_by_turns(teller: BuildReporter) -> None:
 
 @contextmanager
 def refused_by_deepspeed() -> Iterator[None]:
-    """Convert DeepSpeed's errors about a configuration to the job's fault; a restart cannot help.
+    """Convert errors of DeepSpeed about its configuration into BadRequest. A restart would fail
+    again.
 
     Raises:
-        BadRequest: an assertion or a check of DeepSpeed's failed.
+        BadRequest: DeepSpeed rejects the configuration.
     """
     try:
         yield
@@ -97,9 +100,10 @@ def refused_by_deepspeed() -> Iterator[None]:
 
 
 def _allow_fp16_on_cpu(deepspeed: Any) -> None:
-    """Override DeepSpeed's check of fp16 on CPUs.
+    """Allow fp16 on CPUs.
 
-    Its CPU accelerator reports that fp16 is not supported, but it only lacks fast kernels for it.
+    DeepSpeed's CPU accelerator reports fp16 as not supported, but it only has no fast kernels for
+    it.
     """
     deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
 
@@ -109,9 +113,9 @@ def _can_compile() -> bool:
 
 
 def _without_operators_of_the_group(deepspeed: Any) -> None:
-    """Disable DeepSpeed's shared-memory all-reduce on CPUs; gloo's is used.
+    """Disable DeepSpeed's shared-memory all-reduce on CPUs, so that gloo's is used.
 
-    DeepSpeed compiles it as soon as ranks meet, and ends if it cannot.
+    DeepSpeed compiles it when the process group is made, and fails if it cannot.
     """
     builder = deepspeed.accelerator.get_accelerator().create_op_builder("ShareMemCommBuilder")
     if builder is not None:
@@ -119,10 +123,8 @@ def _without_operators_of_the_group(deepspeed: Any) -> None:
 
 
 def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Use torch's Adam if DeepSpeed's cannot be built here, and report it.
-
-    Also report where it will be built.
-    """
+    """Set torch's Adam in `config` if DeepSpeed's cannot be compiled here. `say` reports this, or
+    where it is compiled."""
     if str(at(config, "optimizer.type", "")).lower() not in ADAMS:
         return
     if at(config, "optimizer.params.torch_adam") is True:
@@ -148,7 +150,7 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
 
 
 def _not_built(deepspeed: Any, builder: Any) -> str | None:
-    """Return why this machine cannot compile what `builder` describes; None: it can."""
+    """Return why this machine cannot compile the operator of `builder`; None if it can."""
     if builder is None or not _can_compile():
         return "it needs g++ and ninja"
     building = deepspeed.ops.op_builder.builder
@@ -163,7 +165,8 @@ def _not_built(deepspeed: Any, builder: Any) -> str | None:
 
 
 def _ask_for_the_processor_once() -> None:
-    """Cache the result of py-cpuinfo: DeepSpeed's CPU Adam asks three times, for a second each."""
+    """Cache the result of py-cpuinfo. DeepSpeed's CPU Adam asks for it three times, and each call
+    takes a second."""
     with suppress(ImportError):
         import cpuinfo
 
@@ -171,7 +174,7 @@ def _ask_for_the_processor_once() -> None:
 
 
 def with_torch_adam(config: dict[str, Any]) -> None:
-    """Use torch's Adam instead of DeepSpeed's, with its defaults."""
+    """Set torch's Adam in `config`, with the defaults of DeepSpeed's Adam."""
     parameters = config["optimizer"].setdefault("params", {})
     parameters["torch_adam"] = True
     parameters.setdefault("weight_decay", 0.0)  # torch's own default differs
@@ -180,8 +183,7 @@ def with_torch_adam(config: dict[str, Any]) -> None:
 def make_nvme_ready(
     config: dict[str, Any], output: Path, rank: int, device: str, say: Callable[[str], None]
 ) -> None:
-    """Have DeepSpeed offload from `device` to NVMe by `config`, into directories of this rank
-    alone.
+    """Prepare the offload of this rank's state to NVMe, by `config`.
 
     Raises:
         BadRequest: async_io cannot be compiled here, or a directory cannot be made.
@@ -195,10 +197,14 @@ def make_nvme_ready(
 
 
 def take_own_directories(config: dict[str, Any], output: Path, rank: int) -> None:
-    """Replace each `nvme_path` by an empty directory of `rank` of the job that writes to `output`.
+    """Replace each `nvme_path` in `config` by an empty directory of this rank.
+
+    DeepSpeed names its files only by rank, and does not remove them. So each rank of each job
+    (identified by `output`) has its own directory. It is removed when the run ends; after a kill,
+    when the job starts again.
 
     Raises:
-        BadRequest: one cannot be made.
+        BadRequest: a directory cannot be made.
     """
     own = dict(_own_directories(config, output, rank))
     for directory in set(own.values()):
@@ -213,7 +219,7 @@ def take_own_directories(config: dict[str, Any], output: Path, rank: int) -> Non
 
 
 def remove_own_directories(spec: JobSpec, rank: int) -> None:
-    """Remove the files that `rank` of the job offloaded to NVMe, if it did."""
+    """Remove the directories of this rank on NVMe, if the job has any."""
     if spec.engine != "deepspeed":
         return
     for _, directory in _own_directories(spec.deepspeed.tree, Path(spec.output_dir or ""), rank):

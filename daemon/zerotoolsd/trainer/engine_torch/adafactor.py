@@ -1,9 +1,10 @@
-"""Adafactor over rows that are cut among ranks: torch's update rule, the same at every number.
+"""Adafactor over rows that are split among ranks: torch's update rule, the same at any number of
+ranks.
 
-torch's Adafactor expects complete tensors. Here the means over a complete tensor (its columns, the
-sum of its row statistics, its norm and that of its update) are sums over this rank's rows, added up
-over the ranks among which it is cut. Rows' statistics are cut like the tensor; those of the columns
-of a matrix are complete on every rank.
+torch's Adafactor expects whole tensors. Here each mean over a whole tensor (over its columns, its
+row statistics, its norm and that of its update) is a sum over this rank's rows, summed over the
+ranks. Row statistics are split like the tensor. Column statistics of a matrix are complete on every
+rank.
 
 Source of the rule: torch/optim/_adafactor.py, with its defaults.
 """
@@ -30,17 +31,17 @@ FLOOR = torch.finfo(torch.float32).eps
 
 
 class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer of this rank's rows of fp32 weights."""
+    """Updates this rank's rows of fp32 weights."""
 
     def __init__(self, groups: list[dict[str, Any]], reduction: Reduction, *, lr: float) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
         self._reduction = reduction
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Update the weights that have gradients; all ranks call it together.
+        """Update the weights that have gradients. All ranks call it together.
 
-        The gradients become the updates. There are two sums over the ranks, and the host waits once
-        for the device, however many weights there are.
+        The gradients are overwritten by the updates. There are two sums over the ranks, and the
+        host waits once for the device, for any number of weights.
         """
         with torch.no_grad():
             weights = [
@@ -79,8 +80,8 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
     def _matrix_sums(
         self, weights: Sequence[torch.Tensor], betas: Sequence[float]
     ) -> list[torch.Tensor | None]:
-        """Update the statistics of rows. Of each matrix, over all of its rows: the sum of the
-        squared gradients of each column, then that of the rows' statistics."""
+        """Update the row statistics. Returns for each matrix, over all its rows: the sums of the
+        squared gradients of each column, and the sum of the row statistics."""
         mine = []
         for weight, beta in zip(weights, betas, strict=True):
             if weight.dim() < 2:
@@ -104,8 +105,8 @@ def _estimate(
     beta: float,
     sums: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Return the estimate of the squared gradients; `sums` are those of a matrix over all of its
-    rows."""
+    """Return the estimate of the squared gradients. `sums` is the result of `_matrix_sums` for the
+    weight."""
     if weight.dim() < 2:
         variance = local(state["variance"])
         variance.lerp_(local(weight.grad).square(), beta)
@@ -120,7 +121,7 @@ def _estimate(
 
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """Return the state before the first step."""
+    """Return the state of a weight before the first step."""
     rows = local(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if weight.dim() < 2:

@@ -1,13 +1,14 @@
-"""AdamW with byte moments: an index into a table of 256 numbers, times a scale per block.
+"""AdamW with 8-bit moments. A byte is an index into a table of 256 numbers, times a scale for each
+block.
 
-The tables, the block size of 256 elements and the rule are those of bitsandbytes' AdamW8bit:
-moments become fp32, are updated, update the weight, and become bytes again, each the nearest number
-of the table. bitsandbytes counts blocks through the whole tensor; here they restart in each row (of
-a matrix; in each matrix of a stack). If rows are multiples of 256, as in most models, both are the
-same. So a row's bytes depend only on that row, rows are cut among ranks like those of weights, and
-a checkpoint continues at any number of ranks bit for bit. No package is needed.
+The tables, the block size of 256 elements and the rule are those of bitsandbytes' AdamW8bit. A
+moment becomes fp32, is updated, updates the weight, and becomes the byte of the nearest number of
+the table. bitsandbytes counts blocks through the whole tensor. Here they begin again in each row of
+a matrix, or in each matrix of a stack. If rows are multiples of 256, as in most models, the blocks
+are the same. So the bytes of a row depend only on that row, and a checkpoint continues bit for bit
+at any number of ranks. bitsandbytes is not needed.
 
-Vectors and tensors of less than 4096 elements keep fp32 moments.
+Vectors and tensors with less than 4096 elements keep fp32 moments.
 
 Source: Dettmers et al., "8-bit Optimizers via Block-wise Quantization"; bitsandbytes 0.50.2,
 `functional.create_dynamic_map`, `backends/cpu/ops.py`.
@@ -30,14 +31,14 @@ from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 MOST_AT_A_TIME = 1 << 22
-"""Number of elements with fp32 moments at a time."""
+"""Largest number of elements whose moments are fp32 at the same time."""
 _MOMENTS = (("exp_avg", True), ("exp_avg_sq", False))
 _EXPONENTS = 7
 _LEAST_SCALE = 1e-38
 
 
 class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer of this rank's rows of fp32 weights."""
+    """Updates this rank's rows of fp32 weights."""
 
     def __init__(
         self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float
@@ -94,7 +95,7 @@ def _adamw(
 
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """Return the state before the first step: all moments are 0."""
+    """Return the state of a weight before the first step: all moments are 0."""
     rows = local(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if not has_eight_bit_moments(tuple(weight.shape)):
@@ -123,8 +124,8 @@ def _zeros(
 
 
 def quantised(values: torch.Tensor, signed: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the bytes of fp32 `values`, of their shape, and the scales, (rows, blocks of a
-    row)."""
+    """Return (the bytes of fp32 `values`, with the same shape; the scales, `[rows, blocks of a
+    row]`)."""
     blocks = _in_blocks(values)
     scales = blocks.abs().amax(dim=2)
     relative = blocks * (1 / scales.clamp(min=_LEAST_SCALE)).unsqueeze(2)
@@ -135,7 +136,7 @@ def quantised(values: torch.Tensor, signed: bool) -> tuple[torch.Tensor, torch.T
 
 
 def dequantised(codes: torch.Tensor, scales: torch.Tensor, signed: bool) -> torch.Tensor:
-    """Return the fp32 values of bytes."""
+    """Return the fp32 values of the bytes `codes`."""
     values = table_of(signed, codes.device)[codes.int()]
     width = math.prod(codes.shape[1:])
     whole = scales.repeat_interleave(EIGHT_BIT_BLOCK, dim=1)[:, :width]
@@ -143,7 +144,8 @@ def dequantised(codes: torch.Tensor, scales: torch.Tensor, signed: bool) -> torc
 
 
 def _in_blocks(values: torch.Tensor) -> torch.Tensor:
-    """Return (rows, blocks, elements of a block); a short block ends in zeros."""
+    """Return the values as `[rows, blocks, elements of a block]`. A short block is padded with
+    zeros."""
     flat = values.reshape(values.shape[0], math.prod(values.shape[1:]))
     missing = -flat.shape[1] % EIGHT_BIT_BLOCK
     if missing:
@@ -153,11 +155,11 @@ def _in_blocks(values: torch.Tensor) -> torch.Tensor:
 
 @cache
 def table_of(signed: bool, device: torch.device) -> torch.Tensor:
-    """Return the 256 numbers of a byte, ascending.
+    """Return the 256 numbers that a byte can stand for, ascending.
 
-    They are 0, 1, and for each of seven powers of ten down to 1e-6 the middles of equal parts of
-    [0.1, 1], twice as many as for the next smaller power. Signed ones have half as many, and their
-    negatives.
+    They are 0 and 1, and numbers in each of seven powers of ten down to 1e-6. In each power, [0.1,
+    1] is divided into equal parts, whose middles are the numbers. A power has twice as many parts
+    as the next smaller one. A signed table has half as many, and their negatives.
     """
     numbers = [torch.tensor([0.0, 1.0])]
     for exponent in range(_EXPONENTS):

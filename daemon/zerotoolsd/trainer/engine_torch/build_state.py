@@ -1,4 +1,4 @@
-"""The model and optimizer of engine `torch`: their memory, and the values that they begin with."""
+"""Builds the model and optimizer of engine `torch`: memory, sharding, initial values."""
 
 from __future__ import annotations
 
@@ -57,14 +57,14 @@ def build(
     record: JobRecord | None,
     pretrained: Pretrained | None,
 ) -> LiveState:
-    """Build model and optimizer with filled shards.
+    """Build the model and the optimizer, and fill the shards.
 
-    The values come from `pretrained`, if a directory has weights. They are left unset if the run
-    continues from the checkpoint of `record`, which will fill them.
+    The values come from `pretrained` if it is given, else from the seed. If `record` is given, the
+    weights are left unset, because the checkpoint of `record` will fill them.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, the disk is too
-            small for the state, or torch cannot gather the types of weights.
+            small for the state, or torch cannot gather weights of these types.
     """
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)
@@ -96,8 +96,8 @@ def build(
 
 
 def _reduce_all_experts(model: Any, world_size: int) -> None:
-    """Let ranks reduce the gradients of all separate experts: zeros of those without a token of the
-    rank."""
+    """Let the ranks reduce the gradients of all separate experts. An expert without a token on a
+    rank gets zeros there."""
     if not separate_experts(model):
         return
     if hasattr(model, "set_reduce_scatter_unused_params"):
@@ -157,11 +157,12 @@ def check_disk_space(
     group: WorldGroup,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> None:
-    """Check on rank 0 for all ranks, which are on one machine.
+    """Check the disk space for `offload.optimizer = "disk"`, before anything is built. Rank 0
+    checks for all ranks.
 
     Raises:
-        BadRequest: `path` is not a directory, or has less space than the state needs; on every
-            rank.
+        BadRequest: `path` cannot be used, or has too little space for the optimizer's state; on
+            every rank.
     """
 
     def look() -> None:

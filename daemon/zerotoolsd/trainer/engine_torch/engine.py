@@ -35,8 +35,8 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 @dataclass
 class TorchEngine:
-    """`skipped` counts the steps of the run without an update; `loss_scale` is that of the next
-    step (fp16 only)."""
+    """Implements `Engine`. `skipped` counts the steps of the run without an update. `loss_scale` is
+    that of the next step (fp16 only)."""
 
     spec: JobSpec
     live: LiveState
@@ -52,8 +52,8 @@ class TorchEngine:
             self.loss_scale = initial(self.spec.fp16)
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """Take a step; see `Engine.step`. An overflow of fp16 gradients skips it and lowers the
-        scale."""
+        """Take a step; see `Engine.step`. If fp16 gradients overflow, the step is skipped and the
+        loss scale lowered."""
         scale = self.loss_scale
         outcome = train_step(
             self.live,
@@ -112,7 +112,7 @@ class TorchEngine:
             model.train()
 
     def write(self, staging: Path) -> None:
-        """Write tensors by torch's DCP, each replica once; see `Engine.write`."""
+        """Write the tensors with torch's DCP; one rank writes each replica. See `Engine.write`."""
         tree = own_part(self.live.tree(), self.group.rank)
         write_tensors(tree, staging / checkpoint_dirs.DCP, self.group)
 
@@ -132,12 +132,12 @@ class TorchEngine:
         )
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Load a checkpoint of any number of ranks and any stage; see `Engine.load`."""
+        """Load a checkpoint that any number of ranks saved at any stage; see `Engine.load`."""
         load_shards(self.live, directory / checkpoint_dirs.DCP, self.group)
         self._count_from(record)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Load a foreign checkpoint of any format, number of ranks and stage; see
+        """Load a checkpoint of another program, of any format, number of ranks and stage; see
         `Engine.load_foreign`."""
         load_foreign(self.live, start)
         self._count_from(start.record)

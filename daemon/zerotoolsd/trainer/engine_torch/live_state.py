@@ -1,4 +1,4 @@
-"""The tensors of a run under the names that a checkpoint gives them, at every stage alike."""
+"""The tensors of a run, by their names in a checkpoint. The names are the same at every stage."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ TensorsByName = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class LiveState:
-    """The model and optimizer in training. Loads fill their tensors in place.
+    """The model and the optimizer of a run. A checkpoint is loaded into these tensors in place.
 
-    With `masters`, the model's weights are copies of them: see `copy_to_model`. The `mesh` is that
-    of a single rank without FSDP2, which has plain tensors.
+    With `masters`, the model's weights are copies of them: see `copy_to_model`. `mesh` is set for a
+    single rank without FSDP2, which has plain tensors.
     """
 
     model: Any
@@ -38,21 +38,21 @@ class LiveState:
 
     @property
     def parameters(self) -> Mapping[str, torch.Tensor]:
-        """The tensor with the exact value of each parameter, by name."""
+        """The tensor with the exact value of each parameter, by name: its master, if it has one."""
         parameters = dict(self.model.named_parameters())
         return parameters if self.masters is None else {**parameters, **self.masters.tensors}
 
     def copy_to_model(self) -> None:
-        """Copy `parameters` to the model, after they were set from outside; all ranks call it
-        together."""
+        """Copy `parameters` to the model after they were loaded. All ranks call it together."""
         if self.masters is not None:
             self.masters.copy_to_model()
 
     def tree(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return `model.<name>` and `optim.<name>.<state>`, with canonical names only.
+        """Return the tensors as `model.<name>` and `optim.<name>.<state>`; a tied parameter has its
+        first name.
 
-        With 4-bit weights it has only the trained ones: the others are in the directory of the base
-        model.
+        If frozen weights have 4 bits, only trained weights are included. The others are in the
+        directory of the base model.
         """
         packs = self.layout.packs_frozen
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
@@ -69,10 +69,10 @@ class LiveState:
     def _as_saved(
         self, model: TensorsByName, optimizer: TensorsByName, mesh: DeviceMesh
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Return both in FSDP2's form for a single rank.
+        """Return both as the DTensors that FSDP2 would have on a single rank.
 
-        Tensors with the rows of a weight are cut or replicated according to the stage; all others
-        are plain.
+        Tensors with the rows of a weight are sharded or replicated, as the stage requires. All
+        others are plain tensors.
         """
         cuts_weights = not self.layout.replicates_weights
         cuts_rows = cuts_weights or self.layout.stage == 1
@@ -90,7 +90,7 @@ class LiveState:
         return weights, state
 
     def flat(self) -> dict[str, torch.Tensor]:
-        """Return the same tensors, by dotted name."""
+        """Return the tensors of `tree` by dotted name."""
         return {
             f"{top}.{name}": tensor
             for top, branch in self.tree().items()
@@ -98,5 +98,6 @@ class LiveState:
         }
 
     def replicated(self) -> tuple[str, ...]:
-        """Return the names of the tensors that every rank holds in full, at any number of ranks."""
+        """Return the names of the tensors that every rank holds completely, at any number of
+        ranks."""
         return tuple(name for name, tensor in self.flat().items() if is_whole(tensor))

@@ -1,4 +1,4 @@
-"""Loads tensors from a DCP directory, at any number of ranks, after a check of its contents."""
+"""Loads the live state of a run: from a DCP directory, or from a checkpoint of another program."""
 
 from __future__ import annotations
 
@@ -30,11 +30,12 @@ from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint
 
 
 def load_shards(live: LiveState, directory: Path, group: WorldGroup) -> None:
-    """Fill the live state from `directory`, in place.
+    """Fill the live state from the DCP directory `directory`, in place, at any number of ranks.
 
     Raises:
-        BadRequest: the checkpoint is of another model; the first tensor that differs is named.
-        BadCheckpoint: it cannot be read.
+        BadRequest: the checkpoint is of another model; the message names the first tensor that
+            differs.
+        BadCheckpoint: the directory cannot be read.
     """
     try:
         reader = CheckedReader(directory)
@@ -66,28 +67,33 @@ METADATA = ".metadata"
 
 
 class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types are not followed
-    """Reads `directory`, with an untrusted `.metadata`."""
+    """torch's reader of a DCP directory, which does not unpickle the file `.metadata`.
+
+    torch reads that file with `pickle.load`, which runs code from the file. So a user who can write
+    to the directory could run code in the job. This class reads the file with the restricted reader
+    of `zerotools.io.distcp`, and fills torch's classes with the checked values. (torch loads the
+    tensors with `weights_only=True`.)
+    """
 
     def __init__(self, directory: Path) -> None:
         """Read and check `.metadata`.
 
         Raises:
-            BadFile: it is damaged, or not of DCP.
-            Unsupported: the storage of the tensors cannot be addressed.
+            BadFile: the file is damaged, or not of DCP.
+            Unsupported: the location of a tensor cannot be determined.
         """
         super().__init__(directory)
         self.checked = read_metadata(directory / METADATA)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> of_torch.Metadata:
-        """Return the checked values as torch's classes. Values that are not tensors are left
-        out."""
+        """Return the checked metadata of the tensors as torch's classes."""
         found = for_torch(self.checked)
         found.storage_meta = of_torch.StorageMeta(load_id=self.load_id)
         return found
 
 
 def for_torch(metadata: Metadata) -> of_torch.Metadata:
-    """Return torch's form of the tensors in `metadata`."""
+    """Return `metadata` as torch's classes."""
     return of_torch.Metadata(
         state_dict_metadata={key: _tensor(saved) for key, saved in metadata.tensors.items()},
         planner_data=metadata.paths,
@@ -117,10 +123,13 @@ def _place(item: Item) -> Any:
 
 
 def load_foreign(live: LiveState, start: ForeignStart) -> None:
-    """Fill the live state from `start`, in place; values are cast to its types.
+    """Fill the live state from the checkpoint of another program, in place. Each rank reads only
+    its parts.
+
+    Values are cast to the types of the live state.
 
     Raises:
-        BadFile: a tensor is incomplete, or its file damaged.
+        BadFile: a tensor is incomplete, or its file is damaged.
     """
     weights, tensors = weights_of(start.run), start.run.checkpoint.tensors
     with BoxReader(start.run.checkpoint) as reader, torch.no_grad():

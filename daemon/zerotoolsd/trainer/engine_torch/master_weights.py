@@ -1,15 +1,14 @@
-"""fp32 masters apart from the weights that the model computes with: ZeRO-Offload, and stage 1.
+"""fp32 master weights in another memory than the model's weights: ZeRO-Offload, and stage 1.
 
-The model's weights are 16-bit (fp32 in fp32 training) and on the device. For each, a rank keeps the
-fp32 master of the rows that it updates, at the location of the optimizer's state. In the backward
-pass, when a block's gradients are reduced over the ranks, this rank's rows of them are copied to a
-buffer next to the masters, or added to those of earlier micro batches, and the device's copy is
-freed. When all gradients and their global norm are known, the optimizer updates the masters one
-bucket at a time. Meanwhile the weights of the previous bucket are copied to the device, through the
-same buffers.
+The model's weights are on the device, in 16 bits (in fp32 for fp32 training). For each, a rank
+keeps the fp32 master of the rows that it updates, in the tier of the optimizer's state. In the
+backward pass, when the gradients of a block are reduced, this rank's rows of them are copied to a
+buffer next to the masters, or added to those of earlier micro batches. The gradient on the device
+is freed. When the global norm is known, the optimizer updates the masters one bucket at a time.
+Meanwhile the weights of the previous bucket are copied to the device, through the same buffers.
 
-Checkpoints hold exactly the masters. Frozen weights have one, too, if they are kept in fp32; else
-only the model's own, which never change, exist.
+Checkpoints hold the masters. A frozen weight has a master if it is kept in fp32; else checkpoints
+hold the model's own weight.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
 
 
 class MasterWeights:
-    """The masters of a model's parameters, and the path of gradients and updates (`UpdatePath`)."""
+    """The fp32 masters of a model's parameters. Implements `UpdatePath`."""
 
     def __init__(
         self,
@@ -49,7 +48,8 @@ class MasterWeights:
         layout: MemoryLayout,
         bucket_bytes: int = UPDATE_BUCKET_BYTES,
     ) -> None:
-        """Make the masters, uninitialised, as `tensors`; `parameters` are all of the model's."""
+        """Allocate the masters as `tensors`, uninitialised. `parameters` are all parameters of the
+        model."""
         self._parameters = parameters
         self._memory = memory
         self._gradients_dtype = TORCH_DTYPES[layout.gradients_dtype]
@@ -79,7 +79,7 @@ class MasterWeights:
             parameter.register_post_accumulate_grad_hook(partial(self._take, name))
 
     def copy_to_model(self) -> None:
-        """Give the model the values of all masters; all ranks call it together."""
+        """Copy the masters to the model's weights. All ranks call it together."""
         with torch.no_grad():
             for name, master in self.tensors.items():
                 self._rows(name).copy_(local(master))
@@ -88,8 +88,7 @@ class MasterWeights:
                     cut.share()
 
     def buckets(self) -> list[list[str]]:
-        """Return the buckets, the same on every rank, whatever rows it has; see
-        `UpdatePath.buckets`."""
+        """Return the buckets, which are the same on every rank; see `UpdatePath.buckets`."""
         found: list[list[str]] = []
         room = 0
         for name, weight in self.weights.items():
@@ -111,15 +110,14 @@ class MasterWeights:
             self._norms.pop(name, None)
 
     def norm(self) -> torch.Tensor:
-        """Return the norm; see `UpdatePath.norm`. The device computed it block by block, and freed
-        each."""
+        """Return the norm; see `UpdatePath.norm`. The device has computed it block by block."""
         self._copies.wait_on_device()
         # FSDP always reduces in the same order; autograd guarantees no order.
         order = self._norms if self._is_sharded else self.received()
         return joined_norm([self._norms[name] for name in order], self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """Take and scale the gradients; see `UpdatePath.fetch`."""
+        """Give the masters their gradients, times `factor`; see `UpdatePath.fetch`."""
         self._copies.wait_on_host()
         free = 0
         for name in names:
@@ -135,7 +133,7 @@ class MasterWeights:
             self.weights[name].grad = _like(self.tensors[name], gradient)
 
     def store(self, names: Iterable[str]) -> None:
-        """Free gradients and copy weights; see `UpdatePath.store`."""
+        """Free gradients, and start to copy updated weights; see `UpdatePath.store`."""
         for name in names:
             if self.weights[name].grad is not None:
                 self.weights[name].grad = None
@@ -170,7 +168,8 @@ class MasterWeights:
         weight.grad = None
 
     def _rows(self, name: str) -> torch.Tensor:
-        """Return the model's memory of this rank's rows; FSDP may replace it in the first step."""
+        """Return the model's memory of this rank's rows. FSDP may replace this memory in the first
+        step."""
         for cut in (self._cut, self._cut_frozen):
             if cut is not None and name in cut.rows:
                 return local(cut.rows[name]).detach()
@@ -214,30 +213,31 @@ def _like(master: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
 
 
 class CopyStream(Protocol):
-    """Copies in the order of the calls."""
+    """Copies between the device and the host, in the order of the calls."""
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy from the device, after `source` has been computed."""
+        """Copy from the device to the host, after `source` has been computed."""
 
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Add to the data that was copied to `target`, and return the norm of the sum.
+        """Add `source` to the tensor that was copied to `target`, and return the norm of the sum.
 
-        It is a scalar on the device, which may read it after `wait_on_device`.
+        The norm is a scalar on the device, which may read it after `wait_on_device`.
         """
 
     def wait_on_host(self) -> None:
-        """Wait until all copies to the host are there, for it to read."""
+        """Wait until all copies to the host are complete."""
 
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy to the device; `source` stays as it is until the next `to_host` into it."""
+        """Copy from the host to the device. `source` must not change before the next `to_host` into
+        it."""
 
     def wait_on_device(self) -> None:
-        """Let the device wait for all requested copies before further work; the host does not
-        wait."""
+        """Let the device wait for all requested copies. The host does not wait."""
 
 
 class DirectCopy:
-    """One memory, or one device: a copy is done when it returns."""
+    """Implements `CopyStream` if both memories are the same or on one device: a copy is complete
+    when the call returns."""
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
         """Copy; see `CopyStream.to_host`."""
@@ -259,7 +259,8 @@ class DirectCopy:
 
 
 class CudaCopyStream:
-    """Copies in a separate CUDA stream. Tensors of the host are pinned, else copies block."""
+    """Implements `CopyStream` with a separate CUDA stream. Host tensors must be pinned; otherwise
+    copies block."""
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -267,7 +268,8 @@ class CudaCopyStream:
         self._last_to_host: Any = None
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy; see `CopyStream.to_host`. The memory of `source` is not reused before the copy."""
+        """Copy; see `CopyStream.to_host`. The memory of `source` is not reused before the copy is
+        complete."""
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
@@ -277,8 +279,7 @@ class CudaCopyStream:
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
         """Add; see `CopyStream.add_to_host`.
 
-        The device adds, concurrently with the backward pass; the host would have to wait for the
-        copy first.
+        The device adds during the backward pass. The host would first have to wait for the copy.
         """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
@@ -290,7 +291,7 @@ class CudaCopyStream:
         return norm
 
     def wait_on_host(self) -> None:
-        """Wait; see `CopyStream.wait_on_host`. Copies to the device are not waited for."""
+        """Wait; see `CopyStream.wait_on_host`. Copies to the device may continue."""
         if self._last_to_host is not None:
             self._last_to_host.synchronize()
 
@@ -305,5 +306,5 @@ class CudaCopyStream:
 
 
 def make_copy_stream(device: torch.device) -> CopyStream:
-    """Return the copies between the host and `device`."""
+    """Return the `CopyStream` between the host and `device`."""
     return CudaCopyStream(device) if device.type == "cuda" else DirectCopy()

@@ -1,17 +1,17 @@
-"""Muon over rows that are cut among ranks: torch's update rule, the same at every number.
+"""Muon over rows that are split among ranks: torch's update rule, the same at any number of ranks.
 
-The momentum is a number per element, so a rank has that of its rows. The update of a matrix needs
-all of it: the momentum is made orthogonal by five Newton-Schulz iterations, products of the matrix
-with itself. So each matrix has one owner among the ranks that share it, the next matrix the next
-rank. Its rows are gathered on the owner, which iterates, and scattered again; as many matrices as
-ranks travel together, and each is computed once. Rows travel in bf16, the type of the iterations:
-casting rows and joining them gives the same bits as casting the matrix. GPUs that do not compute in
-bf16 (before compute capability 8.0) iterate in fp32.
+Each rank has the momentum of its rows. The update of a matrix needs all rows: five Newton-Schulz
+iterations make the momentum orthogonal, with products of the matrix with itself. So each matrix has
+one owner among the ranks that share it. The owner of the next matrix is the next rank. The rows are
+gathered on the owner, which iterates, and are scattered again. As many matrices as ranks are
+gathered together, and each is computed once. Rows are sent in bf16, the type of the iterations.
+Casting the rows gives the same bits as casting the matrix. GPUs without bf16 (before compute
+capability 8.0) iterate in fp32.
 
     3 ranks, W of 4 rows:      rank 0 has rows 0-1, rank 1 rows 2-3, rank 2 none
     it is the second matrix:   rank 1 gathers 2 + 2 rows, iterates, scatters 2 + 2 rows
 
-Where each rank has whole matrices (stage 0), each iterates all of them.
+If each rank has whole matrices (stage 0), each rank computes all of them.
 
 Source of the rule: torch/optim/_muon.py, with its defaults (Nesterov, five iterations).
 """
@@ -34,7 +34,7 @@ FLOOR = 1e-7
 
 
 class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """An optimizer of this rank's rows of fp32 matrices."""
+    """Updates this rank's rows of fp32 matrices."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
 
     def _direction(self, weight: torch.Tensor, momentum: float) -> torch.Tensor:
         """Return this rank's rows of the matrix to orthogonalize, in the type and on the device of
-        that computation."""
+        the iterations."""
         gradient, moment = local(weight.grad), local(self.state[weight]["momentum_buffer"])
         moment.lerp_(gradient, 1 - momentum)
         return gradient.lerp(moment, momentum).to(self._device, self._type)
@@ -84,9 +84,9 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
     def _by_owners(
         self, weights: Sequence[torch.Tensor], directions: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return this rank's rows of the updates, padded to the number of the first rank's rows.
+        """Return this rank's rows of the updates, padded to as many rows as the first rank has.
 
-        The n-th rank is the owner of the n-th of the `weights`.
+        The n-th rank is the owner of the n-th weight.
         """
         ranks = dist.get_world_size(self._among)
         own = dist.get_rank(self._among)
@@ -118,14 +118,15 @@ def computing_type(
     device: torch.device,
     capability: Callable[[torch.device], tuple[int, int]] = torch.cuda.get_device_capability,
 ) -> torch.dtype:
-    """Return the type for orthogonalizing matrices on `device`."""
+    """Return the type of the iterations on `device`."""
     if device.type == "cuda" and capability(device) < BF16_CAPABILITY:
         return torch.float32
     return torch.bfloat16
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """About U V^T of a matrix U S V^T: singular values of 0.7 to 1.2."""
+    """Return an approximation of U V^T for a matrix U S V^T; its singular values are between 0.7
+    and 1.2."""
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.T if is_tall else matrix
@@ -137,7 +138,7 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def rate_scale(scale: str, rows: int, columns: int) -> float:
-    """Return the factor of a matrix's learning rate."""
+    """Return the factor of the learning rate for a matrix of this shape."""
     if scale == "original":
         return math.sqrt(max(1, rows / columns))
     return 0.2 * math.sqrt(max(rows, columns))

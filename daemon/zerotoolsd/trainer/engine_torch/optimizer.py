@@ -1,4 +1,4 @@
-"""The optimizer over the shards, with state that exists before the first step."""
+"""The optimizer over the shards. Its state exists before the first step."""
 
 from __future__ import annotations
 
@@ -19,30 +19,32 @@ from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")
 _RATIO = "rate_ratio"
-"""Key of a param group: its learning rate, divided by the run's."""
+"""Key of a param group: its learning rate divided by the run's learning rate."""
 
 
 @dataclass(frozen=True)
 class UpdateBucket:
-    """Weights that are updated at once, and torch's optimizers of them: Muon's have two."""
+    """Weights that are updated together, and the torch optimizers for them. With Muon there are
+    two."""
 
     names: tuple[str, ...]
     optimizers: tuple[torch.optim.Optimizer, ...]
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """The param groups of all of them."""
+        """The param groups of all optimizers."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def state(self, weight: nn.Parameter) -> dict[str, torch.Tensor]:
-        """Return the state of a weight, by its kind."""
+        """Return the state tensors of a weight, by name."""
         found = (each.state[weight] for each in self.optimizers if weight in each.state)
         return next(found, {})
 
 
 @dataclass(frozen=True)
 class ShardedOptimizer:
-    """torch's optimizers over the weights that `update_path` brings gradients to."""
+    """torch's optimizers for the weights of `update_path`. The names `decayed` are those with
+    weight decay."""
 
     update_path: UpdatePath
     buckets: tuple[UpdateBucket, ...]
@@ -50,13 +52,15 @@ class ShardedOptimizer:
     decayed: frozenset[str]
 
     def norm(self) -> torch.Tensor:
-        """Return the global norm of the gradients, scaled by the loss scale: see
-        `UpdatePath.norm`."""
+        """Return the global norm of the scaled gradients; see `UpdatePath.norm`."""
         return self.update_path.norm()
 
     def step(self, rate: float, *, norm: float, max_norm: float, loss_scale: float = 1.0) -> None:
-        """Update the weights at learning rate `rate`, by gradients of `norm` that are clipped to
-        `max_norm` (0: not), both without the loss scale; all ranks call it together."""
+        """Update the weights with learning rate `rate`. All ranks call it together.
+
+        Gradients of norm `norm` are clipped to `max_norm` (0: not clipped). Both norms are without
+        the loss scale.
+        """
         factor = clipping(norm, max_norm) / loss_scale
         for bucket in self.buckets:
             for group in bucket.groups:
@@ -68,11 +72,11 @@ class ShardedOptimizer:
         self.update_path.finish()
 
     def discard(self) -> None:
-        """Free the gradients; the weights stay unchanged."""
+        """Free the gradients. The weights do not change."""
         self.update_path.discard()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return its tensors as `<parameter name>.<state>`; they are live, not copies."""
+        """Return the state tensors as `<parameter name>.<state>`. They are not copies."""
         return {
             f"{name}.{role}": tensor
             for bucket in self.buckets
@@ -81,7 +85,7 @@ class ShardedOptimizer:
         }
 
     def describe(self) -> OptimizerRecord:
-        """Return the groups by parameter name, for the checkpoint's record."""
+        """Return the param groups with their parameter names, for the record of a checkpoint."""
         names = {weight: name for name, weight in self.update_path.weights.items()}
         found: dict[tuple[bool, bool], tuple[dict[str, Any], list[str]]] = {}
         for bucket in self.buckets:
@@ -109,10 +113,10 @@ def make_optimizer(
     decayed: frozenset[str],
     matrices: frozenset[str] = frozenset(),
 ) -> ShardedOptimizer:
-    """Return the optimizer of `train.optimizer`, with its state at `place`.
+    """Return the optimizer `train.optimizer`, with its state in the tier `place`.
 
-    The weights called `decayed` decay, the others do not. For `"muon"`, those called `matrices` are
-    Muon's.
+    Only the weights named in `decayed` have weight decay. For `"muon"`, Muon updates the weights
+    named in `matrices`.
     """
     make = _Making(update_path, train, place, decayed, matrices)
     buckets = [make.bucket(tuple(names)) for names in update_path.buckets() if names]
@@ -210,6 +214,6 @@ class _Making:
 
 
 def _dimensions(weight: torch.Tensor) -> int:
-    """Return the dimensions of a weight's mesh: torch computes with DTensors of one mesh at a
-    time."""
+    """Return the number of dimensions of a weight's mesh. torch's optimizers take only DTensors of
+    one mesh at a time."""
     return int(weight.device_mesh.ndim) if isinstance(weight, DTensor) else 0

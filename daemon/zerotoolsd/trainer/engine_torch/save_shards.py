@@ -1,4 +1,4 @@
-"""A rank's tensors into a DCP directory."""
+"""Writes a rank's tensors into a checkpoint by DCP, directly or from a copy in host memory."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from zerotoolsd.trainer.rank.rank_errors import Diverged
 from zerotoolsd.trainer.rank.rank_settings import Rank
 
 FULL_BYTES = 1 << 20
-"""After a failed write, a disk with less free space than this counts as full."""
+"""If a write fails and the disk has less free space than this, it counts as full."""
 
 
 def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
-    """Write `tree`, this rank's part of the state, fsynced; all ranks call it together.
+    """Write `tree`, this rank's part of the state, and flush it. All ranks call it together.
 
     Raises:
         SaveFailed: a rank could not write.
-        Diverged: a value is not finite, on any rank: no file is written.
+        Diverged: a value on any rank is not finite; no file is written.
     """
     bad = [name for name in group.gathered(first_not_finite(tree)) if name is not None]
     if bad:
@@ -45,7 +45,8 @@ def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
 
 
 def why_not(causes: str, output: Path, free_bytes: int) -> str:
-    """Return `causes`, after a sentence on a full disk, which torch's writer does not report."""
+    """Return why a write failed: `causes`, preceded by a sentence on a full disk. torch's writer
+    does not report a full disk."""
     if free_bytes >= FULL_BYTES:
         return causes
     return (
@@ -62,9 +63,12 @@ TensorTree = dict[str, dict[str, torch.Tensor]]
 
 
 def own_part(tree: TensorTree, rank: Rank) -> TensorTree:
-    """Return `tree` without tensors that another rank writes; the choice is the same on all ranks.
+    """Return the tensors of `tree` that this rank writes. If several ranks hold the same shard, one
+    of them writes it.
 
-    If ranks hold equal shards (a mesh that replicates and shards), one of them writes each.
+    All ranks make the same choice, which spreads the bytes over the ranks. torch's DCP does this
+    when all ranks have offered their tensors. Here it is known earlier, so that a rank copies only
+    the tensors that it writes.
     """
     loads: dict[int, list[int]] = {}
     return {
@@ -84,7 +88,7 @@ def _is_writer(tensor: torch.Tensor, rank: Rank, loads: dict[int, list[int]]) ->
 
 
 def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
-    """Return the number of this rank's replica, and how many replicas exist."""
+    """Return (the number of this rank's replica of a tensor, the number of replicas)."""
     if not isinstance(tensor, DTensor):
         return rank.index, rank.world_size
     mesh = tensor.device_mesh
@@ -99,10 +103,10 @@ def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
 
 
 def first_not_finite(tree: TensorTree) -> str | None:
-    """Return the name of a parameter or moment with an infinity or a NaN in this rank's part.
+    """Return the name of a tensor with an infinity or a NaN in this rank's part; None if all values
+    are finite.
 
-    Returns None if all values are finite. Every value is read once, on its device. Buffers are not
-    checked.
+    Buffers are not checked. Each value is read once, on its device.
     """
     parts = {
         f"{top}.{name}": tensor.to_local()
@@ -119,13 +123,18 @@ def first_not_finite(tree: TensorTree) -> str | None:
 
 @dataclass
 class HostCopy:
-    """Buffers by name. The caller may read the result of `take` until the next `take`."""
+    """A copy of a rank's tensors in host memory, which is written while training continues.
+
+    All saves of a run use the same buffers. So host memory holds at most one copy, and its pages
+    are locked once. Each tensor has its own buffer, because DCP would copy a view of a larger
+    storage again. The caller may read the result of `take` until the next `take`.
+    """
 
     arena: PinnedArena = field(default_factory=PinnedArena)
     _buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def take(self, tree: TensorTree) -> TensorTree:
-        """Copy `tree` to host memory, with the same names, cuts and values.
+        """Copy `tree` to host memory, with the same names, placements and values.
 
         Returns when the last value has arrived.
         """

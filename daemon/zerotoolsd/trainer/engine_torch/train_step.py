@@ -1,4 +1,4 @@
-"""One optimizer step: forward and backward over the rank's share, clip, agree, update or skip."""
+"""One optimizer step: forward and backward pass, reduction, clipping, update or skip."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ def train_step(
     loss_scale: float | None = None,
     beta: float = 0.0,
 ) -> StepResult:
-    """Take optimizer step `step`, counted from 0, on this rank's `share`.
+    """Take optimizer step `step`, counted from 0, on this rank's examples `share`.
 
-    The schedule counts the steps that were not `skipped`. `divergence` decides on a non-finite loss
-    or gradient of any rank, the same on all.
+    The learning rate schedule does not count the `skipped` steps of the run. `divergence` decides,
+    the same on all ranks, what happens if loss or gradients are not finite.
 
-    The loss is the mean over the tokens of the global batch. Each piece counts by its tokens, and
-    also by the number of ranks, because sharding averages gradients over these. Tensor ranks, which
-    compute the same, count as one. For preferences it is the mean over the pairs, by DPO with
-    `beta`.
+    The loss is the mean over the tokens of the global batch. A micro batch is weighted by its
+    number of tokens and by the number of ranks, because FSDP2 averages gradients over the ranks.
+    Tensor ranks compute the same values and count as one. For preferences, the loss is the mean of
+    DPO over the pairs, with `beta`.
 
     Raises:
-        Diverged: as `divergence` decides; the weights are unchanged.
-        Unsupported: ranks have gradients of different parameters.
+        Diverged: `divergence` stops the run; the weights are unchanged.
+        Unsupported: the ranks have gradients of different parameters.
     """
     examples = share.examples
     micro = train.micro_batch_size or len(examples)
@@ -101,13 +101,21 @@ def train_step(
 def _vector(
     numbers: Sequence[float], tensors: Sequence[torch.Tensor], device: torch.device
 ) -> torch.Tensor:
-    """Return `numbers` and the elements of `tensors` in fp64 on `device`, without waiting."""
+    """Return `numbers` and the elements of `tensors` as one fp64 vector on `device`. The host does
+    not wait."""
     filled = (torch.full((1,), n, dtype=torch.float64, device=device) for n in numbers)
     return torch.cat([*filled, *(tensor.double().view(-1) for tensor in tensors)])
 
 
 def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:
-    """Tell FSDP2, if it wraps `model`, how to treat the gradients of its next backward pass."""
+    """Tell FSDP2 how to reduce the gradients of the next backward pass, if it wraps `model`.
+
+    With `local` accumulation, each rank keeps its whole gradients in fp32, and the last micro batch
+    reduces them: one reduction a step, and 4 bytes for every parameter on every rank. With
+    `sharded` accumulation, every micro batch is reduced, and the result is added to the rank's part
+    of the gradients in fp32. If groups of ranks share a copy of the weights and gradients stay on
+    the device, the sum over the groups waits for the last micro batch.
+    """
     if not layout.is_sharded:
         return
     if layout.accumulate == LOCAL:

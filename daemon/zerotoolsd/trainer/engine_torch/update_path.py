@@ -1,7 +1,7 @@
-"""Makes the gradients for the optimizer from those of the backward pass.
+"""The path of gradients to the optimizer, and of updated weights back to the model.
 
-The norm is over all ranks: squares of this rank's part in fp32, tensor by tensor, summed in fp64.
-It is that of the scaled gradients of fp16 training; scaling and clipping are one factor.
+The norm is that of all ranks: squares of each rank's tensors in fp32, summed in fp64. In fp16
+training it is the norm of the scaled gradients. One factor does both unscaling and clipping.
 """
 
 from __future__ import annotations
@@ -26,13 +26,14 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Reduction:
-    """Sums over the ranks among which tensors are cut; `device` is the device of their groups."""
+    """Sums values over the ranks that hold parts of the same tensors. `device` is the device of
+    their process groups."""
 
     groups: Sequence[Any]
     device: torch.device
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of `values` over all of these ranks; `values` itself for one rank."""
+        """Return the sum of `values` over these ranks."""
         if not self.groups:
             return values
         total = values.to(self.device)
@@ -42,10 +43,10 @@ class Reduction:
 
 
 class UpdatePath(Protocol):
-    """The path of gradients to the optimizer's `weights`, and of updates back to the model.
+    """Brings gradients to the optimizer's `weights`, and updates back to the model.
 
-    Between two backward passes: `norm`, then either `discard`, or `fetch` and `store` of each of
-    `buckets` in order and then `finish`. All ranks call each together.
+    The calls after the backward passes of a step: `norm`; then either `discard`, or for each bucket
+    of `buckets` `fetch` and `store`, and at last `finish`. All ranks call each method together.
     """
 
     @property
@@ -54,19 +55,19 @@ class UpdatePath(Protocol):
 
     @property
     def reduction(self) -> Reduction:
-        """Sums over the ranks among which the weights are cut."""
+        """Sums over the ranks that hold parts of the weights."""
 
     def buckets(self) -> list[list[str]]:
-        """Return the names of weights that are updated together; each name occurs once."""
+        """Return groups of weight names. The weights of a group are updated together."""
 
     def received(self) -> list[str]:
-        """Return the names of the weights that have gradients from the backward passes."""
+        """Return the names of the weights that have gradients."""
 
     def forget(self, names: Iterable[str]) -> None:
-        """Free the gradients of these weights, which are not updated."""
+        """Free the gradients of weights that are not updated."""
 
     def norm(self) -> torch.Tensor:
-        """Return the global norm of the gradients, an fp64 scalar that the host has not waited for.
+        """Return the global norm of the gradients, an fp64 scalar. The host does not wait for it.
 
         It is not finite if any gradient is not.
         """
@@ -75,17 +76,18 @@ class UpdatePath(Protocol):
         """Give these weights their gradients, times `factor`."""
 
     def store(self, names: Iterable[str]) -> None:
-        """Free these gradients, and start to copy the updated weights to the model."""
+        """Free the gradients of these weights, and start to copy the updated weights to the
+        model."""
 
     def finish(self) -> None:
-        """Complete the update: every rank's model has all updated weights."""
+        """Complete the update. Then the model of every rank has all updated weights."""
 
     def discard(self) -> None:
         """Free all gradients."""
 
 
 class InPlaceUpdate:
-    """Lets the optimizer update the model's parameters directly."""
+    """Implements `UpdatePath`: the optimizer updates the parameters of the model directly."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], device: torch.device) -> None:
         self.weights = weights
@@ -125,7 +127,8 @@ class InPlaceUpdate:
 
 
 class PartitionedUpdate:
-    """ZeRO-1 in fp32: the optimizer updates its rows of parameters that every rank has whole."""
+    """Implements `UpdatePath` for ZeRO-1 in fp32: every rank has all parameters, and updates its
+    rows of them."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], partition: RowPartition) -> None:
         self._parameters = parameters
@@ -147,12 +150,13 @@ class PartitionedUpdate:
         self.store(names)
 
     def norm(self) -> torch.Tensor:
-        """Return the norm of the rows, so that it equals that of stages 2 and 3 bit for bit."""
+        """Return the norm of this rank's rows, summed over the ranks. It equals that of stages 2
+        and 3 bit for bit."""
         rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
         return total_norm(rows, self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """Take and scale the rows' gradients; see `UpdatePath.fetch`."""
+        """Give the rows their gradients, times `factor`; see `UpdatePath.fetch`."""
         self._partition.take_gradients()
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
@@ -162,7 +166,7 @@ class PartitionedUpdate:
             self.weights[name].grad = self._parameters[name].grad = None
 
     def finish(self) -> None:
-        """Share the updated rows; see `UpdatePath.finish`."""
+        """Send the updated rows to all ranks; see `UpdatePath.finish`."""
         self._partition.share()
 
     def discard(self) -> None:
@@ -171,7 +175,7 @@ class PartitionedUpdate:
 
 
 def reduction_of(weights: Mapping[str, torch.Tensor], device: torch.device) -> Reduction:
-    """Return the sums over the ranks among which all `weights` are cut alike."""
+    """Return the sums over the ranks that hold parts of `weights`, which are all split alike."""
     first = next(iter(weights.values()), None)
     return Reduction([] if first is None else cutting_groups(first), device)
 
@@ -193,7 +197,7 @@ def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> torch
 
 
 def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
-    """Return the global norm of tensors from this rank's `norms` of them."""
+    """Return the global norm of tensors from the norms of this rank's parts of them."""
     squares = torch.zeros((), dtype=torch.float64)
     if norms:
         squares = torch.stack(list(norms)).double().square().sum()
@@ -201,7 +205,7 @@ def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Te
 
 
 def clipping(norm: float, max_norm: float) -> float:
-    """Return the clipping factor for gradients of `norm`; 1 for `max_norm` 0."""
+    """Return the factor that clips gradients of norm `norm` to `max_norm`; 1 if `max_norm` is 0."""
     return min(1.0, max_norm / (norm + ROUNDING)) if max_norm else 1.0
 
 
@@ -219,13 +223,15 @@ def _multiply(gradients: Sequence[torch.Tensor], factor: float) -> None:
 
 
 BUCKET_BYTES = 16 << 20
-"""Bytes that a rank sends at a time; it receives as many from each."""
+"""Bytes that a rank sends at a time. It receives as many from each other rank."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Elements [first, first + length) of each rank's part of a weight; a part has `part` of them,
-    those beyond the weight's end included."""
+    """Elements [first, first + length) of each rank's part of a weight.
+
+    A part has `part` elements. The last parts may reach beyond the end of the weight.
+    """
 
     flat: torch.Tensor
     part: int
@@ -233,13 +239,21 @@ class _Piece:
     length: int
 
     def of(self, rank: int) -> torch.Tensor:
-        """Return the piece of `rank`'s part, shorter at the end of the weight; a view."""
+        """Return the piece in the part of `rank`, as a view; shorter at the end of the weight."""
         start = rank * self.part + self.first
         return self.flat[start : start + self.length]
 
 
 class RowPartition:
-    """The rows of whole weights, by rank. `rows` are views of the weights that are this rank's."""
+    """ZeRO-1: every rank has the whole weights and gradients, updates its own rows, and sends them
+    to all ranks.
+
+    `rows` are views of this rank's rows. They are those that FSDP2 would give the rank: n rows are
+    split into parts of ceil(n / ranks), of which the last may be short or empty. So the optimizer's
+    state has the names, shapes and parts of stages 2 and 3, and loads at any stage and number of
+    ranks. (torch's ZeroRedundancyOptimizer gives whole tensors to ranks, so that one rank gets a
+    large embedding.)
+    """
 
     def __init__(
         self,
@@ -247,9 +261,10 @@ class RowPartition:
         mesh: DeviceMesh,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        """Cut the weights, DTensors that each rank holds in full, over the one-dimensional `mesh`.
+        """Split the weights, which are whole DTensors on each rank, over the one-dimensional
+        `mesh`.
 
-        At most `bucket_bytes` are sent at a time.
+        At most `bucket_bytes` bytes are sent at a time.
         """
         self._weights = weights
         self._mesh = mesh
@@ -259,12 +274,12 @@ class RowPartition:
         self._buckets = list(_buckets(list(weights.values()), mesh.size(), bucket_bytes))
 
     def take_gradients(self) -> None:
-        """Give the rows the gradients of the whole weights."""
+        """Give the rows their part of the gradients of the whole weights."""
         for name, weight in self._weights.items():
             self.rows[name].grad = None if weight.grad is None else self.rows_of(weight.grad)
 
     def share(self) -> None:
-        """Give every rank every row; all ranks call it together."""
+        """Send the rows of each rank to all ranks. All ranks call it together."""
         for bucket in self._buckets:
             self._exchange(bucket)
 
@@ -307,7 +322,7 @@ def _placed(
 
 
 def _buckets(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[list[_Piece]]:
-    """Yield all pieces of all weights, a bounded number of bytes at a time."""
+    """Yield all pieces of all weights in groups of at most `most` bytes."""
     bucket: list[_Piece] = []
     room = most
     for piece in _pieces(weights, ranks, most):

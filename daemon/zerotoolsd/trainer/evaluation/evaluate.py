@@ -1,5 +1,9 @@
-"""Loss and perplexity on held-out data, and the scores of generated text: the same at every number
-of ranks."""
+"""Evaluates a model on held-out data: loss, perplexity and the scores of generated text.
+
+The results are the same at any number of ranks. For generation, the examples are divided into
+batches by their number only, and a rank takes every n-th batch. So the contents and the padding of
+a batch do not depend on the number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,12 @@ LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True)
 class Evaluated:
-    """`loss` is the mean over all `tokens` of all `sequences`, or over pairs of answers, with the
-    means of their `rewards`; `predicted` is the result of generation, if the job uses it."""
+    """The result of an evaluation.
+
+    `loss` is the mean over all `tokens` of all `sequences`. For preferences it is the mean over
+    pairs, and `rewards` are their means. `predicted` is the result of text generation, if the job
+    uses it.
+    """
 
     loss: float
     sequences: int
@@ -47,8 +55,8 @@ class Evaluated:
 
     @property
     def perplexity(self) -> float | None:
-        """The exponential of the loss; None if that is not a finite number, or for a loss of
-        preferences, which is not a likelihood of text."""
+        """The exponential of the loss; None if it is not finite, or for preferences, whose loss is
+        not a likelihood of text."""
         if self.rewards is not None:
             return None
         is_small = math.isfinite(self.loss) and self.loss < LARGEST_EXPONENT
@@ -57,7 +65,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation data and schedule; share s is every `shares`th sequence from s on."""
+    """The evaluation data and when it is used. Each rank evaluates every n-th sequence."""
 
     pool: ExamplePool
     every: int | None
@@ -72,7 +80,7 @@ class Evaluation:
         return (note,) if note else ()
 
     def is_due(self, step: int, steps: int) -> bool:
-        """Return whether to evaluate after step `step` of `steps`, counted from 1."""
+        """Return whether an evaluation follows step `step` of `steps`, counted from 1."""
         return step == steps or (self.every is not None and step % self.every == 0)
 
     def run(
@@ -83,10 +91,10 @@ class Evaluation:
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
     ) -> Evaluated:
-        """Evaluate after step `step`; all ranks call it together.
+        """Evaluate after step `step`. All ranks call it together.
 
-        `alive` is called after each batch. Generation, which takes long, is skipped if `stop_asked`
-        returns True on any rank.
+        `alive` is called after each batch. Text generation takes long and is skipped if
+        `stop_asked` returns True on any rank.
         """
         started = time.monotonic()
         loss, tokens, rewards = 0.0, 0, [0.0] * 3
@@ -110,8 +118,8 @@ class Evaluation:
         return Evaluated(mean, self.sequences, int(count), seconds, predicted, means)
 
     def _batches(self, share: int, shares: int) -> Iterator[list[Example]]:
-        """Yield the batches of a share: equally many on each, because every forward pass needs all
-        ranks."""
+        """Yield the batches of a share. All shares have equally many, because each forward pass
+        needs all ranks."""
         numbers = range(share, self.sequences, shares)
         for first in range(0, math.ceil(self.sequences / shares), self.batch_size):
             chosen = numbers[first : first + self.batch_size]
@@ -122,10 +130,10 @@ class Evaluation:
 def make_evaluation(
     spec: JobSpec, pool: ExamplePool | None, meta_model: MetaModel, group: WorldGroup
 ) -> Evaluation | None:
-    """Return the evaluation of a job.
+    """Return the evaluation of a job; None if it has no evaluation data.
 
     Raises:
-        ZerotoolsError: this model, at this length or on this machine, cannot generate; on every
+        ZerotoolsError: the job generates text, and the model cannot, or not that much; on every
             rank.
     """
     if pool is None:
@@ -139,8 +147,8 @@ def make_evaluation(
 
 @dataclass(frozen=True)
 class Predicted:
-    """The scores of `examples`. `path` is the file of the predictions; or `problem` is why it could
-    not be written."""
+    """The scores of `examples` generated texts. `path` is the file of the texts; `problem` says why
+    it could not be written."""
 
     scores: Scores
     examples: int
@@ -149,7 +157,7 @@ class Predicted:
     problem: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the reported values, by name."""
+        """Return the values for reports, by name."""
         return {
             **self.scores.values(),
             "bleu_tokenizer": self.scores.tokenizer,
@@ -165,8 +173,10 @@ class Predicted:
 
 @dataclass(frozen=True)
 class Predictions:
-    """The input of the generation. `tokenizer` is that of rank 0; others need none. Of a prompt
-    that is longer than `longest_prompt` (None: no limit), the last tokens are kept."""
+    """The generation of texts for an evaluation. Only rank 0 needs the `tokenizer`.
+
+    Of a prompt longer than `longest_prompt` (None: no limit), the last tokens are used.
+    """
 
     pool: ExamplePool
     count: int
@@ -185,10 +195,11 @@ class Predictions:
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
     ) -> Predicted | None:
-        """Generate, score and write, after step `step`; all ranks call it together.
+        """Generate texts, score them and write them to a file, after step `step`. All ranks call it
+        together.
 
-        `alive` and `stop_asked` are called after each batch. If the latter returns True on any
-        rank, generation ends without a result.
+        `alive` and `stop_asked` are called after each batch. If `stop_asked` returns True on any
+        rank, the result is None.
         """
         started = time.monotonic()
         said: list[Ids] = []
@@ -207,7 +218,8 @@ class Predictions:
         return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
 
     def _batches(self, share: int, shares: int) -> Iterator[Sequence[int]]:
-        """Yield the examples of a share's batches: equally many batches in each."""
+        """Yield the example numbers of each batch of a share. All shares have equally many
+        batches."""
         numbers, size = range(self.count), self.batch_size
         for first in range(0, self.count, size * shares):
             yield numbers[first + share * size : first + (share + 1) * size]
@@ -240,7 +252,8 @@ class Predictions:
         return text.strip()
 
     def note(self) -> str | None:
-        """Return how many prompts are cut so that the generated text fits; None without any."""
+        """Return a note on prompts that are cut so that the generated text fits; None if none is
+        cut."""
         if self.longest_prompt is None:
             return None
         lengths = [
@@ -257,10 +270,10 @@ class Predictions:
         )
 
     def check_lengths(self, positions: int | None) -> None:
-        """Check the lengths.
+        """Check that prompts and generated texts fit into the model's positions.
 
         Raises:
-            BadRequest: a prompt and the longest text after it do not fit into the model.
+            BadRequest: the longest prompt and the longest text after it do not fit.
         """
         new = self.decoding.max_new_tokens
         longest = 1
@@ -280,7 +293,8 @@ class Predictions:
 
 
 def cuts_prompts(spec: JobSpec, config: Any) -> bool:
-    """Return whether long prompts are cut for the generated text; else they are refused."""
+    """Return whether long prompts are cut so that the generated text fits. Otherwise they are
+    refused."""
     is_asked = spec.eval.max_new_tokens is not None or spec.data.truncation == SEPARATE
     return not is_asked and not config.is_encoder_decoder
 
@@ -293,11 +307,12 @@ def make_predictions(
     count: int,
     batch_size: int,
 ) -> Predictions | None:
-    """Return the generation of a job that evaluates `count` examples of `pool`; None without one.
+    """Return the text generation of a job for `count` examples of `pool`; None if the job does not
+    use it.
 
     Raises:
-        ZerotoolsError: the model cannot generate, or not that much, or a library is missing; on
-            every rank.
+        ZerotoolsError: the model cannot generate text, or not that much, or a library is missing;
+            on every rank.
     """
     if not spec.eval.predict_with_generate:
         return None
@@ -334,8 +349,8 @@ def make_predictions(
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """Write `rows` as lines, completely or not at all; return why it failed, because training
-    continues."""
+    """Write `rows` as JSON lines. The file is complete, or it does not exist. Returns why the write
+    failed, or None."""
     draft = path.with_name(f".{path.name}.draft")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

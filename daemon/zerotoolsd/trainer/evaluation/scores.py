@@ -1,4 +1,4 @@
-"""ROUGE by rouge_score and BLEU by sacrebleu, in per cent."""
+"""ROUGE (by rouge_score) and BLEU (by sacrebleu) of generated texts, in percent, for any script."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ LIBRARIES = ("rouge_score", "sacrebleu")
 
 @dataclass(frozen=True)
 class Scores:
-    """Means over the examples of ROUGE's F-measures, and BLEU of all of them as one corpus, by
-    sacrebleu's `tokenizer`; 0 to 100."""
+    """Scores from 0 to 100: the means of ROUGE's F-measures, and BLEU of all texts as one corpus.
+
+    `tokenizer` is the name of sacrebleu's tokenizer.
+    """
 
     rouge1: float
     rouge2: float
@@ -40,10 +42,10 @@ class Scores:
 
 
 def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
-    """Check the libraries.
+    """Check that the libraries `names` are installed.
 
     Raises:
-        BadRequest: one of them is missing.
+        BadRequest: a library is missing.
     """
     missing = [name for name in names if find_spec(name) is None]
     if missing:
@@ -54,7 +56,7 @@ def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
 
 
 def score(predictions: Sequence[str], references: Sequence[str]) -> Scores:
-    """Return the scores of `predictions` against `references`, one to one."""
+    """Return the scores of `predictions`. `references` has the right text for each."""
     from rouge_score.rouge_scorer import RougeScorer  # only evaluation by generation pays for them
     from sacrebleu import corpus_bleu
 
@@ -80,7 +82,11 @@ _IS_UNSPACED = re.compile(f"[{_HAN}{_OTHER}]")
 
 
 class ScoreTokenizer:
-    """A tokenizer for rouge_score. Its own one drops all characters that are not ASCII."""
+    """Splits a text into words for rouge_score, in lower case and without punctuation.
+
+    In scripts without spaces between words (Chinese, Japanese, Thai and others), each character is
+    a word. rouge_score's own tokenizer drops all characters that are not ASCII.
+    """
 
     def tokenize(self, text: str) -> list[str]:
         """Return the words of `text`."""
@@ -106,8 +112,8 @@ def _is_part_of_word(letter: str) -> bool:
 def bleu_tokenizer(texts: Iterable[str]) -> str:
     """Return the name of sacrebleu's tokenizer for `texts`.
 
-    It is `"char"` if at least a quarter of the letters are of a script without spaces other than
-    Chinese, else `"zh"` if there are Chinese ones, else `"13a"`.
+    It is `"char"` if at least a quarter of the letters are of scripts without spaces other than
+    Chinese; `"zh"` if there are Chinese letters; else `"13a"`.
     """
     letters = han = other = 0
     for text in texts:

@@ -1,4 +1,18 @@
-"""The choice of transformers' attention implementation for a job's model."""
+"""Sets the attention implementation of transformers for a job's model, and the kernel of torch on a
+GPU.
+
+    kernel      types             compute capability    keys with fewer heads than queries
+    flash       fp16, bf16        8.0 and later         supported
+    efficient   fp32, fp16, bf16  5.0 and later         only repeated, once for each query head
+    math        all               all                   supported
+
+The math kernel keeps the scores of all pairs of tokens for the backward pass. For Llama 3 8B in
+fp32 that is 608 MiB for each block and sequence of 2,048 tokens. The efficient kernel keeps 128
+MiB, with repeated keys. Without a mask, transformers repeats no heads on any GPU.
+
+Source: torch/csrc sdp_utils (`check_sm_version`, `check_batch_size_and_num_heads_dense`), and
+transformers/integrations/sdpa_attention.py (`use_gqa_in_sdpa`).
+"""
 
 from __future__ import annotations
 
@@ -20,29 +34,29 @@ from zerotoolsd.trainer.model.segment_attention import SEGMENTED, segments_of
 from zerotoolsd.trainer.model.tiny_model import small_model
 
 TOLERANCE = 1e-4
-"""Largest difference of logits in fp32, relative to the largest logit."""
+"""Largest difference of fp32 logits, relative to the largest logit."""
 _FLAGS = {
     "sdpa": "_supports_sdpa",
     "flash_attention_2": "_supports_flash_attn",
     "flash_attention_3": "_supports_flash_attn",
     "flex_attention": "_supports_flex_attn",
 }
-"""Flags of a model's class for the supported implementations."""
+"""The attribute of a model class that says whether it supports an implementation."""
 _PACKAGES = {
     "flash_attention_2": ("flash_attn", "flash-attn"),
     "flash_attention_3": ("flash_attn_interface", "flash-attn-3"),
 }
-"""The module, and the package that it comes with."""
+"""The module that an implementation needs, and the package that contains it."""
 _TRIED = (5, 2, 6)
-"""The lengths of segments with which a model is tried."""
+"""Lengths of the segments of a test sequence."""
 
 
 def check_attention(spec: JobSpec, model: Any) -> None:
-    """Refuse an implementation that `model` does not have, or this interpreter.
+    """Check that `model.attention` of the job is available for `model` in this interpreter.
 
     Raises:
-        BadRequest: its package is missing.
-        Unsupported: transformers has it not for this model.
+        BadRequest: a package is missing.
+        Unsupported: transformers does not have this implementation for the model.
     """
     wanted = spec.model.attention
     if wanted in (None, AUTO, "eager"):
@@ -63,7 +77,7 @@ def check_attention(spec: JobSpec, model: Any) -> None:
 
 
 def set_attention(spec: JobSpec, model: Any) -> None:
-    """Set the attention of `model` according to the job.
+    """Set the attention implementation of `model` that the job requires.
 
     Raises:
         Unsupported: it is not available here.
@@ -86,10 +100,9 @@ def set_attention(spec: JobSpec, model: Any) -> None:
 
 
 def attends_by_segment(spec: JobSpec, config: Any) -> bool:
-    """Return whether packed sequences need no mask.
+    """Return whether packed sequences can be computed segment by segment, without a mask.
 
-    This holds if the job packs, a model of `config` attends by segment, and its logits equal those
-    with a mask.
+    The job must pack, and a small model of `config` must compute the same logits as with a mask.
     """
     if not spec.data.packing or spec.train.compile or config.is_encoder_decoder:
         return False
@@ -118,13 +131,15 @@ def _is_same(model: Any) -> bool:
 Capability = tuple[int, int]
 FLASH_CAPABILITY: Capability = BF16_CAPABILITY
 OF_CUDNN = ((9, 0), (10, 0))
-"""GPUs (H100, B200) on which torch prefers cuDNN's kernel from cuDNN 9.15 on. It keeps the same."""
+"""GPUs (H100, B200) on which torch prefers cuDNN's kernel, from cuDNN 9.15 on. It keeps as much
+memory."""
 _CHOOSE = "use_gqa_in_sdpa"
-"""The decision function of transformers; it is looked up at every call."""
+"""The function of transformers that decides whether heads are repeated. transformers looks it up at
+each call."""
 
 
 def has_flash(dtype: torch.dtype, capability: Capability) -> bool:
-    """Return whether torch has a flash kernel for this type on a GPU of this capability."""
+    """Return whether torch has a flash kernel for this type on a GPU of this compute capability."""
     return dtype != torch.float32 and capability >= FLASH_CAPABILITY
 
 
@@ -134,11 +149,12 @@ def choose_kernel(
     device: torch.device,
     capability_of: Callable[[torch.device], Capability] = torch.cuda.get_device_capability,
 ) -> str | None:
-    """Make transformers repeat keys and values if torch has no fused kernel on `device` otherwise.
+    """Let transformers repeat heads of keys and values, if torch has no fused kernel on `device`
+    otherwise.
 
     Returns:
-        A line for the log with the kernel that the job gets. None on a CPU, and for a model that
-        does not use torch's scaled_dot_product_attention: nothing is changed then.
+        A line for the log with the kernel that the job gets. None on a CPU, or if the model does
+            not use torch's scaled_dot_product_attention; then nothing is changed.
     """
     config = model.config.get_text_config()
     attends = str(config._attn_implementation).startswith(("sdpa", SEGMENTED))
@@ -152,8 +168,8 @@ def choose_kernel(
 
 
 def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
-    """Return a line for the log with the kernel of a model that has `groups` heads of queries for
-    each head of keys."""
+    """Return a line for the log with the kernel of a model that has `groups` query heads for each
+    key head."""
     major, minor = capability
     where = f"{str(dtype).removeprefix('torch.')}, compute capability {major}.{minor}"
     if has_flash(dtype, capability):
@@ -164,8 +180,8 @@ def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
 
 
 def repeat_for(capability: Capability) -> None:
-    """Make transformers repeat heads of keys on GPUs of this capability, unless they have a flash
-    kernel for the type."""
+    """Let transformers repeat heads of keys on GPUs of this compute capability, unless a flash
+    kernel exists for the type."""
     theirs = getattr(sdpa_attention, _CHOOSE, None)
     if theirs is None:  # another release of transformers, which may repeat them
         return

@@ -1,4 +1,8 @@
-"""Weights from a Hugging Face directory: each rank reads the rows that it keeps, and no others."""
+"""Fills this rank's part of each tensor from files: from a Hugging Face directory, or from any
+checkpoint.
+
+A rank reads only the parts that it keeps.
+"""
 
 from __future__ import annotations
 
@@ -26,17 +30,16 @@ from zerotoolsd.trainer.model.sharding import local_part
 
 
 def is_from_seed(name: str, pretrained: Pretrained) -> bool:
-    """Return whether a directory has no values for the parameter `name`.
-
-    These are adapters, and weights that the directory lacks.
-    """
+    """Return whether the directory has no values for the parameter `name`: an adapter, or a missing
+    weight."""
     return is_adapter(name) or base_name(name) in pretrained.initial
 
 
 def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) -> set[str]:
-    """Return the parameters and buffers of `model` that get values only by its initialisation.
+    """Return the parameters and buffers of `model` that get their values from the model's
+    initialisation.
 
-    They get none from a directory nor, if the run `resumes`, from a checkpoint.
+    The others get values from a directory, or from a checkpoint if the run `resumes`.
     """
     buffers = {name for name, _ in model.named_buffers()} - packed_buffers(model)
     state = {name for name, _ in model.named_parameters()} | persistent_buffers(model).keys()
@@ -50,9 +53,11 @@ def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) 
 def load_weights(
     targets: Mapping[str, torch.Tensor], aliases: Mapping[str, str], pretrained: Pretrained
 ) -> None:
-    """Fill the shards `targets`, except for those without values in the directory.
+    """Fill the shards `targets` from the directory of `pretrained`, except those that it has no
+    values for.
 
-    Values are cast to the shards' type. A tied parameter is read under any of its names.
+    Values are cast to the type of the shard. A tied parameter may have any of its names in the
+    directory.
 
     Raises:
         BadFile: a safetensors file is damaged.
@@ -71,9 +76,9 @@ def load_packed(
     place: MemoryTier,
     dtype: torch.dtype,
 ) -> None:
-    """Pack the weights of `model`'s packed layers, one at a time, with temporary memory of `place`.
+    """Fill the 4-bit layers of `model`, one at a time, with temporary memory of the tier `place`.
 
-    Each is read completely and first rounded to `dtype`, as transformers' loader does.
+    Each weight is read completely and first rounded to `dtype`, as transformers' loader does.
 
     Raises:
         BadFile: a safetensors file is damaged.
@@ -87,7 +92,7 @@ def load_packed(
 
 
 def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
-    """Return the buffers that belong to the model's state, by name."""
+    """Return the buffers that belong to the state of the model, by name."""
     kept = {}
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -122,7 +127,7 @@ PIECE_BYTES = 64 << 20
 
 
 def fill_shard(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader) -> None:
-    """Fill this rank's part of `tensor` from `stored`, which has its whole shape.
+    """Fill this rank's part of `tensor` from the stored tensor `stored`, which has the whole shape.
 
     Raises as `BoxReader.fill`.
     """
@@ -136,7 +141,12 @@ def fill_shard(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader
 
 
 class BoxReader(AbstractContextManager["BoxReader"]):
-    """Reads tensors of `source`; its files stay open until it is closed."""
+    """Reads boxes of the tensors of the checkpoint `source`, of any format. Files stay open until
+    it is closed.
+
+    Only the bytes between the first and the last element of a box are read, at most PIECE_BYTES at
+    a time.
+    """
 
     def __init__(self, source: Checkpoint) -> None:
         self._source = source
@@ -153,10 +163,11 @@ class BoxReader(AbstractContextManager["BoxReader"]):
         self._files.clear()
 
     def fill(self, into: torch.Tensor, key: Key, tensor: Tensor, box: Box) -> None:
-        """Copy `box` of `tensor` into `into`, which has its shape, in the type of `into`.
+        """Copy the elements `box` of `tensor` to `into`, which has the shape of the box. Values are
+        cast to its type.
 
         Raises:
-            BadFile: the tensor is incomplete, or its file truncated.
+            BadFile: the tensor is incomplete, or its file is truncated.
         """
         for chunk in distinct_chunks(key, tensor, self._source):
             common = chunk.box.intersect(box)
@@ -194,7 +205,7 @@ class BoxReader(AbstractContextManager["BoxReader"]):
 
 
 def _parts(box: Box, most: int) -> Iterator[Box]:
-    """Yield parts of `box`, cut along its first dimensions, of at most `most` elements."""
+    """Yield parts of `box` with at most `most` elements, cut along its first dimensions."""
     cut = next((d for d, size in enumerate(box.shape) if size > 1), None)
     if cut is None or box.numel <= most:
         yield box

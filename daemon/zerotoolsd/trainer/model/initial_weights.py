@@ -1,12 +1,12 @@
-"""Initial weights that depend on the seed and the parameter's name, not on the ranks.
+"""Initial weights that depend on the seed and on names, and not on the number of ranks.
 
-Every rank walks over the meta_model, one block (or one module outside the blocks) at a time. It
-gives it memory on the CPU, runs the model's initialisation on each of its modules, with random
-numbers seeded by (seed, name of the module), keeps this rank's shard, and frees the rest. No rank
-ever holds more than a block in addition to its shards. Buffers, which checkpoints need not hold,
-come from the same rule.
+Every rank walks over the meta model, one block at a time (or one module outside the blocks). It
+gives the block memory on the CPU, and runs the model's initialisation on each module. Random
+numbers are seeded by (seed, name of the module). It keeps this rank's shard and frees the rest. So
+a rank never holds more than one block in addition to its shards. Buffers that checkpoints do not
+hold get their values in the same way.
 
-Memory is filled with NaN first, to detect tensors that the model's rule leaves out.
+Memory is first filled with NaN, to detect tensors that the initialisation leaves out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from zerotoolsd.trainer.model.sharding import local_part
 
 
 def seed_from(*parts: object) -> int:
-    """Return a 63-bit seed derived from `parts`, the same in every process."""
+    """Return a 63-bit seed that depends on `parts` only, the same in every process."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -41,13 +41,13 @@ def initialise(
     host: MemoryTier,
     loaded: Container[str] = (),
 ) -> None:
-    """Fill `parameters` and `buffers` of the meta model, by name, with temporary memory of `host`.
+    """Fill `parameters` and `buffers`, by name, with the initial values of the model.
 
-    Missing parameters are not initialised, because they will be loaded. Buffers in `loaded` will
-    be, too, so that the rule need not cover them.
+    Parameters that are not given will be loaded, and are not initialised. Buffers in `loaded` will
+    be loaded too. `host` provides temporary memory.
 
     Raises:
-        Unsupported: the model's rule leaves a tensor without a value.
+        Unsupported: the model's initialisation leaves a tensor without a value.
     """
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         for prefix, module in units(meta_model):
@@ -66,7 +66,7 @@ def _fill(
     prefix: str,
     loaded: Container[str],
 ) -> None:
-    """Fill one unit; its memory is freed when this returns."""
+    """Fill one unit. Its memory is free when this returns."""
 
     def is_needed(name: str) -> bool:
         return name in parameters or (name in buffers and name not in loaded)
@@ -86,12 +86,13 @@ def with_values(
     host: MemoryTier,
     is_needed: Callable[[str], bool],
 ) -> nn.Module:
-    """Return the unit `prefix` with memory and its initial values; unneeded tensors may have none.
+    """Return the unit `prefix` with memory and its initial values. Tensors that are not needed may
+    have none.
 
-    The caller protects the random numbers, and the gradients, of the process.
+    The caller saves the state of the random numbers, and disables gradients.
 
     Raises:
-        Unsupported: the model's rule leaves a tensor without a value.
+        Unsupported: the model's initialisation leaves a tensor without a value.
     """
     unit = with_memory(meta_model, prefix, host)
     _run_rule(meta_model.model, prefix, unit, seed)
@@ -112,7 +113,8 @@ def _unset(prefix: str, unit: nn.Module, is_needed: Callable[[str], bool]) -> It
 
 
 def units(meta_model: MetaModel) -> Iterator[tuple[str, nn.Module]]:
-    """Yield (name, module): each block, and each other module with direct tensors."""
+    """Yield (name, module) of each block, and of each module outside the blocks that has its own
+    tensors."""
     inside: str | None = None
     for name, module in meta_model.model.named_modules():
         if inside is not None and name.startswith(inside):
@@ -163,8 +165,8 @@ def _give_memory(module: nn.Module, host: MemoryTier) -> None:
 
 
 def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
-    """Run the model's rule, children before parents, as `PreTrainedModel.initialize_weights`
-    does."""
+    """Run the model's initialisation, children before parents, as
+    `PreTrainedModel.initialize_weights` does."""
     for name, module in reversed(list(unit.named_modules(prefix=prefix))):
         torch.default_generator.manual_seed(seed_from("weights", seed, base_module(name)))
         if is_adapter(f"{name}."):
@@ -174,9 +176,10 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
 
 
 def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
-    """Run the rules of the modules that contain `unit`, because some set a block's values.
+    """Run the initialisation of the modules that contain `unit`, because some set values inside a
+    block.
 
-    Their other tensors have no memory and are not affected.
+    Their other tensors have no memory, and are not affected.
     """
     names = prefix.split(".") if prefix else []
     inner = unit

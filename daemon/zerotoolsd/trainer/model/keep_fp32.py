@@ -1,9 +1,9 @@
-"""Parameters that transformers keeps in fp32 if a model computes in 16 bits.
+"""Parameters that stay in fp32 in a model that computes in 16 bits.
 
-A model names them in `_keep_in_fp32_modules_strict`, and only for fp16 in `_keep_in_fp32_modules`;
-both are patterns of names, as `from_pretrained(dtype=...)` reads them. The model's code relies on
-it: with a router's scores in bf16, other experts are chosen. The routers of Switch Transformers and
-NLLB-MoE cast their classifier to fp32 in each forward pass, which no model declares.
+A model names them in `_keep_in_fp32_modules_strict`, and only for fp16 in `_keep_in_fp32_modules`.
+Both are patterns of names, as for `from_pretrained(dtype=...)`. The code of the model relies on it:
+with the scores of a router in bf16, other experts are chosen. The routers of Switch Transformers
+and NLLB-MoE cast their classifier to fp32 in each forward pass, and name it nowhere.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.train import TrainSpec
 
 ALL_KEPT = TrainSpec(batch_size=1, precision="fp16")
-"""A setting for which transformers keeps most in fp32."""
+"""Settings for which transformers keeps the most parameters in fp32."""
 
 
 def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
-    """Return the names of parameters and buffers of `model` that stay fp32 when trained by `train`.
+    """Return the names of the parameters and buffers of `model` that stay in fp32 if it is trained
+    by `train`.
 
     The set is empty for fp32 training.
     """
@@ -43,7 +44,7 @@ def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
 
 
 def _cast_by_routers(model: nn.Module) -> Iterator[str]:
-    """Yield the parameters that routers cast to their own type, which is fp32."""
+    """Yield the parameters that routers cast to fp32."""
     for prefix, module in model.named_modules():
         router = isinstance(getattr(module, "classifier", None), nn.Linear)
         if router and vars(module).get("dtype") is torch.float32:
@@ -51,12 +52,13 @@ def _cast_by_routers(model: nn.Module) -> Iterator[str]:
 
 
 def apart(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
-    """Return (module, whether it stays fp32) of all modules that must be gathered separately.
+    """Return (module, whether it stays in fp32) for the modules that must be gathered separately,
+    children first.
 
-    So fp32 ones are gathered with nothing else; children come before parents.
+    So a gathered buffer never mixes fp32 parameters and others.
 
     Raises:
-        Unsupported: a module has such a parameter next to one that does not stay fp32.
+        Unsupported: a module has both kinds of parameters.
     """
     found: dict[str, bool] = {}
     for prefix, module in model.named_modules():
@@ -78,7 +80,8 @@ def apart(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
 
 
 def cast_note(model: nn.Module, kept: frozenset[str]) -> Iterator[str]:
-    """Yield a note on the parameters in `kept`, if an engine casts all parameters."""
+    """Yield a note on the parameters in `kept`, for an engine that casts all parameters to 16
+    bits."""
     names = [name for name, _ in model.named_parameters() if name in kept]
     if names:
         yield (

@@ -1,4 +1,4 @@
-"""Low-rank adapters by peft: their layers, and their parameters in the model."""
+"""Low-rank adapters (LoRA) by peft: adds them to a model, and finds their parameters."""
 
 from __future__ import annotations
 
@@ -19,17 +19,16 @@ from zerotools.jobs.tables.lora import LoraSpec
 
 BASE = ".base_layer."
 GATHERS_TWO_TYPES = (2, 9)
-"""The first release of torch with an FSDP2 that supports frozen weights of another type, as far as
+"""The first release of torch whose FSDP2 can gather frozen weights of another type, as far as is
 known."""
 _A, _B = ".lora_A.", ".lora_B."
 
 
 def add_adapters(model: Any, spec: LoraSpec) -> None:
-    """Put the adapters that `spec` asks for into `model`, and freeze all other weights.
+    """Add the adapters of `spec` to `model`, and freeze all other weights.
 
     Raises:
-        BadRequest: peft is missing, or knows no layer of the model to put them into, or one of the
-            layers is not linear.
+        BadRequest: peft is missing, finds no layer for the adapters, or a layer is not linear.
     """
     if importlib.util.find_spec("peft") is None:
         raise BadRequest(
@@ -56,10 +55,10 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
 
 
 def _refuse_others(model: nn.Module) -> None:
-    """Raise BadRequest for adapters on other layers than linear ones.
+    """Raise BadRequest for adapters on layers that are not linear.
 
-    peft also adapts embeddings and convolutions: with other names, and not by a product that is
-    added to the weight.
+    peft also adapts embeddings and convolutions, with other names and not by adding a product to
+    the weight.
     """
     from peft.tuners.lora import Linear, LoraLayer
 
@@ -72,10 +71,10 @@ def _refuse_others(model: nn.Module) -> None:
 
 
 def refuse_two_types(layout: MemoryLayout, torch_version: str = str(torch.__version__)) -> None:
-    """Refuse 16-bit frozen weights next to fp32 ones if torch cannot gather both together.
+    """Refuse 16-bit frozen weights with fp32 adapters if this torch cannot gather both together.
 
     Raises:
-        Unsupported: it cannot.
+        Unsupported: torch is too old.
     """
     release = tuple(int(part) for part in torch_version.split(".")[:2])
     if layout.frozen_dtype != layout.weights_dtype and release < GATHERS_TWO_TYPES:
@@ -88,17 +87,18 @@ def refuse_two_types(layout: MemoryLayout, torch_version: str = str(torch.__vers
 
 
 def fan_in_fan_out(model: nn.Module) -> tuple[str, ...]:
-    """Return the layers with adapters that keep their weight transposed, as GPT-2's do."""
+    """Return the layers with adapters that store their weight transposed, as in GPT-2."""
     return tuple(
         name for name, module in model.named_modules() if getattr(module, "fan_in_fan_out", False)
     )
 
 
 def refuse_tied(aliases: Mapping[str, str]) -> None:
-    """Refuse an adapter on a weight that another layer has too: no sum would be that of both.
+    """Refuse an adapter on a weight that another layer shares, because the adapter could not be
+    merged.
 
     Raises:
-        BadRequest: see above.
+        BadRequest: a layer with an adapter shares its weight.
     """
     for alias, name in aliases.items():
         for one, other in ((alias, name), (name, alias)):
@@ -115,8 +115,8 @@ def is_adapter(name: str) -> bool:
 
 
 def start_adapter(name: str, module: nn.Module) -> None:
-    """Set half an adapter to peft's initial values: one half is zero, so that both have no
-    effect."""
+    """Set one half of an adapter to peft's initial values. One half is zero, so that the adapter
+    has no effect at first."""
     for parameter in module.parameters(recurse=False):
         if _B in name:
             nn.init.zeros_(parameter)
@@ -125,10 +125,10 @@ def start_adapter(name: str, module: nn.Module) -> None:
 
 
 def base_module(name: str) -> str:
-    """Return the name of a module in the model without adapters."""
+    """Return the name that a module has in the model without adapters."""
     return f"{name}.".replace(BASE, ".")[:-1]
 
 
 def base_name(name: str) -> str:
-    """Return the name of a parameter in the model without adapters."""
+    """Return the name that a parameter has in the model without adapters."""
     return name.replace(BASE, ".")

@@ -1,4 +1,4 @@
-"""The predicted memory of a rank's state, before any of it is allocated."""
+"""Predicts the memory of a rank's state, before any of it is allocated."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ MIB = 1 << 20
 def parameters_of(
     meta_model: MetaModel, kept: frozenset[str] = frozenset(), tensor_ranks: int = 1
 ) -> list[Parameter]:
-    """Return the parameters, each with its gathering block and the dimension that tensor ranks cut.
+    """Return the parameters of the model, for a memory estimate. Tied parameters occur once; 4-bit
+    weights are included.
 
-    `kept` ones are fp32; tied ones occur once. The weights in 4 bits are included.
+    Each has its block and the dimension that tensor ranks split. Parameters in `kept` are fp32.
     """
     found = []
     matrices = matrices_of(meta_model.model)
@@ -38,8 +39,11 @@ def parameters_of(
 
 @dataclass(frozen=True)
 class Prediction:
-    """Bytes of a rank's state: on the device between steps, of weights that are gathered there in
-    the passes, in the host's memory and on disk."""
+    """Bytes of a rank's state.
+
+    `device`: on the device between steps. `gathered`: weights that are gathered there during a
+    pass. `host`: in host memory. `disk`: on disk.
+    """
 
     device: int
     gathered: int
@@ -47,7 +51,7 @@ class Prediction:
     disk: int
     on_gpu: bool = True
     loss: int = 0
-    """Bytes that the loss needs on the device in the passes, if its size is known."""
+    """Bytes on the device for the loss during a pass, if its size is known."""
 
     def __str__(self) -> str:
         parts = [f"{_mib(self.device)} on {'the GPU' if self.on_gpu else 'the device'}"]
@@ -70,7 +74,7 @@ def predict(
     on_gpu: bool,
     kept: frozenset[str] = frozenset(),
 ) -> Prediction:
-    """Return a rank's memory for the model, of which `kept` is in fp32."""
+    """Return the predicted memory of a rank. The parameters in `kept` are fp32."""
     parameters = parameters_of(meta_model, kept, layout.tensor_ranks)
     state = state_of(parameters, layout)
     return Prediction(

@@ -1,4 +1,4 @@
-"""The model as a Hugging Face config describes it, on the meta device: shapes, no bytes."""
+"""The model of a Hugging Face config on the meta device: shapes without bytes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ SPECIAL_FLOAT = "__float__"
 
 @dataclass(frozen=True)
 class MetaModel:
-    """A language model without weights, causal or with an encoder and a decoder.
+    """A language model without weights: causal, or an encoder-decoder.
 
-    `blocks` are the names of the submodules that are gathered one at a time (the decoder layers).
-    `aliases` maps each further name of a tied parameter to its first, canonical one. `plain` is the
-    model as it is without adapters.
+    `blocks` are the names of the modules that are gathered one at a time (the decoder layers).
+    `aliases` maps each further name of a tied parameter to its first name. `plain` is the model
+    without adapters.
     """
 
     model: Any
@@ -51,7 +51,8 @@ class MetaModel:
         return self.model.config
 
     def parameter_count(self) -> tuple[int, int]:
-        """Return the elements of (trainable, frozen) parameters; tied ones count once."""
+        """Return the number of elements of (trainable, frozen) parameters. Tied parameters count
+        once."""
         counts = [0, 0]
         for parameter in self.model.parameters():
             counts[not parameter.requires_grad] += parameter.numel()
@@ -60,10 +61,10 @@ class MetaModel:
 
 
 def read_config(model: ModelSpec) -> Any:
-    """Return the Hugging Face config of `[model]`.
+    """Return the Hugging Face config of the table `[model]`.
 
     Raises:
-        BadRequest: it cannot be read, names no known model_type, or its values do not fit; or
+        BadRequest: the config cannot be read, has an unknown model_type or wrong values; or
             transformers is too old.
     """
     # Before 5.0 a model's initialisation silently left out norms and buffers; 5.0 itself reports
@@ -100,10 +101,11 @@ def read_config(model: ModelSpec) -> Any:
 
 
 def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
-    """Return the language model of `config`, fp32, on the meta device, with its adapters.
+    """Return the language model of `config` on the meta device, in fp32, with the adapters of
+    `lora`.
 
     Raises:
-        BadRequest: its values contradict each other.
+        BadRequest: values of the config contradict each other.
         Unsupported: it is not a language model, or has scalar parameters.
     """
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
@@ -139,11 +141,11 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
 
 
 def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None:
-    """Refuse data that the model cannot read; without a length, that of sequences is not checked.
+    """Check that the model can read the data: its vocabulary and, unless None, its sequence length.
 
     Raises:
-        BadRequest: more token ids than embeddings, or sequences longer than the model's positions.
-        Unsupported: the model reads no tokens.
+        BadRequest: the model has too few embeddings or positions.
+        Unsupported: it is not a language model.
     """
     text = config.get_text_config()
     if not isinstance(getattr(text, "vocab_size", None), int):
@@ -164,10 +166,11 @@ def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Let the blocks of `model` be computed again in the backward pass, without being kept.
+    """Let the backward pass compute the blocks of `model` again, instead of keeping their
+    activations.
 
     Raises:
-        Unsupported: transformers cannot do it with this model.
+        Unsupported: transformers does not support it for this model.
     """
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise Unsupported(
@@ -204,7 +207,7 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _with_floats(tree: Any) -> Any:
-    """Convert the objects by which transformers saves infinity, which JSON does not have, to
+    """Convert the objects that transformers writes for infinity, which JSON does not have, into
     floats."""
     if isinstance(tree, dict):
         if tree.keys() == {SPECIAL_FLOAT}:
@@ -240,9 +243,9 @@ def _blocks(model: Any, aliases: Mapping[str, str]) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the message on one line, cut to LONGEST_REASON.
+    """Return the message of an error on one line, cut to LONGEST_REASON.
 
-    The first line alone may be only a heading: "Class validation error for validator ...:".
+    The first line alone may be only a heading ("Class validation error for validator ...:").
     """
     text = " ".join(str(error).split())
     if len(text) > LONGEST_REASON:

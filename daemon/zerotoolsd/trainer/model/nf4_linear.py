@@ -1,8 +1,8 @@
-"""A frozen linear layer with its weight in nf4, as bitsandbytes packs it.
+"""Frozen linear layers with their weights in 4 bits (nf4), by bitsandbytes.
 
 nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers, times a scale for 64 elements.
-The weight is unpacked, in the type of the input, for one product, and freed: in the forward pass,
-and again in the backward pass for the gradient of the input.
+A layer unpacks its weight for one product, in the type of the input, and frees it. It does this in
+the forward pass, and again in the backward pass for the gradient of the input.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ PACKED, SCALES, SCALE_SCALES, SCALE_MEAN = "packed", "scales", "scale_scales", "
 
 
 class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not followed
-    """`linear` with its weight, `[out_features, in_features]`, in 4 bits; its bias stays.
+    """The layer `linear` with its weight, `[out_features, in_features]`, in 4 bits. Its bias does
+    not change.
 
-    Buffers, which no checkpoint holds: `packed`, uint8 `[elements / 2, 1]`, and `scales`, one for
-    64 elements, fp32. With `double_quant` they are uint8: 256 share one of `scale_scales`, after
-    `scale_mean` was subtracted.
+    Its buffers are in no checkpoint: `packed`, uint8 `[elements / 2, 1]`, and `scales`, fp32, one
+    for 64 elements. With `double_quant`, scales are uint8. 256 of them share one of `scale_scales`,
+    after `scale_mean` was subtracted.
     """
 
     def __init__(self, linear: nn.Linear, *, double_quant: bool) -> None:
@@ -54,11 +55,11 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
 
     @property
     def numel(self) -> int:
-        """Elements of the weight."""
+        """The number of elements of the weight."""
         return self.in_features * self.out_features
 
     def take(self, weight: torch.Tensor) -> None:
-        """Keep `weight`, `[out_features, in_features]`, fp32, fp16 or bf16, on the device of the
+        """Pack `weight`, `[out_features, in_features]`, fp32, fp16 or bf16, on the device of the
         buffers."""
         functional = _functional()
         packed, state = functional.quantize_4bit(
@@ -74,7 +75,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
             self.get_buffer(name).copy_(value)
 
     def weight_in(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the weight, `[out_features, in_features]`, from its 4 bits, in `dtype`."""
+        """Return the unpacked weight, `[out_features, in_features]`, in `dtype`."""
         functional, scales = _functional(), self.get_buffer(SCALES)
         if self.double_quant:
             scales = functional.dequantize_blockwise(
@@ -95,19 +96,20 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
         return found
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the product for `inputs`, `[..., in_features]`, in their type."""
+        """Return the output for `inputs`, `[..., in_features]`, in their type."""
         bias = None if self.bias is None else self.bias.to(inputs.dtype)
         product: torch.Tensor = _Product.apply(inputs, bias, self)
         return product
 
     def extra_repr(self) -> str:
-        """Return the sizes, in the format of `nn.Linear`."""
+        """Return the sizes in the format of `nn.Linear`."""
         sizes = f"in_features={self.in_features}, out_features={self.out_features}"
         return f"{sizes}, bias={self.bias is not None}, {NF4}"
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """`inputs` times a packed weight, without keeping the unpacked one for the backward pass."""
+    """The product of `inputs` and a packed weight. The unpacked weight is not kept for the backward
+    pass."""
 
     @staticmethod
     def forward(
@@ -131,7 +133,7 @@ def packed_linears(model: nn.Module) -> Iterator[tuple[str, PackedLinear]]:
 
 
 def packed_buffers(model: nn.Module) -> frozenset[str]:
-    """Return the names of their buffers."""
+    """Return the names of the buffers of the packed layers."""
     return frozenset(
         f"{prefix}.{name}"
         for prefix, layer in packed_linears(model)
@@ -140,10 +142,10 @@ def packed_buffers(model: nn.Module) -> frozenset[str]:
 
 
 def check_kernels(device: torch.device) -> None:
-    """Pack and unpack a small weight on `device`.
+    """Pack and unpack a small weight on `device`, to check that bitsandbytes works.
 
     Raises:
-        BadRequest: bitsandbytes cannot be imported, or does not work there.
+        BadRequest: bitsandbytes cannot be imported, or does not work on the device.
     """
     try:
         # Older releases pack whole blocks alone on CPUs.
@@ -160,8 +162,8 @@ def check_kernels(device: torch.device) -> None:
 
 @cache
 def _scale_code(device: torch.device) -> torch.Tensor:
-    """Return the possible values of an 8-bit scale, fp32 `[256]`; cached because it is slow to
-    make."""
+    """Return the values that an 8-bit scale can have, fp32 `[256]`. They are cached, because they
+    are slow to compute."""
     code: torch.Tensor = _functional().create_dynamic_map().to(device)
     return code
 
@@ -176,9 +178,9 @@ SAID = f'lora.frozen_precision = "{NF4}"'
 
 
 def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) -> None:
-    """Replace the frozen linear layers of `model` by packed ones.
+    """Replace the frozen linear layers of `model` by packed layers, as transformers' loader does.
 
-    The head, layers that share its weight, and those with a `kept` weight are not replaced.
+    Not replaced are the head, layers that share their weight, and layers with a weight in `kept`.
 
     Raises:
         BadRequest: bitsandbytes is missing, or the model has no such layer.

@@ -1,9 +1,9 @@
-"""The parameters that decay, and those that Muon updates.
+"""Which parameters have weight decay, and which Muon updates.
 
-By `"names"` it is transformers' rule, `Trainer.get_decay_parameter_names` of 5.23: all but the
-parameters of torch's own LayerNorms, and those named as a bias or a norm. By `"shapes"` it is the
-rule of earlier versions: all of two or more dimensions. A continued run keeps the groups of its
-checkpoint's record. Muon updates matrices other than embeddings and the head.
+By the rule `"names"` (transformers' `Trainer.get_decay_parameter_names` of 5.23), all parameters
+decay except those of torch's LayerNorms, and those named as a bias or a norm. By `"shapes"`, the
+rule of earlier versions, all parameters with two or more dimensions decay. A continued run keeps
+the groups of its checkpoint. Muon updates matrices other than embeddings and the head.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|
 
 
 def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) -> frozenset[str]:
-    """Return the names of the trainable parameters of `model` that decay.
+    """Return the names of the trainable parameters of `model` with weight decay.
 
-    They are those of the run that continues from `record`, else by `rule`, a `train.decay_by`.
+    They are those of the checkpoint of `record`, if it has them. Else `rule` decides, a value of
+    `train.decay_by`.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     recorded = None if record is None else _recorded(record.optimizer.groups)
@@ -36,10 +37,11 @@ def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) 
 
 
 def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
-    """Return the decayed names in the record; None if it does not have them.
+    """Return the names of the record with weight decay; None if the record does not say.
 
-    It lacks them without names, or with one group (of each optimizer) that does not decay, which
-    may be of either kind. Of two that do not decay, the first has the weights.
+    It does not say so if it has no names, or if each optimizer has only one group without a weight
+    decay, which may be of either kind. Of two groups without a weight decay, the first has the
+    weights.
     """
     if not groups or not all(group.params for group in groups):
         return None
@@ -51,8 +53,8 @@ def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
 
 
 def _by_names(module: nn.Module) -> Iterator[str]:
-    """Yield the decayed names; below a child, the name is checked from that child on, at each level
-    again."""
+    """Yield the names with weight decay. The name is checked again at each level of modules, from
+    that level on."""
     for prefix, child in module.named_children():
         if not isinstance(child, nn.LayerNorm):
             found = (f"{prefix}.{name}" for name in _by_names(child))
@@ -61,7 +63,7 @@ def _by_names(module: nn.Module) -> Iterator[str]:
 
 
 def tables_of(model: Any) -> frozenset[str]:
-    """Return the names of the embeddings and of the head; a tied weight has its first name."""
+    """Return the names of the embeddings and the head. A tied weight has its first name."""
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     modules += [] if head is None else [head]
@@ -80,10 +82,10 @@ def matrices_of(model: Any) -> frozenset[str]:
 
 
 def check_matrices(train: TrainSpec, model: Any) -> None:
-    """Check that Muon has weights to update.
+    """Check that Muon has weights to update, if the job uses it.
 
     Raises:
-        BadRequest: Muon is set, and would update nothing.
+        BadRequest: Muon would update nothing.
     """
     if train.optimizer == "muon" and not matrices_of(model):
         raise BadRequest(

@@ -1,9 +1,10 @@
-"""Maps the tensors of a model's directory to those of the model, by the rules of transformers.
+"""Finds which tensors of a Hugging Face directory fill each parameter of a model, by the rules of
+transformers.
 
 The work of `from_pretrained` is done on a copy of the meta model, with tensors that have no values
-and record their use. So the rules of any release of transformers (fused experts, a prefix that a
-head adds, wrappers of multimodal models, names of older releases) apply here too, and a rank only
-needs the blocks that fill its shard.
+and record their use (`symbolic_tensors`). So the rules of every release of transformers apply:
+fused experts, prefixes of a head, wrappers of multimodal models, older names. A rank then reads
+only the blocks that fill its shard.
 """
 
 from __future__ import annotations
@@ -37,21 +38,20 @@ from zerotools.jobs.preflight.quantised import quantised
 from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, traced
 
 LISTED = 4
-"""Names of each kind that a message lists, at most."""
+"""Largest number of names of a kind in a message."""
 
 
 class OtherShapes(BadRequest):
-    """A tensor of a directory has another shape than the model's; both are named."""
+    """A tensor of a directory has another shape than in the model. The message has both."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """The contents of a directory for a model.
+    """The tensors of a directory that fill the parameters of a model.
 
-    `directory` is its path. `blocks` are those that fill each parameter and persistent buffer,
-    under every name in the directory; `stored` are the tensors of the directory. `unused` are
-    tensors that the model does not have, except for those that transformers expects. `initial` are
-    weights that the directory lacks, which get initial values.
+    `blocks` has the blocks that fill each parameter and persistent buffer. `stored` are the tensors
+    in the directory. `unused` are stored tensors that the model does not have, except those that
+    transformers expects. `initial` are weights that the directory lacks; they get initial values.
     """
 
     directory: Path
@@ -61,7 +61,7 @@ class Pretrained:
     initial: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
-        """Yield notes on surplus and missing tensors."""
+        """Yield notes on unused and missing tensors."""
         if self.unused:
             yield f"{self.directory}: the model does not use {_listed(self.unused)}"
         if self.initial:
@@ -69,7 +69,8 @@ class Pretrained:
 
 
 def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained:
-    """Return the contents of `directory` for `model`, on the meta device and without adapters.
+    """Return the contents of `directory` for `model`, which is on the meta device and has no
+    adapters.
 
     Raises:
         BadRequest: the directory has no safetensors, or their names or shapes do not fit the model.
@@ -99,11 +100,10 @@ def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained
 
 
 def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
-    """Return the tensors of `model` that differ in a model directory.
+    """Return the tensors of `model` that have another name or shape in a Hugging Face directory.
 
-    They are as in `pretrained`, else as `save_pretrained` would write them.
-
-    `model` is on the meta device and has no adapters.
+    They are as in `pretrained`, or as `save_pretrained` would write them. `model` is on the meta
+    device and has no adapters.
     """
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     blocks = pretrained.blocks if pretrained is not None else {}
@@ -124,8 +124,11 @@ def _as_saved(model: Any) -> HubLayout:
 def _load(
     model: Any, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, tuple[HubBlock, ...]], Any]:
-    """Return the blocks that fill each tensor of `model` from tensors of `shapes`, and
-    transformers' report on the rest."""
+    """Return (the blocks that fill each tensor of `model`, transformers' report on the other
+    tensors).
+
+    `shapes` are the tensors of a directory.
+    """
     filled = copy.deepcopy(model)
     with _silence():
         rules = LoadStateDictConfig(
@@ -142,14 +145,14 @@ def _load(
 
 
 def _no_plan() -> dict[str, None]:
-    """Return an argument on tensor parallelism that older releases of transformers need."""
+    """Return the argument on tensor parallelism that older releases of transformers require."""
     known = inspect.signature(convert_and_load_state_dict_in_model).parameters
     return {"tp_plan": None} if "tp_plan" in known else {}
 
 
 def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], directory: Path) -> None:
-    """Raise OtherShapes for the first tensor of another shape, BadRequest for one that cannot be
-    made."""
+    """Raise OtherShapes for a tensor of another shape, or BadRequest for one that cannot be
+    computed."""
     shapes = {name: (found, wanted) for name, found, wanted in info.mismatched_keys}
     wrong = sorted({*shapes, *info.conversion_errors})
     expected = _as_saved(model) if wrong else {}
@@ -178,7 +181,8 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
 def _refuse_untied(
     loaded: HubLayout, aliases: Mapping[str, str], stored: Mapping[str, HubTensor], directory: Path
 ) -> None:
-    """Raise BadRequest if the directory has two different tensors for one that its config ties."""
+    """Raise BadRequest if the directory has two different tensors for weights that its config
+    ties."""
     for alias, name in aliases.items():
         one, other = loaded.get(alias, ()), loaded.get(name, ())
         if len(one) == len(other) == 1 and not same_values(stored, one[0], other[0]):
@@ -189,21 +193,21 @@ def _refuse_untied(
 
 
 def _spellings(model: Any, name: str) -> tuple[str, ...]:
-    """Return `name`, and its form with or without the prefix that a head adds."""
+    """Return `name` with and without the prefix that a head adds."""
     prefix = f"{model.base_model_prefix}."
     return name, name.removeprefix(prefix), prefix + name
 
 
 def _reason(text: str) -> str:
-    """Return the message in transformers' record of an error, without the activity."""
+    """Return the message in transformers' record of an error, without the operation."""
     return (text.rpartition("\nError")[0] or text).strip().splitlines()[-1]
 
 
 def _is_needed(model: Any, name: str) -> bool:
-    """Return whether a directory without `name` is not a trained model.
+    """Return whether a directory without the weight `name` cannot be a trained model.
 
-    Exceptions are a head that is put on top of one, and tensors that older directories lack
-    according to transformers.
+    A head may be missing, because it is put on top of a trained model. So may tensors that older
+    directories lack according to transformers.
     """
     base = getattr(model, "base_model_prefix", "")
     return not (base and hasattr(model, base)) or name.startswith(f"{base}.")
@@ -217,7 +221,7 @@ def _listed(names: Iterable[str]) -> str:
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Disable transformers' progress bars and warnings inside; this module reports itself."""
+    """Disable transformers' progress bars and warnings inside the context."""
     level = transformers_logging.get_verbosity()
     transformers_logging.set_verbosity(logging.ERROR)
     transformers_logging.disable_progress_bar()
@@ -234,7 +238,7 @@ COMPARED_ELEMENTS = 1 << 22
 
 @dataclass(frozen=True)
 class HubTensor:
-    """A tensor of the file at `path`."""
+    """A tensor in the safetensors file `path`."""
 
     path: Path
     dtype: DType
@@ -242,12 +246,12 @@ class HubTensor:
 
 
 def stored_tensors(directory: Path) -> dict[str, HubTensor]:
-    """Return the tensors of `directory` by name; only headers are read.
+    """Return the tensors in the safetensors files of `directory`, by name. Only headers are read.
 
     As in transformers, `model.safetensors` is used if it exists, else the files of the index.
 
     Raises:
-        BadRequest: `directory` holds no safetensors.
+        BadRequest: the directory has no safetensors.
         BadFile: the index or a file is damaged.
     """
     single, index = directory / SINGLE, directory / INDEX
@@ -269,7 +273,7 @@ def stored_tensors(directory: Path) -> dict[str, HubTensor]:
 
 
 def refuse_quantised(stored: Mapping[str, HubTensor], config: Any) -> None:
-    """Raise BadRequest if weights of a model of `config` are quantised."""
+    """Raise BadRequest if the stored weights are quantised."""
     tensors = ((tensor.path, name, tensor.dtype) for name, tensor in stored.items())
     sentence = quantised(tensors, vars(config))
     if sentence is not None:
@@ -285,10 +289,10 @@ class StoredReader:
         self._open: dict[Path, Any] = {}
 
     def read(self, block: HubBlock) -> torch.Tensor:
-        """Return the values of `block`, of the shape of its box. Only its rows are read.
+        """Return the values of `block`, in the shape of its box. Only its rows are read.
 
         Raises:
-            BadFile: its file cannot be read.
+            BadFile: the file cannot be read.
         """
         stored = self._slice(self._stored[block.name].path, block.name)
         if not block.shape:
@@ -309,7 +313,8 @@ class StoredReader:
 
 
 def same_values(stored: Mapping[str, HubTensor], one: HubBlock, other: HubBlock) -> bool:
-    """Return whether two blocks of one shape hold the same values; some rows are read at a time."""
+    """Return whether two blocks of the same shape have equal values. Some rows are read at a
+    time."""
     if one == other or not one.box.shape:
         return True
     rows = max(1, COMPARED_ELEMENTS // max(1, torch.Size(one.box.shape[1:]).numel()))

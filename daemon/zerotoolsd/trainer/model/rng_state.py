@@ -1,4 +1,5 @@
-"""Saves a rank's random number generators as JSON, so that dropout continues from its state."""
+"""Saves and restores the random number generators of a rank, so that dropout continues as
+before."""
 
 from __future__ import annotations
 
@@ -15,14 +16,14 @@ from zerotoolsd.trainer.model.initial_weights import seed_from
 
 
 def seed_rank(seed: int, step: int, rank: int) -> None:
-    """Start every generator of this process from (seed, step, rank)."""
+    """Seed all generators of this process from (seed, step, rank)."""
     number = seed_from("rank", seed, step, rank)
     random.seed(number)
     torch.manual_seed(number)
 
 
 def capture() -> str:
-    """Return the state of every generator, as JSON."""
+    """Return the state of all generators as JSON text."""
     version, words, gauss = random.getstate()
     tree: dict[str, Any] = {
         "torch": _encode(torch.get_rng_state()),
@@ -33,10 +34,10 @@ def capture() -> str:
 
 
 def restore(path: Path) -> None:
-    """Restore the generators from the file of `capture` at `path`.
+    """Restore the generators from the file `path`, which has the text of `capture`.
 
     Raises:
-        BadFile: it has other contents.
+        BadFile: the file is not a state of generators.
     """
     try:
         tree = json.loads(path.read_bytes())

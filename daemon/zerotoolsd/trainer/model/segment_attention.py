@@ -1,11 +1,12 @@
-"""Attention over packed sequences, segment by segment, by torch's scaled_dot_product_attention.
+"""Attention over packed sequences, one segment at a time, with torch's
+scaled_dot_product_attention.
 
-transformers separates the segments of a packed sequence by a mask of all positions by all
-positions. Here each segment is a separate call: without such a mask, and without work on hidden
-positions. The base model gets the lengths of the segments in place of a mask, and passes them on.
+transformers separates the segments by a mask of all positions by all positions. Here each segment
+is a separate call, without such a mask and without work for hidden positions. The base model gets
+the lengths of the segments in place of a mask, and passes them on.
 
-Without packed sequences, transformers searches for segments in the position ids of every batch, and
-the host waits for the device's answer. It is known here.
+Without packed sequences, transformers still searches for segments in the position ids of every
+batch, for which the host waits for the device. This module avoids the search.
 """
 
 from __future__ import annotations
@@ -23,22 +24,22 @@ from transformers.masking_utils import sdpa_mask
 from transformers.utils.generic import is_flash_attention_requested
 
 SEGMENTED = "sdpa_by_segment"
-"""The name of this attention in transformers' tables."""
+"""The name of this implementation in transformers."""
 
 Lengths = Sequence[Sequence[int]]
-"""The lengths of the segments of each sequence of a batch; the rest of a sequence is padding."""
+"""The lengths of the segments of each sequence in a batch. The rest of a sequence is padding."""
 _now: ContextVar[Lengths | None] = ContextVar("lengths of segments", default=None)
 _one_each: ContextVar[bool] = ContextVar("each sequence is one segment", default=False)
 
 
 def is_flash(model: Any) -> bool:
-    """Return whether `model` attends by one of the flash_attention packages."""
+    """Return whether `model` uses one of the flash_attention packages."""
     return bool(is_flash_attention_requested(model.config.get_text_config()))
 
 
 @contextmanager
 def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
-    """Let `model` read a batch of sequences with such segments inside, if it attends by segment."""
+    """Set the segments of the batch that `model` reads inside the context."""
     # Over several ranks its name has more to it.
     applies = model.config.get_text_config()._attn_implementation.startswith(SEGMENTED)
     is_packed = any(len(row) > 1 for row in lengths)
@@ -53,18 +54,18 @@ def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SegmentMask:
-    """Replaces a mask. `hides` is called for segments longer than `window`, if there is one: in
-    them a token does not see all earlier ones."""
+    """Takes the place of a mask. `hides` is called only for segments longer than `window`, in which
+    a token does not see all earlier tokens."""
 
     lengths: Lengths
     hides: Callable[..., torch.Tensor]
     window: int | None = None
 
     def bounds(self, row: int, length: int) -> Iterator[tuple[int, int]]:
-        """Yield the begin and end of the segments of a sequence, with its padding as one more.
+        """Yield (begin, end) of each segment of sequence `row`. The padding is a segment too.
 
-        `length` may be less than theirs: then only the first tokens exist, which a test of a loss
-        in parts uses.
+        `length` may be less than the length of the sequence. Then only the first tokens exist, as
+        in the check of a chunked loss.
         """
         begin = 0
         for size in (*self.lengths[row], length):
@@ -83,7 +84,7 @@ class SegmentMask:
 
 
 def _mask(**arguments: Any) -> Any:
-    """Return the mask; replaces transformers' `sdpa_mask`."""
+    """Return the mask; replaces `sdpa_mask` of transformers."""
     lengths = _now.get()
     if lengths is None or arguments.get("use_vmap") or arguments.get("attention_mask") is not None:
         return sdpa_mask(**arguments)
@@ -98,7 +99,8 @@ def _attend(
     attention_mask: Any,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Attend; replaces `sdpa_attention_forward`: `[batch, heads, length, width]` each."""
+    """Compute attention; replaces `sdpa_attention_forward`. Inputs are `[batch, heads, length,
+    width]`."""
     if not isinstance(attention_mask, SegmentMask):
         found: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **options
@@ -122,7 +124,8 @@ _find_segments: Any = getattr(masking_utils, "find_packed_sequence_indices", Non
 
 
 def _segment_numbers(position_ids: torch.Tensor, **options: Any) -> torch.Tensor | None:
-    """Return segment numbers; replaces transformers' `find_packed_sequence_indices`."""
+    """Return the segment number of each position; replaces `find_packed_sequence_indices` of
+    transformers."""
     if _one_each.get() and not torch.compiler.is_compiling():
         return None
     found: torch.Tensor | None = _find_segments(position_ids, **options)

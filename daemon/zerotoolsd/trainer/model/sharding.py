@@ -1,23 +1,22 @@
-"""FSDP2 over the ranks: the mesh, the groups, and the memory of the shards.
+"""FSDP2 over the ranks: the mesh, the sharded modules, the memory of the shards and of reductions.
 
-Stages 2 and 3 shard the weights; stage 2 keeps them complete from the forward pass to the end of
-the backward pass and saves a second gathering. Stages 0 and 1 replicate them through the same code,
-so that every stage has the same precision rules and names: a checkpoint of one loads into the
-other. "Gathering" is then a copy on the rank itself, which is freed block by block, as at stage 2
-if no other rank has a part.
+Stages 2 and 3 shard the weights. Stage 2 keeps them complete from the forward pass to the end of
+the backward pass, and saves a second gathering. Stages 0 and 1 replicate the weights with the same
+code. So every stage has the same types and names, and a checkpoint of one stage loads into another.
+With replicas, "gathering" is a copy on the rank itself, which is freed block by block.
 
-With tensor ranks, ranks are in a mesh of two dimensions, tensor ranks innermost. FSDP2 shards a cut
-weight among the ranks with the same part of it. All other weights are sharded among all ranks, so
-that each rank has as many bytes of everything, and replicas cannot diverge: their gradients, which
-are equal on the tensor ranks, are averaged over them.
+With tensor ranks, the ranks are in a mesh of two dimensions, tensor ranks innermost. FSDP2 shards a
+split weight among the ranks with the same part of it. All other weights are sharded among all
+ranks. So each rank has the same number of bytes, and replicas cannot diverge: their gradients,
+which are equal on the tensor ranks, are averaged over them.
 
-    a cut matrix of 8 rows, 2 tensor ranks of 4       any other weight of 8 rows
+    a split matrix of 8 rows, 2 tensor ranks of 4     any other weight of 8 rows
     rank 0: rows 0-1    rank 1: rows 4-5              rank 0: rows 0-1    rank 1: rows 2-3
     rank 2: rows 2-3    rank 3: rows 6-7              rank 2: rows 4-5    rank 3: rows 6-7
 
 A single rank has nothing to gather or reduce. If its memory layout is not sharded, the model is not
-wrapped: its parameters are plain tensors, which are described as the DTensors of one rank only when
-they are saved (`as_saved`).
+wrapped. Its parameters are plain tensors, which become DTensors only when they are saved
+(`as_saved`).
 """
 
 from __future__ import annotations
@@ -56,10 +55,10 @@ REPLICATE, SHARD, TENSOR = "replicate", "shard", "tensor"
 
 
 def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
-    """Return the mesh of all ranks.
+    """Return the mesh of all ranks. A single rank has a mesh of itself.
 
-    It has one sharding dimension; or, if the layout replicates weights, groups of ranks that share
-    one copy; or a separate dimension for tensor ranks. A single rank has a mesh of itself.
+    The mesh has one dimension for sharding. If the layout replicates weights, it also has one for
+    the groups of ranks that share a copy. Tensor ranks have a dimension of their own.
     """
     world_size, size = layout.world_size, layout.weight_ranks
     if not layout.is_sharded:
@@ -74,16 +73,17 @@ def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
 
 
 def as_saved(tensor: torch.Tensor, mesh: DeviceMesh, *, is_cut: bool) -> DTensor:
-    """Return the same memory as a checkpoint describes it on the only rank of `mesh`.
+    """Return `tensor` as the DTensor that a checkpoint has on the only rank of `mesh`, with the
+    same memory.
 
-    It is a part of a tensor that the stage cuts, or a replica.
+    It is a shard if the stage splits the tensor (`is_cut`), else a replica.
     """
     placement = Shard(0) if is_cut else Replicate()
     return wrap(tensor.detach(), mesh, (placement,), tensor.shape)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether every rank holds all of it, at any number of ranks."""
+    """Return whether every rank holds the whole tensor, at any number of ranks."""
     if not isinstance(tensor, DTensor):
         return True
     cuts = [size for size, placement in _dimensions(tensor) if not placement.is_replicate()]
@@ -91,8 +91,7 @@ def is_whole(tensor: torch.Tensor) -> bool:
 
 
 def cutting_groups(tensor: torch.Tensor) -> list[Any]:
-    """Return the process groups over which `tensor` is cut; an empty list if each rank has all of
-    it."""
+    """Return the process groups over which `tensor` is split; empty if each rank has all of it."""
     if not isinstance(tensor, DTensor):
         return []
     return [
@@ -114,17 +113,17 @@ def shard(
     compiled: bool = False,
     kept: frozenset[str] = frozenset(),
 ) -> Any:
-    """Return a copy of the meta model with DTensors as parameters; local parts have memory.
+    """Return a copy of the meta model with DTensors as parameters, whose local parts have
+    uninitialised memory.
 
-    A single rank without FSDP2 has plain tensors.
-
-    The memory is not initialised. Buffers are not sharded; tied parameters stay one parameter.
-    Blocks are `compiled` if requested. `kept` parameters are fp32, also in the computation.
+    A single rank without FSDP2 has plain tensors. Buffers are not sharded. Tied parameters stay one
+    parameter. Blocks are compiled if `compiled`. Parameters in `kept` are fp32, also in the
+    computation.
 
     Raises:
-        Unsupported: one is in a module with others that are not, or tensor ranks cannot share the
-            model, or not with this torch.
-        BadRequest: they do not divide its heads, or a layer.
+        Unsupported: a module mixes `kept` parameters with others, tensor ranks cannot share the
+            model, or this torch cannot.
+        BadRequest: the number of tensor ranks does not divide the heads, or a layer.
     """
     model = copy.deepcopy(meta_model.model)
     for name, parameter in model.named_parameters():
@@ -177,7 +176,7 @@ def _compute_alone(
     kept: frozenset[str],
     compiled: bool,
 ) -> None:
-    """Let the modules that FSDP2 would gather cast their inputs as it does."""
+    """Let the modules that FSDP2 would gather cast their inputs as FSDP2 does."""
     in_16_bits = [name for name, in_fp32 in apart(model, kept) if not in_fp32]
     for name in meta_model.blocks:
         _compile(model.get_submodule(name), compiled=compiled)
@@ -207,8 +206,8 @@ def _cast_inputs(
 def _cut(
     model: nn.Module, meta_model: MetaModel, layout: MemoryLayout, mesh: DeviceMesh
 ) -> dict[str, Any]:
-    """Cut the layers of `model` among tensor ranks; return FSDP2's arguments for sharding the
-    result."""
+    """Split the layers of `model` among the tensor ranks. Returns the arguments with which FSDP2
+    shards the result."""
     cut_layers(model, layer_cuts(meta_model.model, layout.tensor_ranks), mesh[TENSOR])
     kinds = _placements()
     every_rank = init_device_mesh(mesh.device_type, (layout.world_size,), mesh_dim_names=(SHARD,))
@@ -224,7 +223,7 @@ def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
     """Return how tensor ranks share the layers of `model`.
 
     Raises:
-        Unsupported, BadRequest: as `layer_cuts`, or they cannot with this torch.
+        Unsupported, BadRequest: as `layer_cuts`, or this torch does not support tensor ranks.
     """
     cuts = layer_cuts(model, tensor_ranks)
     if tensor_ranks > 1:
@@ -233,8 +232,8 @@ def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
 
 
 def _placements() -> Any:
-    """Return torch's module with the types that tell FSDP2 among which ranks to shard a
-    parameter."""
+    """Return torch's module with the types that tell FSDP2 among which ranks a parameter is
+    sharded."""
     try:
         from torch.distributed.fsdp._fully_shard import _fsdp_common
 
@@ -261,7 +260,7 @@ def _offload(layout: MemoryLayout, memory: MemoryTiers) -> OffloadPolicy:
 
 
 def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
-    """Return this rank's memory of `tensor`, and its box of the whole tensor."""
+    """Return (this rank's memory of `tensor`, its box in the whole tensor)."""
     shape, offset = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
     )
@@ -272,9 +271,9 @@ def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
 def wrap(
     local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any], shape: Sequence[int]
 ) -> DTensor:
-    """Return `local` as this rank's part of a contiguous tensor of `shape`.
+    """Return `local` as this rank's part of a contiguous tensor of shape `shape`.
 
-    Unlike in `DTensor.from_local`, it may be on the host under a mesh of GPUs.
+    Unlike with `DTensor.from_local`, `local` may be in host memory although the mesh is of GPUs.
     """
     whole = torch.empty(tuple(shape), dtype=local.dtype, device="meta")
     meta = TensorMeta(whole.shape, whole.stride(), local.dtype)
@@ -303,7 +302,7 @@ def _allocate(
 
 
 def _records(model: nn.Module) -> dict[nn.Parameter, Any]:
-    """Return FSDP's record of each parameter."""
+    """Return FSDP's internal record of each parameter."""
     states = (m._get_fsdp_state() for m in model.modules() if isinstance(m, FSDPModule))
     groups = (group for state in states for group in _groups(state))
     return {each.sharded_param: each for group in groups for each in group.fsdp_params}
@@ -334,7 +333,19 @@ def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.
 
 
 def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.device) -> None:
-    """Free the buffers of `model`, if gradients of this layout are copied out of them."""
+    """Let FSDP2 free each reduction buffer of `model` early, if gradients are copied out of these
+    buffers.
+
+    FSDP2 reduces the gradients of a block in one fp32 buffer. If ranks hold replicas (stages 0 and
+    1, groups of `zero.shard_size`), it keeps the buffers of all blocks until the end of the
+    backward pass, so that no other stream gets the memory too early (torch's pull requests 140044
+    and 180900). If the buffer is the gradient itself, this costs nothing. But with master weights,
+    or with parameters in host memory, the gradients are copied out of it. Then the buffers would
+    take 4 bytes per parameter, although ZeRO-Offload leaves 2 on the device.
+
+    So the buffer of a block is freed when that of the next block was reduced. torch's allocator
+    does not reuse the memory before the stream that used it has finished.
+    """
     # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
     leave = layout.has_masters or (layout.params_tier == HOST and device.type == "cuda")
     if not (layout.replicates_weights and leave):
@@ -346,10 +357,10 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
 
 
 def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
-    """Have FSDP2 add up gradients and divide the sum, if a group of `mesh` has one rank.
+    """Let FSDP2 sum gradients and divide the sum, if a group of `mesh` has only one rank.
 
-    NCCL's average over one rank leaves out the last elements before NCCL 2.29.7 (NVIDIA/nccl 1950,
-    torch's issue 144045): their gradients would be zero.
+    Before NCCL 2.29.7, NCCL's average over one rank leaves out the last elements (NVIDIA/nccl 1950,
+    torch's issue 144045). Their gradients would be zero.
     """
     if mesh.device_type == "cpu" or 1 not in mesh.shape:
         return
@@ -359,8 +370,8 @@ def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
 
 
 class _Reduced:
-    """Called with each buffer after its reduction, in the same stream. It frees the previous one,
-    which only FSDP may still reference."""
+    """Called with each buffer after its reduction, in the same stream. Frees the previous buffer,
+    which only FSDP refers to."""
 
     def __init__(self) -> None:
         self._last: Callable[[], torch.Tensor | None] = lambda: None

@@ -1,9 +1,8 @@
-"""Tensors without values that know the origin of their elements.
+"""Tensors without values that record which elements of the Hub's tensors they consist of.
 
-transformers' conversions are programs: they call torch to stack, join, cut, transpose and reshape
-loaded tensors. Given these tensors instead, the operations are recorded: each result has the blocks
-of the Hub's tensors that would fill it. An operation that would change values, or is unknown here,
-is refused.
+transformers' conversions are programs that call torch to stack, join, cut, transpose and reshape
+loaded tensors. With these tensors, the calls are recorded: each result has the blocks of the Hub's
+tensors that fill it. An operation that changes values, or is unknown here, raises an error.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ Blocks = tuple[HubBlock, ...]
 
 
 class NotAMove(NotImplementedError):
-    """An operation that does more than to move elements."""
+    """The operation does more than move elements."""
 
 
 class TracedTensor(torch.Tensor):  # type: ignore[misc]  # torch has no types here
-    """A tensor of `shape`, filled from `blocks`."""
+    """A tensor of shape `shape` without values. `blocks` are the blocks that fill it."""
 
     blocks: Blocks
 
@@ -50,12 +49,12 @@ class TracedTensor(torch.Tensor):  # type: ignore[misc]  # torch has no types he
 
 
 def traced(name: str, shape: Sequence[int]) -> TracedTensor:
-    """Return the tensor with the name `name` on the Hub."""
+    """Return the symbolic tensor for the Hub's tensor `name`."""
     return TracedTensor(shape, (renamed(name, tuple(shape)),))
 
 
 def blocks_of(tensor: TracedTensor) -> Blocks:
-    """Return the blocks that fill `tensor`, as few and simple as possible."""
+    """Return the blocks that fill `tensor`, simplified."""
     return tuple(map(simplified, tensor.blocks))
 
 
@@ -190,8 +189,8 @@ def _view(tensor: TracedTensor, shape: Sequence[int]) -> TracedTensor:
 def _regrouped(
     block: HubBlock, at: int, joined: Sequence[int], cut: Sequence[int]
 ) -> Iterable[HubBlock]:
-    """Return `block` after its dimensions from `at` on, of sizes `joined`, become those of sizes
-    `cut`."""
+    """Return the blocks of `block` after a reshape of its dimensions from `at` on, from sizes
+    `joined` to sizes `cut`."""
     parts = [_with_dim(block, at)] if not joined else [block]
     for count in range(len(joined) - 1, 0, -1):
         size = prod(joined[count:])
@@ -208,7 +207,8 @@ def _complete(shape: Sequence[int], numel: int) -> list[int]:
 
 
 def _common(before: list[int], after: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Return runs of dimensions of both shapes with equally many elements, from the first on."""
+    """Return pairs of runs of dimensions with equally many elements, one of each shape, from the
+    first dimension on."""
     groups = []
     i = j = 0
     while i < len(before) or j < len(after):
@@ -225,7 +225,8 @@ def _common(before: list[int], after: list[int]) -> list[tuple[list[int], list[i
 
 
 def _merged(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
-    """Yield `block` after dimension `dim` is merged with the next one, of `size`."""
+    """Yield the blocks of `block` after dimension `dim` was merged with the next, whose size is
+    `size`."""
     a, b = block.box.start[dim : dim + 2]
     m, n = block.box.shape[dim : dim + 2]
     s, t = block.steps[dim : dim + 2]
@@ -245,7 +246,8 @@ def _merged(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
 
 
 def _parted(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
-    """Yield `block` after dimension `dim` is split in two, the second of `size`."""
+    """Yield the blocks of `block` after dimension `dim` was split in two, the second of size
+    `size`."""
     begin, count = block.box.start[dim], block.box.shape[dim]
     end, step = begin + count, block.steps[dim]
     row = -(-begin // size)  # the first whole one

@@ -1,7 +1,7 @@
-"""Makes a config with the layers of another, but so narrow that its model runs quickly on a CPU.
+"""Makes a small model with the same layers as another, which runs quickly on a CPU.
 
-Which tokens a model lets see which others depends on its kind of layers and on the switches of its
-config, not on widths. So every layer stays, and element counts become small.
+Which tokens a model lets see which others depends on its layers and on the switches of its config,
+and not on widths. So every layer stays, and widths become small.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zerotoolsd.trainer.model.meta_model import MetaModel, draw
 WIDTH, HEADS, HEAD = 32, 4, 8
 VOCABULARY = 64
 LARGEST = 100_000_000
-"""Parameters of a model that is tried."""
+"""Largest number of parameters of a model that is tested."""
 _NOISE = 0.1
 _SMALL = {
     **dict.fromkeys(
@@ -50,7 +50,7 @@ _SMALL = {
     **dict.fromkeys(("window_size", "attention_chunk_size", "context_length"), 64),
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
 }
-"""Sufficient numbers of elements by config key; smaller ones stay unchanged."""
+"""Numbers for keys of a config that count elements. A smaller number in the config stays."""
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads", "swa_num_key_value_heads")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _LEFT_OUT = ("quantization_config", "auto_map", "torch_dtype", "dtype", "transformers_version")
@@ -67,8 +67,8 @@ _OWN = {
 
 
 def small_model(config: Any) -> Any | None:
-    """Return a model of the same layers on the CPU, with random weights; None if none can be
-    made."""
+    """Return a small model with the layers of `config`, on the CPU, with random weights; None if
+    none can be made."""
     meta_model = draw(config)
     for make in (narrow, copy.deepcopy):
         try:
@@ -90,15 +90,15 @@ def _with_weights(drawn: MetaModel) -> Any:
 
 
 def narrow(config: Any) -> Any:
-    """Return a config of the kind of `config`, 32 wide.
+    """Return a config like `config` for a model that is 32 wide.
 
-    Raises the errors of the config's class if such a width does not fit.
+    Raises the errors of the config class if it does not accept such a width.
     """
     return type(config).from_dict(_narrow(config.to_dict()))
 
 
 def same_layers(first: MetaModel, second: MetaModel) -> bool:
-    """Return whether two models consist of the same kinds of modules."""
+    """Return whether two models consist of the same module classes."""
     return _kinds(first) == _kinds(second)
 
 
@@ -133,8 +133,8 @@ def _is_count(value: object) -> bool:
 
 
 def _plain_rope(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the plain rotary config: angles hide no token; their scaling has lists as long as a
-    head."""
+    """Return the config of plain rotary embeddings. Rotary angles hide no token, and scaled ones
+    need lists as long as a head."""
     if not any(isinstance(value, float | str) for value in tree.values()):  # by kind of layer
         return {name: value and _plain_rope(value) for name, value in tree.items()}
     kept = {name: value for name, value in tree.items() if not isinstance(value, list)}

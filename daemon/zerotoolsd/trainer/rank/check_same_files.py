@@ -1,9 +1,8 @@
-"""The check that the nodes of a job have the same files, if each may have its own copies.
+"""Checks that the nodes of a job have the same files, if each node may have its own copies.
 
-Reading terabytes on every node, only to compare them, would take as long as the training's start.
-So a file is identified by its size and by samples: its beginning, its end, and some parts in
-between. Another version of a model or of a data set differs in its size, its header or nearly
-everywhere.
+Reading terabytes on every node would take as long as the start of the training. So a file is
+compared by its size and by samples: its beginning, its end, and some parts between. Another version
+of a model or a data set differs in its size, its header or nearly everywhere.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 ENDS = 64 * 1024
-"""Bytes of each end of a file that are read."""
+"""Number of bytes that are read at each end of a file."""
 PLACES, SAMPLE = 32, 4096
 _UNREADABLE = "cannot be read: "
 
 
 def sampled(path: Path) -> str:
-    """Return the digest of a file's samples. Raises OSError."""
+    """Return a digest of the samples of a file. Raises OSError."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         digest = hashlib.sha256(str(size).encode())
@@ -35,10 +34,10 @@ def sampled(path: Path) -> str:
 
 
 def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
-    """Compare the files that all nodes have, by their names here. All ranks call it.
+    """Compare `files`, by their keys, with those of the other nodes. All ranks call it together.
 
     Raises:
-        BadRequest: a file of a node differs from that of node 0, or is missing.
+        BadRequest: a file of a node is missing, or differs from that of node 0.
     """
     if group.rank.nodes == 1:
         return

@@ -1,7 +1,8 @@
-"""Progress datagrams to the supervisor. Training never waits for them or fails because of them.
+"""Sends datagrams with the progress of a rank to the supervisor. Training never waits for them and
+never fails because of them.
 
-Steps and heartbeats are dropped if the receiver is behind; `checkpoint`, `error`, `eval` and
-`phase` events wait up to a second for space in its buffer.
+If the receiver is slow, datagrams on steps and heartbeats are dropped. The events `checkpoint`,
+`error`, `eval` and `phase` wait up to a second.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _DURABLE = ("checkpoint", "error", "eval", "phase")
 
 
 class Notifier:
-    """The rank's end of the notify socket; without an address, every call does nothing."""
+    """Sends datagrams to the supervisor's socket. Without an address, every call does nothing."""
 
     def __init__(self, address: str | None, rank: int, pulse: Pulse | None = None) -> None:
         self.rank = rank
@@ -36,12 +37,12 @@ class Notifier:
         self._sender.close()
 
     def enter(self, phase: str) -> None:
-        """Begin a phase, and say so."""
+        """Begin a phase and report it."""
         self.phase = phase
         self._send({}, wait=False)
 
     def heartbeat(self) -> None:
-        """Report that this rank is alive, by a datagram at most every two seconds."""
+        """Report that this rank is alive, with at most one datagram in two seconds."""
         self.pulse.beat(self.step)
         if time.monotonic() - self._sent >= HEARTBEAT_SECONDS:
             self._send({}, wait=False)

@@ -1,4 +1,4 @@
-"""The process group, and decisions of rank 0 that it passes on."""
+"""The process group of the ranks, and decisions that rank 0 makes for all ranks."""
 
 from __future__ import annotations
 
@@ -27,27 +27,33 @@ Value = TypeVar("Value")
 
 CONTROL = "control"
 _KINDS: tuple[type[ZerotoolsError], ...] = (BadCheckpoint, MachineNotReady, BadRequest)
-"""The type of an error of rank 0 on the other ranks: the first matching one, or the last."""
+"""The types of errors that other ranks raise for an error of rank 0: the first that matches, or
+else the last."""
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
-"""Of the group of all ranks. One each: torch 2.8 and 2.9 split no group of two backends into the
-groups of a mesh."""
+"""Backend of the group of all ranks, by device. torch 2.8 and 2.9 cannot split a group of two
+backends into the groups of a mesh."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 STEP_TIMEOUT = timedelta(minutes=10)
-"""Longest wait for another rank within a step, if no supervisor ends a stall: it knows how long
-steps take, and records the state of all ranks. A dead rank is noticed at once on gloo."""
+"""Longest wait for another rank within a step, if no supervisor detects stalls. gloo notices a dead
+rank at once."""
 START_TIMEOUT = timedelta(hours=2)
-"""The same until the first step: ranks take different times to read weights and compile."""
+"""The same until the first step, because ranks take different times to read weights and to
+compile."""
 CONTROL_TIMEOUT = timedelta(hours=6)
-"""Longest wait for rank 0 to read the data or to write a checkpoint."""
+"""Longest wait for rank 0 to read the data or write a checkpoint."""
 TRIED = 1 << 20
-"""Elements of the first collective: so many that NCCL copies them as it copies gradients."""
+"""Number of elements in the first collective: enough that NCCL copies them as it copies
+gradients."""
 
 
 @dataclass(frozen=True)
 class WorldGroup:
-    """The ranks of the job. `control` is a separate gloo group for decisions and checkpoints,
-    `meeting` the token under which the nodes have met."""
+    """The ranks of a job.
+
+    `control` is a separate gloo group for decisions and checkpoints. `meeting` is the token of the
+    rendezvous of the nodes.
+    """
 
     rank: Rank
     device: torch.device
@@ -56,10 +62,10 @@ class WorldGroup:
     meeting: str = ""
 
     def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
-        """Return the result of `decide` from rank 0, which alone runs it.
+        """Return the result of `decide` of rank 0. Only rank 0 calls it.
 
         Raises:
-            ZerotoolsError: the error of `decide`, on every rank, so that all end alike.
+            ZerotoolsError: the error of `decide`, on every rank.
         """
         answer: list[Any] = [None, None]
         if self.rank.leads:
@@ -76,10 +82,10 @@ class WorldGroup:
         return value
 
     def decided_by_node(self, decide: Callable[[], Value]) -> Value:
-        """Return the result of `decide` from the node's first rank, the only one that calls it.
+        """Return the result of `decide` of the first rank on this node. Only that rank calls it.
 
         Raises:
-            ZerotoolsError: the error of `decide` on one of the nodes, on every rank.
+            ZerotoolsError: the error of `decide` on any node, on every rank.
         """
         if self.rank.nodes == 1:
             return self.decided_by_rank_zero(decide)
@@ -104,7 +110,7 @@ class WorldGroup:
         return values
 
     def wait_at_most(self, longest: timedelta) -> None:
-        """How long a rank waits for another from here on, in every group but those for control."""
+        """Set the timeout of all process groups except those for control."""
         set_timeout = timeout_setter()
         for group in list(distributed_c10d._world.pg_map):
             if group.group_desc != CONTROL:
@@ -121,9 +127,9 @@ class WorldGroup:
         return summed
 
     def total_of(self, values: torch.Tensor, own: torch.Tensor) -> tuple[list[float], float]:
-        """Sum `values`, a vector of fp64 on `device`, over the ranks, in place.
+        """Sum the vector `values`, fp64 on `device`, over the ranks, in place.
 
-        Returns the sums and this rank's scalar `own`, in one copy from the device.
+        Returns (the sums, the scalar `own` of this rank). Both come from the device in one copy.
         """
         if self.rank.world_size == 1:
             *alone, mine = torch.cat([values, own.view(1)]).tolist()
@@ -135,8 +141,8 @@ class WorldGroup:
 
 
 def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
-    """Return the method that sets a group's timeout: torch 2.14 has renamed it, and warns of the
-    old name."""
+    """Return the function that sets the timeout of a group. torch 2.14 has renamed it, and warns of
+    the old name."""
     found: Callable[[timedelta, Any], None] | None = getattr(package, "set_timeout", None)
     return found or distributed_c10d._set_pg_timeout
 
@@ -218,10 +224,10 @@ def wait_for_ranks(store: dist.Store, rank: Rank, timeout: timedelta) -> None:
 
 
 def place_of(rank: Rank, device: str) -> torch.device:
-    """Return the device of a rank, which becomes the current one.
+    """Return the device of a rank, after making it the current device.
 
     Raises:
-        BadRequest: the job wants GPUs and this torch sees too few.
+        BadRequest: the job needs GPUs and this torch sees too few.
     """
     if device != "cuda":
         return torch.device(device)
@@ -239,8 +245,8 @@ def place_of(rank: Rank, device: str) -> torch.device:
 def check_sums(
     group: WorldGroup, reduce: Callable[[torch.Tensor], object] = dist.all_reduce
 ) -> None:
-    """Do a collective, and check the result: GPUs with failing direct copies hang here, or lose
-    numbers, before the first read.
+    """Sum numbers over the ranks and check the result. If direct copies between GPUs fail, it hangs
+    here or the sums are wrong.
 
     Raises:
         BadRequest: the sums are wrong.
@@ -269,30 +275,28 @@ def _say(rank: Rank) -> Callable[[str], None]:
 
 
 def control_group() -> dist.ProcessGroup:
-    """Return a new group of all ranks for decisions and checkpoints; all of them call it
-    together."""
+    """Return a new group of all ranks for decisions and checkpoints. All ranks call it together."""
     return dist.new_group(backend="gloo", timeout=CONTROL_TIMEOUT, group_desc=CONTROL)
 
 
 def stay_on_this_machine(environment: MutableMapping[str, str]) -> None:
-    """Let gloo, which jobs on GPUs use too, listen at the meeting address of the ranks.
+    """Let gloo listen on the loopback interface, if the ranks meet there. Jobs on GPUs use gloo
+    too.
 
-    Its default, the address of the host's name, may belong to no interface, or be behind a
-    firewall.
+    By default gloo listens at the address of the host name, which may belong to no interface, or be
+    behind a firewall.
     """
     if environment.get("MASTER_ADDR") in LOOPBACK:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
 
 
 _SIOCGIFADDR = 0x8915
-"""Linux, netdevice(7)."""
+"""A request number of Linux, netdevice(7)."""
 
 
 def interface_to(host: str, port: int) -> str | None:
-    """Return the network interface that reaches `host`, or that has its address.
-
-    Returns None if it cannot be determined.
-    """
+    """Return the network interface that reaches `host`, or that has its address; None if
+    unknown."""
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         own = probe.getsockname()[0]

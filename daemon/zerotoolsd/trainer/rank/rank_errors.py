@@ -1,4 +1,4 @@
-"""The end of a rank: exit codes that the supervisor and the daemon act on, and their errors."""
+"""Errors that end a rank, and the exit codes by which the supervisor and the daemon know them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from zerotoolsd.supervisor.transient_errors import NOT_READY
 EXIT_DONE = 0
 EXIT_CRASH = 1
 EXIT_BAD_JOB = 64
-"""The job cannot run as it is written: a restart would fail again."""
+"""The job has a mistake. A restart would fail again."""
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
-"""The machine could not do it now: the job is started again, which costs it no restart."""
+"""The machine had a transient problem. The job is started again, and this does not count as a
+restart."""
 EXIT_STOPPED = 75
-"""Stopped on request, at a step boundary, with that step saved."""
+"""The rank was stopped on request between two steps. The last step is saved."""
 
 
 class BadCheckpoint(BadFile):
@@ -21,28 +22,30 @@ class BadCheckpoint(BadFile):
 
 
 class CheckpointGone(BadFile):
-    """The checkpoint was whole when it was chosen and is not any more: the next attempt finds the
-    newest that is."""
+    """The checkpoint was complete when it was chosen, and is not any more. The next attempt chooses
+    another."""
 
 
 class MachineNotReady(ZerotoolsError):
-    """A disk or a file server gives errors that pass by themselves, or another node is away."""
+    """A disk or a file server has a transient error, or another node is missing."""
 
 
 class StoppedBefore(ZerotoolsError):
-    """A stop was requested before the run had anything to save."""
+    """A stop was requested before the run had a state to save."""
 
 
 class Diverged(ZerotoolsError):
-    """The loss or the gradient is not finite any more."""
+    """The loss or a gradient is not finite."""
 
 
 class OutOfGpuMemory(ZerotoolsError):
-    """An allocation on the GPU failed. It may succeed at another time: others use the GPU too."""
+    """An allocation on the GPU failed. It may succeed later, because other programs use the GPU
+    too."""
 
 
 class TooLargeForGpu(ZerotoolsError):
-    """The first step does not fit into a GPU that the job has for itself: it never will."""
+    """The first step does not fit into a GPU that no other program uses. A restart would fail
+    again."""
 
 
 def exit_code(error: BaseException) -> int:
@@ -59,7 +62,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def kind(error: BaseException) -> str:
-    """Return its word in the error datagram."""
+    """Return the word for an error in the error datagram."""
     words = {
         EXIT_BAD_CHECKPOINT: "bad_checkpoint",
         EXIT_BAD_JOB: "bad_job",
@@ -69,7 +72,7 @@ def kind(error: BaseException) -> str:
 
 
 def sentence(error: BaseException) -> str:
-    """Return one line about an error, for people."""
+    """Return an error as one line for people."""
     text = " ".join(str(error).split())
     if isinstance(error, ZerotoolsError) and text:
         return text

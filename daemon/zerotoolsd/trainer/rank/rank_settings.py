@@ -1,4 +1,5 @@
-"""The identity and the task of this rank: its environment, the run directory, the job."""
+"""The number of this rank and its job, from environment variables and the run directory. Stop
+requests."""
 
 from __future__ import annotations
 
@@ -22,10 +23,13 @@ SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 
 @dataclass(frozen=True)
 class Rank:
-    """One process of the job; `index` counts from 0 to `world_size` - 1, `local` on this machine,
-    and selects the GPU. `node` is the number of the machine among `nodes`. `share_ranks`
-    consecutive ranks take the same share of a step's sequences; of these, `tensor_ranks`
-    consecutive ones compute the same values of it."""
+    """One process of a job.
+
+    `index` is its number from 0 to `world_size` - 1. `local` is its number on this machine, and
+    selects the GPU. `node` is the number of the machine among `nodes`. `share_ranks` consecutive
+    ranks take the same share of a step's sequences. Of these, `tensor_ranks` consecutive ranks
+    compute the same values.
+    """
 
     index: int
     local: int
@@ -36,43 +40,44 @@ class Rank:
     tensor_ranks: int = 1
 
     def in_job(self, spec: JobSpec) -> Rank:
-        """Return the same rank, with the ranks that take one share of the steps of `spec`."""
+        """Return the same rank with the share and tensor ranks of the job `spec`."""
         zero = spec.zero
         return replace(self, share_ranks=zero.share_ranks, tensor_ranks=zero.tensor_ranks)
 
     @property
     def share(self) -> int:
-        """The number of its share among the `shares` of a step's sequences."""
+        """The number of its share of a step's sequences."""
         return self.index // self.share_ranks
 
     @property
     def shares(self) -> int:
-        """Into how many parts a step's sequences are divided."""
+        """The number of shares into which a step's sequences are divided."""
         return self.world_size // self.share_ranks
 
     @property
     def leads_share(self) -> bool:
-        """Whether it is the first of the ranks that take its share."""
+        """Whether this is the first of the ranks with its share."""
         return self.index % self.share_ranks == 0
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which decides and commits."""
+        """Whether this is rank 0, which makes decisions and commits checkpoints."""
         return self.index == 0
 
     @property
     def leads_node(self) -> bool:
-        """Whether this is the first rank of its node, which reports to its daemon."""
+        """Whether this is the first rank of its node, which reports to the node's daemon."""
         return self.local == 0
 
     @property
     def node_ranks(self) -> int:
-        """Ranks of each node."""
+        """The number of ranks on each node."""
         return self.world_size // self.nodes
 
 
 def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
-    """Return the rank that the supervisor's variables describe; a single rank without them."""
+    """Return the rank that the supervisor's environment variables describe; without them, a single
+    rank."""
     return Rank(
         index=int(environment.get("RANK", "0")),
         local=int(environment.get("LOCAL_RANK", "0")),
@@ -83,15 +88,15 @@ def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
 
 
 def saved_before(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the newest step that an earlier attempt of the job saved; 0 if none did."""
+    """Return the newest step that an earlier attempt of the job saved; 0 without one."""
     return int(environment.get(SAVED_STEP, "0"))
 
 
 def read_spec(run_dir: Path) -> JobSpec:
-    """Return the job in `run_dir` as it runs with the existing ranks, with `output_dir` filled in.
+    """Return the job in `run_dir`, adapted to the number of ranks.
 
     Raises:
-        BadRequest: it is not a job, or one that this trainer does not support.
+        BadRequest: the file is not a job, or this trainer does not support the job.
     """
     path = run_dir / SPEC
     # The rules were checked when the job was submitted, maybe by an older version's.
@@ -108,7 +113,7 @@ def read_spec(run_dir: Path) -> JobSpec:
 def needed_by_others(run_dir: Path) -> Path:
     """Return the directory with the daemon's list of checkpoints that other jobs need.
 
-    If the daemon runs jobs of several users, it is that of this user.
+    If the daemon runs jobs of several users, it is the directory of this user.
     """
     needed = run_dir / ".." / ".." / ".." / DIRECTORY
     own = needed / directory_of_user(os.geteuid())
@@ -125,14 +130,18 @@ def stop_reason(run_dir: Path) -> str | None:
 
 @dataclass
 class StopRequest:
-    """A request to stop, as seen by this rank. The ranks agree on it with each step's loss."""
+    """A request to stop: a file of the supervisor, which the first rank of a node reads, or SIGTERM
+    at any rank.
+
+    The ranks exchange it with the loss of each step.
+    """
 
     run_dir: Path
     rank: Rank
     _signalled: bool = False
 
     def listen(self) -> None:
-        """Take a SIGTERM as a request, from here on. For the main thread."""
+        """Treat SIGTERM as a request to stop from now on. Call it in the main thread."""
         signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, *_: object) -> None:
@@ -143,9 +152,9 @@ class StopRequest:
         return self._signalled or (self.rank.leads_node and stop_reason(self.run_dir) is not None)
 
     def own_reason(self) -> str | None:
-        """Return why this rank was asked; None if it was not."""
+        """Return why this rank was asked to stop; None if it was not."""
         return self.reason() if self.asked() else None
 
     def reason(self) -> str:
-        """Return the short reason, as far as this rank knows."""
+        """Return a short reason of the stop, as far as this rank knows."""
         return stop_reason(self.run_dir) or ("SIGTERM" if self._signalled else "asked")

@@ -1,19 +1,19 @@
-"""The meeting of the ranks of several nodes, before any of them has taken a GPU.
+"""The rendezvous of the nodes of a job, before a rank uses a GPU.
 
-Each node has a daemon that does not know the others, and starts an attempt when it can. Rank 0 of
-all listens at `rendezvous.address` with a store of torch. The first rank of each node puts a card
-there: its identity, its job, and the token of its attempt.
+Each node has a daemon that does not know the others, and that starts an attempt when it can. Rank 0
+of node 0 listens at `rendezvous.address` with a store of torch. The first rank of each node writes
+a card into the store: which node it is, its job, and the token of its attempt.
 
-    node/0, node/1     the cards; a later attempt of the same node replaces an earlier one
+    node/0, node/1     the cards; a later attempt of a node replaces its earlier card
     sealed             by rank 0, when all cards exist and match: their tokens, and a probe file
     seen/1             whether node 1 sees the probe file in its output_dir
-    left/1             node 1 has come again, with another attempt than the sealed one
-    begin              by rank 0: the meeting's token, or an error, in one sentence
+    left/1             node 1 has a newer attempt than the one that was sealed
+    begin              by rank 0: the token of this rendezvous, or an error in one sentence
 
-From `sealed` on the meeting consists only of these attempts. A node with a new attempt finds a
-sealed meeting without its token: the other ranks of that meeting have failed, or will, because they
-lack a peer. It leaves, and comes again until a new meeting exists. All keys of the process group
-are below the meeting's token, so that attempts do not affect each other.
+Once it is sealed, only these attempts take part. A node with a newer attempt finds that its token
+is not in the sealed rendezvous. The other ranks have failed, or will fail, because a peer is
+missing. The node leaves, and tries again until there is a new rendezvous. All keys of the process
+group begin with the token, so that attempts do not affect each other.
 """
 
 from __future__ import annotations
@@ -40,20 +40,23 @@ from zerotoolsd.trainer.rank.rank_settings import Rank
 POLL_SECONDS = 0.1
 AGAIN_SECONDS = 1.0
 ANSWER_SECONDS = 60.0
-"""Deadline in seconds for a node to check the probe file, or read an error."""
+"""Seconds that a node has to check the probe file, or to read an error."""
 CLOCK_SECONDS = 30.0
 KNOCK_SECONDS = 5.0
 _CONNECT = timedelta(seconds=2)
 FAILED = ".zerotools-failed-"
-"""Prefix of the notes of nodes that ended permanently, before the token of their meeting."""
+"""Prefix of the note files of nodes that failed permanently. The token of the rendezvous
+follows."""
 _PROBE = ".zerotools-meeting-"
 
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """The address, the directory and the deadline for the meeting of the nodes. `directory` is the
-    job's output_dir, which all nodes share; `is_stopped` returns whether this node was asked to
-    stop meanwhile."""
+    """Where and how long the nodes wait for each other.
+
+    `directory` is the job's output_dir, which all nodes share. `is_stopped` returns whether this
+    node was asked to stop.
+    """
 
     host: str
     port: int
@@ -74,9 +77,10 @@ class MeetingPlace:
 def meet(
     place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
 ) -> tuple[dist.Store, str]:
-    """Return the store of this meeting's process group, and its token. Every rank calls it.
+    """Wait for all nodes. Returns (the store for the process group, the token of the rendezvous).
+    Every rank calls it.
 
-    The ranks wait for one another up to `timeout`.
+    `timeout` is the timeout of the returned store.
 
     Raises:
         BadRequest: the nodes do not run the same job, or do not share output_dir.
@@ -87,7 +91,7 @@ def meet(
 
 
 class _Again(Exception):
-    """This store is of a meeting without this attempt, or is gone."""
+    """This rendezvous does not include this attempt, or its store is gone. Try again."""
 
 
 class _Meeting:
@@ -147,7 +151,7 @@ class _Meeting:
         return store
 
     def _knock(self) -> None:
-        """Check that a process listens; torch prints a page of C++ frames for each failed
+        """Check that a process listens. torch would print a page of C++ frames for each failed
         connection."""
         try:
             socket.create_connection((self._place.host, self._place.port), KNOCK_SECONDS).close()
@@ -208,7 +212,7 @@ class _Meeting:
         return f"{which} of {self._place.nodes} did not come"
 
     def _put(self, probe: str) -> str | None:
-        """Write a file that all nodes must see; return an error if it cannot be written."""
+        """Write the probe file, which all nodes must see. Returns an error, or None."""
         directory = self._place.directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -218,7 +222,7 @@ class _Meeting:
         return None
 
     def _clear_leftovers(self) -> None:
-        """Remove files of earlier meetings, which have ended."""
+        """Remove the files of earlier rendezvous."""
         with suppress(OSError):
             for each in self._place.directory.iterdir():
                 if each.name.startswith((_PROBE, FAILED)):
@@ -237,7 +241,7 @@ class _Meeting:
         return found
 
     def _until_read(self, store: dist.TCPStore) -> None:
-        """Wait until the nodes have read the result, because the store ends with this process."""
+        """Wait until the nodes have read the result. The store ends with this process."""
         until = time.monotonic() + ANSWER_SECONDS / 10
         keys = [_read(node) for node in range(1, self._place.nodes)]
         while keys and not store.check(keys) and time.monotonic() < until:
@@ -304,7 +308,7 @@ class _Meeting:
         """Wait for `seconds`.
 
         Raises:
-            StoppedBefore, MachineNotReady: it is useless to wait longer.
+            StoppedBefore, MachineNotReady: a stop was requested, or the time is over.
         """
         self._place.waits()
         if self._place.is_stopped():
@@ -320,7 +324,8 @@ class _Meeting:
 
 
 def _refuse_taken(place: MeetingPlace) -> None:
-    """Raise MachineNotReady if another program listens, which torch would mistake for its store."""
+    """Raise MachineNotReady if another program listens at the address. torch would mistake it for
+    its store."""
     with suppress(OSError), socket.create_connection((place.host, place.port), 1.0):
         raise MachineNotReady(
             f"rendezvous.address = {place.address}: another program listens there; end it, or set "
@@ -353,7 +358,7 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class NodeCard:
-    """The card of a node. `job` has a digest of each table that all nodes must share."""
+    """The card of a node. `job` has a digest of each table that all nodes must have in common."""
 
     token: str = ""
     host: str = ""
@@ -366,14 +371,14 @@ class NodeCard:
 
     @property
     def text(self) -> str:
-        """Its form in the store."""
+        """The card as JSON text."""
         return json.dumps(asdict(self), sort_keys=True)
 
 
 def card_of(text: str) -> NodeCard:
-    """Return the card in `text`, which another version may have written.
+    """Return the card in `text`, which another version of zerotools may have written.
 
-    A missing value is reported as a difference, in words.
+    A missing value gets a default in words, which is reported as a difference.
     """
     tree = json.loads(text)
     known = {each.name for each in fields(NodeCard)}
@@ -381,7 +386,7 @@ def card_of(text: str) -> NodeCard:
 
 
 def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
-    """Return the card of this node, for the attempt with `token`."""
+    """Return the card of this node for the attempt with token `token`."""
     versions = (zerotools.__version__, str(torch.__version__))
     return NodeCard(
         token, socket.gethostname(), boot_id(), ranks, *versions, time.time(), dict(job)
@@ -389,7 +394,7 @@ def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
 
 
 def disagreement(cards: Mapping[int, NodeCard]) -> str | None:
-    """Return the difference between the nodes; None without one."""
+    """Return the first difference between the nodes as a sentence; None if there is none."""
     first = cards[0]
     for node, card in sorted(cards.items()):
         who = f"node {node} ({card.host})"
@@ -416,7 +421,7 @@ def disagreement(cards: Mapping[int, NodeCard]) -> str | None:
 
 
 def boot_id() -> str:
-    """Return the id of this machine's boot: two nodes with the same one are one machine."""
+    """Return the boot id of this machine. Two nodes with the same id are the same machine."""
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:

@@ -1,9 +1,9 @@
-"""Model FLOPs utilization (MFU): useful arithmetic per second, divided by the peak of the GPUs.
+"""Model FLOPs utilization (MFU): useful operations per second, divided by the peak of the GPUs.
 
 Aakanksha Chowdhery et al., "PaLM: Scaling Language Modeling with Pathways", appendix B: a token
 costs 6N + 12·L·H·Q·T operations, forward and backward, for N parameters, L layers of H heads of
-size Q (H·Q is the hidden size) and sequences of T tokens. Repeated work (activation checkpointing)
-is not counted, and the masked half of the attention is not subtracted.
+size Q (H·Q is the hidden size) and sequences of T tokens. Operations that are repeated for
+activation checkpointing do not count. The masked half of the attention is not subtracted.
 """
 
 from __future__ import annotations
@@ -21,13 +21,14 @@ _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_exp
 
 @dataclass(frozen=True)
 class Utilization:
-    """`flops_per_token` of the model, and the `peak` of all GPUs of the run, per second."""
+    """`flops_per_token` of the model, and the `peak` of all GPUs of the run in operations per
+    second."""
 
     flops_per_token: float
     peak: float
 
     def of(self, tokens_per_second: float) -> float:
-        """Return the MFU at this rate over all ranks, 0 to 1."""
+        """Return the MFU (0 to 1) for a number of tokens per second over all ranks."""
         return tokens_per_second * self.flops_per_token / self.peak
 
 
@@ -38,10 +39,11 @@ def measure_by(
     sequence_length: int,
     precision: str,
 ) -> Utilization | None:
-    """Return the measure of a run; None if a term is unknown, as on CPUs. All ranks call it.
+    """Return the `Utilization` of a run; None if a value is unknown, as on CPUs. All ranks call it
+    together.
 
-    `parameters`: the trained and the frozen ones. Without a `sequence_length` (0: each sequence has
-    its own) the attention is not counted.
+    `parameters` are the numbers of trained and of frozen parameters. If `sequence_length` is 0,
+    because each sequence has its own length, the attention does not count.
     """
     if group.device.type != "cuda":
         return None
@@ -56,8 +58,7 @@ def measure_by(
 def flops_per_token(config: Any, parameters: tuple[int, int], sequence_length: int) -> float | None:
     """Return the operations per token, forward and backward; None if the formula does not apply.
 
-    It does not apply to encoder-decoders, and to models with tokens that pass through a part of the
-    weights.
+    It does not apply to encoder-decoders, and to models whose tokens use only some of the weights.
     """
     text = config.get_text_config()
     layers, hidden = (getattr(text, name, None) for name in ("num_hidden_layers", "hidden_size"))

@@ -1,4 +1,4 @@
-"""The sentence on exhausted GPU memory: the allocation, the available memory, the remedies."""
+"""Explains that GPU memory is exhausted: the allocation, the free memory, and what to change."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BESIDE_TORCH = re.compile(
     r"CUDA error: (?:out of memory|CUBLAS_STATUS_ALLOC_FAILED).*"
     r"|Cuda failure (?:\d+ )?'out of memory'.*"
 )
-"""How CUDA, cuBLAS and NCCL say it, which allocate without torch's allocator."""
+"""Messages of CUDA, cuBLAS and NCCL, which allocate without torch's allocator."""
 _PROCESS = re.compile(r"Process \d+ has [\d.]+ \w+ memory in use")
 _THIS = re.compile(r"this process has [\d.]+ \w+ memory in use")
 
@@ -30,14 +30,14 @@ def explained(
     expected: Callable[[], Prediction | None] = lambda: None,
     has_fit: Callable[[], bool] = lambda: True,
 ) -> Iterator[None]:
-    """Convert torch's error to ours.
+    """Convert torch's out-of-memory error inside the context into an error that explains it.
 
-    `expected` is the predicted memory of the rank's state, `has_fit` returns whether this attempt
-    has made a step.
+    `expected` returns the predicted memory of the rank's state. `has_fit` returns whether this
+    attempt has made a step.
 
     Raises:
-        OutOfGpuMemory: an allocation on the GPU failed, by torch or a library that it uses.
-        TooLargeForGpu: it failed before any step, and no other process uses the GPU's memory.
+        OutOfGpuMemory: torch, or a library that it uses, could not allocate memory on the GPU.
+        TooLargeForGpu: this happened before any step, and no other process uses the GPU.
     """
     try:
         yield
@@ -58,7 +58,7 @@ def explained(
 
 
 def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | None = None) -> str:
-    """Return one sentence from torch's message `said` after a number of steps."""
+    """Return one sentence that explains torch's message `said`, after `steps_done` steps."""
     facts = [
         match[0][0].lower() + match[0][1:] if match[0].startswith("Tried") else match[0]
         for pattern in (
@@ -80,25 +80,24 @@ def explain(said: str, spec: JobSpec, steps_done: int, expected: Prediction | No
 
 
 def _others(said: str) -> list[str]:
-    """Return the part of torch's message on other processes on the GPU.
+    """Return the parts of torch's message that name other processes on the GPU.
 
-    If torch does not find this pid in NVML's list, as in a container, one of those listed is this
-    process.
+    In a container, torch may not find its own process in the list of NVML. Then one of the listed
+    processes is this one.
     """
     listed = _PROCESS.findall(said)
     return listed if _THIS.search(said) else listed[1:]
 
 
 def half_type(capability: tuple[int, int] | None = None) -> str:
-    """Return the 16-bit type for a GPU of this compute capability; None: that of this rank's
-    GPU."""
+    """Return the 16-bit type for a GPU of this compute capability (None: this rank's GPU)."""
     if capability is None and torch.cuda.is_available():
         capability = torch.cuda.get_device_capability()
     return "fp16" if capability is not None and capability < BF16_CAPABILITY else "bf16"
 
 
 def _is_most(expected: Prediction, said: str) -> bool:
-    """Return whether the state is over half of the card's memory."""
+    """Return whether the predicted state takes more than half of the GPU's memory."""
     found = re.search(r"total capacity of ([\d.]+) (\w+)", said)
     units = {"MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
     if found is None or found[2] not in units:

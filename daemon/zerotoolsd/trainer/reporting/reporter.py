@@ -1,5 +1,5 @@
-"""Reports of a rank: log lines for people (the first rank of a node), datagrams for the supervisor
-(every rank)."""
+"""Reports the events of a rank: log lines for people on the first rank of a node, datagrams to the
+supervisor on all ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LOG_SECONDS = 1.0
 READING_SECONDS = 30.0
 GIB = 1 << 30
 AT_SAVE = "at_save"
-"""The check of a checkpoint when it was saved: its structure; its digests are recorded."""
+"""How a checkpoint was verified: by its structure, when it was saved. Its digests are recorded."""
 LONGEST_WHY = 1000
 _PHASES = {
     "init": "importing",
@@ -47,11 +47,11 @@ _PREPARING = {
     "compiling": "compiling",
     "waiting for": "compiling",
 }
-"""Prefixes of preparing activities, and their phases."""
+"""The phase for an activity before the first step, by the beginning of its text."""
 
 
 class Reporter:
-    """Reports each event once, in both ways."""
+    """Reports each event once, as a log line and as a datagram."""
 
     def __init__(self, rank: Rank, notifier: Notifier, *, steps: int | None) -> None:
         self._leads = rank.leads_node
@@ -69,22 +69,22 @@ class Reporter:
         self._told_reading = -READING_SECONDS
 
     def write_to(self, metrics: Metrics) -> None:
-        """Also write the results of steps into `metrics`, which only rank 0 has."""
+        """Also write the results of steps into `metrics`. Only rank 0 calls it."""
         self._metrics = metrics
 
     def track(self, trackers: Sequence[TrackerFeed]) -> None:
-        """Also log the steps to `trackers`, which only rank 0 has."""
+        """Also send the results of steps to `trackers`. Only rank 0 calls it."""
         self._trackers = trackers
 
     def end_tracking(self) -> None:
-        """Let the trackers write their data and end."""
+        """Wait until the trackers have written their data, and end them."""
         trackers, self._trackers = self._trackers, ()
         for tracker in trackers:
             if (problem := tracker.close()) is not None:
                 self.say(f"{tracker.name}: may lack the last steps: {problem}")
 
     def measure_by(self, utilization: Utilization | None) -> None:
-        """Also report the MFU, if known."""
+        """Also report the MFU, unless `utilization` is None."""
         self._utilization = utilization
 
     def expect(self, steps: int) -> None:
@@ -92,7 +92,7 @@ class Reporter:
         self._steps = steps
 
     def expect_state(self, state: Prediction) -> None:
-        """Report the predicted memory of a rank's state; again if the prediction changes."""
+        """Report the predicted memory of a rank's state, and again if it changes."""
         if state != self.state:
             self.say(str(state))
         self.state = state
@@ -103,7 +103,7 @@ class Reporter:
             print(line, flush=True)
 
     def enter(self, phase: str) -> None:
-        """Begin a phase: init, load, train, eval, save, done, stopped."""
+        """Begin a phase: init, load, train, eval, save, done or stopped."""
         for tracker in self._trackers if phase in ("done", "stopped") else ():
             tracker.ends_as(phase)
         if phase == "train" and not self._is_warm:
@@ -113,13 +113,13 @@ class Reporter:
         self._notifier.enter(phase)
 
     def warmed_up(self) -> None:
-        """Record that steps have a steady duration from now on."""
+        """Record that steps take a steady time from now on."""
         self._is_warm = True
         self._notifier.pulse.enter(STEPPING)
 
     def prepares(self, doing: str) -> None:
-        """Report an activity before the first step, which may take minutes: `loading the
-        weights`."""
+        """Report an activity before the first step, such as `loading the weights`. It may take
+        minutes."""
         self.doing = doing
         found = (phase for word, phase in _PREPARING.items() if doing.startswith(word))
         self._notifier.pulse.enter(next(found, "preparing"), doing)
@@ -127,7 +127,7 @@ class Reporter:
             self._notifier.event("phase", doing=doing)
 
     def reads(self, how_far: str) -> None:
-        """Report the progress of reading the data: `420 of 1000 MB, 8.1 MB/s, 71s left`."""
+        """Report the progress of reading the data, such as `420 of 1000 MB, 8.1 MB/s, 71s left`."""
         doing = f"reading the data: {how_far}"
         self.prepares(doing)
         now = time.monotonic()
@@ -141,7 +141,8 @@ class Reporter:
         self._notifier.pulse.beat(step)
 
     def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
-        """Step `step`, counted from 1, on `tokens` tokens of all ranks took `seconds`."""
+        """Report step `step`, counted from 1. It took `seconds` for `tokens` tokens of all
+        ranks."""
         self.at(step)
         self.has_stepped = True
         if not self._leads:
@@ -224,7 +225,7 @@ class Reporter:
             self.say(f"metrics are missing from step {step} on, training continues: {problem}")
 
     def saved(self, saved: Saved, stall_seconds: float) -> None:
-        """Report a committed checkpoint; training paused for `stall_seconds`."""
+        """Report a committed checkpoint. Training was paused for `stall_seconds`."""
         if self._metrics is not None:
             self._metrics.sync()
         step, done = saved.step, saved.committed
@@ -262,7 +263,7 @@ class Reporter:
         self.say(f"step {step} could not be saved, training continues: {why}")
 
     def skipped(self, path: Path, why: str) -> None:
-        """Report a rejected checkpoint."""
+        """Report a checkpoint that was not used because it is damaged."""
         if self._leads:
             self._notifier.event("skipped_checkpoint", path=str(path), why=why)
         self.say(f"skipped {path}: {why}")
@@ -275,7 +276,7 @@ class Reporter:
         same_rng: bool,
         verified: str | None = None,
     ) -> None:
-        """Report that the run resumes from a checkpoint; `verified` is how its bytes were
+        """Report the checkpoint that the run resumes from. `verified` says how its bytes were
         checked."""
         self.at(record.step)
         rng = "restored" if same_rng else "reseeded"
@@ -309,7 +310,7 @@ class Reporter:
             self.say(f"note: {note}")
 
     def event(self, name: str, **fields: Any) -> None:
-        """Send any other event of this rank."""
+        """Send another event of this rank."""
         self._notifier.event(name, **fields)
 
 
@@ -337,7 +338,7 @@ def _why_skipped(outcome: StepResult) -> str:
 
 
 class Phases:
-    """Consecutive phases since `started`, a reading of `time.monotonic`."""
+    """Measures the phases of the start, from `started`, a value of `time.monotonic`."""
 
     def __init__(self, started: float) -> None:
         self._started = started
@@ -345,7 +346,7 @@ class Phases:
         self._seconds: dict[str, float] = {}
 
     def done(self, name: str) -> None:
-        """Record that a phase has ended and the next one begins."""
+        """Record that a phase has ended. The next phase begins."""
         now = time.monotonic()
         self._seconds[name] = self._seconds.get(name, 0.0) + now - self._last
         self._last = now

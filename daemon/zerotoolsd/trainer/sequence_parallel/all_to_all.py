@@ -1,4 +1,4 @@
-"""Blocks that ranks exchange, each with each, and sums over them: their gradients too."""
+"""The exchange of tensors between sequence ranks, and sums over them, with gradients."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import torch.distributed as dist
 
 
 class Exchange(Protocol):
-    """The ranks that compute the same sequences; this is number `index` of `ranks`. All of them
-    call each method together."""
+    """The ranks that compute the same sequences. This is rank `index` of `ranks`. All of them call
+    each method together."""
 
     @property
     def index(self) -> int: ...
@@ -20,10 +20,8 @@ class Exchange(Protocol):
     def ranks(self) -> int: ...
 
     def swap(self, blocks: torch.Tensor) -> torch.Tensor:
-        """Send block r of `blocks`, contiguous `[ranks, ...]`, to rank r; return the received ones.
-
-        Block r of the result is from rank r.
-        """
+        """Send block r of `blocks`, contiguous `[ranks, ...]`, to rank r. Returns the received
+        blocks; block r is from rank r."""
 
     def total(self, values: torch.Tensor) -> torch.Tensor:
         """Return the sum of the ranks' `values`."""
@@ -31,7 +29,7 @@ class Exchange(Protocol):
 
 @dataclass(frozen=True)
 class GroupExchange:
-    """Implements `Exchange` in a process group."""
+    """Implements `Exchange` with a process group."""
 
     group: dist.ProcessGroup
     index: int
@@ -51,16 +49,16 @@ class GroupExchange:
 
 
 def swapped(blocks: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Exchange blocks as `Exchange.swap`; gradients are exchanged in reverse."""
+    """Exchange blocks as `Exchange.swap`. The backward pass sends the gradients back."""
     found: torch.Tensor = _Swap.apply(blocks, exchange)
     return found
 
 
 def totalled(values: torch.Tensor, exchange: Exchange) -> torch.Tensor:
-    """Return the sum as `Exchange.total`.
+    """Return the sum of `Exchange.total`, with a gradient.
 
-    The gradient of the sum is that of each rank's own `values`: all ranks compute the same from the
-    sum, and it counts once.
+    The gradient of the sum is the gradient of each rank's `values`: all ranks compute the same from
+    the sum, and it counts once.
     """
     found: torch.Tensor = _Total.apply(values, exchange)
     return found

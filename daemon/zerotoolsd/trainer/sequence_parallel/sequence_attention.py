@@ -1,17 +1,18 @@
-"""Attention over sequences that are split into one stretch per rank.
+"""Attention over sequences that are split among ranks: each rank has some of the positions.
 
-Before it, ranks exchange heads for positions: each then has all positions of `heads / ranks` heads,
-and attends by one of the existing implementations, with the mask of the whole sequence. The results
-return by the same exchange. With 2 ranks, 4 heads and 6 positions:
+Before the attention, the ranks exchange heads for positions. Then each rank has all positions of
+`heads / ranks` heads, and uses an existing implementation with the mask of the whole sequence. The
+results return by the same exchange. With 2 ranks, 4 heads and 6 positions:
 
     rank 0 has positions 0-2 of heads 0-3   <->   positions 0-5 of heads 0, 1
     rank 1 has positions 3-5 of heads 0-3   <->   positions 0-5 of heads 2, 3
 
-Key/value heads that the ranks do not divide are sent to each rank with queries that need them.
+If the number of ranks does not divide the key/value heads, each rank gets those that its queries
+need.
 
-The base model gets a `WholeMask` instead of its mask, and passes it on to its layers, which also
-have it when activations are computed again. Without an active `Whole`, as in generation, each
-implementation works as without this module.
+The base model gets a `WholeMask` instead of its mask, and passes it to its layers. They also have
+it when activations are computed again. Without an active `Whole`, as in text generation, each
+implementation works as usual.
 """
 
 from __future__ import annotations
@@ -34,29 +35,34 @@ from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, swapped
 
 OVER_RANKS = "_over_ranks"
-"""Suffix of these implementations' names in transformers' tables."""
+"""Suffix of the names of these implementations in transformers."""
 EAGER, _EAGER_FUNCTION = "eager", "eager_attention_forward"
 _SINKS, _SINKS_OPTION = "sinks", "s_aux"
-"""Per-head numbers that compete with the positions for attention, as in GPT-OSS: the attribute of a
-module, and the argument of implementations."""
+"""Numbers for each head that compete with the positions for attention, as in GPT-OSS: the attribute
+of a module, and the argument of an implementation."""
 
 Seen = Callable[..., torch.Tensor]
-"""transformers' mask functions: by numbers of sequence, head, query and key, whether it is seen."""
+"""A mask function of transformers: whether a query sees a key, from the numbers of sequence, head,
+query and key."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """The sequences behind the stretch that a model reads. `places` are their position ids,
-    `[batch, length]`, if these restart with each segment; `last` is the largest of all."""
+    """The whole sequences of which a model reads a part.
+
+    `places` are the position ids, `[batch, length]`, if they restart with each segment. `last` is
+    the largest position id.
+    """
 
     exchange: Exchange
     places: torch.Tensor | None
     last: int | torch.Tensor
 
     def places_of(self, length: int) -> torch.Tensor | None:
-        """Return the positions for a rank length of `length`; the first ones if that is shorter.
+        """Return the position ids of all ranks if each rank has `length` positions; only the first
+        ones if that is fewer.
 
-        A test of a loss in parts uses such a length.
+        The check of a chunked loss uses fewer positions.
         """
         if self.places is None:
             return None
@@ -69,7 +75,7 @@ _now: ContextVar[Whole | None] = ContextVar("sequences that ranks share", defaul
 
 @contextmanager
 def reading(whole: Whole) -> Iterator[None]:
-    """Let models read this rank's stretch of `whole`, inside."""
+    """Let models read this rank's part of the sequences `whole`, inside the context."""
     token = _now.set(whole)
     try:
         yield
@@ -78,20 +84,22 @@ def reading(whole: Whole) -> Iterator[None]:
 
 
 def read_now() -> Whole | None:
-    """Return the sequences behind the stretch that is being read."""
+    """Return the whole sequences of which a part is read now; None outside of `reading`."""
     return _now.get()
 
 
 @dataclass(frozen=True)
 class WholeMask:
-    """Replaces a mask: has that of the whole sequences, in the form of the implementation."""
+    """Takes the place of a mask. `mask` is the mask of the whole sequences, as the implementation
+    needs it."""
 
     mask: Any
     exchange: Exchange
 
 
 def over_ranks(implementation: str) -> str:
-    """Register an attention `implementation` of transformers over ranks; return its name."""
+    """Register the attention `implementation` of transformers for use over ranks. Returns its new
+    name."""
     name = f"{implementation}{OVER_RANKS}"
     if name not in ALL_ATTENTION_FUNCTIONS.valid_keys():
         AttentionInterface.register(name, partial(_attend, implementation))
@@ -100,10 +108,10 @@ def over_ranks(implementation: str) -> str:
 
 
 def attend_over_ranks(model: Any, ranks: int) -> None:
-    """Let `model` attend with its implementation, over so many `ranks` when it reads a stretch.
+    """Let `model` compute attention over `ranks` ranks, with its own implementation.
 
     Raises:
-        Unsupported: transformers cannot set it for this model.
+        Unsupported: transformers cannot replace the attention of this model.
     """
     if ranks == 1:
         return
@@ -143,7 +151,7 @@ def _mask(implementation: str, **arguments: Any) -> Any:
 
 
 def _within_segments(seen: Seen, places: torch.Tensor) -> Seen:
-    """Return `seen` by positions in segments, restricted to the same segment."""
+    """Return the mask function `seen`, restricted to keys of the same segment."""
     begins = torch.diff(places, prepend=places[:, :1] - 1) != 1
     segments = begins.cumsum(-1)
 
@@ -165,10 +173,9 @@ def _attend(
     attention_mask: Any,
     **options: Any,
 ) -> tuple[torch.Tensor, Any]:
-    """Attend; replaces an attention function of transformers.
+    """Compute attention over the ranks; replaces an attention function of transformers.
 
-    Inputs are `[batch, heads, positions, width]` each, the result is `[batch, positions, heads,
-    width]`.
+    Inputs are `[batch, heads, positions, width]`, the result is `[batch, positions, heads, width]`.
     """
     attend = _function(implementation, module)
     if not isinstance(attention_mask, WholeMask):
@@ -205,8 +212,8 @@ def _function(implementation: str, module: Any) -> Callable[..., Any]:
 
 
 class _SomeHeads:
-    """An attention module with the heads of one rank, with `copies` of each of its key/value
-    heads."""
+    """An attention module with the heads of one rank. Each key/value head is repeated `copies`
+    times."""
 
     def __init__(self, module: Any, copies: int, exchange: Exchange) -> None:
         self._module = module
@@ -217,7 +224,7 @@ class _SomeHeads:
             self.sinks = self.own(module.sinks)
 
     def own(self, of_heads: torch.Tensor) -> torch.Tensor:
-        """Return this rank's part of numbers of all heads, `[heads]`."""
+        """Return this rank's part of a tensor with one number for each head, `[heads]`."""
         return of_heads.chunk(self._exchange.ranks)[self._exchange.index]
 
     def __getattr__(self, name: str) -> Any:

@@ -1,7 +1,7 @@
-"""The stretch of a batch that a rank computes: as many positions on each rank of a share.
+"""Splits a batch among sequence ranks: each rank has equally many positions of each sequence.
 
-Sequences with a length that the ranks do not divide are padded on the right with positions that are
-hidden and not learned. A token counts on the rank of its stretch.
+If the number of ranks does not divide the length, sequences are padded on the right with positions
+that are hidden and not learned. A token counts on the rank that has its position.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ _IDS, _POSITIONS = "input_ids", "position_ids"
 
 @dataclass(frozen=True)
 class Stretch:
-    """This rank's stretch of each sequence, one of `exchange.ranks` equal ones."""
+    """This rank's part of each sequence: one of `exchange.ranks` equal parts."""
 
     exchange: Exchange
 
     @property
     def leads(self) -> bool:
-        """Whether it is the first: values that all ranks of a share know count there."""
+        """Whether this is the first part. Values that all ranks of a share know are counted
+        here."""
         return self.exchange.index == 0
 
     def of(self, whole: torch.Tensor, filler: int = 0) -> torch.Tensor:
-        """Return this rank's part of `whole`, `[batch, length]`, padded if the ranks do not divide
-        the length."""
+        """Return this rank's part of `whole`, `[batch, length]`, padded with `filler`."""
         return self._of_filled(self._filled(whole, filler))
 
     def read(
         self, arguments: dict[str, torch.Tensor], labels: torch.Tensor
     ) -> tuple[dict[str, torch.Tensor], torch.Tensor, Whole]:
-        """Return (a causal model's arguments for this rank's stretch, its labels, the whole
+        """Return (the arguments of a causal model for this rank's part, the labels, the whole
         sequences)."""
         ids, places = arguments[_IDS], arguments.get(_POSITIONS)
         packed = None if places is None else self._filled(places, 0)
@@ -69,9 +69,10 @@ class Stretch:
 
 
 def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
-    """Let `sequence_ranks` ranks compute the losses of `model`, a stretch each.
+    """Let `sequence_ranks` ranks compute the losses of `model` together. All ranks call it
+    together.
 
-    They are those of a share that have the same part of the layers. All ranks call it together.
+    They are the ranks of a share that have the same part of the layers.
     """
     if sequence_ranks == 1:
         return
@@ -83,13 +84,13 @@ def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> Non
 
 
 def give_stretch(model: Any, stretch: Stretch) -> None:
-    """Let `model` read this `stretch` inside `own_stretch`."""
+    """Let `model` read this part of the sequences inside `own_stretch`."""
     heed_whole_length(model)
     setattr(model, _ATTRIBUTE, stretch)
 
 
 def stretch_of(model: Any) -> Stretch | None:
-    """Return the stretch of each sequence that `model` computes; None for all of it."""
+    """Return the part of each sequence that `model` computes; None if it computes all of it."""
     found: Stretch | None = getattr(model, _ATTRIBUTE, None)
     return found
 
@@ -98,7 +99,8 @@ def stretch_of(model: Any) -> Stretch | None:
 def own_stretch(
     model: Any, arguments: dict[str, torch.Tensor], labels: torch.Tensor
 ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
-    """Yield (arguments, labels) of the model's part of a batch; call the model inside."""
+    """Yield (arguments, labels) for this rank's part of a batch. Call the model inside the
+    context."""
     stretch = stretch_of(model)
     if stretch is None:
         yield arguments, labels
@@ -112,7 +114,12 @@ _BY_LENGTH = ("dynamic", "longrope")
 
 
 def heed_whole_length(model: nn.Module) -> None:
-    """Let such rotary modules of `model` use the last position of the whole sequence."""
+    """Let the rotary modules of `model` use the length of the whole sequence.
+
+    "dynamic" and "longrope" compute the angles from the largest position id, which on a rank is
+    that of its part. So they get one more position, the last of the whole sequence, and its result
+    is removed.
+    """
     for module in model.modules():
         kinds = getattr(module, "rope_type", None)
         named = list(kinds.values()) if isinstance(kinds, Mapping) else [kinds]

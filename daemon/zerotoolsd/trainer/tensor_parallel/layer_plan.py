@@ -1,24 +1,24 @@
-"""The layers of a model that tensor ranks cut, according to transformers' plan.
+"""Plans which layers of a model are split among tensor ranks, according to transformers' plan.
 
-A plan names layers (`model.layers.*.mlp.up_proj`) and a style for each. The styles:
+A plan of transformers has a style for each layer (`model.layers.*.mlp.up_proj`). The styles:
 
-colwise                          a rank has rows of the weight `[out, in]`, and makes those columns
-                                 of the output; the input is whole
+colwise                          a rank has rows of the weight `[out, in]`, and computes those
+                                 columns of the output; the input is whole
 rowwise                          a rank has columns of the weight, and takes those columns of the
-                                 input; the ranks' outputs are added up
+                                 input; the outputs of the ranks are summed
 colwise_gather_output,           as colwise, and the columns are gathered
 colwise_rep
-rowwise_split_input,             as rowwise, of an input that is whole
+rowwise_split_input,             as rowwise, but the input is whole
 rowwise_rep
-replicated_with_grad_allreduce   weights that are whole and applied to cut values: each rank has a
+replicated_with_grad_allreduce   whole weights that are applied to split values: each rank has a
                                  part of their gradient
-embedding_rowwise, replicate     whole values in and out, which such a layer has without a cut, too
+embedding_rowwise, replicate     the layer is not split; its input and output are whole
 
-A layer with adapters is cut with them: of `weight + B A` of a colwise layer a rank has those rows
-of B, and of a rowwise one those columns of A. Each rank has all of the other half.
+A layer is split with its adapters. Of `weight + B A` of a colwise layer, a rank has the same rows
+of B; of a rowwise layer, the same columns of A. Each rank has all of the other half.
 
 Source: transformers, distributed/tensor_parallel.py (before 5.20 integrations/tensor_parallel.py).
-All other styles are refused, those of mixtures of experts among them.
+All other styles are refused, among them those of mixtures of experts.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLUMNS, GATHERED_COLUMNS, ROWS, SPLIT_ROWS, SUMMED = (
     "split rows",
     "summed",
 )
-"""The ways to cut a layer. For `SUMMED`, only the gradients are in parts."""
+"""The ways to split a layer. With `SUMMED`, only the gradients are in parts."""
 _STYLES = {
     "colwise": COLUMNS,
     "colwise_gather_output": GATHERED_COLUMNS,
@@ -55,17 +55,19 @@ _MAY_STAY_WHOLE = (GATHERED_COLUMNS, SPLIT_ROWS)
 _DIMENSIONS = {COLUMNS: 0, GATHERED_COLUMNS: 0, ROWS: 1, SPLIT_ROWS: 1}
 _BASE = "base_layer"
 _HALVES = {COLUMNS: "lora_B", ROWS: "lora_A"}
-"""The half of an adapter that is cut with its layer; if values are whole on both sides, neither
-is."""
+"""The half of an adapter that is split with its layer. If input and output are whole, neither half
+is split."""
 _MOST_LISTED = 64
 _NUMBER = re.compile(r"\.\d+(?=\.|$)")
 
 
 @dataclass(frozen=True)
 class LayerCuts:
-    """The parts of a model's layers on `ranks` ranks. `layers` has the cut of each, `dimensions`
-    the cut dimension of each parameter; parameters not in it are whole. `notes` describe parts of
-    the plan that are not cut."""
+    """How the layers of a model are split among `ranks` ranks.
+
+    `layers` has the way each layer is split, and `dimensions` the split dimension of each
+    parameter. Other parameters are whole. `notes` describe layers of the plan that are not split.
+    """
 
     ranks: int
     layers: Mapping[str, str]
@@ -77,11 +79,11 @@ NO_CUTS = LayerCuts(1, {}, {})
 
 
 def layer_cuts(model: Any, ranks: int) -> LayerCuts:
-    """Return how `ranks` ranks share the layers of a transformers `model`; one rank cuts nothing.
+    """Return how the layers of a transformers `model` are split among `ranks` ranks.
 
     Raises:
-        Unsupported: transformers has no plan for it, or one with unsupported styles.
-        BadRequest: the ranks do not divide its heads, or a layer.
+        Unsupported: transformers has no plan for the model, or one with unsupported styles.
+        BadRequest: the number of ranks does not divide the heads, or a layer.
     """
     if ranks == 1:
         return NO_CUTS
@@ -127,10 +129,10 @@ def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
 
 
 def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
-    """Raise Unsupported if uncut weights next to cut ones are missing in the plan.
+    """Raise Unsupported if the plan does not list a weight next to split weights.
 
-    If they are applied to cut values, they would get a part of their gradient; older plans do not
-    mark them.
+    If such a weight is applied to split values, a rank has only a part of its gradient. Older plans
+    do not mark these weights.
     """
     for parent in sorted({_above(name) for name, cut in styles.items() if cut == COLUMNS}):
         for name, _ in model.get_submodule(parent).named_parameters(parent):
@@ -162,7 +164,7 @@ def _each(value: Any) -> Sequence[Any]:
 
 
 def _instead(sizes: Iterable[int]) -> str:
-    """Return the advice for ranks that do not divide all of `sizes`."""
+    """Return the advice for a number of ranks that does not divide all `sizes`."""
     common = gcd(*sizes)
     found = [str(n) for n in range(2, min(common, _MOST_LISTED) + 1) if common % n == 0]
     return f"set it to {' or '.join(found)}, or leave it out" if found else "leave it out"
@@ -199,7 +201,7 @@ def _kept_whole(model: Any, styles: Mapping[str, str], ranks: int) -> Iterator[t
 
 
 def _linear(model: Any, name: str) -> Any:
-    """Return the layer of that name, without its adapters."""
+    """Return the layer `name`, without its adapters."""
     layer = model.get_submodule(name)
     return getattr(layer, _BASE, layer)
 

@@ -1,7 +1,13 @@
-"""Layers that compute with this rank's part of their weights.
+"""Layers that compute with this rank's part of their weights, and the communication between the
+ranks.
 
-A cut weight is a DTensor over the tensor ranks, as FSDP2 expects it. Computation uses this rank's
-plain tensor of it: torch's own operators do the work, and this module has the communication.
+A split weight is a DTensor over the tensor ranks, as FSDP2 expects it. Torch's operators compute
+with this rank's plain tensor of it.
+
+In the backward pass, each communication is reversed. If a whole value enters a split layer, each
+rank computes a part of its gradient, and every rank needs their sum.
+
+Source: Shoeybi et al. 2019, "Megatron-LM", section 3 (the operators f and g).
 """
 
 from __future__ import annotations
@@ -28,10 +34,8 @@ from zerotoolsd.trainer.tensor_parallel.layer_plan import (
 
 
 def cut_layers(model: nn.Module, cuts: LayerCuts, mesh: DeviceMesh) -> None:
-    """Cut the layers of `model` over the ranks of `mesh`, which has one dimension.
-
-    The parameters are on the meta device.
-    """
+    """Split the layers of `model`, which is on the meta device, over the ranks of the
+    one-dimensional `mesh`."""
     for name, dimension in cuts.dimensions.items():
         above, _, last = name.rpartition(".")
         layer = model.get_submodule(above)
@@ -98,29 +102,29 @@ def _local(weight: torch.Tensor | None) -> torch.Tensor | None:
 
 
 def taken(whole: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return `whole` for a cut layer: its gradients are summed over the ranks of `group`."""
+    """Return `whole` for a split layer. Its gradients are summed over the ranks of `group`."""
     return cast(torch.Tensor, _Taken.apply(whole, group))
 
 
 def summed(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the sum of the ranks' `part`, on each; `part` itself is overwritten."""
+    """Return the sum of the ranks' `part`, on each rank. `part` is overwritten."""
     return cast(torch.Tensor, _Summed.apply(part, group))
 
 
 def gathered(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the ranks' parts of the last dimension, joined, on each."""
+    """Return the parts of all ranks, joined along the last dimension, on each rank."""
     return cast(torch.Tensor, _Gathered.apply(part, group))
 
 
 def split(whole: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return this rank's part of the last dimension."""
+    """Return this rank's part of `whole` along the last dimension."""
     return cast(torch.Tensor, _Split.apply(whole, group))
 
 
 def counted_each(weight: torch.Tensor, ranks: int) -> torch.Tensor:
-    """Return `weight` with its gradient multiplied by `ranks`.
+    """Return `weight`; its gradient is multiplied by `ranks`.
 
-    This turns a mean over ranks, of which each has a part, into the sum.
+    If each rank has a part of the gradient, this turns the mean over the ranks into the sum.
     """
     return cast(torch.Tensor, _CountedEach.apply(weight, ranks))
 
@@ -191,7 +195,8 @@ def _join(part: torch.Tensor, group: Any) -> torch.Tensor:
 
 
 def gather_flat(part: torch.Tensor, group: Any) -> torch.Tensor:
-    """Return the flat tensors of all ranks of `group`, of the same length, one after another."""
+    """Return the flat tensors of all ranks of `group`, one after another. All have the same
+    length."""
     found = part.new_empty(dist.get_world_size(group) * part.numel())
     # torch 2.13 has renamed it, and warns of the other name.
     gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor

@@ -1,6 +1,7 @@
-"""The turns of a chat, rendered by the tokenizer's template, and the positions of its answers.
+"""Renders chats with a tokenizer's template, and finds the positions of the answers.
 
-`answers` finds them. A template that marks answers itself, with `{% generation %}`, is trusted.
+`template_probes` finds the answers. If a template marks them itself with `{% generation %}`, its
+marks are used.
 """
 
 from __future__ import annotations
@@ -18,14 +19,17 @@ from zerotoolsd.trainer.data.encoding.template_probes import TEXTS, Answers, End
 
 Found = TypeVar("Found")
 Shape = tuple[tuple[str, ...], tuple[bool, ...]]
-"""The roles of a chat's turns, and which of them are learned from."""
+"""The roles of a chat's turns, and which turns are learned."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer. If it puts no end after an answer, the last one gets that
-    of the others, if `ends_last`: jobs of version 0.2 learn none. Fields of turns that it leaves
-    out are refused, except for those in `ignored`."""
+    """The chat template of a tokenizer.
+
+    If the template puts no end after an answer and `ends_last` is True, the last answer gets the
+    end of the others. Jobs of version 0.2 do not learn this end. A field of turns that the template
+    does not show is an error, unless it is in `ignored`.
+    """
 
     def __init__(
         self, tokenizer: Any, *, ends_last: bool = True, ignored: Collection[str] = ()
@@ -39,8 +43,8 @@ class ChatTemplate:
         self._outlines: dict[Shape, ChatOutline | None] = {}
 
     def rendered_together(self, chats: Sequence[Conversation]) -> list[RenderedChat]:
-        """Return each chat as `rendered` does, with the same errors; chats that consist of text
-        only take less time."""
+        """Return each chat as `rendered` does, with the same errors. Chats with only text take less
+        time here."""
         outlines = [*map(self._outline, chats)]
         together = [
             [*chat.turns[: len(outline.roles)]]
@@ -58,8 +62,8 @@ class ChatTemplate:
         return [found or self.rendered(chat) for chat, found in zip(chats, filled, strict=True)]
 
     def _outline(self, chat: Conversation) -> ChatOutline | None:
-        """Return the outline of chats with the same roles; None without one, or if its fields are
-        unknown yet."""
+        """Return the outline of chats with the same roles; None if there is none, or if the shown
+        fields are not known yet."""
         roles = tuple(turn["role"] for turn in chat.turns)
         if chat.tools or not self._fields.are_shown(chat.turns, roles):
             return None
@@ -82,9 +86,10 @@ class ChatTemplate:
         """Return the chat up to its last learned answer.
 
         Raises:
-            BadFile: the template rejects the turns, or leaves something out; the position is named.
-            BadRequest: the template does not support tools, or an answer cannot be distinguished
-                from the text around it.
+            BadFile: the template rejects the turns, or leaves something out; the message names the
+                place.
+            BadRequest: the template does not support tools, or an answer cannot be found in its
+                text.
         """
         last = max(number for number, learned in enumerate(chat.learned) if learned)
         turns, learned = chat.turns[: last + 1], chat.learned[: last + 1]
@@ -190,7 +195,8 @@ class ChatTemplate:
     ) -> Found:
         """Return the result of `render` for `turns`.
 
-        Most templates write the arguments of calls as JSON; some (DeepSeek's) expect JSON text.
+        Most templates write the arguments of calls as JSON. Some (DeepSeek's) expect them as JSON
+        text.
         """
         try:
             return render([*map(_with_text_calls, turns)] if self._calls_as_text else [*turns])
@@ -220,7 +226,7 @@ def _as_json(call: Mapping[str, Any]) -> str:
 
 
 def special_tokens(tokenizer: Any) -> dict[int, Any]:
-    """Return the special tokens by their ids."""
+    """Return the special tokens of a tokenizer by their ids."""
     known = tokenizer.added_tokens_decoder
     return {number: token for number, token in known.items() if token.special}
 
@@ -232,9 +238,11 @@ def _rejected(chat: Conversation, error: Exception) -> BadFile:
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """The text of a chat, and the positions of its learned answers, in order; the last one, which
-    may be in several parts, begins at `split`. `is_changed` means that a text differs from the
-    data. `left_out` are fields of turns that the text does not have."""
+    """The text of a chat, and the positions of its learned answers, in order.
+
+    The last answer begins at `split`; it may have several parts. `is_changed` means that an answer
+    in the text differs from the data. `left_out` names fields of turns that the text does not show.
+    """
 
     text: str
     spans: tuple[Span, ...]
@@ -244,13 +252,18 @@ class RenderedChat:
 
 
 Point = tuple[int, int]
-"""A position in a chat: the number of texts before it, and its offset with all texts empty."""
+"""A position in a chat: the number of turn texts before it, and the offset if all texts were
+empty."""
 
 
 @dataclass(frozen=True)
 class ChatOutline:
-    """The text around the texts of turns with these `roles`, and the begin and end of answers. The
-    last `tail` letters are added to the template's output."""
+    """The text that a template puts around the texts of turns with these `roles`.
+
+    It is found once, by rendering probes instead of texts. If another chat with the same roles has
+    exactly this text around its own texts, its answers are at the same points. The last `tail`
+    characters are not part of the template's output; they are added.
+    """
 
     roles: tuple[str, ...]
     around: tuple[str, ...]
@@ -258,7 +271,8 @@ class ChatOutline:
     tail: int
 
     def filled(self, turns: Sequence[Turn], text: str) -> RenderedChat | None:
-        """Return the chat with the rendered `text`; None if that does not match the outline."""
+        """Return the chat whose rendered text is `text`; None if the text does not fit the
+        outline."""
         texts = [turn["content"] for turn in turns[: len(self.roles)]]
         text += self.around[-1][len(self.around[-1]) - self.tail :]
         if self._joined(texts) != text:
@@ -279,12 +293,12 @@ class ChatOutline:
 
 
 def probe(number: int) -> str:
-    """Return a text that no template changes, to replace a turn's text."""
+    """Return a text that no template changes, for turn `number`."""
     return f"\u2042{number}\u2042"
 
 
 def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOutline | None:
-    """Return the outline of a chat with probes as texts; None if they are not in order."""
+    """Return the outline of a chat of probes; None if the probes are not in order."""
     around: list[str] = []
     rest = chat.text
     for number in range(len(roles)):
@@ -304,7 +318,7 @@ def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOut
 
 
 def _point(text: str, place: int) -> Point | None:
-    """Return the point; None in the middle of a probe."""
+    """Return the point at position `place`; None if the position is inside a probe."""
     marks = text[:place].count("\u2042")
     if marks % 2:
         return None

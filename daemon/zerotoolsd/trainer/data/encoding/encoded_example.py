@@ -1,5 +1,4 @@
-"""The encoded form of an example: its ids, with marks on the ones that the model learns to
-predict."""
+"""An encoded example, the base class of encoders, and how an example that is too long is cut."""
 
 from __future__ import annotations
 
@@ -15,19 +14,22 @@ from zerotools.jobs.datafiles.example_files import Record
 from zerotoolsd.trainer.data.encoding.text_ids import TextIds
 
 SAID = 1 << 31
-"""Set in an id that the model is to say. Ids are below it."""
+"""The bit that marks an id as learned. Ids are smaller."""
 AT_ONCE = 256
 LETTERS_AT_ONCE = 1 << 20
-"""Examples are tokenised together, so many or with so much text."""
+"""Examples are tokenised in batches of AT_ONCE examples, or of this many characters."""
 Marked = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The ids of an example. The first `split` are its source, and those with `SAID` are learned.
-    `source_lost` and `target_lost` tokens were cut. `is_source_lost` and `is_target_lost` mean that
-    the whole text is lost, `is_changed` that a chat template left out some of an answer, and
-    `left_out` names fields of turns that it does not show."""
+    """The ids of an example.
+
+    The first `split` ids are its source. Ids with the bit `SAID` are learned. `source_lost` and
+    `target_lost` tokens were cut off. `is_source_lost` and `is_target_lost` mean that no text is
+    left. `is_changed` means that a chat template left out a part of an answer. `left_out` names the
+    fields of turns that the template does not show.
+    """
 
     place: str
     marked: Marked
@@ -41,13 +43,13 @@ class Encoded:
 
     @property
     def source(self) -> list[int]:
-        """The ids of the source."""
+        """The ids of the source, without marks."""
         found: list[int] = bare(self.marked[: self.split]).tolist()
         return found
 
     @property
     def target(self) -> list[int]:
-        """The ids of the last answer."""
+        """The ids of the last answer, without marks."""
         found: list[int] = bare(self.marked[self.split :]).tolist()
         return found
 
@@ -58,7 +60,7 @@ def as_ids(ids: Sequence[int]) -> Marked:
 
 
 def said(ids: Marked) -> Marked:
-    """Return `ids`, each with the mark of a learned one."""
+    """Return `ids`, marked as learned."""
     return ids | np.uint32(SAID)
 
 
@@ -68,24 +70,24 @@ def bare(marked: Marked) -> Marked:
 
 
 class Encoder(ABC):
-    """Encodes examples."""
+    """Base class of encoders."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._texts = TextIds(tokenizer)
 
     def encoded(self, records: Iterable[Record]) -> Iterator[Encoded]:
-        """Yield the ids of `records`, in order.
+        """Yield the encoded examples of `records`, in order.
 
         Raises:
-            BadFile: the chat template rejects one; its position is named.
-            BadRequest: the template renders turns so that answers cannot be found.
+            BadFile: the chat template rejects a record; the message names its place.
+            BadRequest: the answers cannot be found in the text of the template.
         """
         for batch in batches_of(records):
             yield from self.batch(batch)
 
     def batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
-        """Return the ids of records that are tokenised together. Raises as `encoded`."""
+        """Return the encoded examples of one batch of records. Raises as `encoded`."""
         return self._batch(records)
 
     @abstractmethod
@@ -96,7 +98,7 @@ class Encoder(ABC):
 
 
 def batches_of(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yield groups of records that are tokenised together."""
+    """Yield batches of records that are tokenised together."""
     batch: list[Record] = []
     letters = 0
     for record in records:
@@ -114,7 +116,7 @@ Ids = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Limits:
-    """The most tokens of source and target together, and of each separately; None: no limit."""
+    """The largest number of tokens of source and target together, and of each; None: no limit."""
 
     whole: int | None = None
     source: int | None = None
@@ -123,8 +125,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Kept:
-    """The parts that stay when an example is cut: the first `head` ids of the source, and of its
-    rest the first ones or (`keeps_first` False) the last; the last `end` ids of the target."""
+    """The parts of an example that a cut keeps.
+
+    They are the first `head` ids of the source and the last `end` ids of the target. Of the rest of
+    the source, the first ids are kept if `keeps_first` is True, else the last ids.
+    """
 
     head: int = 0
     end: int = 0
@@ -132,7 +137,8 @@ class Kept:
 
 
 def cut(source: Ids, target: Ids, limits: Limits, kept: Kept) -> tuple[Ids, Ids]:
-    """Return (source, target) within `limits`: at least one token of a source stays."""
+    """Return (source, target) within `limits`. The source is cut first, and at least one of its
+    tokens stays."""
     target = _cut_target(target, limits.target, kept)
     source = _cut_source(source, limits.source, kept)
     if limits.whole is not None and len(source) + len(target) > limits.whole:

@@ -1,4 +1,5 @@
-"""The choice of the encoder that reads the examples of a job."""
+"""Makes the encoder for a tokenizer, a job and a kind of model. The encoders of chats and of plain
+text."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def make_encoder(
     """Return the encoder for a tokenizer, a job and a kind of model.
 
     Raises:
-        BadRequest: the tokenizer lacks a required chat template, or an end of text.
+        BadRequest: the tokenizer has no chat template, or no end-of-text token, and the job needs
+            it.
     """
     limits = limits_of(data, encoder_decoder=encoder_decoder, positions=positions)
     has_template = bool(getattr(tokenizer, "chat_template", None))
@@ -64,10 +66,11 @@ def make_encoder(
 
 
 def limits_of(data: DataSpec, *, encoder_decoder: bool, positions: int | None) -> Limits:
-    """Return how much of an example the job keeps, for a model with so many `positions`.
+    """Return how many tokens of an example are kept, for a model with `positions` positions.
 
-    A causal model does not read the last token, which it only predicts: one more than its positions
-    fits. An encoder-decoder has the positions twice, for the prompt and for the response.
+    A causal model only predicts the last token and does not read it. So an example may have one
+    token more than the model has positions. An encoder-decoder has its positions twice, for the
+    prompt and for the response.
     """
     most_source, most_target = data.max_source_length, data.max_target_length
     if data.truncation == SEPARATE:
@@ -82,7 +85,7 @@ def limits_of(data: DataSpec, *, encoder_decoder: bool, positions: int | None) -
 
 
 class ChatEncoder(Encoder):
-    """A chat as one text, tokenised as a whole: so a model reads it."""
+    """Encodes a chat as one text. The ids of its answers are marked as learned."""
 
     def __init__(
         self, tokenizer: Any, limits: Limits, *, all_answers: bool, ignored: Collection[str] = ()
@@ -105,13 +108,14 @@ class ChatEncoder(Encoder):
         return chat if self._all else chat.with_last_answer()
 
     def _marked(self, chats: Sequence[RenderedChat]) -> Iterator[tuple[Marked, int]]:
-        """Return (ids with marks, begin of the last answer) of each chat."""
+        """Return (marked ids, begin of the last answer) of each chat."""
         if not self._tokenizer.is_fast:
             return map(self._in_pieces, chats)
         return map(mark, self._texts.located([chat.text for chat in chats]), chats)
 
     def _in_pieces(self, chat: RenderedChat) -> tuple[Marked, int]:
-        """Encode in pieces, for a tokenizer that does not report the positions of its tokens."""
+        """Encode a chat piece by piece, for a tokenizer that does not report the positions of its
+        tokens."""
         marked = as_ids([])
         at = split = 0
         for begin, end in chat.spans:
@@ -135,8 +139,8 @@ class ChatEncoder(Encoder):
         return Encoded(place, marked, len(source), *lost, is_source_lost, is_target_lost)
 
     def _end_of(self, answer: Marked) -> int:
-        """Return the number of last ids that are its end: the last special one and those after
-        it."""
+        """Return the number of ids from the last special token of an answer to its end; 0 without
+        one."""
         for back, number in enumerate(reversed(answer.tolist()), 1):
             if number & ~SAID in self._special:
                 return back
@@ -144,7 +148,7 @@ class ChatEncoder(Encoder):
 
 
 class SeparateEncoder(Encoder):
-    """Encodes as for jobs of version 0.2: source and target tokenised and cut separately."""
+    """Encodes a chat as version 0.2 did: source and target are tokenised and cut separately."""
 
     def __init__(self, tokenizer: Any, limits: Limits, ignored: Collection[str] = ()) -> None:
         super().__init__(tokenizer)
@@ -172,8 +176,8 @@ class SeparateEncoder(Encoder):
 
 
 def mark(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
-    """Return (ids with marks on all that overlap an answer, up to the last of them; begin of the
-    last answer)."""
+    """Return (the ids up to the last answer, marked where they overlap an answer; begin of the last
+    answer)."""
     marked, last = located.ids.copy(), 0
     for span in chat.spans:
         begin, end = map(located.place, span)
@@ -185,7 +189,7 @@ def mark(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
 
 
 class WithoutTemplate(Encoder):
-    """The common part of both encoders."""
+    """Base class of the encoders that use no chat template."""
 
     def _without_template(self, record: Record) -> TextExample:
         if isinstance(record, TextExample):
@@ -198,7 +202,12 @@ class WithoutTemplate(Encoder):
 
 
 class PlainEncoder(WithoutTemplate):
-    """A prompt and its response, one right after the other."""
+    """Encodes a prompt and its response for a causal model.
+
+    The source is the unchanged prompt, after the tokenizer's begin token if it has one. The target
+    is the response and the end-of-text token. A history comes before the prompt, in the rounds of
+    ChatGLM's fine-tuning script.
+    """
 
     def __init__(self, tokenizer: Any, limits: Limits) -> None:
         super().__init__(tokenizer)
@@ -230,7 +239,8 @@ class PlainEncoder(WithoutTemplate):
 
 
 class SpecialEncoder(WithoutTemplate):
-    """Encodes source and target separately, each with the tokenizer's special tokens around it."""
+    """Encodes a prompt and its response for an encoder-decoder, each with the tokenizer's special
+    tokens."""
 
     def __init__(self, tokenizer: Any, limits: Limits) -> None:
         super().__init__(tokenizer)
@@ -254,7 +264,7 @@ class SpecialEncoder(WithoutTemplate):
             )
 
     def _cut(self, name: str, texts: list[str], most: int | None) -> list[tuple[list[int], int]]:
-        """Return (ids, number of lost ones) of each; the tokenizer places its special ones."""
+        """Return (ids, number of lost ids) of each text. The tokenizer adds its special tokens."""
         whole: list[list[int]] = self._tokenizer(**{name: texts}, verbose=False)["input_ids"]
         if most is None:
             return [(ids, 0) for ids in whole]
@@ -266,7 +276,7 @@ class SpecialEncoder(WithoutTemplate):
 
 
 def in_rounds(record: TextExample) -> str:
-    """Return the prompt, after the system's text and the earlier turns."""
+    """Return the prompt, after the system text and the earlier turns."""
     system = f"{record.system}\n\n" if record.system else ""
     if not record.history:
         return system + record.prompt

@@ -1,16 +1,18 @@
-"""Finds the answers in the text of a chat, by rendering it again with fewer or other texts.
+"""Finds the answers in a chat that a template has rendered, and the fields that the template
+ignores.
 
-An answer begins at the end of its header, which the template makes of the turns before it when it
-is asked for an answer. It ends with the text that the template puts after an answer:
+Both are found by rendering the chat again with fewer turns or with a probe text. An answer begins
+after its header, which the template makes if it is asked for an answer. It ends with the text that
+the template puts after an answer:
 
     <|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>
                                  ~~~~~~~                              ~~~~~~~
 
-Templates of models that think are harder. They leave out the thoughts of earlier answers, so that a
-chat up to an answer is not a prefix of the longer chat. The header may have the beginning of a
-thought that an answer has not. Then a text that no template changes replaces one in the data, and
-the text before it shows the position. Some templates put nothing after an answer: the model learns
-the token that begins the next turn (GLM: `<|user|>`), which is added after the last one.
+Templates of reasoning models are harder. They leave out the reasoning of earlier answers, so that a
+chat up to an answer is not a prefix of the longer chat. The header may begin a thought that an
+answer does not have. In such cases a probe text replaces a text of the data, and its position is
+searched. Some templates put nothing after an answer. Then the model learns the token that begins
+the next turn (GLM: `<|user|>`), and this token is added after the last answer.
 """
 
 from __future__ import annotations
@@ -28,20 +30,23 @@ from zerotools.jobs.tables.data import TURN_FIELDS
 PROBE = "\u2042probe\u2042"
 """A text that no template changes."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
-"""The names under which templates know the thoughts before an answer."""
+"""Names of the field with the reasoning before an answer; templates use different names."""
 Span = tuple[int, int]
 
 
 class Render(Protocol):
-    """Renders turns by the template; with `asks`, adds the header of an answer."""
+    """Renders turns with the template. With `asks`, the header of an answer is added at the end."""
 
     def __call__(self, turns: Sequence[Turn], *, asks: bool = False) -> str: ...
 
 
 class Ends:
-    """The template's text after an answer. `closing` has a special token that marks it in the text,
-    or is empty; then `following` is the special token with which the next turn begins, if there is
-    one. The last answer may have another end (gpt-oss: `<|return|>` for `<|end|>`)."""
+    """The text that a template puts after an answer.
+
+    `closing` is this text, up to a special token; empty if it has none. In that case `following` is
+    the special token with which the next turn begins, if there is one. The last answer may have
+    another end than the others (gpt-oss: `<|return|>` instead of `<|end|>`).
+    """
 
     def __init__(self, render: Render, special: Iterable[str]) -> None:
         self.special = tuple(special)
@@ -65,19 +70,20 @@ class Ends:
         return text[: min(ends, default=0)]
 
     def last_special(self, text: str) -> int | None:
-        """Return the end of the last special token in `text`."""
+        """Return the end of the last special token in `text`; None without one."""
         ends = (text.rfind(each) + len(each) for each in self.special if each in text)
         return max(ends, default=None)
 
 
 class Answers:
-    """The answers in `whole`, which is `turns` rendered; the last turn is one."""
+    """The answers in `whole`, the text of the rendered `turns`. The last turn is an answer."""
 
     def __init__(self, render: Render, ends: Ends, turns: Sequence[Turn], whole: str) -> None:
         self._render, self._ends, self._turns, self.whole = render, ends, turns, whole
 
     def span(self, number: int) -> Span | None:
-        """Return the position of turn `number`, with its end; None if it cannot be determined."""
+        """Return the (begin, end) of the answer in turn `number`, including its end text; None if
+        unknown."""
         begin = self._begin(number)
         if begin is None:
             return None
@@ -101,15 +107,14 @@ class Answers:
         return self._begin_in_header(base, asked, bare)
 
     def _has_thoughts(self, number: int, head: str) -> bool:
-        """Return whether the text before an answer has the thoughts before it, which are learned
-        too."""
+        """Return whether the text before an answer contains its reasoning, which is learned too."""
         texts = (self._turns[number].get(name) for name in REASONING)
         return any(isinstance(text, str) and text.strip() in head for text in texts if text)
 
     def _part(self, turns: Sequence[Turn], *, asks: bool = False) -> str | None:
-        """Render some of the turns; None if the template only accepts all of them.
+        """Return the rendered `turns`; None if the template accepts only the whole chat.
 
-        An example is a template that needs a turn of the user in each chat.
+        Some templates, for example, need a user turn in each chat.
         """
         try:
             return self._render(turns, asks=asks) if turns else None
@@ -117,10 +122,11 @@ class Answers:
             return None
 
     def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
-        """Return the begin of an answer if its header begins a thought that the answer has not.
+        """Return the begin of an answer whose header begins a thought that the answer does not
+        have.
 
-        It is after the common part. `base` is the text without the header, `bare` that of an answer
-        without one.
+        The answer begins after the common part of both. `base` is the text before the header,
+        `asked` the text with the header, and `bare` the text of an answer without a thought.
         """
         header = _both_begin(asked, bare)
         rest = asked[len(header) :].strip()
@@ -144,20 +150,22 @@ class Answers:
         return self._end_before_next(number, begin)
 
     def _behind_text(self, number: int, begin: int) -> int:
-        """Return the start of the search for the closing of an answer that begins at `begin`:
-        behind its text, if that has one in it."""
+        """Return where to search for the closing text of an answer that begins at `begin`.
+
+        It is behind the answer's own text, if that contains the closing text.
+        """
         text = self._turns[number]["content"].strip()
         at = self.whole.find(text, begin) if self._ends.closing in text else -1
         is_first = 0 <= at <= self.whole.find(self._ends.closing, begin)
         return at + len(text) if is_first else begin
 
     def _following(self, end: int) -> int:
-        """Return the length of the special token at `end`, if there is one."""
+        """Return the length of the special token at position `end`; 0 without one."""
         found = (len(each) for each in self._ends.special if self.whole.startswith(each, end))
         return max(found, default=0)
 
     def _end_before_next(self, number: int, begin: int) -> int | None:
-        """Return the last end of an answer before the text of the next turn."""
+        """Return the end of an answer: the last end text before the text of the next turn."""
         head, found, _ = self._render(self._with_probe(number + 1)).partition(PROBE)
         if not found or not self.whole.startswith(head) or len(head) < begin:
             return None
@@ -175,8 +183,8 @@ class Answers:
 
 
 def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
-    """Return the template's text after the probe; None if it accepts no such chat, also with a
-    system turn."""
+    """Return the text that the template puts after the probe; None if the template rejects the
+    chat."""
     for first in ((), ({"role": SYSTEM, "content": "a"},)):
         with suppress(BadFile):
             return render((*first, *turns)).partition(PROBE)[2]
@@ -184,7 +192,7 @@ def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
 
 
 def _both_begin(one: str, other: str) -> str:
-    """Return the common prefix of both texts."""
+    """Return the common prefix of two texts."""
     pairs = zip(one, other, strict=False)
     return one[: sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))]
 
@@ -192,14 +200,17 @@ def _both_begin(one: str, other: str) -> str:
 CONTENT, CALLS = "content", "tool_calls"
 TEXTS = (CONTENT, *REASONING)
 Key = tuple[str, str, int]
-"""Role, field and number of calls, two standing for more: a template may show only the first."""
+"""Role, field name and number of calls (2 means two or more). A template may show only the first
+call."""
 
 
 class TurnFields:
-    """Compares the fields of turns with the template's text.
+    """Finds the fields of turns that a template ignores.
 
-    `TURN_FIELDS` are read and learned by the model: one that the template leaves out is refused,
-    unless it is `accepted`. Other fields, such as a date, are only named.
+    A template silently ignores unknown fields. So a field is changed and the chat is rendered
+    again: if the text is the same, the model does not see the field. A field of `TURN_FIELDS` that
+    is ignored is an error, unless it is `accepted`. Other ignored fields, such as a date, are only
+    reported.
     """
 
     def __init__(self, template: str, accepted: Collection[str]) -> None:
@@ -208,7 +219,7 @@ class TurnFields:
         self._left_out: set[Key] = set()
 
     def are_shown(self, turns: Sequence[Turn], roles: Collection[str]) -> bool:
-        """Return whether `turns` have only texts, of roles that are known to be shown."""
+        """Return whether `turns` have only text, and the template shows the text of all `roles`."""
         return all((role, CONTENT, 0) in self._shown for role in roles) and all(
             len(turn) == 2 and turn.get(CONTENT) for turn in turns
         )
@@ -216,10 +227,10 @@ class TurnFields:
     def left_out(
         self, chat: Conversation, turns: Sequence[Turn], render: Callable[[Sequence[Turn]], str]
     ) -> tuple[str, ...]:
-        """Return the names of the fields of `turns` that the text of `render` does not have.
+        """Return the names of the fields of `turns` that the rendered text does not show.
 
         Raises:
-            BadFile: one of them is read or learned by the model, and is not accepted.
+            BadFile: the model must read or learn an ignored field, and it is not accepted.
         """
         whole: str | None = None
         names: dict[str, None] = {}
@@ -246,9 +257,10 @@ class TurnFields:
     def _is_shown_last(
         self, render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], changed: Turn
     ) -> bool:
-        """Return whether the last turn shows the field; many templates show thoughts only there.
+        """Return whether the template shows the field in the last turn of a chat.
 
-        Texts that they leave out of earlier turns are counted with the answers.
+        Many templates show reasoning only there. Answers without their reasoning are counted
+        elsewhere.
         """
         try:
             whole = render(turns)
@@ -257,8 +269,8 @@ class TurnFields:
         return _differs(render, [*turns[:-1], changed], whole)
 
     def _is_said_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
-        """Return whether the turn has the same thoughts under another shown name; some data repeats
-        them."""
+        """Return whether the turn has the same reasoning in another field, which the template
+        shows."""
         return name in REASONING and any(
             other != name
             and turn.get(other) == turn[name]
@@ -290,7 +302,8 @@ def _differs(render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], bef
 
 
 def _changes(turn: Turn) -> Iterator[tuple[str, Turn]]:
-    """Yield each non-empty field of `turn`, with the turn in which it is changed."""
+    """Yield each non-empty field of a turn, with a copy of the turn in which the field is
+    changed."""
     if turn.get(CONTENT) or not turn.get(CALLS):
         yield CONTENT, {**turn, CONTENT: PROBE}
     if turn.get(CALLS):

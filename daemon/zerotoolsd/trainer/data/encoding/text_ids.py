@@ -1,4 +1,8 @@
-"""Ids of texts, without special tokens around them, and their positions in the text."""
+"""Token ids of texts, without special tokens, and their positions in the text.
+
+For a byte-level BPE, `WordIds` splits a text into words and encodes each different word once. This
+takes a fourth of the tokenizer's time.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +25,8 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class LocatedIds:
-    """The `ids` of a text, and the begin and end of each: in letters, or in bytes of UTF-8 with
-    `in_bytes`."""
+    """The `ids` of a text, with the begin and the end of each token: in characters, or in UTF-8
+    bytes if `in_bytes`."""
 
     text: str
     ids: Ids
@@ -31,15 +35,18 @@ class LocatedIds:
     in_bytes: bool = False
 
     def place(self, letter: int) -> int:
-        """Return the position of that letter in the unit of `starts` and `ends`."""
+        """Return the position of character `letter` in the unit of `starts` and `ends`."""
         if not self.in_bytes or self.text.isascii():
             return letter
         return len(self.text[:letter].encode())
 
 
 class TextIds:
-    """Encodes texts by a Hugging Face tokenizer: by words if that is exact, else by its library.
-    The tokenizer's call makes lists that are not needed, which takes longer than the encoding."""
+    """Encodes texts with a Hugging Face tokenizer: by words if this gives the same ids, else by its
+    library.
+
+    The tokenizer's own call makes lists that are not needed here and take longer than the encoding.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
@@ -93,21 +100,31 @@ class TextIds:
 
 
 MOST_WORDS = 400_000
-"""Words that are kept: about 60 MB. Beyond that they begin anew."""
+"""Largest number of cached words, about 60 MB. Then the cache is emptied."""
 WORDS_AT_ONCE = 4096
-"""New words that are one text for the library, which encodes several texts on several cores."""
+"""Number of new words that the library encodes as one text. It encodes several texts on several
+cores."""
 _END_OF_WORD = 0xFF
-"""A byte that UTF-8 does not have."""
+"""A byte that does not occur in UTF-8."""
 _BYTE_LEVEL = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 """The pattern of a `ByteLevel` pre-tokenizer with `use_regex`."""
 _SPACES = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
-"""White_Space of Unicode. Python's `\\s` has U+001C to U+001F, too."""
+r"""Unicode's White_Space. Python's `\s` also contains U+001C to U+001F."""
 _SYMBOLS = (0x1F300, 0x1F64F)
 _PART = re.compile(r"\\p\{(\w+)\}|\\p(\w)|\\[sS]|\\.|\[\^?|\]|[^\\\[\]]+", re.DOTALL)
 
 
 class WordIds:
-    """The ids of texts by a byte-level BPE, with the words that have come."""
+    """Encodes texts with a byte-level BPE, and caches the ids of words.
+
+    A byte-level BPE encodes each word of its pre-tokenizer separately, and most words are repeated.
+    The library encodes thousands of new words as one text, because it takes longer to return an
+    encoding than to make it.
+
+    The split must be exactly the tokenizer's. So its pattern is translated for `re`, for characters
+    whose Unicode properties have not changed since version 3.2, and for symbols. The tokenizer
+    itself encodes texts with other characters, and texts that its normalizer would change.
+    """
 
     def __init__(self, backend: Any, pattern: str, *, only_nfc: bool) -> None:
         self._backend = backend
@@ -129,11 +146,11 @@ class WordIds:
         return [None if words is None else self._joined(words) for words in parts]
 
     def ends(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Return the end of each token of `ids` in the text's UTF-8."""
+        """Return the end of each token of `ids` in the UTF-8 text, in bytes."""
         return np.cumsum(self._sizes[ids])
 
     def is_changed(self, text: str) -> bool:
-        """Tell whether the tokenizer's normalizer makes another text of it."""
+        """Return whether the tokenizer's normalizer would change the text."""
         return self._only_nfc and not unicodedata.is_normalized("NFC", text)
 
     def _is_settled(self, text: str) -> bool:
@@ -142,8 +159,7 @@ class WordIds:
         return not _unsettled().search(text) and not self.is_changed(text)
 
     def _parts(self, text: str) -> list[str] | None:
-        """Return the words and added tokens of a text; None if the pattern leaves some of it
-        out."""
+        """Return the words and added tokens of a text; None if the pattern does not cover it."""
         pieces = [text]
         for split in self._splits:
             pieces = [
@@ -175,7 +191,7 @@ class WordIds:
             self._keep(words_of_part, np.array(encoding.ids, np.uint32))
 
     def _keep(self, words: Sequence[str], ids: Ids) -> None:
-        """Record the ids of `words`; `ids` has the end of a word after each."""
+        """Cache the ids of `words`. In `ids`, an end-of-word id follows each word."""
         ends = (ids.itemsize * np.flatnonzero(ids == self._end_of_word)).tolist()
         if len(ends) == len(words):
             data = ids.tobytes()
@@ -195,7 +211,8 @@ class WordIds:
 
 
 def word_ids_of(backend: Any) -> WordIds | None:
-    """Return the WordIds of `backend`, of the library tokenizers; None for another kind."""
+    """Return the `WordIds` of `backend`, a tokenizer of the library tokenizers; None if it is of
+    another kind."""
     model = backend.model
     if type(model).__name__ != "BPE" or model.dropout or backend.encode_special_tokens:
         return None
@@ -215,9 +232,9 @@ def word_ids_of(backend: Any) -> WordIds | None:
 
 
 def translate(pattern: str) -> str | None:
-    """Translate a pattern of the library tokenizers to `re`, for settled characters.
+    """Translate a pattern of the library tokenizers into one of `re`, for unchanged characters.
 
-    Returns None if it has an unknown part.
+    Returns None if a part of the pattern is unknown.
     """
     parts: list[str] = []
     inside = False
@@ -250,7 +267,7 @@ def translate(pattern: str) -> str | None:
 
 
 def _pattern_of(state: Any) -> str | None:
-    """Return the split pattern of a pre-tokenizer; None if it is not exactly one."""
+    """Return the split pattern of a pre-tokenizer; None if it does not have exactly one."""
     if not isinstance(state, dict):
         return None
     steps = state["pretokenizers"] if state["type"] == "Sequence" else [state]
@@ -273,8 +290,8 @@ def _state(part: Any) -> Any:
 
 
 def _passes(added: Iterable[Any]) -> list[list[str]]:
-    """Return the added tokens in their two passes: over the original text, then the normalized
-    one."""
+    """Return the added tokens of two passes: those searched in the original text, and those
+    searched in the normalized text."""
     found: list[list[str]] = [[], []]
     for token in added:
         found[bool(token.normalized)].append(token.content)
@@ -287,7 +304,8 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _without_split(model: Any) -> tuple[Any, int]:
-    """Return a tokenizer of `model` for the output of `_letters_of`, and the id after each word."""
+    """Return a tokenizer of `model` that encodes the output of `_letters_of`, and the id that ends
+    each word."""
     from tokenizers import Tokenizer
 
     made = Tokenizer(model)
@@ -299,14 +317,15 @@ def _without_split(model: Any) -> tuple[Any, int]:
 
 
 def _letters_of(words: Sequence[str]) -> str:
-    """Return the words as a byte-level vocabulary writes them, each followed by a space."""
+    """Return the words in the letters of a byte-level vocabulary, each followed by a space."""
     data = b"".join(word.encode() + bytes([_END_OF_WORD]) for word in words)
     return _letters()[np.frombuffer(data, np.uint8)].tobytes().decode("utf-16-le")
 
 
 @cache
 def _letters() -> npt.NDArray[np.uint16]:
-    """Return the letter for each byte: itself if it is visible, else one from U+0100 on."""
+    """Return the letter for each byte: the byte's own character if it is visible, else one from
+    U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     found = [each if each in visible else next(others) for each in range(256)]
@@ -315,10 +334,7 @@ def _letters() -> npt.NDArray[np.uint16]:
 
 
 def _byte_lengths(backend: Any) -> npt.NDArray[np.int64]:
-    """Return how many bytes of a text each id stands for.
-
-    A token of the vocabulary has a letter for each of its bytes.
-    """
+    """Return how many bytes of text each id stands for."""
     vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=False)
     added = backend.get_added_tokens_decoder()
     sizes = np.zeros(1 + max((*vocabulary.values(), *added)), np.int64)
@@ -330,7 +346,8 @@ def _byte_lengths(backend: Any) -> npt.NDArray[np.int64]:
 
 @cache
 def _categories() -> dict[str, list[int]]:
-    """Return the settled characters of each general category, in order."""
+    """Return the characters of each Unicode category, in order, without those that Unicode 3.2 put
+    into another category."""
     found: dict[str, list[int]] = {}
     old: Callable[[str], str] = unicodedata.ucd_3_2_0.category
     for number in (*range(0xD800), *range(0xE000, 0x10000), *range(_SYMBOLS[0], _SYMBOLS[1] + 1)):
@@ -348,8 +365,8 @@ def _unsettled() -> re.Pattern[str]:
 
 @cache
 def _ranges_of(category: str) -> str:
-    """Return the settled characters of a general category, by its name or first letter, as
-    ranges."""
+    """Return the unchanged characters of a category (by its name or first letter) as ranges of a
+    pattern."""
     numbers = sorted(
         number
         for name, each in _categories().items()

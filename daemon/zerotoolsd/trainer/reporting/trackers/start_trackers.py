@@ -1,4 +1,7 @@
-"""The trackers of a job, and the data that they get. It contains no secret of the job."""
+"""Starts the trackers of a job (wandb, MLflow) on rank 0, and sends them the steps.
+
+A tracker gets no secret of the job. Training waits for its process only briefly, at the end.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +26,18 @@ from zerotools.jobs.text.secrets import HIDDEN, is_secret_name, mask_tree
 
 PROGRAM = Path(__file__).with_name("tracker_program.py")
 MOST_WAITING = 20_000
-"""Limit of steps that wait for a tracker; further ones are not logged there."""
+"""Largest number of steps that wait for a tracker. Further steps are not logged there."""
 CLOSE_SECONDS = 30.0
 SAID = 3
-"""Exit status of the process after it has logged the reason."""
+"""Exit status of a tracker's process that has logged why it failed."""
 _NOT_ITS_OWN = ("ZEROTOOLS_NOTIFY", "ZEROTOOLS_PULSE", "ZEROTOOLS_TOKEN")
 
 
 class TrackerFeed:
-    """The process of the tracker `name`, which gets lines. Its output is in the rank's log.
+    """Sends lines to the process of the tracker `name`. The output of the process goes to the
+    rank's log.
 
-    `opening` describes the run to log; see `tracker_program`.
+    `opening` describes the run; see `tracker_program`.
     """
 
     def __init__(
@@ -61,7 +65,7 @@ class TrackerFeed:
         self._put(opening)
 
     def append(self, step: int, fields: Mapping[str, float]) -> str | None:
-        """Hand over the numbers of `step`; the first time that they are lost, why."""
+        """Send the numbers of `step`. When numbers are lost for the first time, returns why."""
         problem = None
         if (ended := self._process.poll()) is not None:
             problem = "" if ended == SAID else f"its process ended ({ended})"
@@ -75,11 +79,11 @@ class TrackerFeed:
         return problem or None
 
     def ends_as(self, end: str) -> None:
-        """Set the end of the run: `done` or `stopped`; the default is `failed`."""
+        """Set how the run ends: `done` or `stopped`. The default is `failed`."""
         self._end = end
 
     def close(self) -> str | None:
-        """Let the process write its data and end; return why it did not, or None."""
+        """Let the process write its data and end. Returns why it did not, or None."""
         deadline = time.monotonic() + self._close_seconds
         self._put({"end": self._end})
         self._lines.put(None)
@@ -121,9 +125,10 @@ def start_tracking(
     say: Callable[[str], None],
     start: Start = TrackerFeed,
 ) -> list[TrackerFeed]:
-    """Start a process for each tracker of the job, which has done `done` steps (None: it begins).
+    """Start a process for each tracker of the job and return them. `done` is the number of
+    completed steps (None: the run begins).
 
-    Failures are reported, and training continues.
+    If a process cannot be started, this is reported and training continues.
     """
     trackers = spec.metrics.trackers
     if not trackers:
@@ -168,8 +173,8 @@ def _started(
 
 
 def told_of(spec: JobSpec) -> dict[str, Any]:
-    """Return the keys of the job, without the values of its environment and all that look
-    secret."""
+    """Return the keys of the job for a tracker, without its environment and everything that looks
+    like a secret."""
     tree = {name: value for name, value in job_to_dict(spec).items() if name not in _NOT_TOLD}
     known = [value for name, value in spec.env.items() if is_secret_name(name)]
     told: dict[str, Any] = mask_tree(tree, known)
@@ -183,20 +188,20 @@ _LENGTH = 12
 
 @dataclass(frozen=True)
 class RunIdentity:
-    """`id` identifies the run for trackers; `job` is the directory of the job that began it."""
+    """The `id` of a run for trackers. `job` is the directory of the job that began the run."""
 
     id: str
     job: str
 
 
 def tracked_run(output_dir: Path, job: Path, *, goes_on: bool) -> RunIdentity:
-    """Return the run in `output_dir`.
+    """Return the identity of the run in `output_dir`.
 
-    It is a new one if none exists yet, or if another job begins there from the start (`goes_on`:
-    from a checkpoint).
+    It is a new one if none exists, or if another job begins a run there. With `goes_on`, the job
+    continues from a checkpoint and keeps the identity.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the identity cannot be written.
     """
     path = output_dir / TRACKED
     found = _read(path)

@@ -1,13 +1,14 @@
-"""The process of a tracker: `python -P tracker_program.py wandb`; it logs the lines of its pipe.
+"""The process of a tracker: `python -P tracker_program.py wandb`. It logs the lines that it reads
+from a pipe.
 
-The lines are JSON. The first one describes the run: `project`, `id`, `name`, `directory`, `config`
-(the keys of the job), `offline` (why no login exists, or null), `first` (the first step in the
-pipe) and `history` (a `metrics.jsonl`). Steps follow, `{"step": 12, "fields": {"loss": 2.5}}`, and
-finally `{"end": "done"}`; a pipe that ends without it is that of a crashed rank.
+The lines are JSON. The first line describes the run: `project`, `id`, `name`, `directory`, `config`
+(the keys of the job), `offline` (why there is no login, or null), `first` (the first step in the
+pipe) and `history` (a `metrics.jsonl`). Lines with steps follow, `{"step": 12, "fields": {"loss":
+2.5}}`, and at last `{"end": "done"}`. If the last line is missing, the rank has crashed.
 
-A run that the tracker does not have yet, such as every offline run of wandb, first gets the steps
-before `first` from the history, so that it is complete. It needs only the standard library and the
-tracker's own package. Errors are reported once, and never raised to the rank.
+If the tracker does not have the run yet, as with every offline run of wandb, the steps before
+`first` are read from the history. So the run is complete. The program needs only the standard
+library and the tracker's package. An error is reported once, and does not affect the rank.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from pathlib import Path
 from typing import Any, Protocol
 
 SAID = 3
-"""Exit status after the reason was logged."""
+"""Exit status of this process after it has logged why it failed."""
 _BLOCK = 1 << 16
 _MOST_METRICS, _MOST_PARAMS = 1000, 100
-"""Limits of a request of MLflow: its REST API, `runs/log-batch`."""
+"""Limits of a request to MLflow (REST API `runs/log-batch`)."""
 _LONGEST_VALUE = 500
-"""Characters of a param that servers of all versions take."""
+"""Longest value of a param, in characters, that servers of all versions accept."""
 _SERVER_SECONDS = 20
-"""Timeout of a server, less than the time that the rank waits at its end."""
+"""Timeout of a server. It is shorter than the time that the rank waits at its end."""
 _TAG = "zerotools.run"
 _SECRET = re.compile(r"(?i)(key|token|password|secret)$")
 _IN_URL = re.compile(r"(?<=://)[^/\s@'\"]+(?=@)")
@@ -40,10 +41,10 @@ Line = Mapping[str, Any]
 
 
 class TrackedRun(Protocol):
-    """A run at a tracker. Its methods raise the errors of the tracker's package."""
+    """A run at a tracker. Methods raise the errors of the tracker's package."""
 
     is_new: bool
-    """Whether it has no steps there yet."""
+    """Whether the tracker has no steps of the run yet."""
 
     def log(self, lines: Sequence[Line]) -> None:
         """Log steps."""
@@ -55,9 +56,9 @@ class TrackedRun(Protocol):
 class WandbRun:
     """A run of Weights & Biases.
 
-    wandb refuses steps that are not above the last: a run that continues from an earlier step has
-    those steps twice there. So the job's steps are a separate metric, `step`, over which all others
-    are drawn.
+    wandb refuses a step that is not above the last. If a run continues from an earlier step, it has
+    some steps twice. So the step is a separate metric, `step`, and all other metrics are drawn over
+    it.
     """
 
     def __init__(self, opening: Line) -> None:
@@ -102,8 +103,8 @@ class WandbRun:
 
 
 class MlflowRun:
-    """A run of MLflow, found again by a tag. Steps that come again are there twice, the later ones
-    with a later time; of a param the first value stays."""
+    """A run of MLflow, which a tag identifies. A repeated step is there twice, with two times. A
+    param keeps its first value."""
 
     def __init__(self, opening: Line) -> None:
         os.environ["MLFLOW_ALLOW_FILE_STORE"] = "true"  # if SQLAlchemy is not installed
@@ -193,7 +194,7 @@ def main(name: str, pipe: int = 0) -> int:
 
 
 class Feeding:
-    """Passes lines on to `run`, and reports an error once."""
+    """Logs lines to `run`, and reports the first error."""
 
     def __init__(self, name: str, run: TrackedRun) -> None:
         self._name, self._run = name, run
@@ -226,7 +227,7 @@ class Feeding:
 
 
 def batches(pipe: int) -> Iterator[list[Line]]:
-    """Yield the lines of `pipe`, as many at once as are available."""
+    """Yield the lines of `pipe`, as many at a time as are available."""
     rest = b""
     while block := os.read(pipe, _BLOCK):
         *whole, rest = (rest + block).split(b"\n")
@@ -235,7 +236,7 @@ def batches(pipe: int) -> Iterator[list[Line]]:
 
 
 def history(path: Path, first: int) -> Iterator[Line]:
-    """Yield the numbers of the steps before `first` in a `metrics.jsonl`; none without the file."""
+    """Yield the steps before `first` from a `metrics.jsonl`. Yields nothing without the file."""
     try:
         with path.open("rb") as file:
             for text in file:
@@ -252,7 +253,7 @@ def history(path: Path, first: int) -> Iterator[Line]:
 
 
 def _line_of(tree: Mapping[str, Any]) -> Line:
-    """Return a line of the file in the form that rank 0 sends."""
+    """Return a line of `metrics.jsonl` in the form that rank 0 sends."""
     kinds = (int, float)
     fields = {
         name: value
@@ -274,7 +275,7 @@ def _of(error: BaseException) -> str:
 
 
 def _masked(text: str) -> str:
-    """Return `text` without the secrets of this process's environment."""
+    """Return `text` with the secrets of this process's environment replaced."""
     for name, value in os.environ.items():
         if _SECRET.search(name) and len(value) > 3:
             text = text.replace(value, "***")
