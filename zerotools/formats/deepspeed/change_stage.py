@@ -1,7 +1,7 @@
-"""A logical state for other optimizer files: those of another stage, or without BF16_Optimizer.
+"""Convert a logical state to the optimizer files of another stage, or from BF16_Optimizer.
 
-Stages 1 and 2 write the same files, but for the frozen parameters that stage 2 lists. Stage 3 has
-partitions of frozen parameters and no weights, so they are left out, or cast from the masters.
+Stages 1 and 2 write the same files, except for the frozen parameters that stage 2 lists. Stage 3
+has partitions of frozen parameters and no weights; so weights are left out, or cast from masters.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `stage3.py`: `state_dict`,
 `_rigid_state_dict`; `runtime/engine.py`: `_get_zero_frozen_param_attributes`.
@@ -25,11 +25,11 @@ from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTe
 from zerotools.io.torchzip.tensors import as_tensor
 
 COPY = "module"
-"""The role of an fp32 run's weights, which are equal to their masters."""
+"""The role of the weights of an fp32 run, which are equal to their masters."""
 
 
 def change_stage(logical: LogicalState, kind: str, stage: int | None) -> LogicalState:
-    """Return the state with the trees of `kind` and `stage`; their layout is left to the writer."""
+    """Return the state with the trees of `kind` and `stage`. The writer lays them out later."""
     if (logical.kind, logical.stage) == (kind, stage):
         return logical
     if kind == STAGE_3:
@@ -45,7 +45,7 @@ def change_stage(logical: LogicalState, kind: str, stage: int | None) -> Logical
 
 
 def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredTensor:
-    """Return a tensor in a new storage. `key` is unique in its tree, and not a number."""
+    """Return a tensor in a new storage. `key` must be unique in its tree, and not a number."""
     numel = Tensor(dtype, shape, ()).numel
     return StoredTensor(Storage(key, dtype, numel), dtype, 0, shape, row_major_strides(shape))
 
@@ -74,16 +74,16 @@ def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
 
 
 def _clipping(config: Any) -> float | None:
-    """Return the configured gradient norm; None means the engine's default."""
+    """Return the configured gradient norm, or None for the default of the engine."""
     value = config.get("gradient_clipping") if isinstance(config, Mapping) else None
     return value if isinstance(value, int | float) else None
 
 
 def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """Return the frozen parameters for the model file at stages 1 and 2.
+    """Return the list of frozen parameters for the model file of stages 1 and 2.
 
-    DeepSpeed looks up every frozen parameter of its model in a list if it exists. So it does not
-    exist if a run was saved with `exclude_frozen_parameters`.
+    If the list exists, DeepSpeed looks up every frozen parameter of its model in it. So the list is
+    left out if the run was saved with `exclude_frozen_parameters`.
     """
     module = as_listed(logical.model.get(pt_trees.MODULE) or {}, logical.frozen)
     there = [name for name in logical.frozen if name in module]
@@ -121,7 +121,7 @@ def _to_zero3(logical: LogicalState) -> LogicalState:
 
 
 def _placeholders(logical: LogicalState) -> Ordered:
-    """Return `module` with an empty tensor for each parameter; buffers stay."""
+    """Return `module` with an empty tensor instead of each parameter; buffers stay."""
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
     module: Ordered = logical.model[pt_trees.MODULE]
     made = Ordered()
@@ -140,7 +140,7 @@ def _placeholders(logical: LogicalState) -> Ordered:
 def _with_weights(logical: LogicalState) -> LogicalState:
     """Return `module` with the weights of a stage-3 checkpoint: cast from masters, or merged.
 
-    An excluded frozen parameter leaves a placeholder under a tied name, which is not a weight.
+    An excluded frozen parameter leaves a placeholder under its tied name, which is not a weight.
     """
     aliases: Mapping[str, str] = logical.model.get(pt_trees.SHARED_PARAMS) or {}
     masters = {name for group in logical.groups for name in group.shapes}

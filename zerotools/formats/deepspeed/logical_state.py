@@ -1,9 +1,10 @@
-"""A ZeRO checkpoint of one model-parallel rank before it is partitioned, for any world size.
+"""The logical state: a ZeRO checkpoint of one model-parallel rank without its partitioning.
 
-The trees of its two kinds of file, the param groups with their parameters in the optimizer's order,
-and for each part of a group the types of its buffers and the rest of its state. One is
-read from DeepSpeed's files (`logical_state_of`) or made from another format (`from_other_format`),
-and changed to another stage (`change_stage`); the writers partition it.
+It has the trees of the two kinds of file, the param groups with their parameters in the optimizer's
+order, and for each part of a group the types of its buffers and its other state. It is read from
+DeepSpeed's files (`logical_state_of`), or made from another format (`logical_state_from` in
+`writing/lay_out_other_format.py`). `change_stage` converts it to another stage, and the writers
+partition it for any world size.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 @dataclass(frozen=True)
 class StatePart:
-    """Parameters with state that was kept together.
+    """Parameters of a group whose state was stored together.
 
-    `dtypes` are of the buffers by role, masters (`param`) first. `state` is the optimizer's entry
-    in its order, with partitions to replace, or None if it was never stepped. `scalars` must be
-    equal for parts to be joined.
+    `dtypes` are the types of the buffers by role, masters (`param`) first. `state` is the
+    optimizer's entry, in its order, with partitions to replace; None if the optimizer never made a
+    step. Parts can be joined if their `scalars` are equal.
     """
 
     where: str
@@ -52,12 +53,13 @@ class StatePart:
 
 @dataclass(frozen=True)
 class LogicalGroup:
-    """A param group before it is partitioned.
+    """A param group without its partitioning.
 
     `shapes` has the parameters in the optimizer's order; `parts` are in the same order. `options`
-    are torch's param group without `params`. Of experts, `shapes` has the names in files, and
-    `experts` maps them for each expert-parallel rank to the names over all ranks; `parts` are then
-    of all of them. `is_stacked` marks AutoEP's experts, with the shapes over all ranks.
+    are torch's param group without `params`. For experts, `shapes` has the names in files, and
+    `experts` maps them, for each expert-parallel rank, to the names over all ranks; `parts` then
+    belong to all of them. `is_stacked` marks AutoEP's experts, whose shapes are those over all
+    ranks.
     """
 
     shapes: Shapes
@@ -68,8 +70,11 @@ class LogicalGroup:
 
     @property
     def ep_size(self) -> int:
-        """The number of expert-parallel ranks with separate parameters. It is 1 if all ranks share
-        them, or if AutoEP's stacks can be cut for any number."""
+        """The number of expert-parallel ranks with different parameters.
+
+        It is 1 if all ranks share the parameters, or if AutoEP's stacks can be split for any
+        number.
+        """
         return len(self.experts) or 1
 
     def shapes_on(self, ep_size: int) -> Shapes:
@@ -83,13 +88,13 @@ class LogicalGroup:
 class LogicalState:
     """The state of one model-parallel rank, independent of the world size.
 
-    `model` and `optimizer` are the whole trees of the two kinds of file, for stage 3 those of rank
-    0; bytes in `model_file` and `optim_file` are carried over. `shapes` are the values of
-    `param_shapes` to write. `frozen` are the frozen parameters; stage 3 writes partitions of them.
-    `weights` are tensors in `model` that are filled again, `weight_sources` their sources;
-    `known_storages` are bytes of storages that are known. `source_tensors` are the tensors of the
-    source that the output must contain. `autoep_size` is the number of AutoEP's expert-parallel
-    ranks in the save; None without AutoEP.
+    `model` and `optimizer` are the trees of the two kinds of file, at stage 3 those of rank 0.
+    Bytes in `model_file` and `optim_file` are copied. `shapes` are the values of `param_shapes` to
+    write. `frozen` are the frozen parameters, of which stage 3 writes partitions. `weights` are
+    tensors in `model` that are filled again, `weight_sources` their sources. `known_storages` are
+    the bytes of storages that are in no file. `source_tensors` are the source's tensors that the
+    output must contain. `autoep_size` is the number of AutoEP's expert-parallel ranks in the save,
+    None without AutoEP.
     """
 
     kind: str
@@ -111,13 +116,14 @@ class LogicalState:
 
     @property
     def optimizer_state(self) -> dict[str, Any]:
-        """The state that the optimizer itself saved."""
+        """The state that the optimizer class itself saved."""
         inner: dict[str, Any] = self.optimizer[pt_trees.STATE_DICT]
         return inner
 
     @property
     def zero(self) -> Mapping[str, Any]:
-        """The `zero_optimization` of the run's configuration; empty if the files have none."""
+        """The table `zero_optimization` of the run's configuration; empty if the files have
+        none."""
         return zero_optimization(self.model.get(pt_trees.DS_CONFIG))
 
     @property
@@ -127,12 +133,13 @@ class LogicalState:
 
 
 def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> LogicalState:
-    """Return the logical state of a shard. Elastic state has no options: they are
-    `hyperparameters`.
+    """Return the logical state of a shard.
+
+    `hyperparameters` are the options of the param groups for elastic state, whose files have none.
 
     Raises:
-        Unsupported: an order of parameters that the files do not explain.
-        BadFile: the ranks' files disagree.
+        Unsupported: the order of the parameters cannot be derived from the files.
+        BadFile: the files of the ranks disagree.
     """
     optim = first_of(mp_shard.optim_states)
     saved = mp_shard.model.fields.need(pt_trees.PARAM_SHAPES, list)
@@ -154,7 +161,8 @@ def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> L
 
 
 def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
-    """Yield the frozen names in the order of the files; stage 1 does not list them."""
+    """Yield the names of frozen parameters in the order of the files; stage 1 does not list
+    them."""
     listed = mp_shard.model.frozen_shapes
     yield from listed
     if optim.kind != STAGE_3:
@@ -163,7 +171,7 @@ def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
 
 
 def _precision(mp_shard: MpShard) -> DType | None:
-    """Return the type of the run's weights, if the model file has any that was trained."""
+    """Return the type of the run's weights, if the model file has a trained weight."""
     module = mp_shard.model.module or {}
     names = (name for group in mp_shard.groups for name in group.shapes)
     return next((module[name].dtype for name in names if name in module), None)
@@ -196,7 +204,8 @@ def _groups(
 
 
 def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
-    """Return the groups by number: several if each expert-parallel rank has a different one."""
+    """Return the groups by number: several for a number if expert-parallel ranks have different
+    ones."""
     found: dict[int, list[FlatGroup]] = {}
     for group in groups:
         found.setdefault(group.number, []).append(group)
@@ -206,8 +215,10 @@ def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
 def _ordered(
     flat: Sequence[Sequence[FlatGroup]], *, round_robin: bool
 ) -> tuple[Shapes, list[dict[str, str]]]:
-    """Return the shapes in the optimizer's order, by the names of the first expert-parallel rank's
-    files, and for each rank the names over all ranks."""
+    """Return the shapes in the optimizer's order, and the names over all ranks for each rank.
+
+    The shapes have the names in the files of the first expert-parallel rank.
+    """
     shapes = {name: shape for groups in flat for name, shape in groups[0].shapes.items()}
     orders = [
         [name for group in ranks for name in optimizer_order(group, round_robin=round_robin)]
@@ -222,7 +233,7 @@ def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]])
     """Return the flat groups (stage 3: sub-groups) of each param group.
 
     Raises:
-        BadFile: one is in none, or in several.
+        BadFile: a flat group is in no param group, or in several.
     """
     found = [pt_trees.numbers_of(group) for group in saved]
     if sorted(number for numbers in found for number in numbers) != [*range(count)]:
@@ -254,7 +265,7 @@ def _part(group: FlatGroup) -> StatePart:
 
 
 def join_parts(parts: Sequence[StatePart]) -> StatePart:
-    """Join the parts into one.
+    """Join the parts into one part.
 
     Raises:
         Unsupported: they differ in a value that must be equal.

@@ -1,7 +1,8 @@
-"""The param groups of a run that resumes in DeepSpeed, and the state that they keep.
+"""The param groups of a run that resumes in DeepSpeed, and their optimizer state.
 
-DeepSpeed keeps the state of a whole group in one flat buffer of each kind, and counts its steps
-once."""
+DeepSpeed stores each kind of state of a group in one flat buffer, and one step count per group. If
+files have no options, they come from a DeepSpeed configuration.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +30,10 @@ _NOT_STATE = ("param", "param16", "buffer", "state")
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """A checkpoint to write for DeepSpeed; `config` is the configuration that its files will
-    contain."""
+    """A checkpoint of another format, to be written for DeepSpeed.
+
+    `config` is the configuration that the output will contain.
+    """
 
     source: Checkpoint
     training: TrainingState
@@ -48,7 +51,7 @@ class ForeignCheckpoint:
 
     @cached_property
     def frozen(self) -> dict[str, Tensor]:
-        """The tensors that no optimizer has and that may have been parameters."""
+        """The tensors without an optimizer that may have been parameters."""
         trained, buffers = self.trained, self.training.buffers
         return {
             key.name: tensor
@@ -88,7 +91,7 @@ def group_of(
 def _state(
     foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
-    """Return the types of a group's buffers, and torch's entry of its state."""
+    """Return the types of a group's buffers, and torch's entry for its state."""
     roles = _roles(foreign, group)
     state: dict[str, Any] = {}
     for role, scalar in _scalars(foreign, group).items():
@@ -115,10 +118,10 @@ def _type_of(foreign: ForeignCheckpoint, group: ParamGroup, role: str) -> DType 
 
 
 def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
-    """Return the roles of optimizer state in the shape of its parameter.
+    """Return the roles of optimizer state that have the shape of their parameter.
 
     Raises:
-        Unsupported: a parameter has some of them and not others.
+        Unsupported: a parameter has only some of the roles.
     """
     have = {name: _roles_of(foreign, name) for name in group.params}
     found = list(dict.fromkeys(role for roles in have.values() for role in roles))
@@ -144,8 +147,7 @@ def _roles_of(foreign: ForeignCheckpoint, name: str) -> list[str]:
 
 
 def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
-    """Return parameters without state in a group that has some: their first gradient is still to
-    come."""
+    """Return the parameters without state in a group with state: they had no gradient yet."""
     return [
         name
         for group in foreign.training.groups
@@ -156,7 +158,7 @@ def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
 
 
 def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]:
-    """Return the numbers of a group's state; DeepSpeed keeps one value for all parameters."""
+    """Return the numbers of a group's state; DeepSpeed stores one value for all parameters."""
     found: dict[str, Scalar] = {}
     names = set(group.params)
     for (name, role), scalar in foreign.training.scalars.items():
@@ -178,8 +180,8 @@ def _number(
     scalar: Scalar,
     known_storages: dict[str, bytes],
 ) -> StoredTensor | int | float:
-    """Return a number of the state as the run's optimizer counts: a tensor, or a number of
-    Python's."""
+    """Return a number of the state in the form that the run's optimizer uses: a tensor, or a Python
+    number."""
     if scalar.dtype is None or (role == "step" and steps_are_numbers(foreign.config)):
         whole = float(scalar.value).is_integer() and role == "step"
         return int(scalar.value) if whole else scalar.value
@@ -193,8 +195,10 @@ _CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", ZERO_STAGE)
 
 
 def options_from(config: Any) -> dict[str, Any] | None:
-    """Return the options of the configured optimizer, with its class's defaults. Return None if the
-    configuration has no optimizer, or an unknown one."""
+    """Return the options of the configured optimizer, with the defaults of its class.
+
+    Return None if the configuration has no optimizer, or an unknown one.
+    """
     kind, given = _section(config)
     defaults = _defaults(kind, given)
     if not defaults or given is None:
@@ -208,7 +212,7 @@ def options_from(config: Any) -> dict[str, Any] | None:
 
 
 def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
-    """Return the configured optimizer, in lower case, and its `params`."""
+    """Return the name of the configured optimizer, in lower case, and its `params`."""
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     if not isinstance(section, Mapping):
         return "", None
@@ -217,8 +221,10 @@ def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return torch's defaults and those of DeepSpeed's kernels. Its "Adam" decays weights as AdamW
-    does unless `adam_w_mode` is off."""
+    """Return the defaults of torch's class or of DeepSpeed's kernel.
+
+    DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
+    """
     params = given or {}
     if kind == "sgd":
         return dict(CLASSES["SGD"].defaults)
@@ -232,8 +238,10 @@ def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def steps_are_numbers(config: Any) -> bool:
-    """Return whether the configured optimizer counts its steps in plain numbers: DeepSpeed's Adam
-    and Lion do, on GPU and CPU; torch's have tensors."""
+    """Return whether the configured optimizer counts steps in plain numbers instead of tensors.
+
+    DeepSpeed's Adam and Lion use numbers, on GPU and CPU; torch's optimizers use tensors.
+    """
     kind, given = _section(config)
     is_torch = given is not None and given.get(_TORCH_ADAM) is True
     return kind in ("adam", "adamw", "lion") and not is_torch
@@ -242,7 +250,7 @@ def steps_are_numbers(config: Any) -> bool:
 def completed_options(
     options: Mapping[str, Any], config: Any, source: Checkpoint, number: int
 ) -> dict[str, Any]:
-    """Return the options of param group `number` with those that its class has by default.
+    """Return the options of param group `number`, with the defaults of its class added.
 
     Raises:
         BadRequest: it has no learning rate.
@@ -256,10 +264,10 @@ def completed_options(
 
 
 def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
-    """Return options for groups without options in the files; empty if all have them.
+    """Return options for groups whose files have none; empty if all have options.
 
     Raises:
-        BadRequest: elastic state, and no configuration names its optimizer.
+        BadRequest: the state is elastic, and no configuration names its optimizer.
     """
     optim = first_of(mp_shard.optim_states)
     if optim.is_rigid:

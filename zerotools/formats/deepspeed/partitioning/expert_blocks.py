@@ -1,4 +1,4 @@
-"""Blocks of stacked experts, as parts of the tensors of all of them."""
+"""Place blocks of stacked experts in the tensors of all experts."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, Stac
 
 
 def in_whole(tensor: Tensor, block: ExpertBlock) -> Tensor:
-    """Return a tensor of shape (block.count, ...) as a part of one of shape (block.total, ...).
+    """Return a tensor of shape (block.count, ...) as a part of a tensor of shape (block.total,
+    ...).
 
-    The other parts of that tensor are in no chunk.
+    No chunk covers the rest of that tensor.
     """
     shape = (block.total, *tensor.shape[1:])
     chunks = tensor.chunks
@@ -44,7 +45,7 @@ def in_whole(tensor: Tensor, block: ExpertBlock) -> Tensor:
 
 
 def joined_blocks(name: str, parts: Sequence[tuple[ExpertBlock, Tensor]]) -> Tensor:
-    """Return the tensor `name` of all experts, joined from the blocks that `in_whole` made.
+    """Return the tensor `name` of all experts, joined from blocks that `in_whole` made.
 
     Raises:
         BadFile: two blocks have different shapes or types.
@@ -73,10 +74,10 @@ def _file_of(tensor: Tensor) -> str:
 
 
 def stacked(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of experts' files, with AutoEP's experts stacked into one tensor.
+    """Return the tensors of expert files, with AutoEP's experts stacked into one tensor per weight.
 
     Raises:
-        BadFile: those of a layer do not fit each other.
+        BadFile: the experts of a layer do not fit each other.
     """
     found: dict[str, Tensor] = {}
     parts: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}
@@ -90,7 +91,7 @@ def stacked(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str,
 
 
 def _one(tensor: Tensor) -> Tensor:
-    """Return the tensor with a first axis of one."""
+    """Return the tensor with a first dimension of size 1."""
     chunks = [
         Chunk(
             Box((0, *chunk.box.start), (1, *chunk.box.shape)),

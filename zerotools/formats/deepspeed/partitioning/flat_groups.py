@@ -1,8 +1,8 @@
-"""The groups of one model-parallel rank as its files have them: their layout and partitions.
+"""The flat groups of one model-parallel rank, from its files: their layout and partitions.
 
-Trailing padding is mostly cut from the saved masters of stages 1 and 2, by rules that changed three
-times; so nothing here relies on how much was cut. The alignment A of a whole group is 2N since
-0.5.2 and was N before.
+The trailing padding of saved masters at stages 1 and 2 is mostly cut, by rules that changed three
+times; so this module does not depend on how much was cut. The alignment A of a whole group is 2N
+since 0.5.2 and was N before.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py`; the old alignments from tags v0.3.0 to v0.5.2.
 """
@@ -48,7 +48,9 @@ ALIGNMENT_FACTORS = (2, 1)
 
 @dataclass(frozen=True, slots=True)
 class FlatGroup:
-    """A group (stage 3: sub-group) over all ranks; `optim_states[r]` is None if a file is missing.
+    """A group (stage 3: sub-group) over all ranks; `optim_states[r]` is None if the file is
+    missing.
+
     `blocks` are the blocks of AutoEP's experts on its ranks, by name; `geometry` has their shapes.
     """
 
@@ -63,7 +65,8 @@ class FlatGroup:
 
     @property
     def roles(self) -> list[str]:
-        """States that some rank has for this group, after `param` for the masters."""
+        """The roles that any rank has for this group: `param` (masters) first, then optimizer
+        state."""
         names = (name for optim in self.optim_states if optim for name in optim.states[self.number])
         return ["param", *dict.fromkeys(names)]
 
@@ -85,10 +88,10 @@ class FlatGroup:
         return found
 
     def check_roles(self) -> None:
-        """Check that every rank has the same kinds of state.
+        """Check that all ranks have the same roles.
 
         Raises:
-            BadFile: one has a kind that another lacks.
+            BadFile: a rank lacks a role that another rank has.
         """
         whole = {role for role in self.roles if self.is_whole(role)}
         parts = WholeParameters(self.geometry)
@@ -106,11 +109,12 @@ class FlatGroup:
                 )
 
     def is_whole(self, role: str) -> bool:
-        """Return whether each rank's buffer of a role has whole parameters, as Muon's momenta do at
-        stages 1 and 2 unless they are offloaded.
+        """Return whether each rank's buffer of a role has whole parameters instead of a partition.
+
+        Muon's momenta are whole at stages 1 and 2 unless they are offloaded.
 
         Raises:
-            BadFile: they are neither whole nor partitions.
+            BadFile: the buffers are neither whole nor partitions.
         """
         if self.geometry.zero12_numel is None or not self.is_muons(role):
             return False
@@ -138,8 +142,10 @@ class FlatGroup:
         return is_of_muon(role, options)
 
     def tensors(self, role: str) -> Iterator[tuple[str, Tensor]]:
-        """Yield the tensors of one role, by name; of experts in `blocks` as the part of the tensor
-        of all that they are."""
+        """Yield the tensors of one role, by name.
+
+        Experts in `blocks` are parts of the tensor of all experts.
+        """
         partitions = self.partitions(role)
         dtype = _dtype(partitions)
         if dtype is None:
@@ -150,8 +156,10 @@ class FlatGroup:
             yield name, tensor if block is None else in_whole(tensor, block)
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Yield (name, role, tensor) of 0-d state such as `step`: one for the group, equal on all
-        ranks, and so one for each of its parameters."""
+        """Yield (name, role, tensor) of 0-d state such as `step`, for each parameter of the group.
+
+        A group has one such tensor, which is equal on all ranks.
+        """
         optim = next((optim for optim in self.optim_states if optim is not None), None)
         for role, value in (optim.scalars[self.number] if optim else {}).items():
             stored = as_tensor(value)
@@ -177,8 +185,10 @@ def _dtype(partitions: Sequence[FlatPartition | None]) -> DType | None:
 def flat_groups(
     shapes: Sequence[Shapes], optim_states: Sequence[OptimStates | None], naming: ExpertNaming
 ) -> list[FlatGroup]:
-    """Return the groups of one model-parallel rank, from its `param_shapes` and its ranks' files; a
-    group of experts is several of the same number, one for each expert-parallel rank.
+    """Return the groups of one model-parallel rank, from its `param_shapes` and its ranks' files.
+
+    A group of experts gives several results with the same number, one for each expert-parallel
+    rank.
 
     Raises:
         BadFile: the files disagree with one another, or with `param_shapes`.
@@ -212,8 +222,10 @@ def _parts(
     first: OptimStates,
     naming: ExpertNaming,
 ) -> Iterator[FlatGroup]:
-    """Yield one group, or one per expert-parallel rank if each has different experts. Files name
-    experts by their local number."""
+    """Yield one group, or one for each expert-parallel rank if their experts differ.
+
+    Files name experts by their local number.
+    """
     ranks = ranks_of_group(number, optim_states, first)
     if ranks == len(optim_states):
         yield _group(number, shapes, optim_states, first, ranks)
@@ -252,7 +264,7 @@ def _blocks(
     stacked: StackedExperts,
     first: OptimStates,
 ) -> dict[str, ExpertBlock]:
-    """Return the block of AutoEP's experts that the ranks of `expert_rank` have of each weight."""
+    """Return the blocks of AutoEP's experts on the ranks of `expert_rank`, by weight name."""
     found = {}
     for name, shape in shapes.items():
         every = stacked.blocks(name)
@@ -291,7 +303,7 @@ def _group(
 def ranks_of_group(
     number: int, optim_states: Sequence[OptimStates | None], first: OptimStates
 ) -> int:
-    """Return how many ranks share the group: fewer than all for experts."""
+    """Return the number of ranks that share the group; for experts, fewer than all."""
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:
         return int(count[number])
@@ -301,10 +313,10 @@ def ranks_of_group(
 
 
 def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
-    """Return P, by the alignment rule that fits the files.
+    """Return P, the partition size, by the alignment rule that fits the files.
 
     Raises:
-        BadFile: no rule gives a partition that holds the files' elements.
+        BadFile: with no rule does a partition hold the files' elements.
     """
     total, ranks = group.geometry.total, group.geometry.dp_size
     longest = max((v.numel for v in group.partitions("param") if v is not None), default=0)
@@ -327,7 +339,7 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
 
 
 def _factors(first: OptimStates) -> tuple[int, ...]:
-    """Return alignment factors to try, the likelier first: 2 since 0.5.2, 1 before."""
+    """Return the alignment factors to try, the most likely first: 2 since 0.5.2, 1 before."""
     version = first.fields.tree.get(DS_VERSION)
     if isinstance(version, str) and version_of(version) < (0, 5, 2):
         return ALIGNMENT_FACTORS[::-1]
@@ -351,20 +363,22 @@ _ROUND_ROBIN_AT_STAGE_1 = (0, 13)
 
 
 def slots(count: int, ranks: int) -> list[int]:
-    """Return the index of the parameter at each position of the buffer, under round robin."""
+    """Return, for each position of the buffer, the index of its parameter under round robin."""
     return [i for first in range(ranks) for i in range(first, count, ranks)]
 
 
 def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
-    """Return whether the flat buffers are in round robin order; those of BF16_Optimizer never
-    are."""
+    """Return whether the flat buffers are in round robin order. BF16_Optimizer never uses it."""
     zero = zero_optimization(model.ds_config)
     return optim.kind == STAGE_1_AND_2 and deals_in_turn(zero, optim.stage, model.version)
 
 
 def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | None) -> bool:
-    """Return whether a run with these settings deals its parameters to the ranks in turn. Stage 1
-    of versions before 0.13 does not, even if its configuration asks for it."""
+    """Return whether a run with these settings assigns its parameters to ranks in round robin
+    order.
+
+    Stage 1 of versions before 0.13 does not, even if its configuration enables it.
+    """
     if zero.get(ROUND_ROBIN) is not True:
         return False
     return stage != 1 or version is None or version_of(version) >= _ROUND_ROBIN_AT_STAGE_1
@@ -403,10 +417,10 @@ def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[s
 
 
 def alignment_of(precision: DType) -> int:
-    """Return elements that `parameter_alignment` aligns to: 16 bytes of the model's type."""
+    """Return the alignment of `parameter_alignment` in elements: 16 bytes of the model's type."""
     return 16 // gcd(16, precision.itemsize)
 
 
 def paddings_of(shapes: Shapes, alignment: int) -> list[int]:
-    """Return elements of padding behind each parameter: none behind the last."""
+    """Return the padding after each parameter, in elements. There is none after the last."""
     return [-prod(shape) % alignment for shape in list(shapes.values())[:-1]] + [0] * bool(shapes)

@@ -53,8 +53,8 @@ from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
 
 
 class RankRange(NamedTuple):
-    """Elements [begin, end) of a flattened parameter: from `partition_offset` of `rank`'s partition
-    on."""
+    """Elements [begin, end) of a flattened parameter, at `partition_offset` of `rank`'s
+    partition."""
 
     rank: int
     partition_offset: int
@@ -64,10 +64,11 @@ class RankRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """A group (stage 3: sub-group) over `dp_size` ranks.
+    """The layout of a group (stage 3: sub-group) over `dp_size` ranks.
 
-    `paddings` are elements behind each parameter; there may be fewer than parameters.
-    `zero12_numel` is P at stages 1 and 2; None at stage 3."""
+    `paddings` are the elements after each parameter; the list may be shorter than the parameters.
+    `zero12_numel` is P at stages 1 and 2; None at stage 3.
+    """
 
     shapes: Shapes
     paddings: Sequence[int]
@@ -76,19 +77,22 @@ class FlatLayout:
 
     @property
     def total(self) -> int:
-        """Elements of the parameters and the paddings between them."""
+        """The number of elements of the parameters, with the padding between them."""
         return sum(prod(shape) for shape in self.shapes.values()) + sum(self.paddings)
 
     @property
     def partition_numel(self) -> int:
-        """Elements of each rank's partition, padding included."""
+        """The number of elements in each rank's partition, padding included."""
         if self.zero12_numel is not None:
             return self.zero12_numel
         return sum(-(-prod(shape) // self.dp_size) for shape in self.shapes.values())
 
     def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """Yield (name, shape, offset) of each parameter: in the group's buffer at stages 1 and 2,
-        in the buffer of each rank at stage 3."""
+        """Yield (name, shape, offset) of each parameter.
+
+        The offset is in the group's buffer at stages 1 and 2, in the buffer of each rank at stage
+        3.
+        """
         offset = 0
         for position, (name, shape) in enumerate(self.shapes.items()):
             yield name, shape, offset
@@ -101,7 +105,7 @@ class FlatLayout:
         return self.paddings[position] if position < len(self.paddings) else 0
 
     def rank_ranges(self, shape: tuple[int, ...], offset: int) -> Iterator[RankRange]:
-        """Yield the ranges of the parameter of that shape and offset."""
+        """Yield the ranges of a parameter with this shape and offset."""
         if self.zero12_numel is None:
             return _zero3(offset, prod(shape), self.dp_size)
         return _zero12(offset, prod(shape), self.zero12_numel)
@@ -109,8 +113,8 @@ class FlatLayout:
     def tensors(
         self, dtype: DType, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters by name, cut out of one partition per rank; None if one is
-        missing."""
+        """Yield the parameters by name, cut from one partition per rank; a missing partition is
+        None."""
         for name, shape, offset in self.offsets():
             yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, partitions))
 
@@ -125,7 +129,7 @@ class FlatLayout:
 
 
 def _zero12(offset: int, numel: int, partition_numel: int) -> Iterator[RankRange]:
-    """Yield the members of stages 1 and 2: a parameter at [offset, offset+numel) of the group's
+    """Yield the ranges at stages 1 and 2: a parameter is [offset, offset+numel) of the group's
     buffer."""
     if not numel:
         return
@@ -149,8 +153,8 @@ def _zero3(offset: int, numel: int, dp_size: int) -> Iterator[RankRange]:
 def _in_files(
     ranges: Iterator[RankRange], partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
-    """Yield the ranges in files. Elements past the end of a partition are a hole, which the plan
-    names."""
+    """Yield the ranges in files. Elements after the end of a partition are left out, and become a
+    hole."""
     for rank, at, begin, end in ranges:
         partition = partitions[rank]
         if partition is None:
@@ -163,14 +167,15 @@ def _in_files(
 
 
 def partition_size(total: int, dp_size: int, factor: int = 2) -> int:
-    """Return P: elements of each rank's part of a group of `total`, padded to `factor * ranks`."""
+    """Return P, the elements in each rank's partition of a group of `total` elements, padded to a
+    multiple of `factor * ranks`."""
     alignment = factor * dp_size
     return -(-total // alignment) * factor
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionContents:
-    """The contents of one rank's partition: (name, start, count) in its order, and the gaps
+    """The content of one rank's partition: (name, start, count) in its order, and the gaps
     between."""
 
     parts: Sequence[tuple[str, int, int]]
@@ -178,7 +183,7 @@ class PartitionContents:
 
 
 def partition_contents(geometry: FlatLayout) -> list[PartitionContents]:
-    """Return the contents of each rank's partition; elements in no range are padding."""
+    """Return the content of each rank's partition; elements in no range are padding."""
     parts: list[list[tuple[str, int, int]]] = [[] for _ in range(geometry.dp_size)]
     gaps: list[list[tuple[int, int]]] = [[] for _ in range(geometry.dp_size)]
     ends = [0] * geometry.dp_size
@@ -214,12 +219,16 @@ def is_of_muon(role: str, options: Mapping[str, Any] | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class WholeParameters:
-    """The whole parameters that each rank of `geometry`, a group of stages 1 and 2, keeps."""
+    """The parameters that each rank stores whole, for a group with layout `geometry` (stages 1 and
+    2).
+
+    A rank stores those of which its partition has a part.
+    """
 
     geometry: FlatLayout
 
     def of_rank(self, rank: int) -> list[tuple[str, tuple[int, ...], int]]:
-        """Return (name, shape, offset) of the parameters of a rank, in its buffer."""
+        """Return (name, shape, offset) of each parameter in the buffer of a rank."""
         found, at = [], 0
         for name, shape, offset in self.geometry.offsets():
             ranges = self.geometry.rank_ranges(shape, offset)
@@ -229,14 +238,16 @@ class WholeParameters:
         return found
 
     def numel(self, rank: int) -> int:
-        """Return elements of a rank's buffer."""
+        """Return the number of elements in a rank's buffer."""
         return sum(prod(shape) for _, shape, _ in self.of_rank(rank))
 
     def tensors(
         self, dtype: DType, buffers: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters by name, out of one buffer per rank; None if one is missing.
-        Parameters of several ranks are replicas."""
+        """Yield the parameters by name, from one buffer per rank; a missing buffer is None.
+
+        A parameter on several ranks has replicas.
+        """
         chunks: dict[str, list[Chunk]] = {name: [] for name in self.geometry.shapes}
         for rank, buffer in enumerate(buffers):
             for name, shape, at in self.of_rank(rank) if buffer is not None else ():

@@ -1,4 +1,4 @@
-"""The tensors of one model-parallel rank, from its model files and optimizer files."""
+"""Assemble the tensors of one model-parallel rank from its model files and optimizer files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,11 @@ SIXTEEN_BIT = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class MpShard:
-    """The tensors of one model-parallel rank, in its shapes, which are the model's if it is the
-    only one.
+    """The tensors of one model-parallel rank, in the shapes of its shard.
 
-    `groups` are empty without ZeRO. `uncut` are the weights and buffers that files hold whole, by
-    the files' names: those of the model file, of experts, and of the layer files of all pipeline
-    stages.
+    If it is the only rank, these are the model's shapes. `groups` is empty without ZeRO. `uncut`
+    are the weights and buffers that files hold whole, by the names in the files: those of the model
+    file, of experts, and of the layer files of all pipeline stages.
     """
 
     model: ModelStates
@@ -51,16 +50,16 @@ def read_mp_rank(
     *,
     is_zero3: bool = False,
 ) -> MpShard:
-    """Put one model-parallel rank's shard together.
+    """Return the shard of one model-parallel rank.
 
-    `models` is one file at stages 0 to 2; at stage 3 rank 0's, and all ranks' if frozen parameters
-    make them necessary, None for a lost one. `whole` are the tensors that files hold uncut: those
-    of `module`, of layer files and of expert files. `is_zero3` means that frozen parameters are
-    partitioned even without optimizer files.
+    `models` is one file at stages 0 to 2. At stage 3 it is rank 0's file, or the files of all ranks
+    if frozen parameters require them, None for a lost one. `whole` are the tensors that files hold
+    uncut: those of `module`, of layer files and of expert files. `is_zero3` means that frozen
+    parameters are partitioned even without optimizer files.
 
     Raises:
         BadFile: the files contradict each other.
-        Unsupported: a layout that the files do not determine.
+        Unsupported: the layout cannot be derived from the files.
     """
     model = next(model for model in models if model is not None)
     shapes = _group_shapes(model, optim_states)
@@ -111,8 +110,8 @@ def _group_shapes(
 ) -> list[Shapes] | None:
     """Return `param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
 
-    Return None without ZeRO, and if stage 0 used BF16_Optimizer, because nothing explains its
-    optimizer files.
+    Return None without ZeRO. Return None also if stage 0 used BF16_Optimizer, because its files do
+    not record the parameters.
     """
     present = [optim for optim in optim_states if optim is not None]
     if not present:
@@ -161,7 +160,7 @@ def _check_swapped(group: FlatGroup) -> None:
 
 
 def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
-    """Return tied names: those that the file records, else views of the same elements of
+    """Return tied names: those that the file records, else names of the same elements in
     `module`."""
     aliases = {**model.stacked_experts.routers(model.module or {}), **model.shared}
     for alias, name in tied_in_module(model.module or {}).items():
@@ -185,7 +184,7 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
 def _frozen_partitions(
     first: ModelStates, models: Sequence[ModelStates | None]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield frozen parameters of stage 3: each rank has a padded partition of each."""
+    """Yield the frozen parameters of stage 3, of which each rank has a padded partition."""
     for name, shape in first.frozen_shapes.items():
         partitions = [None if model is None else _fragment(model, name) for model in models]
         present = [partition for partition in partitions if partition is not None]

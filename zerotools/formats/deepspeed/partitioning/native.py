@@ -1,4 +1,10 @@
-"""The values of a DeepSpeed checkpoint that only writers of this format need."""
+"""What reading a DeepSpeed checkpoint stores in `Checkpoint.native` for the DeepSpeed writer.
+
+Also: the pairs of a master and the weight that is its cast, if the files have both. At stages 1 and
+2 and with BF16_Optimizer the masters are in flat buffers, and the weights in the model file, in
+layer files or in expert files. Stage 3 has only masters. A tied weight of a pipeline is paired if
+only one layer of the stage can hold it.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +22,12 @@ from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedNative:
-    """`mp_shards` are the model-parallel ranks in order; `tensor_ranks` of them form one pipeline
+    """What reading stores for the writer.
+
+    `mp_shards` are the model-parallel ranks in order; `tensor_ranks` of them form one pipeline
     stage. `frozen` are the parameters that were not trained. `is_elastic` means that the partitions
-    are not tied to a number of ranks."""
+    do not depend on the number of ranks.
+    """
 
     mp_shards: Sequence[MpShard]
     tensor_ranks: int
@@ -27,9 +36,11 @@ class DeepSpeedNative:
 
 
 def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
-    """Yield the file `name` and those of the other data-parallel ranks. Omit files with a problem,
-    because they may be of an older save. Without model parallelism, the mp rank in a name is the
-    rank among those that share a sequence."""
+    """Yield the file `name` and the same file of each other data-parallel rank.
+
+    Files with a problem are left out, because they may be of an older save. Without model
+    parallelism, the mp rank in a name is the rank among those that share a sequence.
+    """
     mp_rank = 0 if len(native_of(source).mp_shards) == 1 else None
     faulty = {problem.file for problem in source.problems}
     same = name_for_rank(name, 0, mp_rank)
@@ -39,8 +50,10 @@ def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
 
 
 def refuse_stacked_experts(source: Checkpoint) -> None:
-    """Refuse to make files of ranks of AutoEP's experts, but of files of ranks. `source` was read
-    from any files of DeepSpeed's.
+    """Raise an error if `source` has experts of AutoEP; it was read from any of DeepSpeed's
+    formats.
+
+    zerotools writes rank files for AutoEP's experts only from rank files.
 
     Raises:
         Unsupported: it has some.
@@ -75,9 +88,18 @@ PLAIN = re.compile(r"(?P<layer>\d+)\..+")
 
 
 def layers_of_ties(trained: Sequence[Collection[str]], names: Iterable[str]) -> list[set[int]]:
-    """Return for each stage the numbers of the layers that may hold its tied parameters. `trained`
-    are the parameters of each stage in order, `names` everything that layer files hold, by
-    `LAYER.NAME`."""
+    """Return, for each stage, the numbers of the layers that may hold its tied parameters.
+
+    A parameter is called `LAYER.NAME`. A tied parameter, which several layers share, is called
+    `tied_modules.KEY.NAME`, without its layers. Stages have consecutive layers, so tied layers lie
+    between the named layers of the stage before and those of the stage after:
+
+        stage 0 trains 1.weight, 2.weight and tied_modules.embed.weight: its tied layer is 0
+        stage 1 trains 3.weight and tied_modules.embed.weight: its tied layer is 4 or above
+
+    `trained` are the parameters of each stage in order. `names` are all names in layer files, as
+    `LAYER.NAME`. Source: DeepSpeed `runtime/pipe/module.py`: `_build`, `save_state_dict`.
+    """
     plain = [
         [int(match["layer"]) for name in own if (match := PLAIN.fullmatch(name))] for own in trained
     ]
@@ -97,13 +119,15 @@ WeightPair = tuple[str, Tensor, Tensor]
 
 
 def weight_pairs(source: Checkpoint) -> Iterator[WeightPair]:
-    """Yield the pairs of all model-parallel ranks, in the shapes of their shards."""
+    """Yield the pairs of master and weight of all model-parallel ranks, in the shapes of their
+    shards."""
     for number in range(len(native_of(source).mp_shards)):
         yield from pairs_of(source, number)
 
 
 def pairs_of(source: Checkpoint, mp_rank: int) -> Iterator[WeightPair]:
-    """Yield the pairs of one model-parallel rank, in the shapes of its shard."""
+    """Yield the pairs of master and weight of one model-parallel rank, in the shapes of its
+    shard."""
     native = native_of(source)
     mp_shard = native.mp_shards[mp_rank]
     present = any(optim is not None for optim in mp_shard.optim_states)
@@ -133,8 +157,7 @@ def _layers_of_ties(source: Checkpoint, mp_rank: int) -> set[int]:
 
 
 def _only(mp_shard: MpShard, name: str, master: Tensor, layers: set[int]) -> Tensor | None:
-    """Return the tensor `name` of the only one of `layers` that has it in the shape of its
-    master."""
+    """Return the tensor `name` if only one of `layers` has it in the shape of its master."""
     every = (mp_shard.uncut.get(f"{layer}.{name}") for layer in sorted(layers))
     found = [tensor for tensor in every if tensor is not None and tensor.shape == master.shape]
     return found[0] if len(found) == 1 else None

@@ -1,21 +1,21 @@
-"""Masters and optimizer state that a run of stage 3 kept on NVMe, in the swap files of its ranks.
+"""Read masters and optimizer state of a stage-3 run from the swap files that its ranks had on NVMe.
 
 With `offload_optimizer` on NVMe, each sub-group of 1 MiB or more has a file for its masters and one
-for each state. Each holds one rank's partition from its first byte on, and then padding. After the
-files of torch, DeepSpeed copies them into the tag directory:
+for each kind of state. Each file holds one rank's partition, and then padding. After torch's files
+are written, DeepSpeed copies the swap files into the tag directory:
 
     offloaded_tensors/rank00/0_7.tensor.swp              masters of a sub-group
     offloaded_tensors/rank00/exp_avg-0_7.tensor.swp      its first moments
 
-The number of the rank is the global one. 0 and 7 are DeepSpeed's numbers of the first and the last
-parameter; the numbers follow the order in which a model was built, and no list of parameters has
-them. But the tensors of the sub-group, which are left without elements in the optimizer file, have
-the name as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file. All
-swap files are in fp32, whatever the type of the tensors without elements. Those of a run with
-16-bit masters are not read: no run has shown in which type its moments are.
+The rank is the global one. 0 and 7 are DeepSpeed's numbers of the first and the last parameter;
+these numbers follow the order in which the model was built, and no list of parameters has them. But
+the tensors of the sub-group remain in the optimizer file, without elements. They have the file name
+as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file. All swap
+files are in fp32, whatever the type of the tensors without elements is. Those of a run with 16-bit
+masters are not read, because the type of its moments was never observed.
 
-Versions: 0.13.0 is the first that saves them, with the numbers of all parameters in a name up to
-0.13.2. Before 0.18.0 ranks share one directory: the second rank to copy fails, and only a
+Versions: 0.13.0 is the first that saves them; up to 0.13.2 a file name has the numbers of all
+parameters. Before 0.18.0 ranks share one directory: the second rank that copies fails, and only a
 run of one rank has a whole checkpoint.
 
 Source: DeepSpeed `runtime/zero/stage3.py` (`_create_fp32_partitions`), `runtime/engine.py`
@@ -39,7 +39,7 @@ from zerotools.formats.deepspeed.schema.model_states import Shapes
 from zerotools.formats.deepspeed.schema.optim_states import MASTERS, FlatPartition, OptimStates
 
 SWAPPED = "offloaded_tensors"
-"""The directory in a tag to which DeepSpeed copies the swap files of every rank."""
+"""The directory in a tag into which DeepSpeed copies the swap files of all ranks."""
 _SUFFIX = ".tensor.swp"
 
 
@@ -49,9 +49,11 @@ def with_swap_files(
     groups: Sequence[Shapes],
     problems: list[Problem],
 ) -> list[OptimStates | None]:
-    """Return the optimizer files of a run without model parallelism, with the swapped partitions
-    that lie in the tag directory. Add a missing or short swap file to `problems`; its partition
-    stays without elements."""
+    """Return the optimizer files with the partitions in the swap files of the tag directory.
+
+    The run has no model parallelism. A missing or short swap file is added to `problems`, and its
+    partition stays without elements.
+    """
     found: list[OptimStates | None] = []
     for rank, optim in enumerate(optim_states):
         if optim is None or not any(optim.swapped) or _has_16_bit_masters(optim):
@@ -88,7 +90,7 @@ def original_folder(rank: str) -> str:
 
 
 def swap_files(optim: OptimStates) -> Iterator[str]:
-    """Yield the names of the swap files that hold partitions of a rank."""
+    """Yield the names of the swap files with partitions of a rank."""
     for master, states in zip(optim.masters, optim.states, strict=True):
         for partition in (master, *states.values()):
             if partition.file != optim.file.name:
@@ -102,7 +104,7 @@ def _folder(directory: Path, rank: int, ranks: int) -> str:
 
 
 def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
-    """Return the problem of a partition's swap file, if any."""
+    """Return the problem of a partition's swap file, or None."""
     path, needed = directory / partition.file, partition.numel * partition.dtype.itemsize
     try:
         size = path.stat().st_size

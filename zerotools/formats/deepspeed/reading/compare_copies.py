@@ -1,9 +1,9 @@
-"""Copies of tensors in files that are not read for them: they are compared on request.
+"""Compare tensors with their copies in files that are not read. This is done only on request.
 
 At stage 3 every rank's model file has the buffers, and the first rank's are read. The same holds
-for single numbers of optimizer state, such as `step`. In a pipeline a tied layer is in the flat
-buffers of every stage that uses it, cut differently, and the first stage's are read. (Copies on
-tensor-parallel ranks are chunks of one tensor.)
+for single numbers of optimizer state, such as `step`. In a pipeline, a tied layer is in the flat
+buffers of every stage that uses it, partitioned differently, and the first stage's are read.
+(Copies on tensor-parallel ranks are chunks of one tensor.)
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _READ_BYTES = 2**20
 
 
 class TensorPair(NamedTuple):
-    """Two tensors that should be equal; their files lie below one root."""
+    """Two tensors that should be equal; their files are below one root."""
 
     key: Key
     first: Tensor
@@ -36,10 +36,10 @@ class TensorPair(NamedTuple):
 
 
 def compare_copies(checkpoint: Checkpoint) -> int:
-    """Compare values that several files have and one is read from; return the bytes compared.
+    """Compare values with their copies in other files, and return the number of bytes compared.
 
     Raises:
-        BadFile: two differ, or a file is truncated.
+        BadFile: two copies differ, or a file is truncated.
     """
     mp_shards = native_of(checkpoint).mp_shards
     root, total = mp_shards[0].model.file.root, 0
@@ -89,7 +89,7 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
 
 
 def _of_scalars(mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
-    """Yield single numbers of each group, of the ranks that share it.
+    """Yield the single numbers of each group from all ranks that share it.
 
     Raises:
         BadFile: a plain number differs.

@@ -1,10 +1,10 @@
-"""Checks, by records in the files, that they are of the same save, each under its name.
+"""Check, by what the files record, that they are of the same save and have the right names.
 
-All ranks of a save have the same optimizer step, options of param groups, loss scale and
-parameters. The optimizer counts a step for each that the model file counts and does not call
-skipped. In runs that began before DeepSpeed 0.14 it counts one more, for the step that made its
-state, also if a later version continues the run. torch names the folder in an archive after the
-file that it writes, or `archive` if it writes to an open file.
+All ranks of a save have the same optimizer step, param group options, loss scale and parameters.
+The optimizer counts each step that the model file counts and does not call skipped. In runs that
+began before DeepSpeed 0.14 it counts one step more, for the step that created its state; this
+remains so if a later version continues the run. torch names the folder in an archive after the file
+that it writes, or `archive` if it writes to an open file.
 
 Source: torch `serialization.py` (`_open_zipfile_writer_file`), caffe2 `inline_container.cc`;
 DeepSpeed `runtime/engine.py`: `_take_model_step`.
@@ -53,8 +53,10 @@ _STEPS_ONCE_FOR_EACH = (0, 14)
 
 
 def step_of(optim: OptimStates) -> float | None:
-    """Return the optimizer's step of the first group that counts one. Return None if no group does,
-    or if it is lost and that is tolerated."""
+    """Return the optimizer step of the first group that counts steps.
+
+    Return None if no group does, or if the step is lost and this is tolerated.
+    """
     try:
         return _saved_step(optim)
     except BadFile as error:
@@ -74,21 +76,26 @@ def _saved_step(optim: OptimStates) -> float | None:
 
 
 def updates_of(model: ModelStates) -> int | None:
-    """Return the steps of the run that changed its weights, or None if the file does not record
-    them. Files that were converted from files without a count have 0, which counts as None."""
+    """Return the number of steps that changed the weights, or None if the file does not record it.
+
+    The value 0 means None: files that were converted from files without a count have it.
+    """
     steps = model.global_steps
     return None if not steps else steps - (model.fields.maybe(SKIPPED_STEPS, int) or 0)
 
 
 def could_be_of(step: float | None, model: ModelStates) -> bool:
-    """Return whether an optimizer at `step` may be of the run that wrote a model file."""
+    """Return whether an optimizer at `step` can belong to the run that wrote a model file."""
     updates = updates_of(model)
     return step is None or updates is None or step - updates in (0, 1)
 
 
 def extra_step_note(model: ModelStates, optim: OptimStates) -> str | None:
-    """Return a note if the optimizer counts one step more than the run, in files of a version that
-    does not. It is a continued run of an older version, or files of two saves."""
+    """Return a note if the optimizer counts one step more than the run, although the DeepSpeed
+    version of the files does not do so.
+
+    Then the run began with an older version, or the files are of two saves.
+    """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None or step != updates + 1 or _steps_first(model):
         return None
@@ -104,7 +111,7 @@ def _steps_first(model: ModelStates) -> bool:
 
 
 def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator[Problem]:
-    """Yield a problem for each rank with files of another save than the first rank's."""
+    """Yield a problem for each rank whose files are of another save than the first rank's."""
     present = [optim for optim in optim_states if optim is not None]
     said = {optim.file.name: dict(_said(optim)) for optim in present}
     for optim in present[1:]:
@@ -123,7 +130,7 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
 
 
 def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
-    """Yield the values that are the same on every rank of a save."""
+    """Yield the values that are equal on every rank of a save."""
     what = "the optimizer's step"
     try:
         yield what, _saved_step(optim)
@@ -142,8 +149,8 @@ def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
 def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
     """Yield a problem if a model file is of another save than its optimizer files.
 
-    An optimizer with fewer steps may have been restarted in the middle of the run. At stages 1 and
-    2 the weights show it, because they lie next to their masters.
+    An optimizer with fewer steps than the run is accepted, because it may have been restarted
+    during the run. At stages 1 and 2 a comparison of weights and masters shows the difference.
     """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None:
@@ -169,7 +176,7 @@ def _of_another_save(
 
 
 def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | None:
-    """Return the learning rates of the schedule and of the optimizer, if they differ."""
+    """Return the learning rates of the schedule and of the optimizer if they differ."""
     schedule = model.fields.tree.get(LR_SCHEDULER)
     last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None
     own = [group.get("lr") for group in optim.param_groups or ()]
@@ -181,7 +188,7 @@ def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | No
 
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
-    """Yield problems for model files of other model-parallel ranks from another save."""
+    """Yield a problem for each model-parallel rank whose model file is of another save."""
     known = [m for m in models if GLOBAL_STEPS in m.fields or not is_tolerated()]
     for model in known[1:]:
         if (own := model.fields.tree.get(GLOBAL_STEPS)) != (
@@ -198,7 +205,7 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
 def compare_parameters(
     models: Sequence[ModelStates], optim_states: Sequence[OptimStates | None]
 ) -> Iterator[Problem]:
-    """Yield files of one model-parallel rank that list other parameters than its first model
+    """Yield the files of one model-parallel rank that list other parameters than its first model
     file."""
     first = models[0]
     for model in models[1:]:
@@ -237,7 +244,7 @@ def _of_other_parameters(
 
 
 def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
-    """Yield files that were saved under the name of another rank, layer or expert."""
+    """Yield files whose content is of another rank, layer or expert than their name."""
     for file in files:
         folder = saved_as(file)
         own, saved = identity_of(file.path.name), _said_by(folder)
@@ -251,8 +258,10 @@ def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def saved_as(file: TorchFile) -> str | None:
-    """Return the folder in the archive, which torch names after the file; None without a zip
-    archive."""
+    """Return the name of the folder in the archive, which torch takes from the file name.
+
+    Return None if the file is not a zip archive.
+    """
     record = file.records.get("data.pkl")
     return None if record is None else record.name.partition("/")[0]
 
@@ -268,11 +277,11 @@ def _said_by(folder: str | None) -> tuple[str, ...] | None:
 
 
 def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
-    """Yield problems for ranks with files that have exactly the bytes of another's.
+    """Yield a problem for each rank whose file has exactly the bytes of another rank's file.
 
-    Check only archives that do not name their rank: parts of constant values are rightly equal. The
-    checksums of archives are compared; files from before torch 1.6 have none, and are compared
-    whole.
+    Only archives that do not record their rank are checked, because partitions of constant values
+    are rightly equal. The checksums of archives are compared. Files from before torch 1.6 have
+    none, and are compared byte by byte.
     """
     known: dict[tuple[int | str, ...], TorchFile] = {}
     for file in files:
@@ -290,8 +299,10 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
-    """Return the values that differ between the files of two ranks. In old
-    files the keys of storages are addresses in the memory of the rank."""
+    """Return values that differ between the files of two ranks.
+
+    In old files the keys of storages are memory addresses of the rank.
+    """
     if not file.records:
         return file.storages
     crcs = [r.crc for name, r in sorted(file.records.items()) if name.startswith("data/")]
@@ -299,7 +310,8 @@ def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
 
 
 def files_of_one_save(source: Checkpoint) -> frozenset[str]:
-    """Return the names of the files of one save, relative to `source.root`."""
+    """Return the names of files, relative to `source.root`, that the checks prove to be of one
+    save."""
     found: set[str] = set()
     for _, master, weight in weight_pairs(source):
         if master.numel:
@@ -314,8 +326,10 @@ def _files_of(tensor: Tensor) -> set[str]:
 
 
 def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
-    """Yield model files with comparable steps. At stage 3 each rank has one, with its part of the
-    frozen parameters."""
+    """Yield model files whose steps can be compared.
+
+    At stage 3 each rank has one, with its partitions of the frozen parameters.
+    """
     first = mp_shard.model.file
     if not is_rank_file(first.name):
         yield first.name

@@ -1,10 +1,10 @@
-"""The files of a tag directory that belong to one save.
+"""Select the files of a tag directory that belong to one save.
 
-A save into a tag that was used before overwrites files with the same names and leaves the rest: a
-run of stage 3 leaves the model file of stage 2, a run of fp16 the optimizer files of bf16, a run
-without ZeRO all optimizer files. The optimizer files determine the model file: those of stage 3 go
-with `zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others with `mp_rank_DD_model_states.pt`, and
-none with a model file that was saved without ZeRO.
+A save into an existing tag overwrites files with the same names and leaves the others: a run of
+stage 3 leaves the model file of stage 2, a run of fp16 the optimizer files of bf16, a run without
+ZeRO all optimizer files. The optimizer files determine the model file: those of stage 3 belong to
+`zero_pp_rank_R_mp_rank_DD_model_states.pt`, the others to `mp_rank_DD_model_states.pt`. A model
+file that was saved without ZeRO belongs to none.
 
 Source: DeepSpeed `runtime/engine.py`: `_get_ckpt_name`, `_get_zero_ckpt_name`, `save_checkpoint`.
 """
@@ -43,9 +43,11 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 @dataclass(frozen=True)
 class SaveFiles:
-    """One save's files of a model-parallel rank. `model` is its only model file, or that of the
-    lowest rank; `optim_files` are the names of its optimizer files by data-parallel rank, and
-    `lowest` the first of them that can be read."""
+    """The files of one save of a model-parallel rank.
+
+    `model` is its only model file, or that of the lowest rank. `optim_files` are the names of its
+    optimizer files by data-parallel rank, and `lowest` is the first of them that can be read.
+    """
 
     model: ModelStates
     optim_files: Mapping[int, str] = field(default_factory=dict)
@@ -53,7 +55,7 @@ class SaveFiles:
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage; BF16_Optimizer, which does not say it, is of stage 1."""
+        """The ZeRO stage. BF16_Optimizer does not record it; it is stage 1."""
         if self.lowest is not None:
             return 1 if self.lowest.stage is None else self.lowest.stage
         return 0 if is_without_zero(self.model) else stage_of(self.model)
@@ -69,11 +71,12 @@ class SaveFiles:
 def save_of(
     directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
 ) -> SaveFiles:
-    """Return the save that the files of model-parallel rank `mp_rank` make up; those of others are
-    added to `problems`.
+    """Return the save to which the files of model-parallel rank `mp_rank` belong.
+
+    Files of other saves are added to `problems`.
 
     Raises:
-        BadFile: they make up none, or several.
+        BadFile: the files form no save, or several.
     """
     shared = listing.models.get((mp_rank, None))
     rank_files = {
@@ -105,7 +108,7 @@ def save_of(
 
 
 def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
-    """Yield optimizer files by rank, those of each spelling of the name apart."""
+    """Yield the optimizer files by rank, separately for each spelling of the name."""
     for spelling in sorted({spelling for _, _, spelling in listing.optim_files}):
         names = {
             dp: name
@@ -123,8 +126,10 @@ def _saves(
     rank_files: Mapping[int, str],
     families: list[dict[int, str]],
 ) -> Iterator[SaveFiles]:
-    """Yield every model file with the optimizer files that it may belong to. Model files without
-    any count only where nothing else does."""
+    """Yield every model file with the optimizer files that may belong to it.
+
+    A model file without a step count is used only if there is no other.
+    """
     whole = _shared_model(directory, mp_rank, shared, families) if shared is not None else None
     first = _first_model(directory, rank_files) if rank_files else None
     complete, readable = [], 0
@@ -148,8 +153,9 @@ def _saves(
 def _shared_model(
     directory: Path, mp_rank: int, shared: str, families: list[dict[int, str]]
 ) -> ModelStates | None:
-    """Return the only model file of a rank. If it is lost and that is tolerated, return its
-    substitute. Return None if the optimizer files do not match it.
+    """Return the only model file of a rank, or its substitute if it is lost and this is tolerated.
+
+    Return None if the optimizer files do not match it.
 
     Raises:
         BadFile: it is missing or damaged.
@@ -168,8 +174,10 @@ def _shared_model(
 
 
 def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
-    """Return the first rank's model file. If it is lost and that is tolerated, return the next one,
-    which has the same values except tied names.
+    """Return the model file of the first rank.
+
+    If it is lost and this is tolerated, return the next rank's, which has the same values except
+    tied names.
 
     Raises:
         BadFile: the file is damaged, or all are.
@@ -187,8 +195,10 @@ def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
 
 
 def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | None:
-    """Return the optimizer file of the lowest rank with a readable one; the other files report
-    damaged ones. Return None if all are lost and that is tolerated.
+    """Return the optimizer file of the lowest rank whose file can be read; damaged ones are
+    reported later.
+
+    Return None if all are lost and this is tolerated.
 
     Raises:
         BadFile: none can be read; gives the reason for the first.
@@ -204,8 +214,11 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | 
 
 
 def is_without_zero(model: ModelStates) -> bool:
-    """Return whether a run without ZeRO saved a model file: it contains the whole optimizer, or its
-    configuration has stage 0, and it lists no parameters of optimizer files."""
+    """Return whether a run without ZeRO saved a model file.
+
+    Such a file contains the whole optimizer, or its configuration has stage 0; and it lists no
+    parameters of flat buffers.
+    """
     if model.groups is not None or is_rank_file(model.file.name):
         return False
     # Without a configuration it is of a version that listed no parameters anywhere.
@@ -213,7 +226,7 @@ def is_without_zero(model: ModelStates) -> bool:
 
 
 def stage_of(model: ModelStates) -> int:
-    """Return the stage of the run's configuration, or 0 if it has none."""
+    """Return the ZeRO stage in the run's configuration, or 0 if it has none."""
     stage = zero_optimization(model.ds_config).get(STAGE)
     return stage if isinstance(stage, int) else 0
 
@@ -242,7 +255,7 @@ def _contradicts_itself(save: SaveFiles) -> bool:
 
 
 def bf16_optim_states(save: SaveFiles) -> bool:
-    """Return whether the optimizer files have the prefix of a run in bf16."""
+    """Return whether the names of the optimizer files have the prefix of a bf16 run."""
     return any(has_bf16_prefix(name) for name in save.optim_files.values())
 
 
@@ -268,7 +281,7 @@ _OF_THE_RUN = (
     pt_trees.DP_WORLD_SIZE, pt_trees.MP_WORLD_SIZE, pt_trees.DS_CONFIG, pt_trees.DS_VERSION,
     pt_trees.NUM_EXPERTS, pt_trees.TENSOR_PARALLEL_INFO,
 )  # fmt: skip
-"""The keys that are the same in every checkpoint of a run."""
+"""The keys that are equal in every checkpoint of a run."""
 ADVICE = (
     "only this file has the names and shapes of the parameters: replace it by another copy, or "
     "name another checkpoint of the same run with --fill-from"
@@ -276,8 +289,8 @@ ADVICE = (
 
 
 def with_lost_models(listing: TagListing) -> TagListing:
-    """Return the listing with the model files that optimizer files of stages 1 and 2 should
-    have."""
+    """Return the listing with the model files that the optimizer files of stages 1 and 2
+    require."""
     lost = {mp_rank for mp_rank, _, _ in listing.optim_files} - {rank for rank, _ in listing.models}
     models: dict[tuple[int, int | None], str] = {
         (rank, None): model_file(rank) for rank in sorted(lost)
@@ -288,11 +301,13 @@ def with_lost_models(listing: TagListing) -> TagListing:
 def substitute_model(
     directory: Path, name: str, mp_rank: int, optim: OptimStates | None, error: BadFile
 ) -> ModelStates:
-    """Return the substitute for the model file `name`, which is lost for the reason `error`; all of
-    its tensors are lost. `optim` is one of its optimizer files.
+    """Return the substitute for the model file `name`, which is lost because of `error`.
+
+    It comes from another checkpoint of the same run, and all of its tensors are lost. `optim` is
+    one of the optimizer files of the lost model file.
 
     Raises:
-        BadFile: `error`, if no substitute exists or it does not fit the optimizer file.
+        BadFile: `error`, if there is no substitute or it does not fit the optimizer file.
     """
     other = stand_in()
     model = None if other is None or optim is None else _model_of(other, mp_rank)
@@ -325,9 +340,11 @@ def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
 
 
 def _misplaced(model: ModelStates, optim: OptimStates) -> Iterator[str]:
-    """Yield names that the optimizer file has in another group, or in another order. A rank has
-    some of each group's names, which follow one another; under round robin DeepSpeed writes other
-    names than those that lie there, and the groups alone are compared."""
+    """Yield names that the optimizer file has in another group, or in another order.
+
+    A rank has consecutive names of each group. Under round robin, DeepSpeed writes other names than
+    those in the partition; then only the groups are compared.
+    """
     is_ordered = not is_round_robin(model, optim)
     for number, mapping in enumerate(slice_mappings(optim.fields.tree)):
         groups = model.groups or []

@@ -1,9 +1,10 @@
-"""The shards of all model-parallel ranks, merged into whole tensors.
+"""Merge the shards of all model-parallel ranks into whole tensors.
 
-Pipeline stages have different parameters, so their shards are just joined. A tied layer is in the
-shard of every stage that uses it, and the first counts. Tensor-parallel ranks have parts of the
-same parameters; rules give their positions in the whole. Model-parallel ranks are numbered stage by
-stage (`stage * tensor ranks + tensor rank`), so the ranks of one stage are consecutive.
+Pipeline stages have different parameters, so their shards are combined. A tied layer is in the
+shard of every stage that uses it, and the first stage's is taken. Tensor-parallel ranks have parts
+of the same parameters; rules give their positions in the whole tensor. Model-parallel ranks are
+numbered stage by stage (`stage * tensor ranks + tensor rank`), so the ranks of one stage are
+consecutive.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ class MergedRanks:
 def merge_mp_ranks(
     mp_shards: Sequence[MpShard], tensor_ranks: int, rules: ShardingRules | None
 ) -> MergedRanks:
-    """Put shards together, given in the order of their ranks: `tensor_ranks` to each stage.
+    """Merge shards in the order of their ranks; each stage has `tensor_ranks` of them.
 
     Raises:
-        Unsupported: tensor-parallel shards without a rule for their sharing.
+        Unsupported: tensor-parallel shards without a rule for how they form a tensor.
         BadFile: shards do not fit the rule that the checkpoint records for them.
     """
     tensors: dict[Key, Tensor] = {}
@@ -89,9 +90,12 @@ def _merge_stage(
 
 
 def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
-    """Return one rank's shard. If heads are fewer than ranks, some ranks have an empty shard, which
-    DeepSpeed counts as frozen: it has no optimizer state. If a rank's files are lost and that is
-    tolerated, it is a hole in the shape of the rank's weight."""
+    """Return one rank's shard of a tensor.
+
+    If there are fewer heads than ranks, some ranks have an empty shard, which DeepSpeed counts as
+    frozen: it has no optimizer state. If a rank's files are lost and this is tolerated, the shard
+    is a hole in the shape of the rank's weight.
+    """
     shard = mp_shard.tensors.get(key)
     weight = mp_shard.tensors.get(Key(key.name, "param"))
     if shard is None and weight is not None and (not weight.numel or is_tolerated()):
@@ -127,9 +131,12 @@ def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[PlacedBlock]]) -
 
 
 def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
-    """Return the listing of a run with `size` ranks and no model parallelism, with all files at
-    model-parallel rank 0. Files that do not exactly fill the gaps among its ranks stay in their
-    position: they are of another run."""
+    """Return the listing of a run of `size` ranks without model parallelism, with all files at
+    model-parallel rank 0.
+
+    Files of sequence-parallel ranks have other `mp_rank` numbers in their names. Files that do not
+    exactly fill the gaps among the ranks stay unchanged, because they are of another run.
+    """
     optim_files, models = dict(listing.optim_files), dict(listing.models)
     widths = [listing.sequence_ranks]
     for spelling in {spelling for _, _, spelling in optim_files}:
@@ -149,8 +156,10 @@ def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
 
 
 def _width(names: Collection[tuple[int, int]], size: int) -> int:
-    """Return the number of ranks that share a sequence, from the files (mp rank, dp rank). Return 0
-    if none do, or if two files would be of one rank."""
+    """Return the number of ranks that share a sequence, from the (mp rank, dp rank) of the files.
+
+    Return 0 if no ranks share one, or if two files would be of the same rank.
+    """
     own = [(mp, dp) for mp, dp in names if dp < size]
     most = max((mp for mp, _ in own), default=0)
     if not most or len({dp for _, dp in own}) < len(own):

@@ -1,10 +1,10 @@
-"""Checks that all layer files of a pipeline, and those of experts, exist.
+"""Check that all layer files of a pipeline, and all expert files, exist.
 
-No file lists layer files: a layer without parameters has none, and neither has a tied layer that a
-later stage uses through a separate function. The names of trained parameters begin with the number
-of their layer: `param_shapes` has them, and without ZeRO the `param_slice_mappings` of
-BF16_Optimizer. Tied layers are `tied_modules.KEY` there. In fp16 and fp32 without ZeRO nothing has
-names, and the number of elements of the optimizer's state is checked.
+No file lists the layer files. A layer without parameters has none, and neither has a tied layer
+that a later stage uses through a separate function. The names of trained parameters begin with the
+number of their layer: `param_shapes` has them, and without ZeRO the `param_slice_mappings` of
+BF16_Optimizer. Tied layers are `tied_modules.KEY` there. Runs in fp16 and fp32 without ZeRO record
+no names; then the number of elements of the optimizer state is checked.
 
 Source: DeepSpeed `runtime/pipe/module.py`: `save_state_dict`, `ckpt_layer_path`.
 """
@@ -37,9 +37,11 @@ from zerotools.io.torchzip.tensors import as_tensor
 def lost_layers(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> list[Problem]:
-    """Return parameters that the stages have trained, and no layer file holds. `stages` are those
-    of one tensor-parallel rank in their order, `layers` the tensors of its layer files by
-    `LAYER.NAME`. A tied one may lie in the layer of an earlier stage alone."""
+    """Return the parameters that the stages trained and that no layer file holds.
+
+    `stages` are those of one tensor-parallel rank, in order. `layers` are the tensors of its layer
+    files by `LAYER.NAME`. A tied parameter may be only in the layer of an earlier stage.
+    """
     trained = [trained_by(mp_shard) for mp_shard in stages]
     if not all(trained):
         return list(_fewer_elements(directory, stages, layers))
@@ -69,9 +71,12 @@ def lost_layers(
 def doubtful_layers(
     directory: Path, mp_shards: Sequence[MpShard], tensor_ranks: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield model files of later stages that have trained a tied weight which no layer file of
-    theirs holds, and a sentence on it: the layer is lost, or they use that of another stage. That
-    one has the weight, so that nothing but the file itself would be lost."""
+    """Yield the model file of each later stage that trained a tied weight and has no layer file
+    with it, and a sentence about it.
+
+    Either the layer file is lost, or the stage uses that of another stage. In both cases the other
+    stage's file has the weight, so that only the file itself would be lost.
+    """
     if mp_shards[0].model.module is not None:
         return
     for rank in range(tensor_ranks):
@@ -83,7 +88,7 @@ def doubtful_layers(
 
 
 def trained_by(mp_shard: MpShard) -> dict[str, int]:
-    """Return the trained parameters of a stage and their elements; empty if no file has names."""
+    """Return the trained parameters of a stage with their elements; empty if no file has names."""
     if mp_shard.model.groups is not None:
         return {
             name: prod(shape) for group in mp_shard.model.groups for name, shape in group.items()
@@ -109,7 +114,7 @@ def _lost_ties(
     trained: Sequence[Mapping[str, int]],
     layers: Mapping[str, Tensor],
 ) -> Iterator[tuple[int, str]]:
-    """Yield stages and their tied weights without a layer file between the layers of the stages
+    """Yield each stage's tied weights that are in no layer file between the layers of the stages
     before and after."""
     ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):
@@ -131,8 +136,10 @@ def _doubt(directory: Path, stage: MpShard, name: str) -> str:
 def _fewer_elements(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> Iterator[Problem]:
-    """Yield layer files that hold less than was trained. A tied layer counts at every stage that
-    uses it, and may have one file: that of the first layer."""
+    """Yield layer files with fewer elements than were trained.
+
+    A tied layer counts at every stage that uses it, and may have one file: that of the first layer.
+    """
     trained = sum(_elements_trained(mp_shard.model) for mp_shard in stages)
     held = sum(tensor.numel for tensor in layers.values() if tensor.dtype.is_float)
     lowest = min((int(name.partition(".")[0]) for name in layers), default=0)
@@ -148,8 +155,8 @@ def _fewer_elements(
 
 
 def _elements_trained(model: ModelStates) -> int:
-    """Return elements of masters, or of the state of each parameter, of an optimizer without
-    ZeRO."""
+    """Return the number of elements of the masters, or of one state of each parameter, of an
+    optimizer without ZeRO."""
     saved = model.optimizer
     if not isinstance(saved, Mapping):
         return 0
@@ -177,7 +184,7 @@ def _sizes(values: Sequence[Any]) -> list[int]:
 def lost_experts(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
-    """Yield expert files that are missing: `num_experts` counts those of each layer."""
+    """Yield missing expert files; `num_experts` has the number of experts of each layer."""
     counts = models[0].num_experts
     if not isinstance(counts, list) or not listing.experts:
         return

@@ -1,4 +1,4 @@
-"""Reading the files of one model-parallel rank, and detecting missing and surplus ones."""
+"""Read the files of one model-parallel rank, and detect missing and surplus files."""
 
 from __future__ import annotations
 
@@ -76,10 +76,10 @@ def load_mp_rank(
     *,
     weights_alone: bool = False,
 ) -> MpShard:
-    """Return the shard of model-parallel rank `mp_rank`; add missing files to `problems`.
+    """Return the shard of model-parallel rank `mp_rank`; missing files are added to `problems`.
 
     `whole` are tensors of layer and expert files, in addition to those of the model file. With
-    `weights_alone`, optimizer files may be missing if these have the weights.
+    `weights_alone`, optimizer files may be missing if other files have the weights.
     """
     optim_states = _optim_states(directory, save, listing.sequence_ranks, problems)
     in_model = whole_tensors(save.model)
@@ -119,8 +119,11 @@ def _listed(
     whole: Mapping[str, Tensor],
     problems: list[Problem],
 ) -> ModelStates:
-    """Return the model file with the parameters of the flat buffers. Without them the weights of
-    stage 0 are read as they lie in the files, and the optimizer's state is not."""
+    """Return the model file with the parameters of the flat buffers.
+
+    Without this list, the weights of stage 0 are read as they are in the files, and the optimizer
+    state is not read.
+    """
     try:
         return with_listed_parameters(save.model, optim_states, whole)
     except BadFile as error:
@@ -131,8 +134,10 @@ def _listed(
 
 
 def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the shard with trained weights not marked frozen, even without a master; weights that
-    no file has are holes."""
+    """Return the shard with trained weights not marked as frozen, although they have no master.
+
+    Weights that no file has are holes.
+    """
     held = {key.name for key in mp_shard.tensors} | mp_shard.aliases.keys()
     holes = {
         Key(name, "param"): Tensor(FLOAT32, shape, ())
@@ -147,7 +152,7 @@ def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the shard without optimizer files: holes for the masters, and the 16-bit weights if
+    """Return the shard without optimizer files: masters are holes, and 16-bit weights are kept if
     they exist."""
     copies = {
         Key(name, "param16"): tensor
@@ -163,8 +168,10 @@ def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
-    """Return whether a tensor of a layer or expert file is this rank's. Without a pipeline all are;
-    in one, a rank lists only its parameters."""
+    """Return whether a tensor of a layer or expert file belongs to this rank.
+
+    Without a pipeline all do; in a pipeline, a rank lists only its own parameters.
+    """
     return model.module is not None or EXPERTS in name or name in trained or not trained
 
 
@@ -234,8 +241,10 @@ def stage_3_models(
     size: int,
     problems: list[Problem],
 ) -> list[ModelStates | None]:
-    """Return one model file per rank, None for a lost one if that is tolerated. Without
-    frozen parameters only the first is read."""
+    """Return one model file for each rank; a lost one is None if this is tolerated.
+
+    Without frozen parameters only the first is read.
+    """
     for (rank, dp), name in listing.models.items():
         if rank == mp_rank and dp is not None and dp >= size:
             problems.append(_left_over(directory, name, size))
@@ -271,7 +280,7 @@ def _rank_file(listing: TagListing, mp_rank: int, dp_rank: int) -> str:
 
 
 def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
-    """Yield files that no output needs, and that a run which resumes does."""
+    """Yield damaged files that no output needs, but that a resuming run needs."""
     for name in names:
         if name is not None:
             try:
@@ -283,7 +292,7 @@ def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
 def layer_tensors(
     directory: Path, listing: TagListing, tensor_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
-    """Return tensors of a pipeline's layer files, under the names that the flat buffers use."""
+    """Return the tensors of a pipeline's layer files, under the names that flat buffers use."""
     return {
         f"{layer}.{name}": tensor
         for (layer, rank), file in sorted(listing.layers.items())
@@ -295,7 +304,7 @@ def layer_tensors(
 def expert_tensors(
     directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
-    """Return tensors of expert files, which name experts by their number over all ranks."""
+    """Return the tensors of expert files, named by the number of the expert over all ranks."""
     return {
         name: tensor
         for (_, _, rank), file in sorted(listing.experts.items())
@@ -325,10 +334,11 @@ def with_listed_parameters(
     optim_states: Sequence[OptimStates | None],
     whole: Mapping[str, Tensor],
 ) -> ModelStates:
-    """Return the model file as later versions save it: with the parameters of each flat buffer, and
-    with the run's configuration. A file that lists them is returned unchanged, and so is one with
-    optimizer files that do not name them. `whole` are the weights of the model file, and those of
-    the files of experts and layers.
+    """Return the model file in the form of later versions: with the parameters of each flat buffer,
+    and with the run's configuration.
+
+    A file that already lists them is returned unchanged, and so is one whose optimizer files do not
+    name them. `whole` are the weights of the model file, and those of expert and layer files.
 
     Raises:
         BadFile: a file that names some of the parameters, or the weight of one, is missing.
@@ -385,12 +395,12 @@ def _with_unnamed_experts(
     ranks: int,
     whole: Mapping[str, Tensor],
 ) -> Mapping[str, int]:
-    """Return `known`, or all experts of a rank if `known` are the first of these.
+    """Return all experts of a rank if `known` are the first of these; else return `known`.
 
-    DeepSpeed up to 0.12 names only the first part of an expert group: it cuts the group over all
-    ranks, and not over those that share it. The group has all experts of a rank if their elements
-    fill it. It has the model's order, and must begin with `known`; the weights are compared with
-    the masters before they are used.
+    DeepSpeed up to 0.12 names only the first part of an expert group: it partitions the group over
+    all ranks, and not over those that share it. The group has all experts of a rank if their
+    elements fill it. It is in the model's order, and must begin with `known`. The weights are
+    compared with the masters before they are used.
     """
     masters = [optim.masters[number].numel for optim in optim_states if optim is not None]
     longest = max(masters) * ranks
@@ -405,8 +415,11 @@ def _with_unnamed_experts(
 def _holders(
     ranks: int, optim_states: Sequence[OptimStates | None], data_first: bool
 ) -> Iterator[OptimStates | None]:
-    """Yield an optimizer file for each partition of a group. All expert-parallel ranks call their
-    experts by the same names, so any file of a partition will do."""
+    """Yield one optimizer file for each partition of a group.
+
+    All expert-parallel ranks use the same names for their experts, so any file of a partition is
+    sufficient.
+    """
     size = len(optim_states)
     placement = ExpertPlacement(size, max(1, size // ranks), data_first)
     for part in range(ranks):
@@ -440,8 +453,8 @@ def _shape(
 
 
 def _shapes_elsewhere(name: str, numel: int, whole: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-    """Return the shapes of tensors that can be the weight: of other experts of the layer, or, for a
-    tied parameter, of layers of a pipeline."""
+    """Return the shapes of tensors that may be the weight: those of other experts of the layer, or,
+    for a tied parameter, those of pipeline layers."""
     if tied := TIED.fullmatch(name):
         held = (
             tensor.shape

@@ -1,12 +1,12 @@
-"""The optimizer state of a run without ZeRO, which has its parameters by number only.
+"""Read the optimizer state of a run without ZeRO, whose files have only numbers for the parameters.
 
     optimizer                        of *_model_states.pt, in fp32: torch's own state dict
       state, param_groups
     optimizer                        in bf16 and fp16: FP16_UnfusedOptimizer's, FP16_Optimizer's
       optimizer_state_dict             torch's, of the fp32 masters
-      fp32_groups                      these: a list for each group
-      fp32_groups_flat                 FP16_Optimizer's, in their place: a flat tensor for each
-                                       group, whose numbers are then those of the flat tensors
+      fp32_groups                      the masters: a list for each group
+      fp32_groups_flat                 FP16_Optimizer has this instead: a flat tensor for each
+                                       group; the numbers are then those of the flat tensors
       cur_scale, dynamic_loss_scale    and its other counters
 
 Source: DeepSpeed `runtime/fp16/unfused_optimizer.py`, `fused_optimizer.py`: `state_dict`;
@@ -47,7 +47,9 @@ CUR_SCALE = "cur_scale"
 
 
 def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
-    """Return the state's tensors, masters as role `param`, and the groups, both by made-up names.
+    """Return the tensors of the state, with masters as role `param`, and the param groups.
+
+    Both use names that are made from the numbers.
 
     Raises:
         BadFile: the optimizer's tree is damaged.

@@ -1,4 +1,4 @@
-"""A whole DeepSpeed checkpoint: its tag, its merged model-parallel ranks, its problems."""
+"""Read a whole DeepSpeed checkpoint: its tag, its merged model-parallel ranks, its problems."""
 
 from __future__ import annotations
 
@@ -57,15 +57,15 @@ def read(
 ) -> Checkpoint:
     """Return the checkpoint at `path`: a tag directory, a save directory, or a run's directory.
 
-    Read the pickles of the files, and no tensor data. Missing optimizer files are problems, and
-    become holes that `plan` refuses, unless the checkpoint was thinned to its weights;
-    `weights_alone` reads it as if it were. `layout` is a file of rules for tensor-parallel shards;
-    they replace the rules in the checkpoint.
+    The pickles of the files are read, and no tensor data. Missing optimizer files are problems.
+    They become holes that `plan` refuses, unless the checkpoint was thinned to its weights; with
+    `weights_alone` it is read as if it were. `layout` is a file of rules for tensor-parallel
+    shards, which replace the rules in the checkpoint.
 
     Raises:
         BadRequest: the path or tag does not exist.
         BadFile: it is not a DeepSpeed checkpoint, or a damaged one.
-        Unsupported: a layout that the files do not explain.
+        Unsupported: a layout that cannot be derived from the files.
     """
     found, listing = open_tag(path, tag)
     directory = found.directory
@@ -99,8 +99,8 @@ def _native(mp_shards: list[MpShard], tensor_ranks: int, merged: MergedRanks) ->
 def _mp_shards(
     directory: Path, listing: TagListing, problems: list[Problem], weights_alone: bool
 ) -> tuple[list[MpShard], int]:
-    """Return one for each model-parallel rank, in their order; and the tensor-parallel ranks of a
-    stage."""
+    """Return the shard of each model-parallel rank in order, and the number of tensor-parallel
+    ranks in a stage."""
     if listing.expert_optimizers and not listing.optim_files:
         raise Unsupported(
             f"{directory / listing.expert_optimizers[0]}: mixture of experts without ZeRO saves "
@@ -143,8 +143,7 @@ def _mp_shards(
 
 
 def _joined(directory: Path, listing: TagListing) -> TagListing:
-    """Return the listing with the files of all sequence-parallel ranks as those of model-parallel
-    rank 0."""
+    """Return the listing with the files of all sequence-parallel ranks at model-parallel rank 0."""
     others = [mp for mp, *_ in (*listing.models, *listing.optim_files) if mp]
     if not others or 0 not in listing.mp_ranks:
         return listing
@@ -156,10 +155,10 @@ def _joined(directory: Path, listing: TagListing) -> TagListing:
 
 
 def _refuse_folded(models: Sequence[ModelStates]) -> None:
-    """Refuse tensor-parallel ranks with files of parts of experts.
+    """Raise an error if tensor-parallel ranks have files with parts of experts.
 
     Raises:
-        Unsupported: see above.
+        Unsupported: they have.
     """
     for model in models:
         if model.is_folded:
@@ -172,8 +171,7 @@ def _refuse_folded(models: Sequence[ModelStates]) -> None:
 def _without_leftovers(
     directory: Path, listing: TagListing, model: ModelStates, problems: list[Problem]
 ) -> TagListing:
-    """Return the listing without layer files of a pipeline, or experts, that the run did not
-    have."""
+    """Return the listing without layer files and expert files that the run did not have."""
     layers, experts = listing.layers, listing.experts
     if model.module is not None:
         layers = {}
@@ -193,7 +191,7 @@ def _without_leftovers(
 
 
 def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterator[Problem]:
-    """Yield the files of a model-parallel rank that the run did not have."""
+    """Yield the files of model-parallel ranks that the run did not have."""
     own = (
         name
         for (rank, *_), name in [*listing.models.items(), *listing.optim_files.items()]
@@ -206,8 +204,10 @@ def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterat
 def _lost_optimizers(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
-    """Yield a problem for each rank without an optimizer file if others have one. If model files
-    list the trained parameters, the missing masters are reported already."""
+    """Yield a problem for each rank without an optimizer file if other ranks have one.
+
+    If model files list the trained parameters, the missing masters are already reported.
+    """
     present = {mp_rank for mp_rank, *_ in listing.optim_files}
     for mp_rank, model in zip(listing.mp_ranks, models, strict=False):
         if present and mp_rank not in present and model.groups is None:
@@ -217,7 +217,8 @@ def _lost_optimizers(
 
 
 def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:
-    """Check that all shards exist: a shard must never pass for the whole."""
+    """Check that the shards of all model-parallel ranks exist; else a shard would count as the
+    whole."""
     size = first.model.model_parallel_size or 1
     for mp_rank in range(size):
         if mp_rank not in listing.mp_ranks:
@@ -228,8 +229,7 @@ def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> Non
 
 
 def _rules(mp_shards: list[MpShard], layout: Path | None) -> ShardingRules | None:
-    """Return the rules for tensor-parallel weights: the user's, else those that the files
-    record."""
+    """Return the rules for tensor-parallel weights: the user's, else those in the files."""
     if layout is not None:
         return read_layout(layout)
     for mp_shard in mp_shards:

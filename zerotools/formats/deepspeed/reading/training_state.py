@@ -1,7 +1,8 @@
-"""The training state of a DeepSpeed checkpoint, in words that all formats share.
+"""Read the training state and the origin of a DeepSpeed checkpoint.
 
-DeepSpeed keeps numbers such as `step` once per group (stage 3: per sub-group), either a 0-d tensor
-or a plain number, by optimizer; here each parameter has a separate value.
+DeepSpeed stores numbers such as `step` once per group (stage 3: per sub-group). They are 0-d
+tensors or plain numbers, depending on the optimizer. The training state has a value for each
+parameter.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from zerotools.formats.torch_optimizers import NUMBERED_STATE
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return the state from the files of all model-parallel ranks; these differ only in parameters.
+    """Return the state from the files of all model-parallel ranks, which differ only in parameters.
 
     Raises:
         BadFile: a number of the optimizer's state is in no file.
@@ -80,7 +81,8 @@ def _groups(mp_shard: MpShard) -> list[ParamGroup]:
 
 
 def _joined(of_mp_shards: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:
-    """Join the groups of model-parallel ranks; each rank has other parameters of every group."""
+    """Join the param groups of model-parallel ranks; each rank has other parameters of every
+    group."""
     count = max(map(len, of_mp_shards), default=0)
     joined = []
     for number in range(count):
@@ -110,7 +112,7 @@ UNNAMED_STATE = (
 
 
 def present_optim_states(mp_shards: Sequence[MpShard]) -> list[OptimStates]:
-    """Return the optimizer files that are there, of all model-parallel ranks."""
+    """Return the existing optimizer files of all model-parallel ranks."""
     return [optim for mp_shard in mp_shards for optim in mp_shard.optim_states if optim is not None]
 
 
@@ -144,7 +146,7 @@ def origin_of(
 
 
 def _said_stage(model: ModelStates) -> int:
-    """Return the stage of a run without optimizer files, by its configuration."""
+    """Return the stage in the configuration of a run without optimizer files."""
     stage = zero_optimization(model.ds_config).get(STAGE)
     return stage if model.groups is not None and isinstance(stage, int) else 0
 
@@ -158,7 +160,7 @@ def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
 
 
 def _precision(mp_shard: MpShard) -> DType:
-    """Return the type of the run's weights: that of `module`, also of its stage-3 placeholders."""
+    """Return the type of the run's weights: that of `module`, including stage-3 placeholders."""
     buffers = mp_shard.model.buffer_names or frozenset()
     for name, stored in (mp_shard.model.module or {}).items():
         if name not in buffers and stored.dtype.is_float:

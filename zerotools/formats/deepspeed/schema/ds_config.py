@@ -1,4 +1,4 @@
-"""The settings of the resuming run, from flags or from its configuration."""
+"""The ZeRO settings of the resuming run, from options or from a DeepSpeed configuration."""
 
 from __future__ import annotations
 
@@ -21,8 +21,11 @@ _STAGES = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class ZeroSettings:
-    """The requested settings; None keeps the source's value. `ds_config` is the configuration of
-    the resuming run; every key of it counts, also with its default."""
+    """The requested settings; None keeps the source's value.
+
+    `ds_config` is the configuration of the resuming run. All of its keys are used, and DeepSpeed's
+    default for each key that it lacks.
+    """
 
     stage: int | None = None
     sub_group_size: int | None = None
@@ -30,10 +33,10 @@ class ZeroSettings:
     ds_config: Mapping[str, Any] | None = None
 
     def settled(self) -> ZeroSettings:
-        """Return the settings with the values of `ds_config` if there is one.
+        """Return the settings with the values of `ds_config`, if it is set.
 
         Raises:
-            BadRequest: a value that DeepSpeed does not have, or a flag that contradicts it.
+            BadRequest: a value that DeepSpeed does not have, or an option that contradicts it.
         """
         if self.stage is not None and self.stage not in _STAGES:
             raise BadRequest(f"--stage is {self.stage}; ZeRO partitions at stages 1, 2 and 3")
@@ -91,20 +94,20 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def zero_optimization(config: Any) -> Mapping[str, Any]:
-    """Return that section of a configuration, or an empty one."""
+    """Return the table `zero_optimization` of a configuration; empty without one."""
     zero = config.get("zero_optimization") if isinstance(config, Mapping) else None
     return zero if isinstance(zero, Mapping) else {}
 
 
 def mics_keys(zero: Mapping[str, Any]) -> list[str]:
-    """Return the keys of `zero_optimization` that are MiCS's, which cuts a model over a part of the
+    """Return the keys of `zero_optimization` for MiCS, which shards a model over some of the
     ranks."""
     return [key for key in zero if isinstance(key, str) and key.startswith("mics_")]
 
 
 def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
-    """Return a number of the configuration, where DeepSpeed drops "auto" in favour of its
-    default."""
+    """Return a number of the configuration. For "auto", return DeepSpeed's default, as DeepSpeed
+    does."""
     value = zero.get(key, default)
     if value is None or value == "auto":
         return default
@@ -133,22 +136,24 @@ PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
 
 
 def computed_type(stored: DType | None) -> DType:
-    """Return the type that a run with weights of type `stored` computes in: one of 16 bits, or
+    """Return the type that a run with weights of type `stored` computes in: a 16-bit type or
     fp32."""
     return stored if stored in (FLOAT16, BFLOAT16) else FLOAT32
 
 
 def optimizer_name(config: Any) -> str | None:
-    """Return the optimizer type that a configuration names; an optimizer from the client is not in
-    it."""
+    """Return the optimizer type in a configuration, or None if the program passes its own
+    optimizer."""
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     kind = section.get("type") if isinstance(section, Mapping) else None
     return kind if isinstance(kind, str) else None
 
 
 def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
-    """Return the type that a configuration trains in. Return None without a configuration, or if it
-    leaves the choice ("auto") to its reader."""
+    """Return the type that a configuration trains in.
+
+    Return None without a configuration, or if its value is "auto".
+    """
     if config is None:
         return None
     for key, dtype in PRECISION_KEYS.items():

@@ -1,4 +1,6 @@
-"""AutoEP's experts: one tensor for each weight of a layer; every expert-parallel rank has a block.
+"""Experts on expert-parallel ranks, and the experts of AutoEP, which are stacked.
+
+AutoEP has one tensor for each weight of a layer, and each expert-parallel rank has a block of it:
 
     ds_autoep_layers: [{expert_key_prefix: "model.layers.0.mlp.experts", num_experts: 4, ep_size: 2,
                         expert_placement: {ranks: [{rank: 0, experts: [0, 1]}, ...]}}]
@@ -45,33 +47,34 @@ class ExpertBlock:
 
 @dataclass(frozen=True, slots=True)
 class StackedExperts:
-    """`layers` has for each prefix of names the block of each expert-parallel rank."""
+    """AutoEP's experts: `layers` has, for each name prefix, the block of each expert-parallel
+    rank."""
 
     layers: Mapping[str, tuple[ExpertBlock, ...]] = field(default_factory=dict)
 
     @property
     def ep_size(self) -> int | None:
-        """The expert-parallel ranks, which are as many for all layers; None without layers."""
+        """The number of expert-parallel ranks, equal for all layers; None without layers."""
         return next((len(blocks) for blocks in self.layers.values()), None)
 
     def blocks(self, name: str) -> tuple[ExpertBlock, ...]:
-        """Return the block of each expert-parallel rank of the weight `name`; () if it is not an
+        """Return the block of each expert-parallel rank for the weight `name`; () if it is not an
         expert's."""
         return self.layers.get(name.rpartition(".")[0], ())
 
     def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape over all ranks of a tensor that has `shape` on each."""
+        """Return the shape over all ranks of a tensor with shape `shape` on each rank."""
         blocks = self.blocks(name)
         return (blocks[0].total, *shape[1:]) if blocks else shape
 
     def local_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape on each rank of a tensor that has `shape` over all."""
+        """Return the shape on each rank of a tensor with shape `shape` over all ranks."""
         blocks = self.blocks(name)
         return (blocks[0].count, *shape[1:]) if blocks else shape
 
     def of_file(self, name: str) -> tuple[str, ExpertBlock] | None:
-        """Return the weight, and the block of one expert, for `name` in an expert's file; None for
-        others."""
+        """Return the weight and the block of one expert for `name` in an expert file; None for
+        other names."""
         weight, _, number = name.rpartition(".")
         blocks = self.blocks(weight)
         if not blocks or not number.isdecimal() or int(number) >= blocks[0].total:
@@ -79,7 +82,7 @@ class StackedExperts:
         return weight, ExpertBlock(int(number), 1, blocks[0].total)
 
     def routers(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the second names of a layer's router among `names` of a module."""
+        """Return the second names of routers among `names` of a module."""
         known, found = set(names), {}
         for prefix in self.layers:
             layer = prefix.removesuffix("experts")
@@ -92,11 +95,11 @@ class StackedExperts:
 
 
 def stacked_experts_of(path: Path, layers: Any) -> StackedExperts:
-    """Return the experts in the value of `ds_autoep_layers` of the model file `path`.
+    """Return the experts in the value of `ds_autoep_layers` in the model file `path`.
 
     Raises:
-        BadFile: it does not say which rank has which experts, or contradicts itself.
-        Unsupported: experts of a rank that do not follow one another.
+        BadFile: it does not record which rank has which experts, or contradicts itself.
+        Unsupported: the experts of a rank are not consecutive.
     """
     if not layers:
         return StackedExperts()
@@ -165,8 +168,11 @@ _EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>
 
 @dataclass(frozen=True, slots=True)
 class ExpertPlacement:
-    """`dp_size` data-parallel ranks over `ep_size` expert-parallel ones: neighbours have
-    different experts, or, `data_first`, the same. What all share has one expert-parallel rank."""
+    """The placement of `dp_size` data-parallel ranks on `ep_size` expert-parallel ranks.
+
+    Consecutive ranks have different experts or, with `data_first`, the same experts. Parameters
+    that all ranks share have one expert-parallel rank.
+    """
 
     dp_size: int
     ep_size: int = 1
@@ -178,13 +184,14 @@ class ExpertPlacement:
         return self.dp_size // self.ep_size
 
     def of(self, rank: int) -> tuple[int, int]:
-        """Return the expert-parallel rank, and which of its partitions `rank` has."""
+        """Return the expert-parallel rank of `rank`, and the number of its partition there."""
         if self.data_first:
             return rank // self.expert_dp_size, rank % self.expert_dp_size
         return rank % self.ep_size, rank // self.ep_size
 
     def ranks_of(self, expert_rank: int) -> range:
-        """Return the ranks with its experts, in the order of their parts."""
+        """Return the ranks with the experts of an expert-parallel rank, in the order of their
+        partitions."""
         if self.data_first:
             return range(expert_rank * self.expert_dp_size, (expert_rank + 1) * self.expert_dp_size)
         return range(expert_rank, self.dp_size, self.ep_size)
@@ -192,9 +199,12 @@ class ExpertPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ExpertNaming:
-    """The names of experts over all ranks. `local` has the number of experts on one rank, and
-    `total` that on all ranks, each by layer and as far as names show; layers may differ. `stacked`
-    are AutoEP's, which have one name for all."""
+    """The names of experts over all ranks.
+
+    `local` has the number of experts on one rank, and `total` that on all ranks, both by layer, as
+    far as names show them; layers may differ. `stacked` are AutoEP's experts, which have one name
+    for all.
+    """
 
     local: Mapping[str, int] = field(default_factory=dict)
     total: Mapping[str, int] = field(default_factory=dict)
@@ -209,13 +219,13 @@ class ExpertNaming:
         config: Any,
         stacked: StackedExperts | None = None,
     ) -> ExpertNaming:
-        """Make the naming from the names on one rank, those over all ranks, and the run's
+        """Return the naming, from the names on one rank, the names over all ranks, and the
         configuration."""
         counts = _counts(local), _counts(global_name)
         return cls(*counts, is_data_first(config), stacked or StackedExperts())
 
     def global_name(self, name: str, expert_rank: int, ep_size: int) -> str:
-        """Return the name over all ranks for the name that `expert_rank` uses."""
+        """Return the name over all ranks for a name on `expert_rank`."""
         match = _EXPERT.fullmatch(name)
         if match is None:
             return name
@@ -231,15 +241,15 @@ def is_expert(name: str) -> bool:
 
 
 def experts_of_first_rank(names: Iterable[str], ep_size: int) -> list[str]:
-    """Return the names that are experts of expert-parallel rank 0, in order; `names` are over all
-    ranks."""
+    """Return the names, out of `names` over all ranks, of experts on expert-parallel rank 0, in
+    order."""
     every = [match for name in names if (match := _EXPERT.fullmatch(name))]
     total = _counts(match[0] for match in every)
     return [m[0] for m in every if int(m["number"]) * ep_size < total[m["layer"]]]
 
 
 def same_weight(name: str, other: str) -> bool:
-    """Return whether two names are of the same weight of two experts of a layer."""
+    """Return whether two names are the same weight of two experts in one layer."""
     one, two = _EXPERT.fullmatch(name), _EXPERT.fullmatch(other)
     if one is None or two is None:
         return False
@@ -247,7 +257,7 @@ def same_weight(name: str, other: str) -> bool:
 
 
 def is_data_first(config: Any) -> bool:
-    """Return whether a configuration lets consecutive ranks share their experts."""
+    """Return whether consecutive ranks have the same experts, by a configuration."""
     return isinstance(config, Mapping) and config.get(DATA_FIRST) is True
 
 
@@ -261,13 +271,14 @@ def _counts(names: Iterable[str]) -> dict[str, int]:
 
 
 EXPERT_PARALLEL, EXPERT_RANKS = "expert_parallel", "autoep_size"
-"""The table of a configuration for AutoEP, and its key with the expert-parallel ranks."""
+"""The configuration table of AutoEP, and its key for the number of expert-parallel ranks."""
 GROUP_NAME = "name"
 _MAPS, _PARAMS = "affine_maps", "params"
 
 
 def configured_ranks(config: Any) -> int | None:
-    """Return the expert-parallel ranks of AutoEP in a configuration, or None if it is off."""
+    """Return the number of AutoEP's expert-parallel ranks in a configuration; None if AutoEP is
+    off."""
     table = config.get(EXPERT_PARALLEL) if isinstance(config, Mapping) else None
     if not isinstance(table, Mapping) or table.get("enabled") is not True:
         return None
@@ -276,7 +287,7 @@ def configured_ranks(config: Any) -> int | None:
 
 
 def group_name(ep_size: int) -> str:
-    """Return the name of AutoEP's param group, and of its group of processes."""
+    """Return the name of AutoEP's param group and process group."""
     return f"ep_size_{ep_size}"
 
 
@@ -347,7 +358,8 @@ def _entry(layer: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> d
 
 
 def _maps_on(maps: Any, each: int, ranks: int) -> Any:
-    """Return the elements that a rank has of a weight of all experts: those of `each` experts."""
+    """Return the map of the elements that a rank has of a weight of all experts; it has `each`
+    experts."""
     params = maps.get(_PARAMS) if isinstance(maps, Mapping) else None
     if not isinstance(params, Mapping):
         return maps

@@ -1,4 +1,4 @@
-"""Typed access to the dicts of a file; every error is the file's."""
+"""Typed access to the dicts in a file. Every error is a BadFile that names the file."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Fields:
         """Return the value of `key`.
 
         Raises:
-            BadFile: it is absent, or of another kind.
+            BadFile: it is absent, or has another type.
         """
         value = self.maybe(key, kind)
         if value is None:
@@ -45,7 +45,7 @@ class Fields:
         """Return the value of `key`, or None if it is absent or None.
 
         Raises:
-            BadFile: it is of another kind.
+            BadFile: it has another type.
         """
         value = self.tree.get(key)
         if value is None:
@@ -57,10 +57,10 @@ class Fields:
         return value
 
     def rank_count(self, key: str) -> int | None:
-        """Return a number of ranks, which is also the number of files to search.
+        """Return a number of ranks, which is also the number of files to look for.
 
         Raises:
-            BadFile: a run cannot have this number of ranks.
+            BadFile: no run has this number of ranks.
         """
         value = self.maybe(key, int)
         if value is not None and not 0 <= value <= MOST_RANKS:
@@ -68,7 +68,7 @@ class Fields:
         return value
 
     def inside(self, key: str) -> Fields:
-        """Return the dict under `key`."""
+        """Return the dict at `key`."""
         return Fields(self.path, self.need(key, dict), repr(key))
 
     def fault(self, message: str) -> BadFile:
@@ -76,15 +76,14 @@ class Fields:
 
 
 def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
-    """Return the shape of a torch.Size, or of the plain tuple that MoE checkpoints have instead."""
+    """Return a shape from a torch.Size, or from the plain tuple in MoE checkpoints."""
     if isinstance(value, Sequence) and all(type(n) is int and n >= 0 for n in value):
         return tuple(value)
     raise BadFile(f"{path}: the shape of {name} is {value!r:.60}")
 
 
 def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
-    """Return sizes from a list, a tuple or a torch.Size; `what` names their container in
-    messages."""
+    """Return sizes from a list, a tuple or a torch.Size; `what` names it in messages."""
     if isinstance(value, list | tuple) and all(type(n) is int and 0 <= n < 2**62 for n in value):
         return tuple(value)
     raise BadFile(f"{path}: {what} has {value!r:.60} instead of sizes")
@@ -98,7 +97,7 @@ def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
 
 
 def integer_of(value: Any) -> int | None:
-    """Return an int, also from a pickled member of an enum, or None."""
+    """Return an int, also from a pickled enum member; None for other values."""
     if isinstance(value, Opaque) and len(value.args) == 1:
         value = value.args[0]
     return value if type(value) is int else None

@@ -1,4 +1,4 @@
-"""The grammar of file names in a tag directory.
+"""The file names in a tag directory, and the names that identify a DeepSpeed checkpoint.
 
 Source: DeepSpeed `runtime/engine.py` (`_get_ckpt_name`, `_get_optimizer_ckpt_name`,
 `_get_expert_ckpt_name`) and `runtime/pipe/module.py` (`ckpt_layer_path`), tags v0.3.0 to v0.19.8.
@@ -47,39 +47,39 @@ _SPELLING = ("bf16", "separator")
 _RANK_PREFIX = "zero_pp_rank_"
 _BF16_PREFIX = "bf16_"
 ANY_LAYER = "layer_*-model_states.pt"
-"""The layer files of a pipeline, in problems that do not know which is missing."""
+"""The file name in a problem that does not know which layer file of a pipeline is missing."""
 
 
 def model_file(mp_rank: int, dp_rank: int | None = None) -> str:
-    """Return the model file of a model-parallel rank; at stage 3 that of one of its ranks,
+    """Return the model file name of a model-parallel rank; at stage 3, that of data-parallel rank
     `dp_rank`."""
     rank = "" if dp_rank is None else f"{_RANK_PREFIX}{dp_rank}_"
     return f"{rank}mp_rank_{mp_rank:02d}_model_states.pt"
 
 
 def optim_file(mp_rank: int, dp_rank: int, *, bf16: bool = False) -> str:
-    """Return the name of one rank's optimizer file; bf16 runs use a prefix."""
+    """Return the optimizer file name of one rank; bf16 runs have a prefix."""
     prefix = _BF16_PREFIX if bf16 else ""
     return f"{prefix}{_RANK_PREFIX}{dp_rank}_mp_rank_{mp_rank:02d}_optim_states.pt"
 
 
 def layer_file(layer: int) -> str:
-    """Return the file of a pipeline's layer, without tensor parallelism."""
+    """Return the file name of a pipeline layer without tensor parallelism."""
     return f"layer_{layer:02d}-model_states.pt"
 
 
 def expert_file(layer: int, expert: int, mp_rank: int) -> str:
-    """Return the file of one expert, by its number over all ranks."""
+    """Return the file name of one expert, by its number over all ranks."""
     return f"layer_{layer}_expert_{expert}_mp_rank_{mp_rank:02d}_model_states.pt"
 
 
 def is_layer_file(name: str) -> bool:
-    """Return whether a name is that of a layer's or an expert's file."""
+    """Return whether a name is that of a layer file or an expert file."""
     return name.startswith("layer_")
 
 
 def is_rank_file(name: str) -> bool:
-    """Return whether a model file is of one data-parallel rank, as at stage 3."""
+    """Return whether a model file belongs to one data-parallel rank, as at stage 3."""
     return name.startswith(_RANK_PREFIX)
 
 
@@ -88,20 +88,20 @@ def has_bf16_prefix(name: str) -> bool:
 
 
 def name_for_rank(name: str, dp_rank: int, mp_rank: int | None = None) -> str:
-    """Return the name of a file on another data-parallel rank, and on another model-parallel rank
-    if one is given."""
+    """Return the name of the same file for another data-parallel rank and, if one is passed,
+    another model-parallel rank."""
     named = re.sub(r"pp_rank_\d+_", f"pp_rank_{dp_rank}_", name)
     return named if mp_rank is None else re.sub(r"mp_rank_\d+", f"mp_rank_{mp_rank:02d}", named)
 
 
 @dataclass
 class TagListing:
-    """The files of a tag directory by kind; ranks and layers are the keys.
+    """The files of a tag directory by kind; the keys are ranks and layers.
 
-    `models` and `optim_files` are keyed by (mp rank, dp rank), optimizer files also by the spelling
-    of their name. The dp rank of a model file is None if all data-parallel ranks share it (stages 0
-    to 2). If `sequence_ranks` share a sequence, their files may have the rank's number among these
-    as the mp rank in their names.
+    `models` and `optim_files` have (mp rank, dp rank) in their keys, optimizer files also the
+    spelling of their name. The dp rank of a model file is None if all data-parallel ranks share it
+    (stages 0 to 2). If `sequence_ranks` ranks share a sequence, the mp rank in their file names may
+    be the rank's number among these.
     """
 
     models: dict[tuple[int, int | None], str] = field(default_factory=dict)
@@ -113,30 +113,33 @@ class TagListing:
 
     @property
     def mp_ranks(self) -> list[int]:
-        """Model-parallel ranks: pipeline stage * tensor ranks + tensor rank."""
+        """The model-parallel ranks: pipeline stage * tensor ranks + tensor rank."""
         return sorted({mp_rank for mp_rank, _ in self.models})
 
     @property
     def tensor_ranks(self) -> int:
-        """The number of tensor-parallel ranks of a stage. A pipeline has layer files with their
-        numbers; without these, all model-parallel ranks are tensor-parallel."""
+        """The number of tensor-parallel ranks in a stage.
+
+        A pipeline has layer files with their numbers; without layer files, all model-parallel ranks
+        are tensor-parallel.
+        """
         if self.layers:
             return 1 + max(rank for _, rank in self.layers)
         return len(self.mp_ranks)
 
 
 def list_files(directory: Path) -> TagListing:
-    """Sort the names in a tag directory.
+    """Sort the names in a tag directory by kind.
 
     Raises:
         Unsupported: files split over several writers (`-W.T`), which only DeepSpeed's fast writer
-        joins.
+            joins.
     """
     return _sort(directory, sorted(entry.name for entry in directory.iterdir()))
 
 
 def is_tag_directory(directory: Path) -> bool:
-    """Return whether a directory holds the files of one tag, also if all model files are lost."""
+    """Return whether a directory holds files of one tag, even if all model files are lost."""
     if not directory.is_dir():
         return False
     return any(
@@ -146,8 +149,7 @@ def is_tag_directory(directory: Path) -> bool:
 
 
 def identity_of(name: str) -> tuple[str, ...] | None:
-    """Return the identity in a file's name: its kind, and its rank, layer or expert; None for
-    others."""
+    """Return kind and rank, layer or expert from a file name; None for other files."""
     for kind, pattern in _KINDS.items():
         if match := pattern.fullmatch(name):
             numbers = match.groupdict().items()

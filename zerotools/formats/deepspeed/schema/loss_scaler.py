@@ -1,7 +1,7 @@
 """DeepSpeed's loss scalers, in the form of the objects in its files.
 
 Source: DeepSpeed `runtime/fp16/loss_scaler.py`: `LossScaler`, `DynamicLossScaler`,
-`CreateLossScaler`; the defaults of `runtime/constants.py`, section FP16.
+`CreateLossScaler`; the defaults in `runtime/constants.py`, section FP16.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from zerotools.formats.deepspeed.schema.pt_trees import (
 )
 
 LARGEST_POWER = 127
-"""An fp32 gradient holds no larger scale."""
+"""The exponent of the largest scale that an fp32 gradient can hold."""
 
 _SCALE = "cur_scale"
 _MODULE = "deepspeed.runtime.fp16.loss_scaler"
@@ -29,22 +29,22 @@ _MODULE = "deepspeed.runtime.fp16.loss_scaler"
 
 @dataclass(frozen=True)
 class Scaler:
-    """A loss scaler. `is_new` means that the source had none, so it is in its first state."""
+    """A loss scaler. `is_new` means that the source had none, so it is in its initial state."""
 
     value: Opaque
     is_dynamic: bool
     is_new: bool = False
 
     def keys(self) -> dict[str, Any]:
-        """Return the values that an optimizer's state has of it at the start of training."""
+        """Return the values of the scaler in an optimizer's state at the start of training."""
         return {LOSS_SCALER: self.value, DYNAMIC_LOSS_SCALE: self.is_dynamic, OVERFLOW: False}
 
 
 def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DType) -> Scaler:
-    """Return the scaler of a run: as it was saved, or as its configuration begins with.
+    """Return the scaler of a run: the saved one, else the initial one of its configuration.
 
     Raises:
-        BadRequest: the configuration begins with a scale that no type holds.
+        BadRequest: the initial scale is too large for its type.
     """
     if precision != FLOAT16:
         return Scaler(_static(1.0), is_dynamic=False)
@@ -83,7 +83,7 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
 
 
 def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
-    """Return the scaler of an optimizer file; that of bf16 and fp32 runs multiplies by 1."""
+    """Return the scaler in an optimizer file; in bf16 and fp32 runs it multiplies by 1."""
     scaler = saved.get(LOSS_SCALER)
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
         return None
@@ -97,13 +97,13 @@ def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
 
 
 def saved_scaler(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the saved keys of the scaler, or those of one that scales by 1."""
+    """Return the saved values of the scaler, or those of a scaler that multiplies by 1."""
     unscaled = Scaler(_static(1.0), is_dynamic=False).keys()
     return {key: saved.get(key, value) for key, value in unscaled.items()}
 
 
 def counters_of(scaler: Any) -> dict[str, Any]:
-    """Return the numbers of a scaler that all ranks of a save share, by the name for messages."""
+    """Return the scaler's numbers that all ranks of a save share, by their name in messages."""
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
         return {}
     return {name: scaler.state.get(name) for name in (_SCALE, "cur_iter")}

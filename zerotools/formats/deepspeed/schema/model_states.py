@@ -1,8 +1,8 @@
-"""The contents of a `*_model_states.pt`: weights, buffers, and the order of the flat buffers.
+"""The content of a `*_model_states.pt`: weights, buffers, and the parameter order of flat buffers.
 
 The keys depend on the version. `param_shapes` lists, per param group (stage 3: per sub-group), the
-trainable parameters in exactly the order of the flat buffer; nothing else in a checkpoint records
-that order. Before 0.6.0 it was in the optimizer file.
+trainable parameters in the order of the flat buffer. Nothing else in a checkpoint records this
+order. Before 0.6.0 it was in the optimizer file.
 
 Source: DeepSpeed `runtime/engine.py`, `_save_checkpoint` and `_get_zero_param_shapes`.
 """
@@ -27,17 +27,20 @@ Value = TypeVar("Value")
 Shapes = dict[str, tuple[int, ...]]
 
 CHECKPOINTED = "_checkpoint_wrapped_module."
-"""Part of the names of parameters in torch's wrapper that computes activations again. State dicts,
-and so `module`, leave it out; `param_shapes` and the other lists have it."""
+"""A part of parameter names inside torch's activation checkpointing wrapper.
+
+State dicts, and so `module`, leave it out; `param_shapes` and the other lists have it.
+"""
 
 
 @dataclass(frozen=True)
 class ModelStates:
-    """One model file. `module`, under the names that the file's lists have for parameters, is None
-    for a pipeline, because layer files hold its weights.
+    """One model file.
 
-    `groups` is None without a ZeRO optimizer, or if the optimizer file has the shapes. `fragments`
-    are frozen parameters: whole at stage 2, this rank's partition at stage 3.
+    `module` has the weights, under the names that the file's lists have for parameters. It is None
+    for a pipeline, because layer files hold its weights. `groups` is None without a ZeRO optimizer,
+    or if the optimizer file has the shapes. `fragments` are frozen parameters: whole at stage 2,
+    this rank's partition at stage 3.
     """
 
     file: TorchFile
@@ -69,17 +72,17 @@ class ModelStates:
 
     @property
     def ds_config(self) -> Any:
-        """The run's configuration from the file: a dict if it is valid."""
+        """The run's configuration in the file; it is a dict if it is valid."""
         return self.fields.tree.get(pt_trees.DS_CONFIG)
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer of a run without ZeRO."""
+        """The optimizer of a run without ZeRO, which is in the model file."""
         return self.fields.tree.get(pt_trees.OPTIMIZER)
 
     @property
     def num_experts(self) -> Any:
-        """The number of experts of each layer with experts: a list if it is valid."""
+        """The number of experts of each layer with experts; it is a list if it is valid."""
         return self.fields.tree.get(pt_trees.NUM_EXPERTS)
 
     @property
@@ -106,10 +109,10 @@ class ModelStates:
 
 
 def parse_model(file: TorchFile) -> ModelStates:
-    """Check a model file once, completely.
+    """Check a whole model file, and return its content.
 
     Raises:
-        BadFile: a key is missing or of the wrong kind.
+        BadFile: a key is missing or has another type.
     """
     fields = Fields(file.path, file.tree)
     module = fields.maybe(pt_trees.MODULE, dict)
@@ -132,7 +135,7 @@ def parse_model(file: TorchFile) -> ModelStates:
 
 
 def as_listed(module: Mapping[str, Value], listed: Iterable[str]) -> dict[str, Value]:
-    """Return a state dict under the names of those lists."""
+    """Return a state dict under the names that the file's lists have for parameters."""
     names = {name.replace(CHECKPOINTED, ""): name for name in listed if CHECKPOINTED in name}
     return {names.get(name, name): value for name, value in module.items()}
 
@@ -149,10 +152,10 @@ def parse_groups(fields: Fields) -> list[Shapes] | None:
 
 
 def tensors_of(mapping: Mapping[Any, Any], path: Path) -> dict[str, StoredTensor]:
-    """Return the tensors of a state dict; `_extra_state` and the like are left out.
+    """Return the tensors of a state dict; other values, such as `_extra_state`, are left out.
 
     Raises:
-        Unsupported: one is of a kind that is not read, such as a sparse tensor.
+        Unsupported: a tensor is of a kind that is not read, such as a sparse tensor.
     """
     found = {}
     for name, value in mapping.items():
@@ -170,7 +173,8 @@ def _aliases(fields: Fields) -> dict[str, str]:
 
 
 def tied_in_module(module: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """Return names in a `module` that are views of the very same elements: alias -> first name.
+    """Return names in `module` that have exactly the same elements as an earlier name: alias ->
+    first name.
 
     Before 0.9.2 this is the only record of tied weights.
     """

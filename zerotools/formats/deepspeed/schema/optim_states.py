@@ -1,6 +1,6 @@
-"""The contents of all data-parallel ranks' `*_optim_states.pt`: masters and optimizer state.
+"""The content of the `*_optim_states.pt` of all data-parallel ranks: masters and optimizer state.
 
-Three shapes of file, distinguished by their keys, never by their version:
+There are three kinds of file. Their keys distinguish them, never the version:
 
 - stage 3 (`fp32_flat_groups`): one padded partition per sub-group;
 - stages 1 and 2 (`single_partition_of_fp32_groups`): one partition per param group, its trailing
@@ -32,7 +32,7 @@ BF16_OPTIMIZER = "BF16_Optimizer"
 STAGE_1_AND_2 = "DeepSpeedZeroOptimizer"
 STAGE_3 = "DeepSpeedZeroOptimizer_Stage3"
 MASTERS = "param"
-"""The role of masters among the states of a group."""
+"""The role of masters among the state of a group."""
 _PLAIN_NAME = re.compile(r"[\w-]{1,200}")
 
 
@@ -62,10 +62,10 @@ class OptimStates:
 
 
 def parse_optim_states(file: TorchFile) -> OptimStates:
-    """Check one rank's optimizer file once, completely.
+    """Check the whole optimizer file of one rank, and return its content.
 
     Raises:
-        BadFile: a key is missing or of the wrong kind.
+        BadFile: a key is missing or has another type.
         Unsupported: legacy stage 1 (before 0.4.0) with interleaved partitions.
     """
     top = Fields(file.path, file.tree)
@@ -105,8 +105,10 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _swapped(masters: Sequence[Any], inner: Fields) -> list[dict[str, str]]:
-    """Return the swap files of each sub-group by state. DeepSpeed names them by the attribute
-    `ds_id` of its tensors, and leaves these without elements."""
+    """Return the swap files of each sub-group by state.
+
+    DeepSpeed stores the file name in the attribute `ds_id` of tensors without elements.
+    """
     state = inner.maybe(keys.STATE, dict) or {}
     found = []
     for number, master in enumerate(masters):
@@ -151,7 +153,7 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _partition_count(fields: Fields) -> list[int] | int | None:
-    """Return the number of ranks that share all groups, or each group; None if neither is
+    """Return the number of ranks that share each group, or all groups; None if it is not
     recorded."""
     count = fields.tree.get(keys.PARTITION_COUNT)
     counts: list[Any] = count if isinstance(count, list) else [count]
@@ -170,8 +172,8 @@ def _counts(fields: Fields, key: str, counts: list[Any]) -> list[int]:
 
 
 def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None:
-    """Return the number for each sub-group if AutoEP has separate ranks for experts, else for
-    all."""
+    """Return the number of ranks for each sub-group if AutoEP has separate ranks for experts, else
+    one number for all."""
     listed = fields.maybe(keys.ZERO3_GROUPS, list)
     if listed is None:
         count = _partition_count(fields)
@@ -185,7 +187,7 @@ def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None
 
 
 def _alignment_paddings(fields: Fields) -> list[list[int]] | None:
-    """Return how many elements are behind each parameter, by group."""
+    """Return the number of padding elements after each parameter, by group."""
     found = fields.maybe(keys.ALIGNMENT_PADDINGS, list)
     for group in found or []:
         if not isinstance(group, list) or not all(type(n) is int and n >= 0 for n in group):
@@ -219,7 +221,7 @@ def _elastic_states(
 def _split(
     file: TorchFile, states: Sequence[Any]
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
-    """Return partitions on one side, scalars on the other."""
+    """Separate partitions from scalars."""
     partitions: list[dict[str, FlatPartition]] = []
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
@@ -245,7 +247,7 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
 
 
 def first_of(optim_states: Sequence[OptimStates | None]) -> OptimStates:
-    """Return the first file that is there: all are equal in everything but their partitions."""
+    """Return the first existing file. All files are equal in everything except their partitions."""
     return next(optim for optim in optim_states if optim is not None)
 
 
@@ -260,14 +262,14 @@ def scalar_of(optim: OptimStates, value: Any) -> Scalar | None:
 
 
 def version_of(text: str) -> tuple[int, ...]:
-    """Return the numbers of DeepSpeed's version, such as (0, 19, 8)."""
+    """Return DeepSpeed's version as numbers, such as (0, 19, 8)."""
     parts = text.split("+")[0].split(".")[:3]
     return tuple(int(part) if part.isdigit() else 0 for part in parts)
 
 
 @dataclass(frozen=True, slots=True)
 class FlatPartition:
-    """A contiguous 1-D tensor: `numel` elements from byte `offset` of `file` on."""
+    """One rank's partition of a flat buffer: `numel` elements at byte `offset` of `file`."""
 
     file: str
     offset: int
@@ -276,11 +278,11 @@ class FlatPartition:
 
 
 def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
-    """Return `value` from the tree of `file`, converted to a contiguous 1-D tensor; `what` is for
+    """Return `value` from the tree of `file` as a contiguous 1-D tensor; `what` names it in
     messages.
 
     Raises:
-        BadFile: it is not one.
+        BadFile: it is not such a tensor.
     """
     tensor = as_tensor(value)
     if tensor is None or len(tensor.shape) != 1 or (tensor.strides != (1,) and tensor.shape[0] > 1):
