@@ -193,8 +193,12 @@ def is_plain_optimizer_word(word: str | int) -> bool:
 
 
 def is_model_word(word: str | int) -> bool:
-    """Return whether a program with one model uses this name: `model`, `state_dict`,
-    `model_state_dict`."""
+    """Return whether programs with one model use this name for it: `model`, `state_dict`,
+    `model_state_dict`.
+
+    A name alone never turns a weight into state or state into a weight. It decides between models
+    if keys and shapes do not.
+    """
     return str(word).lower() == "state_dict" or _bare(word) in _MODEL
 
 

@@ -168,10 +168,14 @@ def lay_out_job(
     record: JobRecord,
     destination: Path,
 ) -> Target:
-    """Lay `source` and `scalars` out in `destination`, for the world size in `record`.
+    """Lay out a checkpoint from which a zerotools job resumes, from one of any format.
+
+    The tensors of `source` go to `dcp/` under the names of engine torch: fp32 masters and optimizer
+    state, each number in `scalars` (`step`) as a 0-d tensor. Around them are `record`, the sidecar
+    files of the model and the manifest. `record` has the number of ranks.
 
     Raises:
-        BadRequest: the world size is less than 1.
+        BadRequest: the number of ranks is less than 1.
     """
     check_world_size(record.world_size)
     weights = dict(_weights(source))

@@ -195,7 +195,15 @@ def shard_box(shape: tuple[int, ...], rank: int, ranks: int) -> Box:
 
 
 def assign_shards(values: Sequence[SaveItem], ranks: int) -> list[list[RankShard]]:
-    """Return the shards that each rank saves, in the order of `values`."""
+    """Return the shards that each rank saves, in the order of `values`: the same as torch would
+    save.
+
+    FSDP2 splits dimension 0 as torch.chunk does: every rank gets ceil(n / ranks) rows, the last
+    ranks fewer. Ranks past the end get an empty chunk at row n, which DCP saves too (once). A value
+    that every rank holds whole is saved by the rank with the fewest bytes so far; a shard counts
+    with the size of its whole tensor (torch/distributed/checkpoint/_dedup_save_plans.py, planner.py
+    `tensor_storage_size`).
+    """
     planned = [0] * ranks
     mine: list[dict[int, RankShard]] = [{} for _ in range(ranks)]
     seen: set[tuple[str, tuple[int, ...] | None]] = set()

@@ -252,6 +252,12 @@ def completed_options(
 ) -> dict[str, Any]:
     """Return the options of param group `number`, with the defaults of its class added.
 
+    Elastic state and checkpoints of other formats may lack options. A loaded group replaces the
+    engine's, so it needs every option that the optimizer reads; additional options are harmless.
+
+    Source: torch.optim.AdamW and SGD, DeepSpeed `ops/adam/fused_adam.py` and `cpu_adam.py`:
+    `__init__`; `runtime/engine.py`: `_configure_basic_optimizer`.
+
     Raises:
         BadRequest: it has no learning rate.
     """

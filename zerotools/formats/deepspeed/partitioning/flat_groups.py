@@ -387,6 +387,14 @@ def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | Non
 def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
     """Return the names of a group in the optimizer's order.
 
+    Under `round_robin_gradients`, parameter i of a group goes to list i mod N, and the buffer is
+    one list after another. `param_shapes` is in this order. Only `ds_config` shows whether the
+    option was on. The names in `param_slice_mappings`, which stay in the optimizer's order, must
+    agree with it.
+
+    Source: DeepSpeed `runtime/zero/stage_1_and_2.py`: `_round_robin_reorder`,
+    `_create_param_mapping`, and the `param_padding` of `__init__`.
+
     Raises:
         Unsupported: `param_slice_mappings` has another order.
     """
@@ -412,7 +420,7 @@ def _mapped(optim: OptimStates | None, number: int) -> Sequence[str]:
 
 
 def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[str]:
-    """Return the order in the flat buffer of `ranks` ranks."""
+    """Return the names in their order in the flat buffer of `ranks` ranks."""
     return [names[i] for i in slots(len(names), ranks)] if round_robin else list(names)
 
 

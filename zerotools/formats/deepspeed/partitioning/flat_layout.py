@@ -222,7 +222,19 @@ class WholeParameters:
     """The parameters that each rank stores whole, for a group with layout `geometry` (stages 1 and
     2).
 
-    A rank stores those of which its partition has a part.
+    Muon orthogonalises whole matrices. So at stages 1 and 2 a rank's `momentum_buffer` is not a
+    partition of the group's flat buffer. It has the momenta of all parameters that the partition
+    touches, each whole, one after another and without padding. In the example above, if all three
+    parameters were matrices:
+
+        rank 0: w0 w1 w2 w3 w4 w5 b0 b1 b2 | rank 1: b0 b1 b2 v0 v1 v2 v3 v4
+
+    Both ranks have the whole of b, with equal values. A rank with only padding has no such state.
+    If the optimizer is offloaded to the CPU, and at stage 3, the momenta are partitions like all
+    others.
+
+    Source: DeepSpeed 0.19.8 `runtime/zero/stage_1_and_2.py`: `get_partition_info`,
+    `_muon_momentum_buffer`, `_apply_muon_updates_cpu_offload`.
     """
 
     geometry: FlatLayout

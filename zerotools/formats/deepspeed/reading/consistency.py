@@ -311,7 +311,18 @@ def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
 
 def files_of_one_save(source: Checkpoint) -> frozenset[str]:
     """Return the names of files, relative to `source.root`, that the checks prove to be of one
-    save."""
+    save.
+
+    A model file records its step. An optimizer file records its step if the optimizer counts steps
+    (SGD and Lion do not), and its rank if torch wrote it by its name. Masters prove it too, because
+    they are the weights of a model file. Layer and expert files record neither, but hold such
+    weights.
+
+    So at stage 3 the files of an optimizer that counts no steps may be of any save, and files that
+    were written to an open file (their folder is `archive`) may be of any rank. If there are no
+    weights to compare with the masters, two runs that saved the same step under one tag look the
+    same.
+    """
     found: set[str] = set()
     for _, master, weight in weight_pairs(source):
         if master.numel:

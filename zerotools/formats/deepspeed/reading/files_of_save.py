@@ -303,8 +303,13 @@ def substitute_model(
 ) -> ModelStates:
     """Return the substitute for the model file `name`, which is lost because of `error`.
 
-    It comes from another checkpoint of the same run, and all of its tensors are lost. `optim` is
-    one of the optimizer files of the lost model file.
+    The optimizer files of stages 1 and 2 and of BF16_Optimizer have the masters of every parameter
+    in flat buffers. Only the model file lists their names and shapes (`param_shapes`), which are
+    equal in every checkpoint of a run. So if it is lost and the user names another checkpoint of
+    the run, the lists of that checkpoint are used, and none of its tensors. With these lists, every
+    rank must get a partition of its size. If the optimizer files have names themselves
+    (`param_slice_mappings`), these must be in the order of the lists. `optim` is one of the
+    optimizer files.
 
     Raises:
         BadFile: `error`, if there is no substitute or it does not fit the optimizer file.

@@ -134,8 +134,18 @@ def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
     """Return the listing of a run of `size` ranks without model parallelism, with all files at
     model-parallel rank 0.
 
-    Files of sequence-parallel ranks have other `mp_rank` numbers in their names. Files that do not
-    exactly fill the gaps among the ranks stay unchanged, because they are of another run.
+    With Ulysses, DeepSpeed 0.18 names the files of a rank by its number among the ranks that share
+    a sequence. Four ranks in pairs:
+
+        zero_pp_rank_0_mp_rank_00_optim_states.pt    zero_pp_rank_1_mp_rank_01_optim_states.pt
+        zero_pp_rank_2_mp_rank_00_optim_states.pt    zero_pp_rank_3_mp_rank_01_optim_states.pt
+
+    All four share the flat buffers, and `mp_world_size` is 1. DeepSpeed 0.19.8 names all of them
+    `mp_rank_00`. Files that do not exactly fill the gaps among the ranks stay unchanged, because
+    they are of another run.
+
+    Source: DeepSpeed 0.18.9 `runtime/engine.py`: `_get_zero_ckpt_name`, `_get_ckpt_name`;
+    `runtime/sequence_parallel/parallel_state_sp.py`.
     """
     optim_files, models = dict(listing.optim_files), dict(listing.models)
     widths = [listing.sequence_ranks]

@@ -337,8 +337,19 @@ def with_listed_parameters(
     """Return the model file in the form of later versions: with the parameters of each flat buffer,
     and with the run's configuration.
 
-    A file that already lists them is returned unchanged, and so is one whose optimizer files do not
-    name them. `whole` are the weights of the model file, and those of expert and layer files.
+    DeepSpeed 0.7.4 to 0.18 saves no `param_shapes` and no `ds_config` with a mixture of experts,
+    and no version saves `param_shapes` at stage 0, where BF16_Optimizer writes optimizer files.
+    These files name the parameters of each rank's partition in `param_slice_mappings`, in the
+    optimizer's order, and the weights have the shapes. In a pipeline a tied parameter is
+    `tied_modules.KEY.NAME`, and its weight is `LAYER.NAME` in the file of a layer, perhaps of
+    another stage.
+
+    A file that already lists the parameters is returned unchanged, and so is one whose optimizer
+    files do not name them. `whole` are the weights of the model file, and those of expert and layer
+    files.
+
+    Source: DeepSpeed 0.18.9 `runtime/engine.py`: `_save_moe_checkpoint`;
+    `runtime/base_optimizer.py` and `runtime/zero/stage_1_and_2.py`: `_create_param_mapping`.
 
     Raises:
         BadFile: a file that names some of the parameters, or the weight of one, is missing.

@@ -170,8 +170,15 @@ _EXPERT = re.compile(r"(?P<layer>.*?deepspeed_experts\.)(?P<number>\d+)(?P<rest>
 class ExpertPlacement:
     """The placement of `dp_size` data-parallel ranks on `ep_size` expert-parallel ranks.
 
-    Consecutive ranks have different experts or, with `data_first`, the same experts. Parameters
-    that all ranks share have one expert-parallel rank.
+    All expert-parallel ranks have equally many experts of a layer; ranks with the same experts
+    share their partitions. Consecutive ranks have different experts or, with `data_first`, the same
+    experts. Parameters that all ranks share have one expert-parallel rank.
+
+    Optimizer files and `param_shapes` use an expert's number on its rank, expert files its number
+    over all ranks.
+
+    Source: DeepSpeed `utils/groups.py`: `_create_expert_and_data_parallel`; `runtime/engine.py`:
+    `_save_moe_checkpoint`.
     """
 
     dp_size: int
@@ -292,7 +299,20 @@ def group_name(ep_size: int) -> str:
 
 
 def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> dict[str, Any]:
-    """Return the tree of a model file as `rank` of `placement` writes it."""
+    """Return the tree of a model file as `rank` of `placement` writes it.
+
+    The tree records AutoEP's experts in two places:
+
+        ds_autoep_layers[i]        the entry of a layer, which model files also have in
+                                   universal_checkpoint_info; a file of stage 3 names its own
+                                   expert-parallel rank, the one file of stages 1 and 2 the first
+        ds_zero_partition_groups   in the optimizer files of stage 3: the ranks of each sub-group
+
+    Keys that a version of DeepSpeed did not write are not added.
+
+    Source: DeepSpeed 0.19.8 `runtime/engine.py`: `_save_moe_checkpoint`; `runtime/zero/stage3.py`:
+    `_zero3_partition_group_metadata`; `checkpoint/autoep_affine.py`, `checkpoint/affine.py`.
+    """
     changed = dict(tree)
     for key in (pt_trees.AUTOEP_LAYERS, pt_trees.AUTOEP_LAYERS_BEFORE):
         if isinstance(changed.get(key), list):

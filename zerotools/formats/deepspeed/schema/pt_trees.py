@@ -1,4 +1,18 @@
-"""The tree of a `*_optim_states.pt`: keys, nesting, and order, as DeepSpeed 0.19.8 writes it.
+"""The trees of `*_model_states.pt` and `*_optim_states.pt`: keys, nesting and order in DeepSpeed
+0.19.8.
+
+`*_model_states.pt`:
+
+    module                          names to weights; stage 3: placeholders; a pipeline: None
+    buffer_names                    the names in `module` that are buffers
+    optimizer                       the optimizer of a run without ZeRO, else None
+    param_shapes                    [{name: shape}]: the order of each flat buffer
+    frozen_param_shapes             {name: shape}; None at stage 1
+    shared_params                   tied names: {alias: name}
+    frozen_param_fragments          {name: tensor}: whole at stage 2, a partition at stage 3
+    lr_scheduler ... ds_version     the run: scheduler, counters, ranks, configuration
+
+`*_optim_states.pt`:
 
     stages 1 and 2, BF16_Optimizer              stage 3
     optimizer_state_dict                        optimizer_state_dict
@@ -13,13 +27,13 @@
       param_slice_mappings
     ds_config, ds_version
 
-Elastic state has a list instead of `base_optimizer_state`, a dict for each group. BF16_Optimizer
-has no `zero_stage`. `param_alignment_paddings` exists if parameters are aligned. With AutoEP stage
-3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each sub-group. A tensor on
-NVMe has no elements here (`partitioning/swap_files.py`).
+Elastic state has a list instead of `base_optimizer_state`, with a dict for each group.
+BF16_Optimizer has no `zero_stage`. `param_alignment_paddings` exists if parameters are aligned.
+With AutoEP, stage 3 has `ds_zero_partition_groups` after `partition_count`: the ranks of each
+sub-group. A tensor on NVMe has no elements here (`partitioning/swap_files.py`).
 
-Source: DeepSpeed `runtime/zero/stage_1_and_2.py`, `bf16_optimizer.py`: `state_dict`;
-`runtime/zero/stage3.py`: `_rigid_state_dict`.
+Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
+`bf16_optimizer.py`: `state_dict`; `runtime/zero/stage3.py`: `_rigid_state_dict`.
 """
 
 from __future__ import annotations
@@ -53,21 +67,21 @@ STATE = "state"
 PARAM_GROUPS = "param_groups"
 PARAMS = "params"
 SWAP_NAME = "ds_id"
-"""An attribute of the tensors of a sub-group: the name of its swap file, if it has one."""
+"""The attribute of a sub-group's tensors with the name of its swap file."""
 _NOT_OPTIONS = (PARAMS, "param_names", STATE)
 
 _FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")
 
 
 def zero_stage(stage: int) -> Opaque:
-    """Return DeepSpeed's enum of stages."""
+    """Return a member of DeepSpeed's enum of stages."""
     return Opaque("deepspeed.runtime.zero.config", "ZeroStageEnum", (stage,), called=True)
 
 
 def zero12_state(
     scaler: Mapping[str, Any], clip_grad: float | None, base: Any, stage: int, version: Any
 ) -> dict[str, Any]:
-    """Return the state of DeepSpeedZeroOptimizer at stages 1 and 2; the writer fills in None
+    """Return the state of DeepSpeedZeroOptimizer at stages 1 and 2; the writer replaces None
     values."""
     return {
         **scaler,
@@ -83,7 +97,7 @@ def zero12_state(
 
 
 def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of DeepSpeedZeroOptimizer_Stage3; the writer fills in None values."""
+    """Return the state of DeepSpeedZeroOptimizer_Stage3; the writer replaces None values."""
     return {
         ZERO_STAGE: zero_stage(3),
         **scaler,
@@ -94,7 +108,7 @@ def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str,
 
 
 def torch_state(state: Mapping[int, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the state dict of torch's optimizer over flat buffers; `state` is by their numbers."""
+    """Return the state dict of a torch optimizer over flat buffers; `state` is by buffer number."""
     return {STATE: state, PARAM_GROUPS: list(groups)}
 
 
@@ -109,27 +123,29 @@ def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def numbers_of(group: Mapping[str, Any]) -> list[int]:
-    """Return the numbers of a param group's flat buffers: torch's `params`, the keys of `state`."""
+    """Return the numbers of a param group's flat buffers (torch's `params`), which are keys of
+    `state`."""
     saved = group.get(PARAMS)
     return [number for number in (saved if isinstance(saved, list) else ()) if type(number) is int]
 
 
 def slice_mappings(saved: Any) -> list[Mapping[Any, Any]]:
     """Return `param_slice_mappings` of an optimizer's state: the position of each parameter in the
-    partition of its group, by name. A damaged mapping is empty."""
+    partition of its group, by name. A damaged mapping is returned as empty."""
     mappings = saved.get(SLICE_MAPPINGS) if isinstance(saved, Mapping) else None
     found = mappings if isinstance(mappings, list) else []
     return [each if isinstance(each, Mapping) else {} for each in found]
 
 
 def fragment_class(mappings: Sequence[Mapping[Any, Any]]) -> Opaque:
-    """Return the source's class for a position in a partition; it moved between versions."""
+    """Return the class that the source uses for a position in a partition; it moved between
+    versions."""
     places = (value for mapping in mappings for value in mapping.values())
     return next((value for value in places if isinstance(value, Opaque)), _FRAGMENT)
 
 
 def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Ordered:
-    """Return one group's mapping: (name, start, count) as objects of the class `kind`."""
+    """Return the mapping of one group: (name, start, count) as objects of the class `kind`."""
     return Ordered(
         {
             name: Opaque(kind.module, kind.name, state={"numel": count, "start": start})
@@ -163,7 +179,7 @@ SHARED_PARAMS = "shared_params"
 FROZEN_FRAGMENTS = "frozen_param_fragments"
 LR_SCHEDULER = "lr_scheduler"
 LAST_RATES = "_last_lr"
-"""The key of a scheduler of torch with the learning rate of each param group."""
+"""The key of torch's schedulers for the learning rate of each param group."""
 DATA_SAMPLER = "data_sampler"
 RANDOM_LTD = "random_ltd"
 SKIPPED_STEPS = "skipped_steps"
@@ -200,8 +216,11 @@ VERSION = "0.19.8"
 
 
 def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tree of a run that is at `training`, in DeepSpeed's order. `values` are the values
-    of its keys; other keys that DeepSpeed always writes are None, or as for one rank."""
+    """Return the model file tree of a run with state `training`, in DeepSpeed's order.
+
+    `values` are values for some keys. The other keys that DeepSpeed always writes are None, or as
+    for one rank.
+    """
     found = {
         OPTIMIZER: None,
         PARAM_SHAPES: None,
@@ -220,6 +239,6 @@ def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[s
 
 
 def schedule_of(training: TrainingState) -> Any:
-    """Return the state of DeepSpeed's schedulers, or None for others."""
+    """Return the scheduler state if it is of a DeepSpeed scheduler, else None."""
     saved = training.lr_scheduler
     return saved if isinstance(saved, Mapping) and "last_batch_iteration" in saved else None

@@ -1,4 +1,4 @@
-"""Which tag directory a path means: the tag itself, or one of a save directory."""
+"""Find the tag directory of a path: the path itself, or a directory in a save directory."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LARGEST_LATEST = 4096
 
 @dataclass(frozen=True, slots=True)
 class TagDirectory:
-    """A tag directory; `others` are the tags next to it, `notes` are sentences for the user."""
+    """A tag directory. `others` are the tags next to it, `notes` are sentences for the user."""
 
     directory: Path
     others: tuple[str, ...] = ()
@@ -36,13 +36,13 @@ class TagDirectory:
 
 
 def find_tag(path: Path, tag: str | None = None) -> TagDirectory | None:
-    """Return the tag directory of `path`, or None if it holds no DeepSpeed files.
+    """Return the tag directory of `path`, or None if it has no DeepSpeed files.
 
-    Try in this order: `tag` of a save directory, the directory itself, the tag in `latest`, the
-    only tag directory in it.
+    These are tried in order: `tag` in the save directory, `path` itself, the tag in `latest`, the
+    only tag directory in `path`.
 
     Raises:
-        BadRequest: the tag does not exist, or there are several and no choice.
+        BadRequest: the tag does not exist, or there are several and none is selected.
         BadFile: `latest` is damaged.
     """
     if tag is not None:
@@ -60,7 +60,7 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
 
     Raises:
         BadRequest: the path or tag does not exist.
-        BadFile: it holds no DeepSpeed files, or its model files are lost.
+        BadFile: it has no DeepSpeed files, or its model files are lost.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
@@ -78,8 +78,10 @@ def open_tag(path: Path, tag: str | None) -> tuple[TagDirectory, TagListing]:
 
 
 def is_universal(path: Path, tag: str | None) -> bool:
-    """Return whether the tag of `path` is a universal checkpoint. Return False if the tag is not
-    clear: the native reader reports the error."""
+    """Return whether the tag of `path` is a universal checkpoint.
+
+    Return False if the tag is not unique: the reader of ZeRO checkpoints reports the error.
+    """
     try:
         found = find_tag(path, tag)
     except ZerotoolsError:
@@ -88,16 +90,18 @@ def is_universal(path: Path, tag: str | None) -> bool:
 
 
 def run_directory(source: Checkpoint) -> Path | None:
-    """Return the directory around a tag, if it is of the tag's run: it was given, or has a
-    `latest`."""
+    """Return the directory around a tag if it belongs to the tag's run: the user named it, or it
+    has a `latest`."""
     directory, asked = source.root.parent, source.origin.path
     is_own = asked != source.root or any((directory / name).is_file() for name in LATEST)
     return directory if is_own else None
 
 
 def latest_problems(source: Checkpoint) -> Iterator[Problem]:
-    """Yield a problem for a `latest` next to the tag that names no existing tag: a run that resumes
-    from the directory finds nothing, or another checkpoint."""
+    """Yield a problem if the `latest` next to the tag names no existing tag.
+
+    A run that resumes from the directory then finds nothing, or another checkpoint.
+    """
     directory = source.root.parent
     for name in LATEST:
         file = directory / name

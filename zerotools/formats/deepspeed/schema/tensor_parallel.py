@@ -1,10 +1,10 @@
-"""The sharing of each parameter by tensor-parallel ranks, from the checkpoint or the user.
+"""The rules by which tensor-parallel ranks share each parameter, from the checkpoint or the user.
 
-`universal_checkpoint_info`, put into the files by AutoTP, Megatron-DeepSpeed and other clients,
-names parameters by regular expressions, matched at the start of the name, in lists by category
-(`core.name_patterns` follows them: the file may be made to keep us busy); since 0.19.8 an
-`affine_map` describes them by geometry, and then only it counts. A parameter that no pattern names
-is joined along dimension 0, as in DeepSpeed's converter.
+`universal_checkpoint_info`, which AutoTP, Megatron-DeepSpeed and other clients put into the files,
+names parameters by regular expressions, matched at the start of the name, in lists by category.
+(`core.name_patterns` matches them, because a crafted pattern could run forever.) Since 0.19.8 an
+`affine_map` may describe the parameters by geometry; then only it is used. A parameter that no
+pattern matches is joined along dimension 0, as in DeepSpeed's converter.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py` (merge_tp_slices), `checkpoint/affine.py`.
 """
@@ -39,7 +39,7 @@ ShardShapes = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ShardingRules:
-    """The rules of one checkpoint; `path` is the file that they come from, for messages."""
+    """The rules of one checkpoint; `path` is the file that has them, for messages."""
 
     path: Path
     replicated: Sequence[str] = ()
@@ -55,7 +55,7 @@ class ShardingRules:
     ) -> ShardingRule:
         """Return the rule of one tensor; `shards` are the shapes of its shards in rank order.
 
-        `otherwise` is the rule of a name that no pattern matches, instead of the default.
+        `otherwise` replaces the default rule for a name that no pattern matches.
 
         Raises:
             Unsupported: its shards hold computed values (averages, scaled copies).
@@ -139,14 +139,15 @@ def parse_rules(path: Path, info: Any) -> ShardingRules:
 
 
 def read_layout(path: Path) -> ShardingRules:
-    """Rules from a TOML file: name patterns by `split` (a dimension), `replicated` or `fused`.
+    r"""Read rules from a TOML file: name patterns with `split` (a dimension), `replicated` or
+    `fused`.
 
         [[rule]]
-        pattern = ".*\\\\.o_proj\\\\.weight"
+        pattern = ".*\\.o_proj\\.weight"
         split = 1
 
     Raises:
-        BadRequest: the file is missing, is not TOML, or has something else in it.
+        BadRequest: the file is missing, is not TOML, or contains something else.
         BadFile: it is not a regular file, or too large.
     """
     import tomllib
@@ -199,7 +200,8 @@ def _affine(fields: Fields) -> dict[str, Any] | None:
 
 
 def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]:
-    """Read a SubparamShape: patterns, the shape with the split dimension as a tuple of sizes."""
+    """Parse a SubparamShape: patterns, and the shape with the split dimension as a tuple of
+    sizes."""
     value = part.state if isinstance(part, Opaque) else part
     if not isinstance(value, Mapping):
         raise BadFile(f"{path}: sub-parameters are given as a {type(part).__name__}")
@@ -214,8 +216,8 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
 
 
 def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingRule:
-    """Return the rule of an affine map with views that are boxes on both sides, as all of
-    DeepSpeed's are."""
+    """Return the rule of an affine map whose views are boxes on both sides, as all of DeepSpeed's
+    are."""
     fields = Fields(path, value, f"the affine map of {name}")
     shape = counts_of(fields.need("logical_shape", object), path, f"the affine map of {name}")
     ranks = fields.need("ranks", dict)
@@ -257,8 +259,7 @@ def _piece(
 def _corner(
     path: Path, name: str, view: Any, shape: tuple[int, ...], block: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the start of a strided view of a row-major tensor, as an index; it must be a box of
-    it."""
+    """Return the start index of a strided view of a row-major tensor; the view must be a box."""
     strides = row_major_strides(shape)
     if not isinstance(view, list | tuple) or len(view) != 2 or type(view[0]) is not int:
         raise BadFile(f"{path}: a piece of {name} has no offset and strides")

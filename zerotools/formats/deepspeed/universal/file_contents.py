@@ -1,10 +1,18 @@
-"""The contents of a universal checkpoint, checked against what DeepSpeed's loaders accept.
+"""The content of a universal checkpoint, checked against what DeepSpeed's loaders accept.
 
-They need a directory per trained parameter. In stages 1 and 2 all parameters of a group need the
-same kinds of state, each as long as the parameter, and one `step`.
+The loaders need a directory per trained parameter. In stages 1 and 2 all parameters of a group need
+the same kinds of state, each as long as the parameter, and one `step`.
+
+From `optimizer_state.pt`, stages 1 and 2 read the scaler, `clip_grad`, `ds_version`, and the
+options of each of `param_groups`. Stage 3 reads the scaler, `state[0]["step"]` for every sub-group,
+and the options of the first group for all of them. So its file has only the options that are equal
+in all groups, and the resuming run keeps its values for the others. Frozen weights and buffers,
+which no loader reads, are in the model file, whole.
 
 Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
-`utils/tensor_fragment.py`, `map_to_flat_opt_states`.
+`utils/tensor_fragment.py`, `map_to_flat_opt_states`; `runtime/base_optimizer.py` and
+`runtime/zero/stage3.py`, `load_hp_checkpoint_state_from_checkpoint_dir[_stage3]`;
+`runtime/engine.py`, `_load_checkpoint`.
 """
 
 from __future__ import annotations
@@ -44,13 +52,12 @@ _LONGEST_NAME = 255 - len(".pt")
 
 @dataclass(frozen=True)
 class UniversalContents:
-    """The contents of a universal checkpoint. `groups` are names and shapes in the optimizer's
-    order.
+    """The content of a universal checkpoint.
 
-    `states` are the tensors of trained parameters, with `step` if it is a tensor; `numbers` are the
-    steps of all of them. `begun` are states in their first value, zero: of parameters that had no
-    gradient yet. `whole` are the tensors of the model file: buffers, frozen weights and 16-bit
-    copies.
+    `groups` are names and shapes in the optimizer's order. `states` are the tensors of trained
+    parameters, with `step` if it is a tensor; `numbers` are the steps of all of them. `begun` are
+    states with their initial value zero, of parameters that had no gradient yet. `whole` are the
+    tensors of the model file: buffers, frozen weights and 16-bit copies.
     """
 
     groups: Sequence[Mapping[str, tuple[int, ...]]]
@@ -62,7 +69,7 @@ class UniversalContents:
 
     @property
     def roles(self) -> set[str]:
-        """The kinds of state besides masters and `step`."""
+        """The roles of optimizer state without masters and `step`."""
         return {key.role for key in (*self.states, *self.begun)} - {"param", STEP}
 
     def steps_of(self, group: Mapping[str, tuple[int, ...]]) -> set[float]:
@@ -72,11 +79,13 @@ class UniversalContents:
 def contents_of(
     source: Checkpoint, training: TrainingState, stage: int | None = None
 ) -> UniversalContents:
-    """Sort the tensors of `source`. At `stage` 3 Adam's state exists also before its first step,
-    because DeepSpeed's loader reads it.
+    """Sort the tensors of `source` by their use.
+
+    At `stage` 3 Adam's state exists also before its first step, because DeepSpeed's loader reads
+    it.
 
     Raises:
-        BadRequest: no value lists the trained parameters, or one of them is missing.
+        BadRequest: the trained parameters are not listed, or one of them is missing.
         Unsupported: experts, or state that DeepSpeed's loader refuses.
         BadFile: a name cannot be a file name.
     """
@@ -123,7 +132,7 @@ def contents_of(
 
 
 def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
-    """Return steps by name, in the type that the resuming run's optimizer counts them in."""
+    """Return the steps by name, in the type that the resuming run's optimizer uses for them."""
     found = {key.name: number for key, number in training.scalars.items() if key.role == STEP}
     is_native = isinstance(source.native, DeepSpeedNative | UniversalNative)
     if is_native or not steps_are_numbers(training.ds_config):
@@ -134,7 +143,7 @@ def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
 def _begun(
     groups: Sequence[Mapping[str, tuple[int, ...]]], states: Mapping[Key, Tensor]
 ) -> Iterator[tuple[Key, Tensor]]:
-    """State of parameters that have none in a group that has."""
+    """Return the initial state of parameters without state in a group with state."""
     for group in groups:
         kinds = {
             key.role: tensor.dtype
@@ -150,8 +159,11 @@ def _begun(
 
 
 def _first_step(training: TrainingState) -> Scalar | None:
-    """Return Adam's first step: torch's is a tensor, DeepSpeed's a number; None for another
-    optimizer. Only torch's has the option `capturable`."""
+    """Return Adam's first step: a tensor for torch's Adam, a number for DeepSpeed's; None for
+    another optimizer.
+
+    Only torch's Adam has the option `capturable`.
+    """
     options = [group.options for group in training.groups if group.params]
     if not options or any("betas" not in each or "eps" not in each for each in options):
         return None
@@ -219,18 +231,19 @@ def source_model(source: Checkpoint) -> ModelStates | None:
 
 
 def source_experts(source: Checkpoint) -> StackedExperts:
-    """Return AutoEP's experts in a checkpoint of DeepSpeed; those of other formats have none."""
+    """Return AutoEP's experts in a DeepSpeed checkpoint; for other formats there are none."""
     model = source_model(source)
     return model.stacked_experts if model is not None else StackedExperts()
 
 
 def expert_tree(stored: StoredTensor, experts: int) -> dict[str, Any]:
-    """Return the file of a weight of all of AutoEP's `experts`, or of its state."""
+    """Return the tree of a file with a weight of all of AutoEP's `experts`, or with its state."""
     return {"param": stored, "cat_dim": 0, "is_expert_param": True, "ep_num_experts": experts}
 
 
 def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str, Any]]:
-    """Return one of its optimizer files, and its values for all ranks; None if no file exists."""
+    """Return an optimizer file of the source and its values for all ranks; None if no file
+    exists."""
     native = source.native
     if isinstance(native, DeepSpeedNative):
         present = [optim for optim in native.mp_shards[0].optim_states if optim is not None]
@@ -241,7 +254,7 @@ def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str,
 
 
 def is_writable(value: Any, file: TorchFile | None) -> bool:
-    """Return whether a tree can be pickled with the values that `file` holds."""
+    """Return whether a tree can be pickled with the values in `file`."""
     return not any(
         isinstance(part, TensorRef) or (file is None and isinstance(part, StoredTensor | Storage))
         for part in walk(value)
@@ -294,7 +307,8 @@ def _module(
 
 
 def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> dict[str, Any]:
-    """Return `zero/optimizer_state.pt`; `step` is that of the first parameter, None without one."""
+    """Return the tree of `zero/optimizer_state.pt`; `step` is that of the first parameter, or
+    None."""
     _, saved = source_optimizer(source)
     kept = (
         _KEPT if loss_scaler_of(saved) == training.loss_scaler else _KEPT[len(keys.SCALER_KEYS) :]
@@ -318,7 +332,7 @@ def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> di
 
 
 def common_options(groups: Sequence[ParamGroup]) -> dict[str, Any]:
-    """Return the options that all groups have, and have alike."""
+    """Return the options that all groups have with equal values."""
     first = groups[0].options if groups else {}
     return {
         key: value

@@ -1,13 +1,13 @@
-"""Write any checkpoint as a DeepSpeed universal checkpoint, which the engine partitions on load.
+"""Lay out any checkpoint as a DeepSpeed universal checkpoint, which the engine partitions on load.
 
     OUT/latest_universal
-    OUT/<tag>_universal/mp_rank_00_model_states.pt                stages 1 and 2, and what is whole
+    OUT/<tag>_universal/mp_rank_00_model_states.pt                stages 1 and 2, whole tensors
     OUT/<tag>_universal/zero_pp_rank_0_mp_rank_00_model_states.pt stage 3, for any number of ranks
     OUT/<tag>_universal/zero/optimizer_state.pt
     OUT/<tag>_universal/zero/<parameter>/{fp32,exp_avg,...,step}.pt
 
 Every stage loads a dict with the tensor in its full shape. Stage 3 does so only since DeepSpeed
-0.19.2; earlier versions take a bare flat tensor, which stages 1 and 2 do not.
+0.19.2; earlier versions require a bare flat tensor, which stages 1 and 2 do not load.
 """
 
 from __future__ import annotations
@@ -63,8 +63,7 @@ _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 
 @dataclass
 class _Files:
-    """The output laid out so far, below the tag. `carried` are tensors with bytes that are already
-    known."""
+    """The output laid out so far, below the tag. `carried` are tensors with known bytes."""
 
     tag: str
     plans: dict[str, FilePlan] = field(default_factory=dict)
@@ -80,7 +79,7 @@ class _Files:
         known: Mapping[str, bytes] = MappingProxyType({}),
         source: TorchFile | None = None,
     ) -> None:
-        """Add a file with tensors to be copied, `made`; those of `known` bytes; those of
+        """Add a file with tensors to copy (`made`), tensors of `known` bytes, and tensors of
         `source`."""
         file = f"{self.tag}/{name}"
         output = FileDraft.of(tree, source, made.values(), known=known).at(file)
@@ -90,7 +89,7 @@ class _Files:
     def add_known(
         self, name: str, key: Key, tree: Any, stored: StoredTensor, known: bytes | None
     ) -> None:
-        """Add a file of one tensor: of `known` bytes, or zeros."""
+        """Add a file with one tensor, of `known` bytes or of zeros."""
         file = f"{self.tag}/{name}"
         data = {} if known is None else {_NEW: known}
         made = [stored] if known is None else []
@@ -113,14 +112,15 @@ def lay_out_universal(
     *,
     stage: int | None = None,
 ) -> Target:
-    """Lay `source` out for any number of ranks and, if `stage` is None, for any stage from 1 to 3.
+    """Lay `source` out for any number of ranks and, if `stage` is None, for stages 1 to 3.
 
-    With a `stage` only engines of that stage load it; with 3 also those before DeepSpeed 0.19.2.
+    With a `stage`, only engines of this stage load the output; with 3, also those before DeepSpeed
+    0.19.2.
 
     Raises:
         BadRequest: another stage, or no param groups, so the trained parameters are unknown.
         Unsupported: state that DeepSpeed's loader takes for damage, or experts.
-        BadFile: a parameter or a kind of state has a name that is not a file name.
+        BadFile: a parameter or a role has a name that cannot be a file name.
     """
     if stage not in (None, 1, 2, 3):
         raise BadRequest(f"a universal checkpoint is for stage 1, 2 or 3, not {stage}")
@@ -149,7 +149,7 @@ def lay_out_universal(
 
 
 def _tag(source: Checkpoint, training: TrainingState) -> str:
-    """Return the tag of the DeepSpeed source, or the tag that DeepSpeed would give this step."""
+    """Return the tag of a DeepSpeed source, or the tag that DeepSpeed would use for this step."""
     if source_model(source) is not None:
         return source.root.name.removesuffix(SUFFIX) + SUFFIX
     name = source.root.name if training.steps is None else f"global_step{training.steps}"
@@ -159,8 +159,8 @@ def _tag(source: Checkpoint, training: TrainingState) -> str:
 def _add_parameters(
     files: _Files, contents: UniversalContents, experts: StackedExperts, *, bare: bool
 ) -> None:
-    """Add a file for each tensor and each `step`; a number that is not a tensor is pickled as it
-    is.
+    """Add a file for each tensor and each `step`; a number that is not a tensor is pickled as a
+    number.
 
     Experts of AutoEP are marked: every rank loads its block of them.
     """
@@ -210,8 +210,7 @@ def _add_models(
     client: Mapping[str, Any],
     stage: int | None,
 ) -> None:
-    """Add the model files: both have the counters and the client state; the second no tensors of
-    the model."""
+    """Add the two model files. Both have counters and client state; the second has no tensors."""
     model = source_model(source)
     named: dict[str, Key] = {}
     for key in contents.whole:
@@ -256,7 +255,8 @@ def _dropped(
 
 
 def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """Return the files next to the tag, or those that belong to the model."""
+    """Return the files next to the tag; for a source without a tag, those that belong to the
+    model."""
     if source_model(source) is not None:
         plans, notes = run_sidecars(source, same_ranks=False)
         return {n: plan for n, plan in plans.items() if n not in (*LATEST, *_SCRIPTS)}, notes
@@ -270,7 +270,10 @@ _NATIVE = "a native checkpoint (zerotools reshard, or convert --to deepspeed) ha
 def notes_of(
     contents: UniversalContents, training: TrainingState, stage: int | None, *, model_parallel: int
 ) -> tuple[str, ...]:
-    """Return sentences, the most important first. `model_parallel` are the source's such ranks."""
+    """Return notes on DeepSpeed's loaders, the most important first.
+
+    `model_parallel` is the number of model-parallel ranks in the source.
+    """
     notes = ['the resuming run needs "checkpoint": {"load_universal": true} in its configuration']
     kinds = {"frozen weights": "param", "buffers": "buffer"}
     kept = [what for what, role in kinds.items() if any(key.role == role for key in contents.whole)]
@@ -330,7 +333,8 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
 
 
 def max_ranks(group: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the number of ranks up to which each has a part of a group, at stages 1 and 2."""
+    """Return the largest number of ranks with which every rank has a part of a group (stages 1 and
+    2)."""
     total = sum(map(prod, group.values()))
     fits = (
         (ranks - 1) * partition_size(total, ranks) < total for ranks in range(1, _MANY_RANKS + 1)
@@ -371,7 +375,7 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
 
 
 def _other_types(contents: UniversalContents) -> list[str]:
-    """Return kinds of state in another type than their master's."""
+    """Return the roles of state with another type than the master."""
     found = {
         key.role
         for key, tensor in contents.states.items()

@@ -1,4 +1,4 @@
-"""The values of a universal checkpoint that only the writer of this format needs."""
+"""What reading a universal checkpoint stores in `Checkpoint.native`; pairs of master and weight."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from zerotools.formats.deepspeed.writing.source_checks import compare_weights
 
 @dataclass(frozen=True, slots=True)
 class UniversalNative:
-    """One model file, the contents of `optimizer_state.pt`, and the numbers of optimizer state that
-    are not tensors."""
+    """What reading stores for the writer.
+
+    `model` is one model file, `saved` the content of `optimizer_state.pt`. `numbers` are the
+    numbers of optimizer state that are not tensors.
+    """
 
     model: ModelStates
     saved: UniversalState
@@ -30,10 +33,10 @@ def native_of(checkpoint: Checkpoint) -> UniversalNative:
 
 
 def check_weights(source: Checkpoint) -> None:
-    """Compare the beginning of every master with the weight that was cast from it.
+    """Compare the first elements of every master with the weight that was cast from it.
 
     Raises:
-        Unsupported: they disagree: the files are of two saves.
+        Unsupported: they disagree, so the files are of two saves.
         BadFile: a file is truncated.
     """
     compare_weights(source, weight_pairs(source))

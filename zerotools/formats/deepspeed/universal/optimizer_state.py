@@ -1,8 +1,9 @@
-"""`zero/optimizer_state.pt` of a universal checkpoint: param groups, loss scaler, counters.
+"""Read `zero/optimizer_state.pt` of a universal checkpoint: param groups, loss scaler, counters.
 
-It has three writers. `ds_to_universal` of stages 1 and 2: group i has the parameters of
-`param_shapes[i]`. `ds_to_universal` of stage 3: it is rank 0's whole file, and a group lists its
-sub-groups. `lay_out_universal`: `param_shapes` has the groups, and a key names their order.
+The file has one of three forms. From `ds_to_universal` of stages 1 and 2: group i has the
+parameters of `param_shapes[i]`. From `ds_to_universal` of stage 3: it is the whole file of rank 0,
+and a group lists its sub-groups. From `lay_out_universal`: `param_shapes` has the groups, and a key
+has the order of their parameters.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`, `_save_optimizer_state`.
 """
@@ -31,9 +32,11 @@ ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
 
 @dataclass(frozen=True)
 class UniversalState:
-    """The contents of the file. `file` is None if it does not exist, and `tree` is then empty.
-    `shapes` are the names in each mapping of the model file's `param_shapes`: a group's, or at
-    stage 3 a sub-group's."""
+    """The content of the file.
+
+    `file` is None if it does not exist, and `tree` is then empty. `shapes` are the names in each
+    mapping of the model file's `param_shapes`, which is a group or, at stage 3, a sub-group.
+    """
 
     file: TorchFile | None
     tree: Mapping[str, Any]
@@ -41,7 +44,7 @@ class UniversalState:
     shapes: tuple[tuple[str, ...], ...]
 
     def numbers(self) -> Iterator[tuple[Key, Tensor | int | float]]:
-        """Yield `step` and the like of stage 3, once for each parameter of a sub-group."""
+        """Yield the numbers of stage 3, such as `step`, for each parameter of a sub-group."""
         inner = self.tree.get(keys.STATE_DICT)
         states = inner.get(keys.STATE) if isinstance(inner, Mapping) else None
         if self.file is None or not isinstance(states, Mapping) or is_ours(self.tree):
@@ -58,12 +61,12 @@ class UniversalState:
 
 
 def is_ours(tree: Mapping[str, Any]) -> bool:
-    """Return whether `lay_out_universal` wrote it."""
+    """Return whether `lay_out_universal` wrote the file."""
     return tree.get(ORDER) in (OPTIMIZERS, UNKNOWN)
 
 
 def parse_state(directory: Path, model: ModelStates) -> UniversalState:
-    """Return the file's values for the parameters that the model file lists.
+    """Return the content of the file for the parameters that the model file lists.
 
     Raises:
         BadFile: it is damaged.
@@ -113,16 +116,18 @@ def _joined(group: Mapping[str, Any], shapes: tuple[tuple[str, ...], ...]) -> tu
 
 
 def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
-    """Return whether a run of stage 1 or 2 uses round robin; BF16_Optimizer, without `zero_stage`,
-    ignores it."""
+    """Return whether a run of stage 1 or 2 uses round robin. BF16_Optimizer, which has no
+    `zero_stage`, ignores the option."""
     is_flat = integer_of(tree.get(keys.ZERO_STAGE)) in (1, 2)
     return is_flat and zero_optimization(model.ds_config).get(ROUND_ROBIN) is True
 
 
 def misplaced_values(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
-    """Yield problems for values that `ds_to_universal` put under wrong names: under round robin it
-    assumes the optimizer's order. If parameters are aligned, DeepSpeed records their real
-    positions."""
+    """Yield problems for values that `ds_to_universal` stored under wrong names.
+
+    Under round robin it assumes the optimizer's order. If parameters are aligned, DeepSpeed records
+    their real positions, and the names are right.
+    """
     aligned = saved.tree.get(keys.ALIGNMENT_PADDINGS)
     if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):
         return

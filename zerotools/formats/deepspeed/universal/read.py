@@ -1,4 +1,4 @@
-"""DeepSpeed universal checkpoints: a directory per parameter, made by `ds_to_universal`.
+"""Read a DeepSpeed universal checkpoint: a directory per parameter, made by `ds_to_universal`.
 
     X/mp_rank_DD_model_states.pt (or one per rank of stage 3)     copied from the source
     X/zero/<parameter>/{fp32,exp_avg,exp_avg_sq,step}.pt
@@ -7,8 +7,11 @@
 From stages 1 and 2, each file is a dict: `param` is the whole tensor in its full shape. From stage
 3, it is only the flattened tensor; the model file has its shape, and `step` is in
 `optimizer_state.pt`. Buffers, frozen weights and tied names have directories too, with values cast
-to fp32: they are read from the model file instead, which keeps their type. `lay_out_universal`
-writes the files of both, and those of stages 1 and 2 count.
+to fp32; they are read from the model file instead, which keeps their type. `lay_out_universal`
+writes the files of both forms, and those of stages 1 and 2 are read.
+
+A lost file is a hole, which every use refuses, and a problem that names the file. The model file
+lists the trained parameters; without it, their directories show them.
 
 Source: DeepSpeed `checkpoint/ds_to_universal.py`.
 """
@@ -92,8 +95,8 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
 
 
 def _whole_groups(model: ModelStates) -> list[Shapes]:
-    """Return `param_shapes`; of AutoEP's experts it has the shapes on one rank, and files those of
-    all."""
+    """Return `param_shapes` with the shapes of AutoEP's experts over all ranks; the file has those
+    on one rank."""
     experts = model.stacked_experts
     return [
         {name: experts.whole_shape(name, shape) for name, shape in group.items()}
@@ -108,8 +111,8 @@ def _rest(
     *,
     is_stage_3: bool,
 ) -> dict[Key, Tensor]:
-    """Return buffers and frozen weights, and at stages 1 and 2 the 16-bit copies, from the model
-    file."""
+    """Return the buffers and frozen weights of the model file, and at stages 1 and 2 the 16-bit
+    copies."""
     mp_shard: MpShard = read_mp_rank(models, [], whole_tensors(model), is_zero3=is_stage_3)
     trained = {name: shape for group in groups for name, shape in group.items()}
     rest = {}
@@ -184,7 +187,7 @@ def states_of(
 
 
 def _swapped(file: TorchFile) -> Iterator[Problem]:
-    """Yield a problem for a file that was saved as one of another kind of state."""
+    """Yield a problem for a file whose content is another kind of state than its name says."""
     saved = saved_as(file)
     if saved in _KINDS and saved != file.path.stem:
         yield Problem(
@@ -199,9 +202,11 @@ def lost_state(
     problems: list[Problem],
     muons: Set[str] = frozenset(),
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield holes for the kinds of state that a parameter lacks and others have. If no parameter of
-    a group has any, it was never stepped. `muons` are the parameters that Muon updates; their state
-    is of another kind."""
+    """Yield holes for roles that a parameter lacks and other parameters of its group have.
+
+    If no parameter of a group has any, the group never made a step. `muons` are the parameters that
+    Muon updates, whose state has other roles.
+    """
     of_muon = {key: value for key, value in found.items() if key.name in muons}
     of_others = {key: value for key, value in found.items() if key.name not in muons}
     both = (_kinds(of_others), _kinds(of_muon))
@@ -224,7 +229,7 @@ def lost_state(
 
 
 def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
-    """Return the kinds of state that any parameter has, and their types."""
+    """Return the roles that any parameter has, and their types."""
     kinds: dict[str, DType] = {}
     for key, value in found.items():
         if key.role != "param":
@@ -233,7 +238,7 @@ def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
 
 
 def unlisted_directories(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Problem]:
-    """Yield directories of parameters that the model file does not know, or not as trained."""
+    """Yield directories of parameters that the model file does not list as trained."""
     known = {
         *(model.module or ()),
         *(model.buffer_names or ()),
@@ -255,16 +260,15 @@ def unlisted_directories(directory: Path, model: ModelStates, shapes: Shapes) ->
 
 
 def empty_directories(directory: Path, shapes: Shapes) -> Iterator[Problem]:
-    """Yield a problem for each folder without a file, of untrained parameters; the model file has
-    these too."""
+    """Yield a problem for each empty directory of a parameter that was not trained; the model file
+    has its values too."""
     for folder in sorted((directory / ZERO).iterdir()):
         if folder.is_dir() and folder.name not in shapes and not any(folder.iterdir()):
             yield Problem(f"{folder / MASTER} is missing", f"{ZERO}/{folder.name}/{MASTER}")
 
 
 def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int | float:
-    """Return the tensor of one file, in its shape there or in the model file, or the number of
-    `step`."""
+    """Return the content of one file: a tensor in its full shape, or the number of `step`."""
     value = file.tree.get("param") if isinstance(file.tree, Mapping) else file.tree
     stored, scalar = as_tensor(value), role == "step"
     if stored is None and scalar and isinstance(value, int | float):

@@ -1,8 +1,8 @@
-"""A universal checkpoint without the optimizer's state: `zero/*/fp32.pt`, and
-`zero/optimizer_state.pt` without the moments and steps that its stage-3 form has.
+"""Remove the optimizer state from a universal checkpoint.
 
-DeepSpeed reads the existing files of each parameter, so the masters load unchanged. The masters
-always stay, because its loaders read weights only from them.
+`zero/*/fp32.pt` stay. `zero/optimizer_state.pt` stays without the moments and steps that its
+stage-3 form has. DeepSpeed reads the existing files of each parameter, so the masters load
+unchanged. The masters always stay, because its loaders read weights only from them.
 
 Source: DeepSpeed `checkpoint/universal_checkpoint.py`, `load_hp_checkpoint_state`;
 `runtime/zero/stage3.py`, `load_module_checkpoint_state_from_checkpoint_dir_stage3`.
@@ -21,7 +21,7 @@ from zerotools.io.torchzip.pt_file import repacked
 
 
 def thin_universal(source: Checkpoint, keep: Keep) -> Thinning:
-    """Return `source`, as its reader gave it, without the state of its optimizer."""
+    """Return the thinning of `source`, a result of the universal reader."""
     native = source.native
     assert isinstance(native, UniversalNative), "a universal checkpoint"
     removed = {

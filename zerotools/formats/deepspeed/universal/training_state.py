@@ -1,4 +1,4 @@
-"""The training state of a universal checkpoint, in words that all formats share."""
+"""Read the training state of a universal checkpoint."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _NOT_STATE = ("param", "param16", "buffer")
 
 
 def universal_training(checkpoint: Checkpoint) -> TrainingState:
-    """Return the state from the model file and `optimizer_state.pt`. Read a `step` that is a tensor
-    on access.
+    """Return the state from the model file and `optimizer_state.pt`. A `step` that is a tensor is
+    read on access.
 
     Raises:
-        BadFile: the file of the param groups is missing.
+        BadFile: the file with the param groups is missing.
     """
     native = native_of(checkpoint)
     model, saved = native.model, native.saved
@@ -63,13 +63,16 @@ def universal_training(checkpoint: Checkpoint) -> TrainingState:
 
 
 def _precision(said: DType | None, config: Any) -> DType | None:
-    """Return the type that the run computes in. Without a configuration, which every run of
-    DeepSpeed has, fp32 is but the type of the masters."""
+    """Return the type that the run computes in.
+
+    It comes from the configuration, which every DeepSpeed run has: fp32 is only the type of the
+    masters.
+    """
     return said if said != FLOAT32 or config else None
 
 
 def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapping[Key, Scalar]:
-    """Return the 0-d tensors by parameter, and the plain numbers."""
+    """Return the numbers of each parameter: 0-d tensors and plain numbers."""
     found: dict[Key, Tensor | Scalar] = {
         key: tensor
         for key, tensor in checkpoint.tensors.items()
@@ -89,6 +92,7 @@ def _number(checkpoint: Checkpoint, key: Key, tensor: Tensor) -> Scalar:
 
 
 def _is_scalar_parameter(checkpoint: Checkpoint, key: Key) -> bool:
-    """Return whether the parameter itself is a 0-d tensor, so that its moments are too."""
+    """Return whether the parameter itself is a 0-d tensor, so that its moments are 0-d tensors
+    too."""
     weight = checkpoint.tensors.get(Key(key.name, "param"))
     return key.role != "step" and weight is not None and not weight.shape

@@ -1,7 +1,7 @@
-"""The flat buffers of the output and the state next to them, at all stages.
+"""The flat buffers of the output, and the state next to them, at all stages.
 
-A flat buffer has one partition of each role on every rank: it is a param group at stages 1 and 2, a
-sub-group at stage 3.
+A flat buffer is a param group at stages 1 and 2, a sub-group at stage 3. It has one partition of
+each role on every rank.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ BufferRole = tuple[int, str]
 
 @dataclass(frozen=True)
 class FlatBuffer:
-    """A flat buffer of the output. `state_part` is one of the sources of its parameters, which
-    differ only in these.
+    """A flat buffer of the output.
 
-    `geometry` is over the ranks that share the buffer, `expert_placement` over all. `experts` are
-    the names of its parameters on each expert-parallel rank, if these differ. For
-    `whole_roles` a rank has the whole of each parameter that its partition has a part of.
-    `is_stacked` marks AutoEP's experts: each expert-parallel rank has a block of them.
+    `state_part` is one of the sources of its parameters; these differ only in the parameters.
+    `geometry` is the layout over the ranks that share the buffer, `expert_placement` that over all
+    ranks. `experts` are the names of its parameters on each expert-parallel rank, if these differ.
+    For `whole_roles`, a rank stores the whole of each parameter of which its partition has a part.
+    `is_stacked` marks AutoEP's experts, of which each expert-parallel rank has a block.
     """
 
     geometry: FlatLayout
@@ -43,18 +43,18 @@ class FlatBuffer:
     is_stacked: bool = False
 
     def part_of(self, rank: int) -> int:
-        """Return the index of the partition that `rank` has."""
+        """Return the index of `rank`'s partition."""
         return self.expert_placement.of(rank)[1]
 
     def names(self, expert_rank: int) -> Sequence[str]:
-        """Return the names over all ranks of its parameters on one expert-parallel rank."""
+        """Return the names, over all ranks, of the parameters on one expert-parallel rank."""
         return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
 
     def tensors(
         self, role: str, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield its parameters by those names, cut out of one partition for each of all ranks; None
-        if a rank lacks a role."""
+        """Yield the parameters by these names, cut from one partition per rank; None if a rank
+        lacks a role."""
         dtype = self.state_part.dtypes[role]
         layout = WholeParameters(self.geometry) if role in self.whole_roles else self.geometry
         stacked: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}
@@ -76,8 +76,11 @@ class FlatBuffer:
 
 @dataclass
 class BufferScalars:
-    """0-d tensors, such as `step`, by position. `copies` are storages of the source by the key of
-    their copy: each part of a split group has a separate one."""
+    """The 0-d tensors, such as `step`, by buffer and role.
+
+    `copies` maps the key of a copy to the storage of the source: each part of a split group has its
+    own copy.
+    """
 
     found: dict[BufferRole, StoredTensor] = field(default_factory=dict)
     copies: dict[str, Storage] = field(default_factory=dict)
@@ -106,8 +109,10 @@ def placed_scalars(
     outputs: Sequence[FileLayout],
     files: Sequence[str],
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield their positions in the output: all ranks' files have the same values, and the first
-    rank with a parameter counts."""
+    """Yield the position of each 0-d tensor in the output.
+
+    All ranks' files have equal values; the first rank that has a parameter is taken.
+    """
     for (number, role), stored in scalars.found.items():
         buffer = buffers[number]
         for expert_rank in range(buffer.expert_placement.ep_size):
@@ -117,7 +122,7 @@ def placed_scalars(
 
 
 def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> list[Ordered]:
-    """Return the parameters of each buffer in its order, with their shapes as files have them."""
+    """Return the parameters of each buffer in order, with the shapes that files have."""
     return [
         Ordered(
             {
@@ -130,14 +135,14 @@ def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> lis
 
 
 def _shape_like(saved: Any, shape: tuple[int, ...]) -> Any:
-    """Return `shape`, in the type that the source has for it: torch.Size or a plain tuple."""
+    """Return `shape` in the type that the source uses: torch.Size or a plain tuple."""
     return saved if tuple(saved) == shape else type(saved)(shape)
 
 
 def optimizer_state_of(
     buffers: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
 ) -> dict[int, dict[str, Any]]:
-    """Return torch's `state` by the number of the buffer: tensors replaced, numbers as they are."""
+    """Return torch's `state` by buffer number, with tensors replaced and numbers kept."""
     return {
         number: {role: values.get((number, role), value) for role, value in state.items()}
         for number, state in enumerate(buffer.state_part.state for buffer in buffers)

@@ -1,4 +1,4 @@
-"""A DeepSpeed checkpoint for another number of ranks or stage, as DeepSpeed itself would save it.
+"""Lay out a DeepSpeed checkpoint for another number of ranks or stage, as DeepSpeed would save it.
 
 The output is a save directory: the tag with its files, `latest`, and the files around the tag.
 Every model-parallel rank is laid out separately.
@@ -55,13 +55,14 @@ from zerotools.runs.manifest import MANIFEST
 def lay_out(
     source: Checkpoint, destination: Path, *, world_size: int, settings: ZeroSettings = AS_IS
 ) -> Target:
-    """Lay `source`, a result of the reader of DeepSpeed, out for `world_size` ranks.
+    """Lay `source`, a result of the DeepSpeed reader, out for `world_size` ranks.
 
     Raises:
         BadRequest: `world_size` is not a multiple of the model- or expert-parallel ranks, or a
-            setting that does not fit.
+            setting does not fit.
         Unsupported: a checkpoint without ZeRO; stage 3 of model-parallel ranks or of experts; files
-        without the needed values. BadFile: its files contradict each other.
+            without the needed values.
+        BadFile: its files contradict each other.
     """
     mp_shards = native_of(source).mp_shards
     ranks = data_parallel(source, world_size)
@@ -103,7 +104,7 @@ def lay_out(
 
 @dataclass(frozen=True)
 class _Laid:
-    """One model-parallel rank: its logical state as it was read, its layout, and its files."""
+    """One model-parallel rank: its logical state as read, its target layout, and its files."""
 
     source: LogicalState
     layout: TargetLayout
@@ -146,7 +147,8 @@ def lay_out_mp_rank(
 
 
 def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
-    """Return the keys that the reader does not name, because they repeat others."""
+    """Return the keys of tensors that repeat others, and that the reader therefore does not
+    list."""
     return frozenset(key for key in tensors if key.role == COPY or REPEATED in key.role)
 
 
@@ -154,7 +156,7 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
     """Return how many of `world_size` ranks share the flat buffers of each model-parallel rank.
 
     Raises:
-        BadRequest: the model-parallel ranks cannot stay as they are.
+        BadRequest: `world_size` does not fit the number of model-parallel ranks.
     """
     count = len(native_of(source).mp_shards)
     if world_size < 1:
@@ -170,7 +172,8 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
 
 
 def layer_files(source: Checkpoint) -> list[str]:
-    """Return the files of a pipeline's layers and of experts, which no number of ranks changes."""
+    """Return the layer files of a pipeline and the expert files, which do not depend on the world
+    size."""
     return sorted(name for name in source.files if is_layer_file(name))
 
 
@@ -184,9 +187,10 @@ def _below(tag: str, tensor: Tensor) -> Tensor:
 
 
 def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
-    """Return the files of model-parallel rank `mp_rank`, with this rank in the keys of its tensors.
+    """Return the files of model-parallel rank `mp_rank`, with the rank added to their tensors'
+    keys.
 
-    Several model-parallel ranks have tensors of the same name, and the output has all of them.
+    Several model-parallel ranks have tensors with the same name, and the output has all of them.
     """
     sources = {key: files.sources.get(key) or mp_shard.tensors[key] for key in files.tensors}
     return OutputFiles(
@@ -201,7 +205,7 @@ def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
 def _target_keys(mp_shards: Sequence[MpShard]) -> dict[Key, tuple[Key, ...]]:
     """Return the keys of each tensor in the output: one for each model-parallel rank that has it.
 
-    Empty if there is only one model-parallel rank.
+    The result is empty for one model-parallel rank.
     """
     found: dict[Key, tuple[Key, ...]] = {}
     for mp_rank, mp_shard in enumerate(mp_shards if len(mp_shards) > 1 else ()):
@@ -215,7 +219,8 @@ def _of_rank(mp_rank: int, key: Key) -> Key:
 
 
 def _compared(found: Checkpoint) -> dict[Key, Tensor]:
-    """Return the tensors of an output of several model-parallel ranks; each key has its rank."""
+    """Return the tensors of an output of several model-parallel ranks, with the rank in each
+    key."""
     return {
         _of_rank(mp_rank, key): tensor
         for mp_rank, mp_shard in enumerate(native_of(found).mp_shards)
@@ -255,8 +260,10 @@ def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSetti
 
 
 def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
-    """Return `target` with the record, the manifest, and no random number state but that of its
-    ranks, if `source` is a checkpoint of a job; else as it is.
+    """Return `target` with a job's record and manifest if `source` is a job's checkpoint; else
+    `target`.
+
+    Random number states of other ranks are left out.
 
     Raises:
         BadFile: the record is damaged.
@@ -291,7 +298,11 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
 def run_sidecars(
     source: Checkpoint, *, same_ranks: bool
 ) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """Return the files next to the tag's directory, with `latest` naming it, and notes on them."""
+    """Return the files next to the tag directory, with a `latest` that names the tag, and notes on
+    them.
+
+    They are copied so that the output can replace the source.
+    """
 
     def is_own(path: Path) -> bool:
         tags = path == source.root or (path.is_dir() and is_tag_directory(path))

@@ -1,4 +1,4 @@
-"""A DeepSpeed checkpoint out of one of another format, for runs of ZeRO stage 1, 2 or 3."""
+"""Lay out a DeepSpeed checkpoint from one of another format, for runs of ZeRO stage 1, 2 or 3."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def lay_out_zero(
     """Lay a checkpoint of any format out for `world_size` ranks of DeepSpeed.
 
     Raises:
-        BadRequest: something that DeepSpeed needs is known from nowhere; the message lists all.
+        BadRequest: a value that DeepSpeed needs is unknown; the message lists all of them.
         Unsupported: optimizer state that differs within a param group, or experts.
     """
     settled = settings.settled()
@@ -98,8 +98,10 @@ def lay_out_zero(
 
 
 def _as_zero_counts(source: Checkpoint, training: TrainingState) -> TrainingState:
-    """Return the steps as ZeRO counts them. Without it, in 16 bits, DeepSpeed begins with a step of
-    zeros, which the optimizer counts and the run does not; the files of a run with ZeRO must agree.
+    """Return the steps as ZeRO counts them.
+
+    Without ZeRO, in 16 bits, DeepSpeed begins with a step of zeros. The optimizer counts this step
+    and the run does not. In the files of a run with ZeRO both counts must agree.
     """
     if source.origin.format != "deepspeed" or source.origin.stage != 0 or not training.steps:
         return training
@@ -124,7 +126,7 @@ def _check_dense(source: Checkpoint) -> None:
 def _foreign(
     source: Checkpoint, training: TrainingState, settled: ZeroSettings
 ) -> ForeignCheckpoint:
-    """Return the logical state; raises BadRequest as `lay_out_zero` does."""
+    """Return the checkpoint to convert. Raises BadRequest as `lay_out_zero` does."""
     config = settled.ds_config if settled.ds_config is not None else training.ds_config
     precision = _precision(source, training, settled)
     missing = []
@@ -153,14 +155,16 @@ def _foreign(
 
 
 def counted_steps(training: TrainingState) -> int | None:
-    """Return the steps that the optimizer counted, for runs without a counter."""
+    """Return the number of steps that the optimizer counted, for runs without a step counter."""
     counts = (scalar.value for key, scalar in training.scalars.items() if key.role == "step")
     return int(max(counts, default=0)) or None
 
 
 def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> DType | None:
-    """Return the precision. Raises BadRequest: the configuration trains in another type than the
-    source."""
+    """Return the precision of the run.
+
+    Raises BadRequest if the configuration trains in another type than the source.
+    """
     asked, known = configured_precision(settled.ds_config), training.precision
     trains = any(key.role not in ("param", "buffer", LOOSE) for key in source.tensors)
     if asked is not None and known is not None and trains and asked != known:
@@ -172,12 +176,13 @@ def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSetting
 
 
 def _least_config(precision: DType) -> dict[str, Any]:
-    """Return the configuration to record for a run without a known one."""
+    """Return the smallest configuration to record for a run without a known configuration."""
     return {key: {"enabled": True} for key, dtype in PRECISION_KEYS.items() if dtype == precision}
 
 
 def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
-    """Add zeros for the state of parameters without state: its value at their first step."""
+    """Add zeros as the state of parameters without state, which is its value before their first
+    step."""
     if not names:
         return files
     filled = {
@@ -241,10 +246,17 @@ def _dropped(foreign: ForeignCheckpoint) -> Iterator[Dropped]:
 
 
 def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
-    """Return the logical state of a run of DeepSpeed that is where `foreign` is.
+    """Return the logical state with which a DeepSpeed run resumes from the checkpoint `foreign`.
+
+    The trees are those that DeepSpeed 0.19.8 saves. DeepSpeed finds weights by name, but masters
+    and moments by position: the groups must list their parameters in the order of the engine's
+    optimizer.
+
+    Source: DeepSpeed `runtime/engine.py`: `_save_checkpoint`; `runtime/zero/stage_1_and_2.py`,
+    `stage3.py`: `state_dict`.
 
     Raises:
-        BadRequest: a parameter of a group is not in the source, or its options lack one.
+        BadRequest: a parameter of a group is not in the source, or its group lacks an option.
         Unsupported: parameters of a group have different kinds of state, or different steps.
     """
     known_storages: dict[str, bytes] = {}
@@ -284,8 +296,8 @@ def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
 def _module(
     foreign: ForeignCheckpoint,
 ) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
-    """Return the weights as the model has them (stage 3: empty ones), what fills them, and from
-    where."""
+    """Return the weights as the model has them (stage 3: empty ones), the tensors that fill them,
+    and their sources."""
     module, trained, tensors = Ordered(), foreign.trained, foreign.source.tensors
     weights: dict[Key, StoredTensor] = {}
     sources: dict[Key, Tensor] = {}
@@ -342,7 +354,7 @@ def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
 
 
 def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
-    """Yield the caller's values without tensors."""
+    """Yield the caller's values that contain no tensors."""
     for key, value in training.client.items():
         if not any(isinstance(part, StoredTensor) for part in walk(value)):
             yield key, value

@@ -1,4 +1,4 @@
-"""Notes for the user on a checkpoint with a new layout."""
+"""Notes for the user on a DeepSpeed checkpoint with a new layout."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def notes_on(
 def needed_settings(
     logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> list[str]:
-    """Return the configuration keys that the resuming run needs; empty if a configuration was
-    given."""
+    """Return the configuration keys that the resuming run must set; empty if a configuration was
+    passed."""
     needed = needed_keys(logical, layout)
     if settings.ds_config is not None:
         return []
@@ -57,7 +57,7 @@ def _elastic(mp_shard: MpShard, settings: ZeroSettings) -> list[str]:
 def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
     """Return a note that every rank gets the client state of rank 0.
 
-    At stage 3 DeepSpeed saves one for each rank: the `client_state` that the program passed there.
+    At stage 3 DeepSpeed saves a client state for each rank: the one that the program passed there.
     """
     kept = ", ".join(mp_shard.model.client_state)
     if not kept or layout.kind != STAGE_3:
@@ -66,7 +66,8 @@ def _client_state(mp_shard: MpShard, layout: TargetLayout) -> list[str]:
 
 
 def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
-    """Return a note with the values that keep the global batch, and so the schedule, equal."""
+    """Return a note with the values that keep the global batch size, and so the schedule,
+    unchanged."""
     before = mp_shard.model.data_parallel_size or len(mp_shard.optim_states)
     config: Any = mp_shard.model.ds_config
     keys = ("train_micro_batch_size_per_gpu", "gradient_accumulation_steps")
@@ -85,7 +86,8 @@ def _batch(mp_shard: MpShard, ranks: int) -> list[str]:
 
 
 def _sequence_ranks(mp_shard: MpShard) -> list[str]:
-    """Return a note if the run's files had numbers of sequence-parallel ranks as `mp_rank`."""
+    """Return a note if the file names of the run have the numbers of sequence-parallel ranks as
+    `mp_rank`."""
     model, names = mp_shard.model, [o.file.name for o in mp_shard.optim_states if o is not None]
     own = {name_for_rank(name, 0) for name in names}
     if model.model_parallel_size != 1 or len(own) < 2:

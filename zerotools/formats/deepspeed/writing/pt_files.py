@@ -1,4 +1,4 @@
-"""One new `.pt`: its tree, the partitions that copies fill, and the bytes that are carried over.
+"""Write one new `.pt` file: its tree, the partitions that are copied, and bytes of the source.
 
 The tree is that of the source with a few values replaced, so every foreign object, number and small
 tensor stays the same. Tensors that are not replaced keep their storages, byte by byte and with the
@@ -31,15 +31,17 @@ Gaps = Iterable[tuple[int, int]]
 def new_partition(
     key: str, dtype: DType, numel: int, *, requires_grad: bool = False
 ) -> StoredTensor:
-    """Return a flat tensor in a new storage, which copies fill. `key` is unique in its tree, and
-    not a number, so that it differs from the source's keys."""
+    """Return a flat tensor in a new storage, which copies fill.
+
+    `key` is unique in its tree, and not a number, so that it differs from the source's keys.
+    """
     storage = Storage(key, dtype, numel)
     return StoredTensor(storage, dtype, 0, (numel,), (1,), requires_grad)
 
 
 @dataclass(frozen=True)
 class FileDraft:
-    """The contents of a file without its name; ranks with equal trees share one.
+    """The content of a file without its name; ranks with equal trees share one draft.
 
     `storages` are those of the pickle by number, and `origins` the sources of their bytes.
     """
@@ -62,9 +64,10 @@ class FileDraft:
         copies: Mapping[str, Storage] = MappingProxyType({}),
         known: Mapping[str, bytes] = MappingProxyType({}),
     ) -> FileDraft:
-        """Return the draft of `tree`, with storages of `new_tensors` and of `source`, and copies.
+        """Return the draft of `tree`, with the storages of `new_tensors`, of `source` and of
+        copies.
 
-        `copies` has the storage of the source by the key of its copy. `known` are the bytes of
+        `copies` maps the key of a copy to a storage of the source. `known` are the bytes of
         storages that are in no file.
         """
         new = {tensor.storage.key: tensor for tensor in new_tensors}
@@ -87,8 +90,11 @@ class FileDraft:
         return cls(pickle, storages, origins, crcs, data, source, new, kept)
 
     def at(self, file: str) -> FileLayout:
-        """Return the layout of the file of that name. Its folder has the file's name, as torch's
-        do, so that a file under another rank's name is detected."""
+        """Return the layout of the file with this name.
+
+        The folder in the archive has the file's name, as torch's archives do, so that a file under
+        another rank's name is detected.
+        """
         sizes = [storage.nbytes for storage in self.storages]
         folder = PurePosixPath(file).stem
         layout = archives.lay_out(self.pickle, sizes, self.crcs, folder=folder)
@@ -111,9 +117,9 @@ class FileDraft:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The layout of a file, but for the padding of its new partitions.
+    """The layout of a file, without the padding of its new partitions.
 
-    `offsets` say where each storage begins, by its key in the tree.
+    `offsets` has the offset of each storage, by its key in the tree.
     """
 
     base: FilePlan
@@ -123,8 +129,7 @@ class FileLayout:
     kept: Mapping[str, Storage]
 
     def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
-        """Return the file, with the elements of each new partition that are padding: (start,
-        count)."""
+        """Return the file plan; `(start, count)` are the padding elements of each new partition."""
         zeros = list(self._zeros(gaps))
         plan = self.base
         return FilePlan(plan.size, plan.literals, plan.carried, plan.checksums, zeros)
@@ -136,7 +141,7 @@ class FileLayout:
                 yield ZeroBytes(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
 
     def partition(self, file: str, tensor: StoredTensor) -> FlatPartition:
-        """Return the position of a new partition in `file`, which has this layout."""
+        """Return the position of a new partition in `file`, a file with this layout."""
         offset = self.offsets.get(tensor.storage.key, 0)
         return FlatPartition(file, offset, tensor.shape[0], tensor.dtype)
 
@@ -147,8 +152,8 @@ class FileLayout:
         return Tensor(stored.dtype, stored.shape, [chunk])
 
     def carried(self, file: str, tensor: Tensor) -> Tensor | None:
-        """Return the position of a source's tensor in `file`, or None if its bytes are not carried
-        over."""
+        """Return the position of a source's tensor in `file`, or None if its bytes are not
+        copied."""
         chunks = [self._moved(file, chunk) for chunk in tensor.chunks]
         moved = [chunk for chunk in chunks if chunk is not None]
         if len(moved) < len(chunks):
@@ -170,8 +175,11 @@ class FileLayout:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """Files by name, tensors to copy into them, tensors in carried bytes, and the sources of
-    tensors that only the output has under their names."""
+    """The files of the output by name, and their tensors.
+
+    There are tensors to copy, tensors in bytes of the source, and the sources of tensors that only
+    the output has under their names.
+    """
 
     plans: Mapping[str, FilePlan]
     tensors: Mapping[Key, Tensor]
@@ -180,14 +188,14 @@ class OutputFiles:
 
 
 REPEATED = " of rank "
-"""In the role of a tensor that is the same as another's: readers do not list it."""
+"""The mark in the role of a tensor that repeats another; readers do not list it."""
 
 
 def carried_tensors(
     held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, FileLayout]
 ) -> dict[Key, Tensor]:
-    """Return the positions of the tensors that are not `elsewhere` in the bytes that `files` carry
-    over."""
+    """Return the positions of tensors in the bytes that `files` copy from the source, without those
+    `elsewhere`."""
     found = {}
     for key, tensor in held.items():
         if key in elsewhere:

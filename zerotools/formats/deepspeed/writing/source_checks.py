@@ -1,4 +1,5 @@
-"""Checks that a DeepSpeed checkpoint can be laid out again, and that its bytes agree."""
+"""Check that a DeepSpeed checkpoint can be laid out again, and that its masters match its
+weights."""
 
 from __future__ import annotations
 
@@ -25,15 +26,16 @@ from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
 
 QUANTIZED = "zero_quantized_nontrainable_weights"
 COMPARED = 64
-"""Elements of each part of a master that are compared with the weight."""
+"""The number of elements of each part of a master that are compared with the weight."""
 
 
 def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
-    """Refuse what cannot be laid out again. `count` are the model-parallel ranks.
+    """Check that the checkpoint can be laid out again; `count` is the number of model-parallel
+    ranks.
 
     Raises:
-        Unsupported: see there.
-        BadFile: a rank is missing, and experts with it.
+        Unsupported: it cannot.
+        BadFile: a rank is missing, and its experts with it.
     """
     if not mp_shard.groups:
         if mp_shard.model.optimizer is not None and count > 1:
@@ -87,7 +89,7 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
 
 
 def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
-    """Refuse experts that cannot be resharded: they only move over the ranks that share them."""
+    """Check that experts can be resharded: only over the ranks that share them."""
     optim, stage = first_of(mp_shard.optim_states), settings.settled().stage
     is_stacked = bool(mp_shard.model.stacked_experts.layers)
     if count > 1:
@@ -119,17 +121,18 @@ def check_weights(source: Checkpoint) -> None:
     """Check the weights of every model-parallel rank with `check_masters`.
 
     Raises:
-        Unsupported: see there.
+        Unsupported: as `check_masters`.
     """
     for mp_rank in range(len(native_of(source).mp_shards)):
         check_masters(source, mp_rank)
 
 
 def check_masters(source: Checkpoint, mp_rank: int) -> None:
-    """Compare the beginning of every part of every master with the weight that was cast from it.
+    """Compare the first elements of every part of each master with the weight that was cast from
+    it.
 
     If they agree, the files are of one save, and the flat buffers are in the order of
-    `param_shapes`, whatever the run's configuration is. Stage 3 keeps no weights to compare with.
+    `param_shapes`, whatever the run's configuration is. Stage 3 has no weights to compare.
 
     Raises:
         Unsupported: they disagree: the order of the flat buffers is not the recorded one.
@@ -138,8 +141,8 @@ def check_masters(source: Checkpoint, mp_rank: int) -> None:
 
 
 def compare_weights(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
-    """Compare the beginning of every part of each master with the weight that was cast from it;
-    both come with their name.
+    """Compare the first elements of every part of each master with its weight, for (name, master,
+    weight).
 
     Raises:
         Unsupported: they disagree.
@@ -175,8 +178,8 @@ def _path(source: Checkpoint, tensor: Tensor) -> Path:
 
 
 def _samples(files: OpenFiles, master: Tensor, weight: Tensor) -> Iterator[tuple[Array, Array]]:
-    """Yield up to COMPARED elements from where each range of the master begins, and the
-    weight's."""
+    """Yield up to COMPARED elements from the start of each range of the master, and those of the
+    weight."""
     whole = ranges_of(weight)
     if whole is None or len(whole) != 1:
         return

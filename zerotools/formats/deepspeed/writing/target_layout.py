@@ -1,4 +1,4 @@
-"""The layout of a logical state: as requested, else as in the source."""
+"""The target layout of a logical state: as requested, else as in the source."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ from zerotools.formats.deepspeed.writing.flat_buffers import FlatBuffer
 
 @dataclass(frozen=True, slots=True)
 class TargetLayout:
-    """The layout of the output. `kind` is that of the optimizer files; `stage` is None for
-    BF16_Optimizer.
+    """The layout of the output.
 
-    `alignment` is in elements; None: parameters are not aligned. Sub-groups are of stage 3, the
-    rest of the others. With `data_first`, consecutive ranks share their experts. `is_offloaded` is
-    of the optimizer. `autoep_size` is the number of AutoEP's expert-parallel ranks, None without
-    AutoEP.
+    `kind` is the kind of optimizer file; `stage` is None for BF16_Optimizer. `alignment` is in
+    elements; None: parameters are not aligned. Sub-groups are used at stage 3 only; alignment and
+    order at the other stages. With `data_first`, consecutive ranks share their experts.
+    `is_offloaded` refers to the optimizer. `autoep_size` is the number of AutoEP's expert-parallel
+    ranks, None without AutoEP.
     """
 
     dp_size: int
@@ -67,13 +67,13 @@ class TargetLayout:
     autoep_size: int | None = None
 
     def placement_of(self, group: LogicalGroup) -> ExpertPlacement:
-        """Return how the ranks share a param group."""
+        """Return the placement of ranks for a param group."""
         ep_size = self.autoep_size or 1 if group.is_stacked else group.ep_size
         return ExpertPlacement(self.dp_size, ep_size, self.data_first)
 
     @property
     def autoep_placement(self) -> ExpertPlacement | None:
-        """How the ranks share AutoEP's experts; None without AutoEP."""
+        """The placement of ranks for AutoEP's experts; None without AutoEP."""
         if self.autoep_size is None:
             return None
         return ExpertPlacement(self.dp_size, self.autoep_size, self.data_first)
@@ -82,12 +82,13 @@ class TargetLayout:
 def target_layout_of(
     logical: LogicalState, settings: ZeroSettings, dp_size: int, saved_dp_size: int | None = None
 ) -> TargetLayout:
-    """Return the layout for `dp_size` ranks of a state that `saved_dp_size` ranks of DeepSpeed
-    saved; None: no ranks of DeepSpeed did.
+    """Return the target layout for `dp_size` ranks.
+
+    `saved_dp_size` is the number of DeepSpeed ranks that saved the state; None for another source.
 
     Raises:
         BadRequest: a setting that the stage does not have, or ranks that cannot share experts.
-        Unsupported: sub-groups that the configuration does not explain.
+        Unsupported: the source's sub-groups do not match its configuration.
     """
     settled = settings.settled()
     _check_precision(logical, settings)
@@ -137,7 +138,8 @@ def target_layout_of(
 
 
 def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> bool:
-    """Return the placement of experts; the number of expert-parallel ranks stays the same."""
+    """Return whether consecutive ranks share experts. The number of expert-parallel ranks stays the
+    same."""
     for group in logical.groups:
         if dp_size % group.ep_size:
             where = group.parts[0].where
@@ -151,8 +153,8 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
 
 
 def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> int | None:
-    """Return the expert-parallel ranks of AutoEP: those of the configuration that is given, else
-    those that there were."""
+    """Return the number of AutoEP's expert-parallel ranks: from the configuration passed, else as
+    before."""
     if logical.autoep_size is None:
         return None
     size = configured_ranks(settings.ds_config) or logical.autoep_size
@@ -185,8 +187,10 @@ def _check_precision(logical: LogicalState, settings: ZeroSettings) -> None:
 def _class_of(
     logical: LogicalState, settings: ZeroSettings, stage: int | None
 ) -> tuple[str, int | None]:
-    """Return the class that writes the optimizer files. BF16_Optimizer loads those of the other
-    class too."""
+    """Return the class that writes the optimizer files.
+
+    BF16_Optimizer also loads the files of the other class.
+    """
     if stage is None:
         return logical.kind, logical.stage
     if stage == 3:
@@ -222,7 +226,7 @@ def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
 
 
 def with_config(logical: LogicalState, layout: TargetLayout) -> LogicalState:
-    """Return the logical state with a saved configuration that matches the output's layout."""
+    """Return the logical state with a recorded configuration that matches the target layout."""
     changed = dict(_differing(logical, layout))
     placed = dict(_placed(logical, layout))
     if not changed and not placed and not mics_keys(logical.zero):
@@ -236,7 +240,7 @@ def with_config(logical: LogicalState, layout: TargetLayout) -> LogicalState:
 
 
 def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:
-    """Yield the changes of a configuration outside `zero_optimization`."""
+    """Yield the configuration changes outside `zero_optimization`."""
     known = is_data_first(logical.model.get(pt_trees.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:
         yield DATA_FIRST, layout.data_first
@@ -248,7 +252,8 @@ def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, 
 
 
 def _renamed(logical: LogicalState, layout: TargetLayout, group: LogicalGroup) -> LogicalGroup:
-    """Return a group of AutoEP's experts, which DeepSpeed names after the expert-parallel ranks."""
+    """Return a group of AutoEP's experts with its name, which has the number of expert-parallel
+    ranks."""
     before, after = logical.autoep_size, layout.autoep_size
     if not group.is_stacked or before is None or after is None:
         return group
@@ -283,7 +288,7 @@ def _with_config(
 
 
 def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
-    """Return the keys of `zero_optimization` that the resuming run needs: those that differ from
+    """Return the keys of `zero_optimization` that the resuming run must set: those that differ from
     DeepSpeed's default or from the source."""
     needed = dict(_differing(source, layout))
     if layout.round_robin:
@@ -296,12 +301,12 @@ def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
 
 
 def sub_group_size_of(logical: LogicalState) -> int:
-    """Return `sub_group_size` as the run's configuration has it."""
+    """Return `sub_group_size` in the run's configuration."""
     return number_of(logical.zero, SUB_GROUP_SIZE, DEFAULT_SUB_GROUP_SIZE)
 
 
 def check_sub_groups(logical: LogicalState, ranks: int) -> None:
-    """Check that the sub-groups of `ranks` ranks match the configuration.
+    """Check that the source's sub-groups for `ranks` ranks match its configuration.
 
     Raises:
         Unsupported: they do not, so the resuming run's sub-groups are unknown.
@@ -321,7 +326,7 @@ def check_sub_groups(logical: LogicalState, ranks: int) -> None:
 
 
 def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> list[FlatBuffer]:
-    """Return the sub-groups of one param group, which ranks share by `placement`.
+    """Return the sub-groups of one param group for a placement of ranks.
 
     Raises:
         Unsupported: merged parts differ in a value that must be equal.
@@ -339,7 +344,30 @@ def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> l
 
 
 def split_sub_groups(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
-    """Return the sub-groups of one param group; empty if it has no parameters."""
+    """Return the sub-groups (stage 3) of one param group; empty if it has no parameters.
+
+    A param group is one sub-group if all partitions of one rank have no more than `sub_group_size`
+    elements together. Otherwise parameters are added one by one, and a sub-group is closed as soon
+    as it has that many elements. So the sub-groups depend on the number of ranks.
+
+    The example of `partitioning/flat_layout.py`, w (2 x 3 elements), b (3) and v (5) on two ranks,
+    has partitions of 3, 2 and 3 elements. With `sub_group_size` 6 or more it is one sub-group. With
+    5, w and b fill the first:
+
+        sub-group 0    w0 w1 w2 b0 b1 | w3 w4 w5 b2 ..
+        sub-group 1    v0 v1 v2 | v3 v4 ..
+
+    On three ranks the partitions are 2, 1 and 2 elements, 5 together, so the same size makes one
+    sub-group:
+
+        sub-group 0    w0 w1 b0 v0 v1 | w2 w3 b1 v2 v3 | w4 w5 b2 v4 ..
+
+    In the files, a sub-group is one tensor of `fp32_flat_groups`, one entry of the optimizer's
+    state and one mapping of `param_shapes`; a param group lists the numbers of its sub-groups.
+
+    Source: DeepSpeed `runtime/zero/stage3.py`: `_create_fp16_partitions_with_defragmentation`,
+    `_create_fp16_sub_groups`.
+    """
     widths = {name: -(-prod(shape) // ranks) for name, shape in shapes.items()}
     if not shapes or limit >= sum(widths.values()):
         return [shapes] if shapes else []

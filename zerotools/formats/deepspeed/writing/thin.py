@@ -1,19 +1,19 @@
-"""DeepSpeed's files without the optimizer's state.
+"""Remove the optimizer state from DeepSpeed's files.
 
-    stages 1 and 2, `weights`     the model files have the weights; the optimizer files go
+    stages 1 and 2, `weights`     the model files have the weights; the optimizer files are deleted
     stages 1 and 2, `masters`     optimizer files with their masters, and no `state`
-    stage 3, BF16_Optimizer       as `masters`, always: of stage 3 nothing else has the weights, and
-                                  BF16_Optimizer has them in fp32 there alone
+    stage 3, BF16_Optimizer       always as `masters`: at stage 3 no other file has the weights, and
+                                  BF16_Optimizer has fp32 weights only there
     without ZeRO, `weights`       the model file without its `optimizer`
-    without ZeRO, `masters`       ... without the `state` in it
+    without ZeRO, `masters`       the model file with its `optimizer`, without the `state` in it
 
-Of torch's state dict the param groups stay for inspection, and the key `state` is removed. torch
-would silently load an empty one, and the run would continue with moments of zero; without the key
-DeepSpeed fails.
+Of torch's state dict, the param groups stay for inspection, and the key `state` is removed. torch
+would silently load an empty `state`, and the run would continue with moments of zero; without the
+key DeepSpeed fails.
 
 Source: torch `optim/optimizer.py`, `load_state_dict`; DeepSpeed `runtime/zero/stage_1_and_2.py`,
 `stage3.py`, `bf16_optimizer.py`: `load_state_dict`; `runtime/engine.py`, `load_checkpoint`, which
-needs no optimizer file with `load_optimizer_states=False`, but at stage 3.
+needs no optimizer file with `load_optimizer_states=False`, except at stage 3.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from zerotools.formats.deepspeed.schema.optim_states import STAGE_1_AND_2, Optim
 from zerotools.io.torchzip.pt_file import repacked
 
 STAYS = ("param", "param16", "buffer")
-"""Roles of tensors that are not optimizer state."""
+"""The roles that are not optimizer state."""
 _DEEPEST = 4
 
 
 def masters_alone(source: Checkpoint) -> Thinning:
-    """Return `source` without the state of its optimizer, and with its masters."""
+    """Return the thinning of `source` that removes optimizer state and keeps the masters."""
     files: dict[str, FilePlan] = {}
     removed: list[str] = []
     for mp_shard in native_of(source).mp_shards:
@@ -54,8 +54,11 @@ def masters_alone(source: Checkpoint) -> Thinning:
 
 
 def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
-    """Return the thinning of `source` without its optimizer files; `after` is the reader's result
-    then. Return None if some weights lie only in those files."""
+    """Return the thinning of `source` that removes its optimizer files.
+
+    `after` is the result of reading `source` without them. Return None if some weights are only in
+    those files.
+    """
     kept: dict[Key, Key] = {}
     for key, tensor in after.tensors.items():
         held = _same(source, key, tensor)
@@ -74,7 +77,7 @@ def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
 
 
 def has_weights_beside(source: Checkpoint) -> bool:
-    """Return whether its model files may hold the weights: at stages 1 and 2, and without ZeRO."""
+    """Return whether the model files can hold the weights: at stages 1 and 2, and without ZeRO."""
     kinds = {optim.kind for shard in native_of(source).mp_shards for optim in _present(shard)}
     return kinds <= {STAGE_1_AND_2}
 
@@ -84,7 +87,8 @@ def _present(mp_shard: MpShard) -> Iterator[OptimStates]:
 
 
 def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
-    """Return the source's key of a tensor that is left: a 16-bit weight was next to its master."""
+    """Return the source's key of a kept tensor: a 16-bit weight had another role next to its
+    master."""
     for role in ("param16", "param") if key.role == "param" else (key.role,):
         held = source.tensors.get(Key(key.name, role))
         if held is not None and (held.dtype, held.shape) == (tensor.dtype, tensor.shape):
@@ -104,7 +108,7 @@ def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
 
 
 def _without_state_of(optim: OptimStates) -> Any:
-    """Return the tree of an optimizer file with its masters, or None if it has no state."""
+    """Return the tree of an optimizer file with its masters only, or None if it has no state."""
     outer = optim.file.tree
     saved: Mapping[str, Any] = optim.fields.tree
     left = without_state(saved)
@@ -116,8 +120,8 @@ def _without_state_of(optim: OptimStates) -> Any:
 
 
 def without_state(saved: Any, depth: int = _DEEPEST) -> Any:
-    """Return a tree of dicts without the `state` of the torch optimizers in it; the same object if
-    it has none."""
+    """Return a tree of dicts without the `state` of torch optimizers; the same object if it has
+    none."""
     if not isinstance(saved, dict) or not depth:
         return saved
     if saved.get(keys.STATE) and keys.PARAM_GROUPS in saved:

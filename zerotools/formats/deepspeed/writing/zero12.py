@@ -1,7 +1,7 @@
-"""The files of ZeRO stages 1 and 2 and of BF16_Optimizer for any number of ranks.
+"""Lay out the files of ZeRO stages 1 and 2 and of BF16_Optimizer for any number of ranks.
 
-Written as DeepSpeed 0.19.8 writes them: masters without their trailing padding (with it where
-BF16_Optimizer wrote them), rigid optimizer state with it, all of them zeros there.
+They are as DeepSpeed 0.19.8 writes them. Masters have no trailing padding, except where
+BF16_Optimizer wrote it. Rigid optimizer state has trailing padding of zeros.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `bf16_optimizer.py`: `state_dict`.
 """
@@ -54,10 +54,10 @@ from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 def lay_out_zero12(
     logical: LogicalState, layout: TargetLayout, model_name: str, names: Sequence[str]
 ) -> OutputFiles:
-    """Return the model file `model_name`, and `names[r]` for the partitions of rank r.
+    """Return the model file `model_name`, and `names[r]` with the partitions of rank r.
 
     Raises:
-        Unsupported: parts of a group that differ in a value that must be equal.
+        Unsupported: parts of a group differ in a value that must be equal.
     """
     buffers = _buffers(logical, layout)
     scalars = scalars_of(buffers)
@@ -105,7 +105,7 @@ def lay_out_zero12(
 
 
 def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
-    """Return one for each param group, in the order of the files."""
+    """Return one flat buffer for each param group, in the order of the files."""
     buffers = []
     for group in logical.groups:
         placement = layout.placement_of(group)
@@ -125,8 +125,10 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
 
 
 def _whole_roles(layout: TargetLayout, group: LogicalGroup, part: StatePart) -> frozenset[str]:
-    """Return the roles that ranks keep whole parameters of. DeepSpeed silently discards a momentum
-    of another length."""
+    """Return the roles of which ranks store whole parameters.
+
+    DeepSpeed silently discards a momentum with another length.
+    """
     if layout.is_offloaded:
         return frozenset()
     return frozenset(role for role in part.dtypes if is_of_muon(role, group.options))
@@ -169,14 +171,14 @@ def _new_partitions(
 
 
 def _padding(geometry: FlatLayout, part: int) -> int:
-    """Return elements of a partition that are behind the end of the group."""
+    """Return the elements of a partition after the end of the group."""
     return min(
         geometry.partition_numel, max(0, (part + 1) * geometry.partition_numel - geometry.total)
     )
 
 
 def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
-    """Return the gaps of a partition that may be cut short."""
+    """Return the gaps of a partition, without the part that is cut off at its end."""
     return [(start, min(count, length - start)) for start, count in content.gaps if start < length]
 
 
@@ -188,8 +190,7 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     contents: Sequence[PartitionContents],
 ) -> dict[str, Any]:
-    """Return the optimizer file of one rank: the logical state's, with partitions and layout
-    replaced."""
+    """Return the optimizer file tree of one rank, with partitions and layout replaced."""
     saved = logical.optimizer_state
     geometries = [buffer.geometry for buffer in buffers]
     base = saved.get(keys.BASE_STATE)
@@ -229,7 +230,7 @@ def _tree(
 
 
 def _group_paddings(kind: str, buffer: FlatBuffer, rank: int) -> int:
-    """Return `group_paddings`: BF16_Optimizer books all of a group's on the last rank."""
+    """Return `group_paddings`. BF16_Optimizer records all padding of a group on the last rank."""
     geometry, part = buffer.geometry, buffer.part_of(rank)
     if kind != BF16_OPTIMIZER:
         return _padding(geometry, part)

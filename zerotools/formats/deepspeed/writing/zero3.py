@@ -1,8 +1,8 @@
-"""The files of ZeRO stage 3 for any number of ranks: one model and one optimizer file for each.
+"""Lay out the files of ZeRO stage 3 for any number of ranks: one model and one optimizer file each.
 
-The trees of all optimizer files are equal, and so are those of all model files but the first: ranks
-differ in the bytes of their partitions and in which of them are padding, which is zeros. With
-AutoEP the trees of each rank name its experts, too.
+The trees of all optimizer files are equal, and so are those of all model files but the first. Ranks
+differ in the bytes of their partitions, and in the elements that are padding (zeros). With AutoEP,
+the trees of each rank also name its experts.
 
 Source: DeepSpeed `runtime/zero/stage3.py`: `_rigid_state_dict`; `runtime/engine.py`:
 `_get_zero_frozen_param_attributes`, `_get_shared_params`.
@@ -43,7 +43,7 @@ from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 def lay_out_zero3(
     logical: LogicalState, layout: TargetLayout, model_names: Sequence[str], names: Sequence[str]
 ) -> OutputFiles:
-    """Return `model_names[r]` and `names[r]` for each rank.
+    """Return the files `model_names[r]` and `names[r]` of each rank r.
 
     Raises:
         Unsupported: sub-groups that cannot be joined.
@@ -102,7 +102,7 @@ def lay_out_zero3(
 
 
 def _differing_ranks(layout: TargetLayout) -> range:
-    """Return the ranks with different trees: one for all without AutoEP."""
+    """Return the ranks with different trees; without AutoEP, one rank stands for all."""
     return range(layout.dp_size if layout.autoep_size is not None else 1)
 
 
@@ -128,8 +128,7 @@ def _gaps(buffer: FlatBuffer) -> list[list[tuple[int, int]]]:
 def _repeated(
     logical: LogicalState, models: Sequence[FileLayout], names: Sequence[str]
 ) -> dict[Key, tuple[Key, Tensor]]:
-    """Return the tensors that the model files of all ranks but the first repeat, each with its
-    tensor."""
+    """Return the tensors that the model files of all ranks but the first repeat."""
     return {
         Key(key.name, f"{key.role}{REPEATED}{rank}"): (key, models[rank].placed(name, each))
         for rank, name in enumerate(names)
@@ -143,7 +142,7 @@ def _plans(
     names: Sequence[str],
     gaps: Mapping[str, Sequence[Sequence[tuple[int, int]]]],
 ) -> dict[str, FilePlan]:
-    """Return the file of each rank, with the padding that its new partitions have."""
+    """Return the file of each rank, with the padding of its new partitions."""
     return {
         name: output.plan({key: of_ranks[rank] for key, of_ranks in gaps.items()})
         for rank, (name, output) in enumerate(zip(names, outputs, strict=True))
@@ -157,7 +156,7 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     values: Mapping[BufferRole, StoredTensor],
 ) -> dict[str, Any]:
-    """Return the optimizer file: the logical state's, with partitions and sub-groups replaced."""
+    """Return the optimizer file tree, with partitions and sub-groups replaced."""
     saved = logical.optimizer_state
     buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
@@ -188,8 +187,11 @@ def _model_files(
     names: Sequence[str],
     plans: dict[str, FilePlan],
 ) -> tuple[list[FileLayout], dict[Key, Tensor]]:
-    """Add the model files to `plans`. Return them and the tensors to fill: the partitions of frozen
-    parameters in all files, and in the first the weights of `logical`."""
+    """Add the model files to `plans`, and return them with the tensors to fill.
+
+    These are the partitions of frozen parameters in all files, and in the first file the weights of
+    `logical`.
+    """
     frozen, ranks = logical.frozen, layout.dp_size
     layouts = {
         name: FlatLayout({name: each.shape}, (), ranks, None) for name, each in frozen.items()
