@@ -60,10 +60,24 @@ class Scheme(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ScaledCast(Tensor):
-    """A tensor of `dtype` and `shape` that `scheme` computes from `inputs`; it has no chunks.
+    """A tensor of `dtype` and `shape` that `scheme` computes from `inputs`: a payload and its
+    scales.
 
-    If `scheme` computes float32 values, they are cast to `dtype`. Values of any other type are
-    already in `dtype`.
+    Weights of 8 or 4 bits mean nothing without their scales, and a checkpoint stores the two as
+    separate tensors. Here they are one tensor again; its elements are computed and are in no file:
+
+        layer.weight            float8_e4m3fn  (300, 256)   payload
+        layer.weight_scale_inv  float32        (3, 2)       scales: one for each 128x128 block
+        -> layer.weight         float32        (300, 256)   ScaledCast(inputs={payload, scales})
+
+    A `Scheme` names the block of each input that a box needs. Here, rows 120:140 and columns 0:256
+    need the same rows of the payload and the scales [0:2, 0:2]. So a tile can be computed without
+    the rest of the tensor. The computation is in `zerotools.io.numeric.scaled_values`. The reverse,
+    a payload computed from values, is a ScaledCast too.
+
+    The tensor has no chunks. Code that does not know ScaledCast finds a hole, and never bytes
+    without their scales. If `scheme` computes float32 values, they are cast to `dtype`. Values of
+    any other type are already in `dtype`.
     """
 
     scheme: Scheme

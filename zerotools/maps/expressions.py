@@ -226,6 +226,9 @@ _TAKEN: tuple[type[ast.AST], ...] = (
 def value_of(text: str, names: Mapping[str, Any]) -> Any:
     """Return the value of a size or condition; None if it is only an unset name.
 
+    Names are sizes of the map, arguments, or keys of config.json. An unset name is false, and not a
+    number: `a or b` is the first that is set. No other Python syntax is supported.
+
     Raises:
         BadRequest: a number that is needed is not set, or is not a number.
         ValueError: it is not an expression.

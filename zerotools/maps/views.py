@@ -263,6 +263,17 @@ def view_of_rows(name: str, weight: TensorView, rank: int) -> View:
     """Return the view that makes lora_B of the weight `name`, with `rank` columns, from the lora_B
     of the weights that `name` is made of.
 
+    A layer computes with W + scale * B·A: B has the rows of W, and A its columns. So a layout moves
+    the rows of B as it moves whole rows of W, and each part of a weight has the same A. In
+    Megatron's layout, with the rows of q, k and v by query group:
+
+        linear_qkv   B [q0 k0 v0 q1 k1 v1]   A
+        q_proj       B [q0 q1]               A
+        k_proj       B [k0 k1]               A
+        v_proj       B [v0 v1]               A
+
+    The inverse has one A for q, k and v, so theirs must be equal.
+
     Raises:
         Unsupported: the layout moves more than whole rows of the weights.
     """

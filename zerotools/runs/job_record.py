@@ -435,7 +435,17 @@ class _Reader:
 
 
 def hub_to_tree(layout: HubLayout) -> dict[str, list[dict[str, Any]]]:
-    """Return the JSON value of `layout`."""
+    """Return the JSON value of `layout` (`core.hub_layout`) for job.json:
+
+        {"model.layers.0.mlp.experts.gate_up_proj": [
+           {"tensor": "model.layers.0.mlp.experts.0.gate_proj.weight", "shape": [32, 16],
+            "start": [0, 0, 0], "size": [1, 32, 16]}, ...]}
+
+    `start` and `size` are the block in the job's tensor; by default it has the Hub's shape and
+    begins at 0. `offset` and `strides`, in elements, are the block's position in the Hub's tensor;
+    by default it is contiguous from the beginning. Tensors that are the same on the Hub are not
+    listed.
+    """
     return {name: [_to_tree(block) for block in blocks] for name, blocks in layout.items()}
 
 

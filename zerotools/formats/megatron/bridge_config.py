@@ -32,7 +32,7 @@ _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "~": No
 
 
 def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
-    """Return `facts` with values that these files have and common.pt lacks.
+    """Return `facts` with the values that these files have and common.pt lacks.
 
     Raises:
         BadFile: a file is damaged.
@@ -45,7 +45,7 @@ def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
 
 
 def section_of(path: Path, word: str) -> dict[str, Any]:
-    """Return the values directly below `word` in a run_config.yaml at `path`."""
+    """Return the values directly below the key `word` in the run_config.yaml at `path`."""
     text = read_regular(path, _LARGEST).decode("utf-8", "replace")
     found: dict[str, Any] = {}
     inside = False
@@ -69,7 +69,7 @@ def _scalar(text: str) -> Any:
 
 
 def _arguments(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by their names in Megatron-LM's script."""
+    """Return the arguments by their names in Megatron-LM's training script."""
     heads, groups = model.get("num_attention_heads"), model.get("num_query_groups")
     tied = model.get("share_embeddings_and_output_weights")
     more = {
@@ -82,7 +82,7 @@ def _arguments(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_in(path: Path, name: str) -> int | None:
-    """Return the step in a file of counters, `name` below `path`, or None if it has none.
+    """Return the step in the counter file `name` below `path`, or None if it has none.
 
     Raises:
         BadFile: it is damaged.

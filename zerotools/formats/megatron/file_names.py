@@ -1,4 +1,4 @@
-"""The names that identify a directory of Megatron's."""
+"""File and directory names that identify a Megatron checkpoint."""
 
 from __future__ import annotations
 
@@ -11,4 +11,4 @@ TRACKER = "latest_checkpointed_iteration.txt"
 BRIDGE_TRACKER = "latest_train_state.pt"
 ITERATION = re.compile(r"iter_\d{7,}|release")
 SLIME = "meta.json"
-"""A file next to a DCP of FSDP that slime saves under Megatron's names."""
+"""A file that slime writes next to an FSDP DCP with Megatron's names."""

@@ -1,8 +1,8 @@
-"""Masters and moments out of the flat buckets of `dp_reshardable`, if their order is proved.
+"""Read masters and moments from the flat buckets of `dp_reshardable`, if their order is proved.
 
 Each tensor-parallel and pipeline rank has a buffer: the rank's parameters in reverse of the order
-in which its model made them, each beginning at a multiple of 64 elements. A buffer may be several
-consecutive buckets. The files do not name the parameters; but Megatron stores each parameter's
+in which its model created them, each beginning at a multiple of 64 elements. A buffer may be split
+into consecutive buckets. The files do not name the parameters. But Megatron stores each parameter's
 elements, and each gap between two, as separate chunks. So the orders of Megatron's layers and of
 Transformer Engine's are tried. One is taken only if every parameter begins and ends with a chunk,
 gaps are those of rounding up to 64, the last parameter ends the last bucket, and no other order
@@ -11,11 +11,11 @@ fits.
     exp_avg of TP rank 0, hidden 16:  [0:256) output_layer  [256:272) final_layernorm  [272:320) gap
                                       [320:512) linear_fc2 of the last layer ...
 
-Not tried: experts, latent attention, virtual stages, layers that are not shared evenly.
+Not tried: experts, latent attention, virtual stages, uneven pipeline stages.
 
 Source: megatron/core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py
-(`sharded_param_state_dp_reshardable`) of 0.16; the rank of `dp_group_idx_G` is G % TP of stage
-G // TP.
+(`sharded_param_state_dp_reshardable`) of 0.16; the rank of `dp_group_idx_G` is G % TP of stage G //
+TP.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ _ORDERS = (
     (*_norm(_FIRST), *_PROJECTION, *_QKV, *_HEADS, *_norm(_MIDDLE), *_UP, *_DOWN),
     (*_PROJECTION, *_norm(_FIRST), *_QKV, *_HEADS, *_norm(_MIDDLE), *_UP, *_DOWN),
 )
-"""The orders within one layer: Megatron's, and Transformer Engine's, with norms as parts of the
-layer that follows."""
+"""The parameter orders within one layer: Megatron's, and Transformer Engine's, in which a norm is a
+part of the layer that follows it."""
 
 
 class _Param(NamedTuple):
-    """A parameter of one rank, of local `shape`: it begins at element `begin` of `bucket`."""
+    """A parameter of one rank with local `shape`, at element `begin` of `bucket`."""
 
     name: str
     shape: tuple[int, ...]
@@ -72,16 +72,18 @@ class _Param(NamedTuple):
 
 
 _Buckets = Mapping[tuple[int, str], Sequence[Tensor]]
-"""By number of the group and role, in the order of the buckets."""
+"""Buckets in order, by group number and role."""
 _Found = Mapping[str, Sequence[tuple[int, _Param]]]
-"""The pieces of a parameter in each group, by name."""
+"""The pieces of a parameter in each group, by parameter name."""
 
 
 def proved_state(
     stored: Mapping[Key, Tensor], weights: Mapping[Key, Tensor], facts: MegatronFacts
 ) -> dict[Key, Tensor]:
-    """Return masters and moments by parameter, from buckets among `stored`; empty if their order
-    cannot be proved. `weights` are one for each layer."""
+    """Return masters and moments by parameter, from the buckets in `stored`.
+
+    The result is empty if their order cannot be proved. `weights` has one tensor for each layer.
+    """
     buckets = _buckets(stored)
     ranks, stages = facts.sizes.get("TP"), facts.sizes.get("PP")
     if not buckets or not ranks or not stages or _is_special(facts):
@@ -118,7 +120,8 @@ def with_state(tensors: Mapping[Key, Tensor], state: Mapping[Key, Tensor]) -> di
 
 
 def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
-    """Empty where parameters are of several types, or a bucket or a role is missing."""
+    """Return the buckets; empty if parameters have several types, or a bucket or role is
+    missing."""
     found: dict[tuple[int, str], dict[int, Tensor]] = {}
     types = set()
     for key, tensor in stored.items():
@@ -139,7 +142,7 @@ def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
 
 
 def _is_special(facts: MegatronFacts) -> bool:
-    """Return whether the model is of a kind that is not tried."""
+    """Return whether the model is of a kind that is not supported here."""
     virtual = ("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage")
     return any(facts.args.get(name) not in (None, 1) for name in virtual) or bool(
         facts.count("num_experts")
@@ -154,8 +157,8 @@ def _params(
     weights: Mapping[Key, Tensor],
     facts: MegatronFacts,
 ) -> list[_Param]:
-    """Return one rank's parameters in the order of their creation by its model; empty if it has
-    unknown ones."""
+    """Return one rank's parameters in the order in which the model created them; empty if one is
+    unknown."""
     shapes = {key.name: tensor.shape for key, tensor in weights.items() if key.role == "param"}
     layers = facts.count("num_layers") or 0
     if not layers or layers % stages or layers > len(shapes):

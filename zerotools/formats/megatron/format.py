@@ -38,8 +38,10 @@ class MegatronFormat(Format):
     needs_map = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the iteration, also of one rank's directory. Its files may also be a DCP, but
-        not a separate one."""
+        """Return the directory of the iteration, also if `path` is the directory of one rank.
+
+        Its files may be a DCP too, which is then not a separate checkpoint.
+        """
         return _iteration(path) if _is_megatron(path, names) else None
 
     def find_file(self, path: Path) -> Found | None:
@@ -121,7 +123,7 @@ class MegatronFormat(Format):
 
 
 def _tracked(path: Path, tracker: str) -> str:
-    """Return the name of the directory that a tracker names.
+    """Return the name of the directory that a tracker file names.
 
     Raises:
         BadFile: it is damaged.
@@ -144,8 +146,10 @@ def _iteration(path: Path) -> Found:
 
 
 def _is_megatron(path: Path, names: set[str]) -> bool:
-    """Return whether `path` is one iteration of Megatron's, or has one rank's files: torch_dist (a
-    DCP next to common.pt), other forms of it, or legacy rank files."""
+    """Return whether `path` is one iteration, or has the files of one rank.
+
+    An iteration is torch_dist (a DCP next to common.pt), another form of it, or legacy rank files.
+    """
     if names >= {COMMON, CONFIG} or names >= {METADATA, COMMON}:
         return True
     if names & {*RANK_FILES}:

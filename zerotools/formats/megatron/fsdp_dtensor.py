@@ -1,15 +1,15 @@
-"""fsdp_dtensor: the format of Megatron-FSDP, a plain DCP in a run of Megatron's.
+"""Read fsdp_dtensor, the format of Megatron-FSDP: a plain DCP in a Megatron run.
 
-    args, iteration, checkpoint_version, ...                     values, each by itself
-    model.module.NAME                                            the masters; there are no others
+    args, iteration, checkpoint_version, ...                     values, each with its own key
+    model.module.NAME                                            the masters; no other weights
     optimizer.state.module.module.module.NAME.exp_avg, .step     state; a step for each parameter
     optimizer.param_to_group_meta.module.module.module.NAME.lr   options of each parameter
 
 The number of `module.` depends on the classes around the model. Gated layers are saved as halves
-(`linear_fc1.weight_w`, `weight_v`). Tensors are whole, for any tensor-parallel and data-parallel
-ranks; experts have their numbers over all expert-parallel ranks. Layers have those of their rank:
-with pipeline parallelism, for which Megatron-FSDP has no axis in its device mesh, those of several
-stages would have one name, and only one of them would be saved.
+(`linear_fc1.weight_w`, `weight_v`). Tensors are whole, for any number of tensor-parallel and
+data-parallel ranks. Experts have their numbers over all expert-parallel ranks. Layers have their
+numbers on their rank: with pipeline parallelism, for which Megatron-FSDP has no device mesh axis,
+layers of several stages would have one name, and only one of them would be saved.
 
 Source: megatron/core/transformer/fsdp_dtensor_checkpoint.py and optimizer/distrib_optimizer.py
 (`sharded_param_state_fsdp_dtensor`) of 0.16, training/checkpointing.py of Megatron-LM.
@@ -54,8 +54,8 @@ _LONGEST = 16
 
 
 def is_fsdp_dtensor(metadata: Metadata) -> bool:
-    """Return whether only Megatron-FSDP has such keys: those of its optimizer, or without one of a
-    half."""
+    """Return whether the keys are those of Megatron-FSDP: keys of its optimizer or, without an
+    optimizer, the key of a half."""
     if "args" not in metadata.blobs:
         return False
     halves = any(map(_HALF.fullmatch, metadata.tensors))
@@ -126,8 +126,10 @@ def _of_run(
 def _with_lost_arguments(
     problems: Iterable[Problem], metadata: Metadata, whole: Mapping[str, bool]
 ) -> Iterator[Problem]:
-    """Yield the problems; a problem of the file with the arguments also blocks the output. Without
-    them, the tied weights of a run are unknown."""
+    """Yield the problems; one of the file with the arguments also blocks the output.
+
+    Without the arguments, it is unknown which weights are tied.
+    """
     item = metadata.blobs.get("args")
     for problem in problems:
         is_lost = item is not None and problem.file == item.file and not whole["args"]
@@ -160,7 +162,7 @@ def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
 
 
 def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
-    """Return the groups; parameters with equal options are one group.
+    """Return param groups of parameters with equal options.
 
     Raises:
         BadFile: a value is damaged.
@@ -179,7 +181,7 @@ def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value is plain: a number, a string, or a few of them, which compare fast."""
+    """Return whether a value can be compared quickly: a number, a string, or a few of them."""
     parts = value if isinstance(value, list | tuple) and len(value) < _LONGEST else (value,)
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
 
@@ -193,7 +195,13 @@ _ADVICE = (
 
 
 def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
-    """Yield a problem if there are fewer layers than the arguments say."""
+    """Yield a problem if there are fewer layers than in the arguments.
+
+    A checkpoint that ranks save by names keeps one tensor of each name. If two ranks use one name
+    for different tensors, torch's writer keeps the first, and only the expected number shows that
+    one is lost. This happens for layers of pipeline stages, and for biases of Transformer Engine's
+    experts (`mlp.experts.linear_fc1.bias0`), which Megatron does not number over all ranks.
+    """
     wanted = facts.count("decoder_num_layers") or facts.count("num_layers")
     found = {int(match[1]) for key in keys if (match := _LAYER.match(key.name))}
     if wanted is None or not found or len(found) >= wanted:
@@ -204,7 +212,7 @@ def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterat
 
 
 def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
-    """Yield a problem if a layer has a tensor of fewer experts than the arguments say."""
+    """Yield a problem if a layer has a tensor for fewer experts than in the arguments."""
     wanted = facts.count("num_experts")
     found: dict[tuple[str, str, str], set[int]] = {}
     for key in keys:

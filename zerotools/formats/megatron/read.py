@@ -1,4 +1,4 @@
-"""A Megatron checkpoint of any kind as a Checkpoint."""
+"""Read a Megatron checkpoint of any kind."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from zerotools.io.files.listing import names_in
 
 
 def read(path: Path) -> Checkpoint:
-    """Return the checkpoint in the directory `path`. For forms that are only recognised,
-    `Origin.refusal` is the reason why nothing can be made of it.
+    """Return the checkpoint in the directory `path`.
+
+    For kinds that are recognised but not read, `Origin.refusal` has the reason.
 
     Raises:
         BadRequest: the directory does not exist.
         BadFile: its files are damaged, or contradict each other.
-        Unsupported: the sharing of a tensor by its ranks is not known.
+        Unsupported: it is unknown how ranks share a tensor.
     """
     if not path.is_dir():
         raise BadRequest(f"{path} is not a directory")

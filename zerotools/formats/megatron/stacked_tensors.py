@@ -1,12 +1,12 @@
-"""Tensors of one layer and one expert, as parts of the stored tensors.
+"""Split stored tensors into one tensor for each layer and each expert.
 
-They differ in three ways: layers and experts are stacked along the first axes; the halves of a
-gated layer may be separate tensors; and optimizer state of before 0.16 is stored flat. A flat
-tensor of true shape (32, 16) that two ranks cut along the first axis is stored as (2, 1, 256): for
-each rank a row with its (16, 16) flattened, which is itself cut anywhere between data-parallel
-ranks.
+Stored tensors differ from a model's in three ways. Layers and experts are stacked along the first
+axes. The halves of a gated layer may be separate tensors. Optimizer state from before 0.16 is
+stored flat: a flat tensor of true shape (32, 16) that two ranks split along the first axis is
+stored as (2, 1, 256). Each rank has a row with its flattened (16, 16), which is itself split
+anywhere between data-parallel ranks.
 
-ms-swift keeps lora_B of a gated layer in the order of its ranks: rows of the gate and of the other
+ms-swift stores lora_B of a gated layer in the order of its ranks: rows of the gate and of the other
 half on rank 0, then those on rank 1.
 """
 
@@ -36,7 +36,8 @@ _Index = tuple[int, ...]
 def unstack(
     path: Path, tensors: Mapping[Key, Tensor], shapes: Mapping[Key, tuple[int, ...]]
 ) -> dict[Key, Tensor]:
-    """Return the tensors of `tensors`, with the chunks of a DCP, one for each layer and expert.
+    """Return one tensor for each layer and expert from `tensors`, which have the chunks of a DCP.
+
     `shapes` has the true shape of each tensor that is stored flat.
 
     Raises:
@@ -56,7 +57,7 @@ def unstack(
 def _each(
     path: Path, key: Key, tensor: Tensor, shape: tuple[int, ...]
 ) -> tuple[dict[Key, Tensor], int]:
-    """Return the tensors of one stored tensor, and the number of their pieces."""
+    """Return the tensors in one stored tensor, and the number of their pieces."""
     stack = stack_of(key.name) if key.role != "state" else None
     axes = stack.axes if stack is not None and len(shape) > stack.axes else 0
     is_flat = shape != tensor.shape
@@ -106,7 +107,7 @@ def _local_shape(
 
 
 def _touched(box: Box, local: tuple[int, ...] | None, axes: int) -> Iterator[_Index]:
-    """Yield the indexes along the leading axes at which a stored chunk has elements."""
+    """Yield the indices along the leading axes at which a stored chunk has elements."""
     if local is None:
         yield from product(*(range(a, b) for a, b in _spans(box, axes)))
     else:
@@ -140,7 +141,7 @@ def _flat_boxes(
 def _pieces(
     source: ItemChunks, numbers: Sequence[int], index: _Index, local: tuple[int, ...] | None
 ) -> list[StoredPiece]:
-    """Return the pieces of the stored chunks of these numbers in the tensor at `index`."""
+    """Return the pieces, from stored chunks with these numbers, of the tensor at `index`."""
     axes, found = len(index), []
     for number in numbers:
         box = source.box(number)
@@ -158,10 +159,10 @@ def _pieces(
 
 
 def join_halves(path: Path, tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Join the halves of gated layers: the rows of the gate, then the other's.
+    """Join the halves of gated layers: the rows of the gate, then those of the other half.
 
     Raises:
-        BadFile: one half is missing, or is of another shape.
+        BadFile: one half is missing, or has another shape.
     """
     found: dict[Key, Tensor] = {}
     for key, tensor in tensors.items():
@@ -202,9 +203,12 @@ def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
 def reorder_gated_lora(
     tensors: Mapping[Key, Tensor], ranks: int | None
 ) -> tuple[dict[Key, Tensor], list[Key]]:
-    """Put lora_B of gated layers into the order of their weights: all rows of the gate, then those
-    of the other half. `ranks` tensor-parallel ranks saved it; None: as many as its rows have
-    chunks. Return the tensors and the keys that were reordered."""
+    """Reorder the rows of lora_B of gated layers as in their weights: the gate, then the other
+    half.
+
+    `ranks` is the number of tensor-parallel ranks that saved it; None: the number of its chunks
+    along the rows. Return the tensors, and the keys that were reordered.
+    """
     found: dict[Key, Tensor] = {}
     moved: list[Key] = []
     for key, tensor in tensors.items():
@@ -225,7 +229,7 @@ def reorder_gated_lora(
 
 
 def _in_order(source: ItemChunks, rows: int) -> list[StoredPiece]:
-    """Return blocks of so many rows, those of even numbers first."""
+    """Return blocks of this number of rows, first those with even numbers."""
     found = []
     half = max((box.stop[0] for box in source.boxes), default=0) // 2
     for number, box in enumerate(source.boxes):

@@ -1,15 +1,15 @@
-"""The meaning of a torch_dist checkpoint's keys in the model.
+"""Convert the keys of a torch_dist checkpoint to tensor names of the model.
 
     embedding.word_embeddings.weight                       a weight
     decoder.layers.mlp.linear_fc2.weight                   all layers, stacked along the first axis
     decoder.layers.7.mlp.linear_fc2.weight                 one layer
     decoder.layers.mlp.experts.experts.linear_fc1.weight   layers, then experts
-    decoder.layers.7.mlp.experts.experts.3.linear_fc1.weight_w   one half of one expert's
+    decoder.layers.7.mlp.experts.experts.3.linear_fc1.weight_w   one half of one expert's weight
     [chained_N.]optimizer.state.ROLE.KEY                   the optimizer's state of KEY
     [chained_N.]optimizer.distributed. ...                 flat buckets of an optimizer
 
-A tensor of the checkpoint is of one layer and one expert, by the name that a model on one rank has
-for it: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. Other tensors keep their
+A tensor of the checkpoint belongs to one layer and one expert. Its name is that in a model on one
+rank: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`. Other tensors keep their
 key.
 
 Source: megatron/core/transformer/transformer_block.py, mlp.py and moe/experts.py
@@ -36,13 +36,15 @@ _LAYERS, _EXPERTS, _ONE_EXPERT = "layers.", ".experts.experts.", ".experts.local
 _BUFFERS = (".router.expert_bias", ".router.local_tokens_per_expert")
 _GROUPED = re.compile(r"(.*\.experts)\.(linear_fc[12])\.(weight|bias)(\d{1,6})(_[wv])?", re.S)
 HALVES = ("_w", "_v")
-"""Ends of the names of a gated layer's two halves, the gate first, where each is saved alone."""
+"""The suffixes of the two halves of a gated layer, the gate first, if they are saved separately."""
 
 
 def keys_of(saved: Mapping[str, DType]) -> dict[str, Key]:
-    """Return the name and role of each flat key, given with its type. A master is `param` and the
-    16-bit weight next to it `param16`; a key that names no parameter is `state`, and so is a second
-    copy of a weight in the type of the weight."""
+    """Return name and role of each flat key, which is passed with its type.
+
+    A master has the role `param`, a 16-bit weight with a master `param16`. A key that names no
+    parameter has the role `state`, and so has a second copy of a weight in the type of the weight.
+    """
     states = {flat: match for flat in saved if (match := _STATE.fullmatch(flat)) is not None}
     masters = {
         match["name"]
@@ -73,13 +75,16 @@ def _key(flat: str, state: re.Match[str] | None, masters: set[str]) -> Key:
 
 
 def is_buffer(name: str) -> bool:
-    """Return whether a weight's name is that of a buffer, which no optimizer trains."""
+    """Return whether the name is that of a buffer, which no optimizer trains."""
     return name.endswith(_BUFFERS)
 
 
 def megatron_expert_name(name: str) -> str:
-    """Return the name of an expert's tensor in a model of Megatron's layers, if `name` is that
-    in one of Transformer Engine's (`mlp.experts.linear_fc1.weight3`); else return `name`."""
+    """Return the name of an expert's tensor in Megatron's own layers.
+
+    `name` may be its name in Transformer Engine's layers (`mlp.experts.linear_fc1.weight3`); any
+    other name is returned unchanged.
+    """
     match = _GROUPED.fullmatch(name)
     if match is None:
         return name
@@ -88,8 +93,8 @@ def megatron_expert_name(name: str) -> str:
 
 
 def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the tensors without masters and moments: a weight with a master becomes the
-    parameter."""
+    """Return the tensors without masters and moments; a weight with a master gets the role
+    `param`."""
     found = {}
     for key, tensor in tensors.items():
         if key.role == "param16":
@@ -102,7 +107,7 @@ def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
 
 
 class Stack(NamedTuple):
-    """A name with a number left out for each of its leading axes: `parts` is the text around the
+    """A key with a number left out for each leading axis; `parts` are the texts between the
     numbers."""
 
     parts: tuple[str, ...]
@@ -128,7 +133,7 @@ class Stack(NamedTuple):
 
 
 def stack_of(name: str) -> Stack:
-    """Return the stacking of the tensor with the key `name`; if it is not stacked, `axes` is 0."""
+    """Return the stack of the tensor with the key `name`; `axes` is 0 if it is not stacked."""
     parts = [name]
     at = name.find(_LAYERS)
     if at == 0 or (at > 0 and name[at - 1] == "."):

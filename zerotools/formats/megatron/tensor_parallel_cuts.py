@@ -1,8 +1,9 @@
-"""How tensor-parallel ranks share each weight: a table by the name of its module.
+"""How tensor-parallel ranks share each weight, by the name of its module.
 
-Columns of a linear layer are rows of its weight (axis 0), rows of it are axis 1. A gated first
-layer has on every rank its share of the gate, then its share of the other half: with F rows for
-each half and n ranks, rank r has rows r*F/n of the gate, and rows F + r*F/n.
+A column-parallel layer is split along axis 0 of its weight, a row-parallel layer along axis 1. In
+the first layer of a gated MLP, every rank has its share of the gate, then its share of the other
+half: with F rows for each half and n ranks, rank r has F/n rows of the gate from row r*F/n, and F/n
+rows of the other half from row F + r*F/n.
 
 Source: megatron/core/tensor_parallel/layers.py, transformer/attention.py, mlp.py,
 multi_latent_attention.py and multi_token_prediction.py, 0.12 to 0.16.
@@ -36,26 +37,29 @@ _GATED = "linear_fc1"
 
 
 class CutPart(NamedTuple):
-    """A part of a cut: the box `box` of the whole tensor begins at `start` in one rank's tensor."""
+    """A part of a split tensor: `box` of the whole tensor begins at `start` of one rank's
+    tensor."""
 
     start: tuple[int, ...]
     box: Box
 
 
 class Cut(NamedTuple):
-    """How a tensor is cut: along `axis`, None: not at all; with `halves`, each of two by itself."""
+    """The split of a tensor along `axis` (None: not split); with `halves`, each half is split
+    separately."""
 
     axis: int | None
     halves: int = 1
 
     def whole(self, shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
-        """Return the shape of the whole if each rank has `shape`."""
+        """Return the whole shape if each rank has `shape`."""
         if self.axis is None:
             return shape
         return (*shape[: self.axis], shape[self.axis] * ranks, *shape[self.axis + 1 :])
 
     def parts(self, shape: tuple[int, ...], rank: int, ranks: int) -> list[CutPart]:
-        """Return the positions in the whole of one rank's tensor of `shape`."""
+        """Return the position, in the whole tensor, of each part of one rank's tensor of
+        `shape`."""
         zeros = (0,) * len(shape)
         if self.axis is None:
             return [CutPart(zeros, Box(zeros, shape))]
@@ -73,10 +77,10 @@ class Cut(NamedTuple):
 
 
 def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]) -> Cut:
-    """Return the cut of the weight `name` over `ranks` ranks; one rank has `shape`.
+    """Return the split of the weight `name` over `ranks` ranks; one rank has `shape`.
 
     Raises:
-        Unsupported: it is not known, or depends on a value that the arguments lack.
+        Unsupported: it is unknown, or depends on a value that the arguments lack.
     """
     if ranks == 1:
         return Cut(None)
@@ -103,7 +107,8 @@ def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any
 
 
 def _whole(name: str, module: str, leaf: str) -> Cut:
-    """Return the cut of a tensor that all ranks have: norms, the router, numbers of its experts."""
+    """Return the split of a tensor that all ranks hold whole: norms, the router, expert
+    counters."""
     known = "norm" in module or leaf.startswith("layer_norm_") or module in _WHOLE
     if not known:
         raise _unknown(name, "is not known")
@@ -113,7 +118,10 @@ def _whole(name: str, module: str, leaf: str) -> Cut:
 def _down(
     name: str, module: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]
 ) -> Cut:
-    """Cut without Transformer Engine, and whole on each rank with it: the rows tell."""
+    """Return the split of a latent attention weight, which the number of rows shows.
+
+    It is split without Transformer Engine, and whole on each rank with it.
+    """
     sizes = ("q_lora_rank",) if "linear_q_" in name else ("kv_lora_rank", "qk_pos_emb_head_dim")
     counts = [args.get(size) for size in sizes]
     rows = sum(count for count in counts if type(count) is int)

@@ -1,4 +1,4 @@
-"""A Megatron checkpoint in one directory for all ranks: torch_dist, zarr, and torch's DCP."""
+"""Read a Megatron checkpoint in one directory for all ranks: torch_dist, zarr, or torch's DCP."""
 
 from __future__ import annotations
 
@@ -52,9 +52,10 @@ _OTHER_FORMS = "its tensors are in another form"
 
 
 def read_directory(path: Path) -> Checkpoint:
-    """Return the checkpoint below `path`: a tensor for each layer and each expert, by the names
-    that a model on one rank has for them. Masters have the role `param`, and 16-bit weights next to
-    them `param16`.
+    """Return the checkpoint below `path`, with a tensor for each layer and each expert.
+
+    Names are those in a model on one rank. Masters have the role `param`, and 16-bit weights with a
+    master `param16`.
 
     Raises:
         BadFile: the save did not finish, or `.metadata` or metadata.json is damaged.
@@ -150,7 +151,7 @@ def _with_ordered_adapters(
 
 
 def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
-    """Return the keys without those that repeat the bytes of an earlier one."""
+    """Return the keys without those that have the bytes of an earlier key."""
     seen: set[tuple[Item, tuple[int, ...]]] = set()
     found = []
     for flat, saved in tensors.items():
@@ -163,7 +164,7 @@ def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
 
 
 def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
-    """Return a master or moment that has another shape than its weight."""
+    """Return a master or moment with another shape than its weight, or None."""
     for key, tensor in tensors.items():
         weight = tensors.get(Key(key.name, "param16")) or tensors.get(Key(key.name, "param"))
         is_state = key.role not in ("param16", "buffer", "state") and bool(tensor.shape)
@@ -173,14 +174,14 @@ def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
 
 
 def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
-    """Return the param groups, which are next to the buckets of each rank."""
+    """Return the param groups, which are stored next to the buckets of each rank."""
     tree = state.get(_GROUPS)
     found = tree[0] if isinstance(tree, list) and tree else None
     return (found,) if isinstance(found, Mapping) else ()
 
 
 def _layout(stored: Mapping[Key, Tensor]) -> str:
-    """Return how the layers are stored."""
+    """Return a description of how the layers are stored."""
     names = [key.name for key in stored if key.role in ("param", "param16")]
     if any(stack_of(name).of_layers for name in names):
         return "layers are stacked in the files; here each has a tensor"
@@ -189,7 +190,7 @@ def _layout(stored: Mapping[Key, Tensor]) -> str:
 
 
 def _unread(metadata: Metadata) -> str:
-    """Return a sentence on optimizer state without parameter names, which is left out."""
+    """Return a note on optimizer state without parameter names, which is left out."""
     flat: Iterable[str] = (*metadata.tensors, *metadata.blobs)
     if not any(map(BUCKETS.match, flat)):
         return ""
@@ -201,7 +202,7 @@ def _unread(metadata: Metadata) -> str:
 
 
 def _backend(path: Path) -> str:
-    """Return `torch_dist` or `zarr`; without Megatron's metadata.json it is torch's DCP."""
+    """Return `torch_dist` or `zarr`. Without Megatron's metadata.json the format is torch's DCP."""
     if not (path / CONFIG).exists():
         return "torch_dist" if (path / COMMON).exists() else _PLAIN
     try:
@@ -213,7 +214,7 @@ def _backend(path: Path) -> str:
 
 
 def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]:
-    """Return common.pt, and its facts or those of the files that Megatron-Bridge writes next to
+    """Return common.pt, and the facts in it or in the files that Megatron-Bridge writes next to
     it."""
     common, problems, tree = None, list[Problem](), dict[Any, Any]()
     if (path / COMMON).exists():

@@ -1,4 +1,4 @@
-"""Megatron's records of a checkpoint besides its tensors."""
+"""The values of a Megatron checkpoint besides its tensors: iteration, arguments, param groups."""
 
 from __future__ import annotations
 
@@ -29,8 +29,11 @@ EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 
 @dataclass(frozen=True, slots=True)
 class MegatronFacts:
-    """`args` are the recorded arguments of the training script, by name; `tree` has the other
-    values of the same file."""
+    """The recorded values of a checkpoint.
+
+    `args` are the arguments of the training script, by name; `tree` has the other values of the
+    file.
+    """
 
     iteration: int | None
     args: Mapping[str, Any]
@@ -44,14 +47,14 @@ class MegatronFacts:
 
     @property
     def model_parallel(self) -> int | None:
-        """The number of ranks that hold one model, without experts, or None if it is not
+        """The number of ranks that hold one model, without expert parallelism; None if it is not
         recorded."""
         known = [self.sizes.get(name) for name in ("TP", "PP")]
         return known[0] * known[1] if known[0] and known[1] else None
 
     @property
     def is_tied(self) -> bool:
-        """True if the output layer is known to be the embedding."""
+        """True if the arguments record that the output layer uses the embedding."""
         return self.args.get("untie_embeddings_and_output_weights") is False
 
     @property
@@ -66,7 +69,7 @@ class MegatronFacts:
         return FLOAT32 if self.args.get("bf16") is False is self.args.get("fp16") else None
 
     def count(self, name: str) -> int | None:
-        """Return an argument that is a number of things."""
+        """Return an argument that is a count; None if it is not."""
         return _count(self.args.get(name))
 
 
@@ -92,8 +95,10 @@ def origin_of(
     notes: Sequence[str] = (),
     refusal: str = "",
 ) -> Origin:
-    """Return the origin; `refusal`, a clause, is the reason why no output is made of such a
-    checkpoint."""
+    """Return the origin of the checkpoint.
+
+    `refusal` is a clause with the reason why no output can be made from it.
+    """
     named = _ITERATION.fullmatch(path.name)
     step = facts.iteration if facts.iteration is not None else int(named[1]) if named else None
     when = "" if step is None else f" of iteration {step}"
@@ -142,7 +147,7 @@ def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str,
 
 
 def disagreement(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
-    """Return a problem if a directory is named after another iteration than its file records."""
+    """Return a problem if the directory name has another iteration than the file in it."""
     named = _ITERATION.fullmatch(path.name)
     if named is None or facts.iteration is None or int(named[1]) == facts.iteration:
         return []
@@ -158,7 +163,7 @@ Group = Mapping[str, Any]
 
 
 def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
-    """Return the trees of the optimizers in common.pt or a rank's file: one, or several by
+    """Return the optimizer trees in common.pt or in a rank's file: one tree, or several by
     number."""
     found = tree.get("optimizer")
     if isinstance(found, list):
@@ -181,7 +186,16 @@ def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
 def fitting(
     name: str, shape: tuple[int, ...], groups: Sequence[Group], args: Mapping[str, Any]
 ) -> Iterator[int]:
-    """Yield the numbers of the groups that a parameter can be in."""
+    """Yield the numbers of the groups that a parameter may be in.
+
+    Param groups are saved without their parameters. Megatron-Core makes them by a rule. With expert
+    parallelism, experts are in separate groups. Tensors with one dimension, and biases, have no
+    weight decay. The embedding and the output layer may have another learning rate. The groups
+    record these properties (`is_expert_parallel`, `wd_mult`, `is_decoupled_lr`). Groups are read
+    only if each parameter fits exactly one.
+
+    Source: `_get_param_groups` of megatron/core/optimizer/__init__.py, 0.12 to 0.16.
+    """
     is_expert = ".experts." in name and any(g.get("is_expert_parallel") is True for g in groups)
     decays = not (len(shape) == 1 or name.endswith(".bias"))
     if args.get("apply_wd_to_qk_layernorm") is True and (
@@ -200,9 +214,12 @@ def fitting(
 
 @dataclass(frozen=True, slots=True)
 class MegatronNative:
-    """`optimizers` are the trees of the optimizers, the dense one before that of the experts, and
-    `file` holds those of their numbers that are tensors. `unread` names the state that is left out,
-    with the reason; empty: none is. `groups` reads param groups that list their parameters."""
+    """What reading a Megatron checkpoint stores for `training_of`.
+
+    `optimizers` are the optimizer trees, the dense one before that of the experts. `file` holds
+    those of their numbers that are tensors. `unread` says which state is left out and why; empty:
+    none. `groups` reads param groups that list their parameters.
+    """
 
     facts: MegatronFacts
     optimizers: Sequence[Mapping[Any, Any]] = field(default=())
@@ -212,6 +229,6 @@ class MegatronNative:
 
 
 def native_of(checkpoint: Checkpoint) -> MegatronNative:
-    """Return the native values of a Megatron checkpoint; for other formats, an empty one."""
+    """Return the native values of a Megatron checkpoint, or empty ones for another format."""
     found = checkpoint.native
     return found if isinstance(found, MegatronNative) else MegatronNative(MegatronFacts(None, {}))

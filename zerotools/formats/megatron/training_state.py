@@ -1,4 +1,4 @@
-"""The training state of a Megatron checkpoint, without its tensors."""
+"""Read the training state of a Megatron checkpoint."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ _OF_RUN = ("args", "checkpoint_version", "content_metadata")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return param groups by the rule above, the step of each parameter, and counters.
+    """Return param groups by Megatron's rule (`training_metadata.fitting`), the step of each
+    parameter, and counters.
 
     Raises:
         BadFile: a number is in no file.
@@ -56,7 +57,7 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 def _groups(
     checkpoint: Checkpoint, native: MegatronNative
 ) -> tuple[tuple[ParamGroup, ...], dict[str, int | float]]:
-    """Return the groups, and the step of each parameter that has state."""
+    """Return the param groups, and the step of each parameter with state."""
     trained = {
         key.name: tensor.shape
         for key, tensor in checkpoint.tensors.items()
@@ -90,7 +91,7 @@ def _groups(
 def _common_step(
     found: Sequence[tuple[Group, int | float | None]], trained: Mapping[str, Any]
 ) -> dict[str, int | float]:
-    """Return the step that all groups have in common, for parameters without a known group."""
+    """Return the step if all groups have the same, for parameters without a known group."""
     steps = {step for _, step in found}
     step = steps.pop() if len(steps) == 1 else None
     return {} if step is None else dict.fromkeys(trained, step)
@@ -108,7 +109,7 @@ def _step(native: MegatronNative, optimizer: Mapping[Any, Any], group: Group) ->
 
 
 def _step_of(state: Mapping[Any, Any]) -> Any:
-    """Return the step of all parameters of an optimizer, or of its first."""
+    """Return the step of an optimizer: that of all parameters, or of the first."""
     if "common_step" in state:
         return state["common_step"]
     first = next((each for number, each in state.items() if type(number) is int), None)

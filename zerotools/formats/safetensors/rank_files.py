@@ -120,8 +120,11 @@ def problems_from_other_files(
 
 
 def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
-    """Return whether one of the files that `problems_from_other_files` uses proves that no shard
-    after the last one is missing."""
+    """Return whether another file records where the tensors end, so that a missing last shard is
+    detected.
+
+    These are the files that `problems_from_other_files` compares.
+    """
     about = _json(root / INDEX).get("metadata")
     counts = (
         (about.get("total_parameters"), about.get("total_size")) if isinstance(about, dict) else ()
@@ -231,7 +234,16 @@ class LostShards:
 
 
 def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str]) -> LostShards:
-    """Return the lost files that the existing files `names` of one model imply."""
+    """Return the lost files that the existing files `names` of one model imply.
+
+    Torch's writer makes one file for each rank and each file of the model: rank 1's part of the
+    tensors in file 1 of 3 is in `shard-00002-model-00001-of-00003`. A rank writes a piece of every
+    tensor that is split over the ranks, even an empty piece. So a file is certainly missing if a
+    tensor has fewer pieces than tensors in other files. A tensor that lost its last pieces has no
+    known shape.
+
+    Other files may never have existed: only one rank writes a tensor that every rank holds whole.
+    """
     files: dict[int, dict[int, str]] = {}
     for name in names:
         match = SHARD.fullmatch(name)

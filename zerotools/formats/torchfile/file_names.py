@@ -1,10 +1,10 @@
-"""The torch files of a directory that belong together, by their names.
+"""Find the torch files of a directory that belong together, by their names.
 
 pytorch_model.bin, adapter_model.bin, pytorch_model_fsdp.bin      one file
 pytorch_model.bin.index.json, pytorch_model-00001-of-00002.bin    Hugging Face shards
 model_world_size_4_rank_0.pt, optim_world_size_4_rank_0.pt        verl, one per rank
 pytorch_model_fsdp_0_rank0.bin, optimizer_0_rank0.bin             accelerate, one per rank
-checkpoint.pt                                                     if none of those exists
+checkpoint.pt                                                     if none of the above exists
 trainer_0.pt, trainer_1.pt                                        of any name, one per rank
 """
 
@@ -28,8 +28,10 @@ _TRAILING = re.compile(r"\d*$")
 
 @dataclass
 class RankGroup:
-    """The files of all ranks that hold parts of one thing. `size` is the number of ranks, where
-    the names say it."""
+    """The files of all ranks that hold the parts of one model or optimizer.
+
+    `size` is the number of ranks, if the names contain it.
+    """
 
     stem: str
     size: int | None
@@ -46,13 +48,15 @@ class RankGroup:
 
 
 def rank_groups(names: Iterable[str]) -> list[RankGroup]:
-    """Return the groups of files that may hold tensors of a model or an optimizer."""
+    """Return the groups of rank files that may hold tensors of a model or an optimizer."""
     return _groups(names, _RANK)
 
 
 def numbered_groups(names: Iterable[str]) -> list[RankGroup]:
-    """Return the groups of files with other names that are numbered from 0, as ranks are. Only
-    their contents show whether they are ranks'."""
+    """Return the groups of files with other names that are numbered from 0, as ranks are.
+
+    Only their content shows whether they are rank files.
+    """
     return [group for group in _groups(names, _OWN_NAME) if 0 in group.files]
 
 
@@ -70,8 +74,11 @@ def _groups(names: Iterable[str], pattern: re.Pattern[str]) -> list[RankGroup]:
 
 
 def optimizer_of(model: RankGroup, groups: Iterable[RankGroup]) -> RankGroup | None:
-    """Return the optimizer that was saved with a model: of as many ranks, and of the same number if
-    there are several (`pytorch_model_fsdp_1`, `optimizer_1`)."""
+    """Return the optimizer files that belong to a group of model files.
+
+    They are for the same number of ranks, and have the same number if there are several
+    (`pytorch_model_fsdp_1`, `optimizer_1`).
+    """
     found = [group for group in groups if group.is_optimizer and group.size == model.size]
     number = _number(model)
     same = [group for group in found if _number(group) == number]
@@ -86,5 +93,5 @@ def _number(group: RankGroup) -> str:
 
 
 def shards(names: Iterable[str]) -> list[str]:
-    """Return the files of a Hugging Face model that number themselves."""
+    """Return the numbered files of a Hugging Face model."""
     return sorted(name for name in names if SHARD.fullmatch(name))

@@ -1,4 +1,4 @@
-"""A Hugging Face model directory with weights in torch.save files: `pytorch_model*.bin`.
+"""Lay out a Hugging Face model directory with weights in torch.save files: `pytorch_model*.bin`.
 
 Each file is an OrderedDict of names to tensors, each tensor in a separate storage, so that
 `torch.load(weights_only=True)` and `from_pretrained` read it.
@@ -23,8 +23,8 @@ INDEX = "pytorch_model.bin.index.json"
 def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> Target:
     """Lay out the weights of `source` in `destination`, under their names and in their types.
 
-    Only the roles `param` and `buffer` are allowed: selecting and casting come before. Aliases are
-    left out. A tensor larger than `max_shard_bytes` gets a separate file.
+    Only the roles `param` and `buffer` are allowed; the caller selects and casts. Aliases are left
+    out. A tensor larger than `max_shard_bytes` gets a separate file.
 
     Raises:
         BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
@@ -34,7 +34,7 @@ def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> T
 
 
 def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
-    """Return one file, and the offset of each tensor in it; an empty tensor's is 0."""
+    """Return one file, and the offset of each tensor in it; 0 for an empty tensor."""
     tree = Ordered(
         {
             name: stored_tensor(str(number), tensor)
@@ -54,8 +54,10 @@ def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
 
 
 def stored_tensor(key: str, tensor: Tensor) -> StoredTensor:
-    """Return a contiguous tensor, alone in storage `key`. Types without a storage class lie in an
-    untyped storage."""
+    """Return a contiguous tensor that is alone in storage `key`.
+
+    A type without a storage class uses an untyped storage.
+    """
     dtype = tensor.dtype
     typed = dtype.torch_storage is not None
     storage = Storage(key, dtype if typed else None, tensor.numel if typed else tensor.nbytes)

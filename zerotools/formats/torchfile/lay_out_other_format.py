@@ -1,12 +1,13 @@
-"""One file from which a plain torch run resumes: `model`, `optimizer`, and other known values.
+"""Lay out one file from which a plain torch run resumes: `model`, `optimizer`, and other known
+values.
 
     {"model": OrderedDict of names to tensors, tied names as views of one storage,
      "optimizer": {"state": {number: {role: tensor}}, "param_groups": [{..., "params": [number],
                    "param_names": [name]}]},
-     "buffer_names": [name], "lr_scheduler", "steps" and the other keys of `training_keys`}
+     "buffer_names": [name], "lr_scheduler", "steps" and the other keys in `state_dict`}
 
-Only plain values and tensors, so `torch.load(weights_only=True)` reads it. Numbering and the 0-d
-float32 `step` are torch's own (torch/optim/optimizer.py, `state_dict`; `_get_scalar_dtype`).
+It has only plain values and tensors, so `torch.load(weights_only=True)` reads it. Numbers and the
+0-d float32 `step` are as in torch (torch/optim/optimizer.py, `state_dict`; `_get_scalar_dtype`).
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ STEP = "step"
 
 
 def lay_out_training_file(source: Checkpoint, training: TrainingState, destination: Path) -> Target:
-    """Lay the weights of `source` and the optimizer's state out in one file in `destination`.
+    """Lay the weights of `source` and the optimizer state out in one file in `destination`.
 
-    The weights are the unchanged masters: plain torch has no 16-bit copies next to them.
+    The weights are the unchanged masters, because plain torch has no 16-bit copies.
 
     Raises:
-        BadRequest: no weights, a name that is a parameter and a buffer, or optimizer state without
+        BadRequest: no weights, a name that is both parameter and buffer, or optimizer state without
             param groups or learning rates.
         Unsupported: optimizer state of a parameter that is in no group.
     """
@@ -94,7 +95,7 @@ def _why(role: str) -> str:
 
 @dataclass
 class _Drops:
-    """The values that do not get into the file, each word once."""
+    """The values that the file does not hold, each once."""
 
     found: list[Dropped] = field(default_factory=list)
 
@@ -124,7 +125,7 @@ def _model(source: Checkpoint, file: OneFile) -> Ordered:
 def _optimizer(
     source: Checkpoint, training: TrainingState, file: OneFile, drops: _Drops
 ) -> dict[str, Any] | None:
-    """Return torch's state_dict, its numbers in the order of the groups."""
+    """Return torch's state_dict; its numbers follow the order of the groups."""
     state = _state_by_name(source, training)
     if not training.groups:
         if state:

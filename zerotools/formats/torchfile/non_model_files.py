@@ -1,9 +1,14 @@
-"""One rank's state of another program, in a file of any name: no names, or a part of the model.
+"""Recognise torch.save files that hold no whole model, and raise an error that says what they hold.
 
-Such a file is known by its keys. Its own format reads it under the name that the program gives it.
+Such a file has one rank's part of another program's checkpoint, or state that runs save next to
+weights. It is recognised by its content, because names vary. If it has its original name, its own
+format reads it.
+
 Sources: deepspeed/runtime/zero/stage_1_and_2.py, stage3.py and bf16_optimizer.py (`state_dict`),
 deepspeed/runtime/engine.py (`_save_checkpoint`), megatron/training/checkpointing.py
-(`generate_state_dict`), megatron/core/optimizer/distrib_optimizer.py (`save_parameter_state`).
+(`generate_state_dict`), megatron/core/optimizer/distrib_optimizer.py (`save_parameter_state`),
+transformers/trainer.py (`_save_rng_state`, training_args.bin), accelerate/checkpointing.py
+(random_states), torch/optim/lr_scheduler.py and torch/amp/grad_scaler.py (`state_dict`).
 """
 
 from __future__ import annotations
@@ -84,7 +89,7 @@ def _owner(table: Mapping[Any, Any]) -> str | None:
 
 
 def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> None:
-    """Raise an error for weights that are one rank's part of the model, or placeholders of it.
+    """Raise an error if the weights are one rank's part of a model, or placeholders of it.
 
     Raises:
         Unsupported: names the sign of it.
@@ -114,7 +119,8 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
 
 
 def _model_parallel(tree: Any) -> Iterator[str]:
-    """Yield the ranks that share the model, as DeepSpeed's and Megatron's files record them."""
+    """Yield the number of ranks that share the model, as DeepSpeed's and Megatron's files record
+    it."""
     if not isinstance(tree, Mapping):
         return
     ranks = tree.get(_MODEL_PARALLEL)
@@ -138,10 +144,10 @@ _ELSEWHERE = "name the file or directory of the model"
 
 
 def refuse_other(tree: Any) -> None:
-    """Raise an error for a value that is not a tree of named tensors, by its kind.
+    """Raise an error that names the kind of a value that is not a tree of named tensors.
 
     Raises:
-        BadFile: it is a state without weights, or not a part of any checkpoint.
+        BadFile: it is state without weights, or not a part of a checkpoint.
         Unsupported: it is a placeholder, or a pickled object.
     """
     if isinstance(tree, str | bytes):
@@ -170,8 +176,8 @@ def _pickled(tree: Opaque) -> str:
 def refuse_no_parameter(weights: Mapping[str, PartialTensor]) -> None:
     """Raise an error if none of the tensors can be a parameter.
 
-    A parameter has at least one dimension, and is floating-point, complex, or packed into bytes of
-    two dimensions. Bytes of one dimension are the state of a random number generator.
+    A parameter has at least one dimension, and is floating-point, complex, or packed into bytes
+    with two dimensions. One dimension of bytes is the state of a random number generator.
 
     Raises:
         BadFile: there are tensors, and all of them are single numbers or wider integers.

@@ -1,4 +1,4 @@
-"""An opened file with its contents, and the keys of its tensors."""
+"""Open one torch file, and assign keys to its tensors."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ FORMAT = "torchfile"
 
 @dataclass(frozen=True, slots=True)
 class TorchFileNative:
-    """The names of the parameters that the optimizer has by number."""
+    """What reading stores for the writer: the names of parameters that the optimizer has by
+    number."""
 
     numbered: Mapping[int, str]
 
 
 class OpenedFile(NamedTuple):
-    """A file and its contents."""
+    """An opened file with its sorted content."""
 
     file: TorchFile
     contents: FileContents
 
 
 def open_file(root: Path, name: str) -> OpenedFile:
-    """Return the file `root / name` with its contents; no tensor data is read.
+    """Open the file `root / name` and sort its content; no tensor data is read.
 
     Raises:
         BadFile: it is missing or damaged, or holds no tensors.
@@ -56,7 +57,10 @@ def with_keys(
     numbered: Mapping[int, str],
     tied: Mapping[str, str],
 ) -> dict[Key, Tensor]:
-    """Return weights but for aliases, then the optimizer's, by name where its numbers have one."""
+    """Return weights (without aliases) and optimizer tensors by key.
+
+    Numbered parameters get their name if `numbered` has it.
+    """
     tensors = {Key(n, "param"): tensor for n, tensor in weights.items() if n not in tied}
     for (parameter, role), tensor in moments.items():
         if isinstance(parameter, int):
@@ -69,19 +73,18 @@ Moments = Mapping[tuple[str | int, str], PartialTensor]
 
 
 def numbered_name(number: int) -> str:
-    """Return the name that stands for a parameter which the optimizer has by number alone."""
+    """Return the made-up name of a parameter that the optimizer has only by number."""
     return f"optimizer.state.{number}"
 
 
 def names_by_number(
     groups: Sequence[Any], moments: Moments, weights: Mapping[str, Shape]
 ) -> tuple[dict[int, str], str | None]:
-    """Return the names of the numbered parameters of a torch optimizer, and a sentence for the
-    user.
+    """Return the names of the numbered parameters of a torch optimizer, and a note for the user.
 
-    The groups have them (`param_names`, torch 2.6 and later) if the optimizer was made from named
-    parameters. Else shapes may prove them. Else the state keeps its numbers. `weights` are those of
-    floating-point types.
+    The groups have names (`param_names`, torch 2.6 and later) if the optimizer was made from named
+    parameters. Else shapes may prove the names. Else the state keeps its numbers. `weights` are
+    those of floating-point types.
     """
     named = _said(groups)
     if named is not None:

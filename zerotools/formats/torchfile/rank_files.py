@@ -1,4 +1,4 @@
-"""One file per rank: the shards of all ranks merged, as their pickles describe them."""
+"""Read one torch file per rank, and merge the shards as their pickles describe them."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ _FEWEST_COMPARED = 3
 
 
 def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
-    """Return the only group of a directory that holds a model.
+    """Return the only group of rank files in a directory that holds a model.
 
     Raises:
         BadRequest: there are several.
-        BadFile: the directory has none.
+        BadFile: there is none.
     """
     models = [group for group in groups if not group.is_optimizer]
     said = _said_size(path)
@@ -58,13 +58,13 @@ def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
 
 
 def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Checkpoint:
-    """Return the model of `model`'s files, with the optimizer that was saved next to it.
+    """Return the model in the rank files `model`, with the optimizer saved next to it.
 
     A missing rank is a problem, and leaves holes.
 
     Raises:
         BadFile: files are damaged or disagree.
-        Unsupported: files that do not record their part of a tensor.
+        Unsupported: files do not record their part of a tensor.
     """
     listed = [model]
     model, parts = _open_all(path, model)
@@ -114,7 +114,7 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
 
 
 def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]]:
-    """Return the files of all ranks in order. Lost files are removed from the group if that is
+    """Open the files of all ranks in order. Lost files are removed from the group if this is
     tolerated."""
     opened = {}
     for rank in sorted(group.files):
@@ -135,8 +135,10 @@ def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
 
 
 def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
-    """Return the world size in the names, else that of the first rank's pickle: others may be of an
-    older run."""
+    """Return the world size in the names, else in the first rank's pickle.
+
+    Other files may be of an older run.
+    """
     if model.size is not None:
         return model.size
     for _, contents in parts:
@@ -147,7 +149,7 @@ def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
 
 
 def _within(group: RankGroup, parts: Sequence[OpenedFile], size: int) -> list[OpenedFile]:
-    """Return the files of ranks of this run."""
+    """Return the files of the ranks of this run."""
     return [
         part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
     ] or list(parts)
@@ -170,7 +172,7 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
 
 
 def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Problem]:
-    """Yield problems for files with tensors that another rank saved."""
+    """Yield a problem for each file whose tensors another rank saved."""
     ranks = {name: rank for rank, name in model.files.items()}
     for file, contents in parts:
         said = {pieces.rank for pieces in contents.all() if pieces.rank is not None}
@@ -182,8 +184,10 @@ def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Proble
 
 
 def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """Yield problems for files of another step than most of the others. Each rank counts the steps
-    of its parameters, and one count of each file is read."""
+    """Yield a problem for each file of another step than most files.
+
+    Each rank counts the steps of its parameters, and one count of each file is read.
+    """
     steps: dict[str, int | float] = {}
     for file, contents in files:
         found = (each for (_, role), each in contents.moments.items() if role == "step")
@@ -207,10 +211,10 @@ def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
 
 
 def _other_names(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """Yield a problem for the only file with other tensor names than all others, which agree.
+    """Yield a problem if one file has other tensor names than all other files.
 
-    Stages of a pipeline differ too, but each in as many files as it has ranks; and of two files it
-    is not known which one is wrong.
+    If several files differ, they may be pipeline stages. If there are two files, it is unknown
+    which one is wrong.
     """
     held = {file.name: frozenset(contents.weights) for file, contents in files}
     (usual, count), *rest = Counter(held.values()).most_common(2)
@@ -257,8 +261,9 @@ FileTensors = tuple[TorchFile, Mapping[K, PartialTensor]]
 
 
 def merge_rank_files(files: Sequence[FileTensors[K]]) -> dict[K, Tensor]:
-    """Return each tensor with the blocks of all files. A tensor that every rank has whole has as
-    many copies, and the first rank's counts.
+    """Return each tensor with the blocks from all files.
+
+    A tensor that every rank holds whole has as many copies, and the first rank's is taken.
 
     Raises:
         BadFile: files disagree on type, shape or kind of a tensor.
@@ -301,7 +306,7 @@ def _chunk(file: TorchFile, box: Box, stored: StoredTensor) -> Chunk:
 
 
 def aliases(files: Sequence[FileTensors[str]]) -> dict[str, str]:
-    """Return names of the very same elements in every file that has some of them: alias -> first
+    """Return names that have the same elements in every file with some of them: alias -> first
     name."""
     tied: dict[str, set[str]] = {}
     for _, found in files:

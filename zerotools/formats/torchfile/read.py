@@ -1,4 +1,4 @@
-"""Reading a torch file, Hugging Face `.bin` shards, or the files of all ranks into a Checkpoint."""
+"""Read a torch file, Hugging Face `.bin` shards, or the files of all ranks."""
 
 from __future__ import annotations
 
@@ -42,13 +42,15 @@ from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missin
 
 
 def read(path: Path) -> Checkpoint:
-    """Read the checkpoint in `path`: one file, a directory of Hugging Face `.bin` files, or one
-    with a file per rank. Reads pickles, and no tensor data.
+    """Read the checkpoint in `path`: one file, a directory of Hugging Face `.bin` files, or a
+    directory with a file per rank.
+
+    Pickles are read, and no tensor data.
 
     Raises:
         BadRequest: there is nothing at `path`, or several models to choose from.
         BadFile: a file is damaged or missing, or the files disagree.
-        Unsupported: tensors that are not cut into blocks, or files that do not say how.
+        Unsupported: tensors that are not split into blocks, or files that do not record how.
     """
     if not path.exists():
         raise BadRequest(f"{path} does not exist")
@@ -81,7 +83,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
-    """Return the optimizer in one file, of a model with `weights`.
+    """Return the optimizer in one file, for a model with `weights`.
 
     Raises:
         BadFile: the file is damaged, or holds no optimizer.
@@ -96,7 +98,7 @@ def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
 
 
 def _read_file(path: Path) -> Checkpoint:
-    """Return the checkpoint of one file, or of all ranks' files if it is one rank's."""
+    """Return the checkpoint of one file; if it is one rank's file, that of all ranks' files."""
     opened = open_file(path.parent, path.name)
     if opened.contents.is_whole:
         _refuse_state(path, opened)
@@ -125,7 +127,7 @@ def _read_file(path: Path) -> Checkpoint:
 
 
 def _refuse_state(path: Path, opened: OpenedFile) -> None:
-    """Refuse a file of state alone, such as a step counter: it is not a model."""
+    """Raise an error for a file with state only, such as a step counter: it is not a model."""
     if opened.contents.moments:
         return
     try:
@@ -135,7 +137,7 @@ def _refuse_state(path: Path, opened: OpenedFile) -> None:
 
 
 def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | None) -> Checkpoint:
-    """Read all shards in a directory; with an index, also which file each tensor must be in.
+    """Read all shards in a directory. If there is an index, check that each tensor is in its file.
 
     Raises:
         BadFile: a file is missing, or index and files disagree.
@@ -170,7 +172,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
 
 
 def _readable(path: Path, name: str, weight_map: Mapping[str, str] | None) -> Checkpoint | None:
-    """Return one file's checkpoint, or None if it is lost and that is tolerated."""
+    """Return one file's checkpoint, or None if it is lost and this is tolerated."""
     try:
         return _read(path, name)
     except BadFile as error:
@@ -198,8 +200,9 @@ def _read(path: Path, name: str) -> Checkpoint:
 def read_single(
     path: Path, opened: OpenedFile, weights: Mapping[str, Shape] | None = None
 ) -> Checkpoint:
-    """Return the checkpoint in one file; `path` is the requested path. `weights` are those of the
-    model, if the file holds only its optimizer.
+    """Return the checkpoint in one file; `path` is the requested path.
+
+    `weights` are those of the model, if the file holds only its optimizer.
 
     Raises:
         BadFile: it holds no tensors.
@@ -243,14 +246,15 @@ def read_single(
 
 
 def _buffers(contents: FileContents) -> Set[str]:
-    """Return the names of buffers if the file lists them next to its weights, as DeepSpeed does."""
+    """Return the names of buffers, if the file lists them next to its weights, as DeepSpeed
+    does."""
     listed = contents.state.get(BUFFER_NAMES) if contents.wrapper is not None else None
     names = listed if isinstance(listed, list) else []
     return {name for name in names if isinstance(name, str)}
 
 
 def _notes(name: str, contents: FileContents) -> list[str]:
-    """Return notes on the position of the weights, and on other values next to them."""
+    """Return notes on where the weights are in the file, and on other values next to them."""
     if contents.wrapper is None:
         return []
     notes = [f"took the weights below {contents.wrapper!r} in {name}"]

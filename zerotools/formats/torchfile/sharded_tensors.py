@@ -1,9 +1,10 @@
-"""FSDP2's DTensor: a local tensor, and the cuts of the whole one by a mesh of ranks.
+"""The part of a tensor in one torch file: a whole tensor, FSDP2's DTensor, FSDP1's ShardedTensor.
 
-A dimension of `n` elements over `w` ranks is cut as in torch.chunk: ceil(n / w) each, until all are
-used. Several mesh dimensions that cut the same tensor dimension cut one after the other: the first
-of the mesh first, unless `_StridedShard` or `shard_order` says otherwise. FSDP2 over tensor
-parallelism does: it cuts the part of a tensor rank, and its dimension of the mesh is the first.
+A DTensor is a local tensor, and the splits of the whole tensor over a device mesh. A dimension of
+`n` elements over `w` ranks is split as in torch.chunk: ceil(n / w) each, until all are used. If
+several mesh dimensions split the same tensor dimension, they do so one after the other: the first
+mesh dimension first, unless `_StridedShard` or `shard_order` says otherwise. FSDP2 over tensor
+parallelism does: it splits the part of a tensor rank, and its mesh dimension is the first.
 
 Source: torch/distributed/tensor/_utils.py (`compute_local_shape_and_global_offset`),
 torch/distributed/tensor/placement_types.py (`_StridedShard`), torch/distributed/device_mesh.py
@@ -35,11 +36,11 @@ _NO_BLOCK = {
 
 
 def dtensor_pieces(state: Any) -> PartialTensor:
-    """Return the block of a DTensor that the saving rank has.
+    """Return the block of a DTensor that the saving rank holds.
 
     Raises:
         BadFile: the local tensor has another shape than mesh and placements give.
-        Unsupported: a placement that does not cut blocks.
+        Unsupported: a placement that does not split into blocks.
     """
     fields = table(state, DTENSOR)
     local = as_tensor(fields.get("_local_tensor"))
@@ -72,7 +73,7 @@ def _global_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return ranks along each dimension of the mesh."""
+    """Return the number of ranks along each dimension of the mesh."""
     tensor = mesh.get("mesh")
     if isinstance(tensor, StoredTensor):
         return tensor.shape
@@ -86,7 +87,7 @@ def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _product(axis: Any) -> int:
-    """Return the size of one mesh dimension, which may itself be made of several."""
+    """Return the size of one mesh dimension, which may be a combination of several."""
     if type(axis) is int and 0 < axis < 2**31:
         return axis
     return prod(counts(axis, "the size of a mesh dimension"))
@@ -100,7 +101,7 @@ def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _ranks(mesh: Mapping[str, Any]) -> int | None:
-    """Return the number of ranks of the run: those of the whole mesh that this one is cut from."""
+    """Return the number of ranks of the run: those of the whole mesh that contains this one."""
     for _ in range(8):
         root = mesh.get("_root_mesh")
         if not isinstance(root, Opaque):
@@ -115,8 +116,8 @@ def _ranks(mesh: Mapping[str, Any]) -> int | None:
 def _cuts(
     spec: Mapping[str, Any], sizes: tuple[int, ...], place: tuple[int, ...], dimensions: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield for each mesh dimension that cuts: its size, this rank's coordinate, and the dimension
-    it cuts."""
+    """Yield, for each mesh dimension that splits: its size, this rank's coordinate, and the tensor
+    dimension."""
     placements = _sequence(spec.get("placements"))
     if not len(placements) == len(sizes) == len(place):
         raise BadFile(
@@ -143,7 +144,7 @@ def _cuts(
 
 
 class _Placement(NamedTuple):
-    """How a mesh dimension cuts: which dimension of the tensor, and into how many parts it was cut
+    """How a mesh dimension splits: the tensor dimension, and the number of parts it was split into
     before."""
 
     dimension: int
@@ -151,8 +152,8 @@ class _Placement(NamedTuple):
 
 
 def _turn(split_factor: int, sizes: Sequence[int]) -> int:
-    """Return the number of cuts into `sizes` parts after which the tensor has `split_factor`
-    parts."""
+    """Return the number of splits, into `sizes` parts each, after which the tensor has
+    `split_factor` parts."""
     turn = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
     if turn is None:
         raise Unsupported(
@@ -164,7 +165,7 @@ def _turn(split_factor: int, sizes: Sequence[int]) -> int:
 
 
 def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
-    """Return the dimension that a placement cuts, or None if it replicates."""
+    """Return the tensor dimension that a placement splits, or None if it replicates."""
     if not isinstance(placement, Opaque):
         raise BadFile(f"a DTensor's placement is a {describe(placement)}")
     if placement.name == "Replicate":
@@ -186,15 +187,15 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
 
 
 def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
-    """Yield for each dimension of the tensor the mesh dimensions that cut it, from the first to the
-    last cut, if the torch version records it."""
+    """Yield, for each tensor dimension, the mesh dimensions that split it, in order, if the torch
+    version records it."""
     for entry in _sequence(spec.get("shard_order") or ()):
         if isinstance(entry, Opaque) and len(entry.args) == 2 and type(entry.args[0]) is int:
             yield entry.args[0], list(counts(entry.args[1], "a DTensor's shard order"))
 
 
 def _cut(box: Box, dim: int, size: int, coordinate: int) -> Box:
-    """Return the part of `box` that rank `coordinate` of `size` gets when it is cut along `dim`."""
+    """Return the part of `box` for rank `coordinate` of `size`, if it is split along `dim`."""
     width = -(-box.shape[dim] // size)
     begin = min(box.shape[dim], width * coordinate)
     length = min(width, box.shape[dim] - begin)
@@ -217,7 +218,7 @@ class PartialTensor:
     """A tensor of `shape`, and the blocks of it that one file holds.
 
     `kind` is WHOLE for a plain tensor. `rank` and `ranks` are the saving rank and the number of
-    ranks, None if the value does not record them.
+    ranks; None if the value does not record them.
     """
 
     dtype: DType
@@ -232,7 +233,7 @@ def attributes(value: Any, name: str) -> Mapping[str, Any]:
     """Return the attributes of an object of class `name`: its `__dict__` and its slots.
 
     Raises:
-        BadFile: it is something else.
+        BadFile: it is of another class.
     """
     if not isinstance(value, Opaque) or value.name != name:
         raise BadFile(f"a distributed tensor has a {type(value).__name__} instead of a {name}")
@@ -254,7 +255,7 @@ def counts(values: Any, what: str) -> tuple[int, ...]:
     """Return a tuple of sizes or offsets.
 
     Raises:
-        BadFile: it is not one.
+        BadFile: the value is not such a tuple.
     """
     if not isinstance(values, tuple | list) or len(values) > 64:
         raise BadFile(f"{what} is not a list of at most 64 counts")
@@ -264,10 +265,15 @@ def counts(values: Any, what: str) -> tuple[int, ...]:
 
 
 def sharded_pieces(state: Any) -> PartialTensor:
-    """Return the blocks of a ShardedTensor that the saving rank has.
+    """Return the blocks of a ShardedTensor (FSDP1) that the saving rank holds.
+
+    The saved value is (local shards, metadata, process group, sharding spec, init_rrefs). Each
+    local shard has its position in the whole tensor.
+
+    Source: torch/distributed/_shard/sharded_tensor/api.py (`ShardedTensor.__getstate__`).
 
     Raises:
-        BadFile: a shard has another shape than in its metadata, or lies outside the tensor.
+        BadFile: a shard has another shape than in its metadata, or is outside the tensor.
     """
     if not isinstance(state, tuple) or len(state) != 5 or not isinstance(state[0], list):
         raise BadFile("a ShardedTensor does not have the five parts that torch saves")
@@ -305,7 +311,7 @@ def _block(shard: Any, shape: tuple[int, ...]) -> tuple[Box, StoredTensor]:
 
 
 def _dtype(properties: Any) -> DType:
-    """Return the first part of TensorProperties' state, for a rank that holds no shard."""
+    """Return the type in the state of TensorProperties, for a rank that holds no shard."""
     state = getattr(properties, "state", None)
     if not isinstance(state, tuple) or not state or not isinstance(state[0], DType):
         raise BadFile("a ShardedTensor without shards has no element type")
@@ -323,8 +329,8 @@ def partial_tensor_of(value: Any) -> PartialTensor | None:
     """Return `value` as a tensor, whole or in part, or None if it is not a tensor that is read.
 
     Raises:
-        BadFile: a distributed tensor with parts that contradict each other.
-        Unsupported: a tensor that is not cut into blocks, or of an unknown class.
+        BadFile: the parts of a distributed tensor contradict each other.
+        Unsupported: a tensor that is not split into blocks, or of an unknown class.
     """
     plain = as_tensor(value)
     if plain is not None:

@@ -1,4 +1,9 @@
-"""A saved tree, split into the weights, one torch optimizer, and the rest."""
+"""Sort the content of a saved tree into weights, one torch optimizer, and the rest.
+
+The keys of `checkpoint.pt`, a training file that zerotools writes, are defined here, too. A file
+has all of these keys if `MARK` has the value `VERSION`. `BUFFER_NAMES` is also a key of DeepSpeed's
+model files.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +34,11 @@ _STEPS_PER_PART = 2 * _DEEPEST
 
 @dataclass
 class FileContents:
-    """One file's tensors. `weights` and `rest` are by dotted name, `moments` by the parameter's
-    name or number in the optimizer and the role. `wrapper` is the key that the weights were found
-    below."""
+    """The tensors of one file.
+
+    `weights` and `rest` are by dotted name, `moments` by role and the parameter's name or number in
+    the optimizer. `wrapper` is the key below which the weights were found.
+    """
 
     weights: dict[str, PartialTensor] = field(default_factory=dict)
     moments: dict[tuple[str | int, str], PartialTensor] = field(default_factory=dict)
@@ -55,8 +62,9 @@ class FileContents:
 def sort_tensors(tree: Any) -> FileContents:
     """Sort the tensors of a saved tree.
 
-    A dict is a state dict, nested ones with dotted names; one below a key such as "model" is taken
-    alone, and the tensors next to it are state. A torch optimizer is recognised by its two keys.
+    A dict is a state dict; nested dicts give dotted names. If weights are below a key such as
+    "model", only they are weights, and tensors next to this key are state. A torch optimizer is
+    recognised by its two keys.
 
     Raises:
         BadFile: it is not a tree of tensors, or a damaged one.
@@ -101,15 +109,16 @@ def is_optimizer(value: Any) -> bool:
 
 
 def _optimizer(value: Any) -> dict[Any, Any] | None:
-    """Return a torch optimizer's state_dict, also as the only one of a list (Lightning)."""
+    """Return a torch optimizer's state_dict, also from a list with only one (Lightning); else
+    None."""
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     return value if is_optimizer(value) else None
 
 
 def without_optimizers(tree: Any) -> Any:
-    """Return a saved tree without its optimizers, also without lists of them; the same object if it
-    has none."""
+    """Return a saved tree without its optimizers and lists of optimizers; the same object if it has
+    none."""
     if not isinstance(tree, dict):
         return tree
     left = {key: value for key, value in tree.items() if not _is_of_optimizers(value)}
@@ -123,9 +132,12 @@ def _is_of_optimizers(value: Any) -> bool:
 
 
 def _wrapper(tree: Mapping[Any, Any], taken: _TensorSorter, *, trained: bool) -> str | None:
-    """Return the key that the weights lie below. If there are weights next to it, it is a part of a
-    larger model, and None is returned. A loss, a counter, a generator's state or a training file
-    does not count."""
+    """Return the key below which the weights are, or None.
+
+    If there are weights next to the key, it is a part of a larger model, and None is returned. A
+    loss, a counter, the state of a generator and the values of a training file do not count as
+    weights.
+    """
     for name in WRAPPERS:
         if isinstance(tree.get(name), dict) and taken.holds_tensors(tree[name]):
             return name if trained or not any(map(_is_weight, tree.values())) else None
@@ -138,7 +150,8 @@ def _is_weight(value: Any) -> bool:
 
 
 class _TensorSorter:
-    """Fills `contents`; counts its steps, so that a small file cannot make it run for hours."""
+    """Fills `contents` with the tensors of a tree; its steps are limited, so that a small crafted
+    file cannot keep it busy for hours."""
 
     def __init__(self, most_steps: int) -> None:
         self.contents = FileContents()
@@ -154,7 +167,7 @@ class _TensorSorter:
                 _add(self.contents.weights, dotted(at), pieces)
 
     def _pieces(self, at: tuple[Any, ...], leaf: Any) -> PartialTensor | None:
-        """Return a tensor, or None for other values; a tensor that is not read is kept for
+        """Return a tensor, or None for another value. A tensor that is not read is recorded for
         `refuse_unread`."""
         try:
             pieces = partial_tensor_of(leaf)
@@ -172,10 +185,11 @@ class _TensorSorter:
         return why
 
     def refuse_unread(self) -> None:
-        """Refuse to leave a weight out.
+        """Raise an error if a weight would be left out.
 
         Raises:
-            Unsupported: some are tensors that zerotools does not move; the first few are named.
+            Unsupported: some tensors are of a kind that zerotools does not move; the message names
+                the first few.
         """
         if not self._unread:
             return
@@ -212,7 +226,7 @@ class _TensorSorter:
         return False
 
     def _holds_weights(self, value: Any) -> bool:
-        """Return the same as `holds_tensors`, also for tensors that are not read."""
+        """Return the same as `holds_tensors`, also counting tensors that are not read."""
         for part in walk(value):
             self._step()
             if isinstance(part, StoredTensor) or unread(part) is not None:
@@ -222,8 +236,7 @@ class _TensorSorter:
     def _leaves(
         self, value: Any, path: tuple[Any, ...], is_of_interest: Callable[[Any], bool]
     ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield the leaves of a tree in order; a container without a value of interest is one
-        leaf."""
+        """Yield the leaves of a tree in order; a container without a tensor is one leaf."""
         self._step()
         is_table = isinstance(value, dict)
         if not (is_table or isinstance(value, list | tuple)) or not is_of_interest(value):
@@ -241,8 +254,10 @@ class _TensorSorter:
 
 
 def _is_object(value: Opaque) -> bool:
-    """Return whether it is an object other than torch's random number generator: its state is a
-    tensor but not a weight."""
+    """Return whether a value is an object other than torch's random number generator.
+
+    The state of the generator is a tensor, but not a weight.
+    """
     return (value.module, value.name) != ("torch._C", "Generator")
 
 

@@ -1,6 +1,8 @@
-"""Torch files without their optimizers: a file with only an optimizer is removed, and a file with
-an optimizer next to a model is written again. Separate optimizer files of a Hugging Face directory
-are removed too."""
+"""Remove the optimizers from torch files.
+
+A file with only an optimizer is deleted, and a file with an optimizer next to a model is written
+again. Separate optimizer files of a Hugging Face directory are deleted too.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ _STAYS = ("param", "param16", "buffer", "state")
 
 
 def thin(source: Checkpoint) -> Thinning:
-    """Return `source`, a result of the reader of torch files, without the state of its optimizers.
+    """Return the thinning of `source`, a result of the reader of torch files.
 
     Raises:
         Unsupported: only the optimizers show which tensors are weights.
@@ -46,8 +48,10 @@ def thin(source: Checkpoint) -> Thinning:
 
 
 def _state_lost(file: TorchFile, left: object) -> set[str]:
-    """Return the tensors of several optimizers, which are read as other state. The tensors that are
-    read as the model must stay the same."""
+    """Return the tensors of several optimizers, which are read as other state.
+
+    The tensors that are read as the model must stay the same.
+    """
     before, after = sort_tensors(file.tree), sort_tensors(left)
     if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():
         raise Unsupported(

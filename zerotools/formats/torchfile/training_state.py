@@ -1,4 +1,4 @@
-"""The training state of torch files: above all, the groups of a torch optimizer."""
+"""Read the training state of torch files, mainly the param groups of a torch optimizer."""
 
 from __future__ import annotations
 
@@ -47,8 +47,11 @@ _NOT_OPTIONS = ("params", "param_names")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return param groups and numbers by the names of the weights. If the name of a parameter's
-    number is unknown, it is `optimizer.state.<number>`, as for its tensors."""
+    """Return param groups and numbers by the names of the weights.
+
+    If the name of a numbered parameter is unknown, it is `optimizer.state.<number>`, as for its
+    tensors.
+    """
     state = checkpoint.state
     groups, unnamed = _groups(checkpoint)
     trained = any(key.role not in (*WEIGHT_ROLES, STATE_ROLE) for key in checkpoint.tensors)
@@ -98,7 +101,7 @@ def _count(value: Any) -> int | None:
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
-    """Return the param groups, and the numbers of the parameters that have no name."""
+    """Return the param groups, and the numbers of the parameters without a name."""
     saved = checkpoint.state.get("param_groups")
     groups: list[ParamGroup] = []
     unnamed: dict[str, int] = {}
@@ -126,7 +129,7 @@ def _name(checkpoint: Checkpoint, member: int | str) -> str:
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
-    """Return the numbers that are not tensors (torch before 1.12 counted steps so)."""
+    """Return the numbers that are not tensors; torch before 1.12 stored steps this way."""
     saved = checkpoint.state.get("optimizer")
     found: dict[Key, Scalar] = {}
     for parameter, entry in (saved if isinstance(saved, Mapping) else {}).items():

@@ -128,7 +128,8 @@ def _saves(
 ) -> Iterator[SaveFiles]:
     """Yield every model file with the optimizer files that may belong to it.
 
-    A model file without a step count is used only if there is no other.
+    A model file without optimizer files is included if its run did not use ZeRO, or if the tag has
+    no optimizer files.
     """
     whole = _shared_model(directory, mp_rank, shared, families) if shared is not None else None
     first = _first_model(directory, rank_files) if rank_files else None

@@ -21,7 +21,7 @@ from zerotools.formats.deepspeed.schema.pt_trees import (
 )
 
 LARGEST_POWER = 127
-"""The exponent of the largest scale that an fp32 gradient can hold."""
+"""The largest `initial_scale_power`: an fp32 gradient can hold no larger scale."""
 
 _SCALE = "cur_scale"
 _MODULE = "deepspeed.runtime.fp16.loss_scaler"

@@ -255,8 +255,8 @@ def _dropped(
 
 
 def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """Return the files next to the tag; for a source without a tag, those that belong to the
-    model."""
+    """Return the files next to the tag of a DeepSpeed source, or the model's files of another
+    source."""
     if source_model(source) is not None:
         plans, notes = run_sidecars(source, same_ranks=False)
         return {n: plan for n, plan in plans.items() if n not in (*LATEST, *_SCRIPTS)}, notes

@@ -126,7 +126,7 @@ def _check_dense(source: Checkpoint) -> None:
 def _foreign(
     source: Checkpoint, training: TrainingState, settled: ZeroSettings
 ) -> ForeignCheckpoint:
-    """Return the checkpoint to convert. Raises BadRequest as `lay_out_zero` does."""
+    """Return the source with all that DeepSpeed needs. Raises BadRequest as `lay_out_zero` does."""
     config = settled.ds_config if settled.ds_config is not None else training.ds_config
     precision = _precision(source, training, settled)
     missing = []

@@ -1,4 +1,4 @@
-"""The tensors of all ranks as one."""
+"""Merge the tensors of all ranks under their names in the whole model."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from zerotools.io.torchzip.unread import unread
 
 
 class WholeModel:
-    """The tensors of all ranks as one: the parts of each rank, by key."""
+    """The merged model: the parts of each tensor from all ranks, by key."""
 
     def __init__(self, path: Path, degrees: Degrees, facts: MegatronFacts) -> None:
         self.path, self.degrees, self.facts = path, degrees, facts
@@ -33,8 +33,8 @@ class WholeModel:
         """Add a tensor of one rank.
 
         Raises:
-            BadFile: another rank has another shape or type of it.
-            Unsupported: the sharing of the tensor by ranks is not known.
+            BadFile: another rank has it with another shape or type.
+            Unsupported: it is unknown how ranks share the tensor.
         """
         is_expert = ".local_experts." in local.name
         ranks = self.degrees.expert_tensor if is_expert else self.degrees.tensor
@@ -57,7 +57,7 @@ class WholeModel:
             chunks.append(_chunk(local, start, box))
 
     def notes(self, unread_state: str) -> list[str]:
-        """Return sentences for the user."""
+        """Return notes for the user."""
         found = [unread_state] if unread_state else []
         if self.extra_states:
             said = counted(self.extra_states, "extra state")
@@ -93,7 +93,7 @@ def first_layers(
     the number in the names.
 
     Raises:
-        BadFile: the number of layers is not that of the arguments.
+        BadFile: the number of layers differs from the arguments.
     """
     counts: dict[tuple[int, int], dict[str, int]] = {}
     for rank in ranks:
@@ -119,7 +119,7 @@ def first_layers(
 def weights_of(
     merged: WholeModel, rank: SavedRank, part: Mapping[Any, Any], firsts: Mapping[str, int]
 ) -> Iterator[Local]:
-    """Yield the weights of one part of the model, under their names in the whole.
+    """Yield the weights of one part of the model, under their names in the whole model.
 
     Raises:
         Unsupported: one is not a tensor, or is of a kind that is not read.

@@ -1,11 +1,11 @@
-"""Legacy rank files: the tensors of each rank of a model, one or two torch files per rank, joined.
+"""Read legacy rank files: the tensors of each rank, in one or two torch files per rank, merged.
 
     mp_rank_00_001/model_optim_rng.pt    model (or model0, model1, ...: one for each virtual stage)
     mp_rank_00_001/distrib_optim.pt      the distributed optimizer's state
 
 Names are local: layer 0 is the first of a pipeline stage, expert 0 the first of an expert-parallel
 rank. Layers are counted over the stages: first virtual stage 0 of every pipeline stage, then
-virtual stage 1, and so on. A tensor that several ranks have whole is kept as replicas.
+virtual stage 1, and so on. A tensor that several ranks hold whole has replicas.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _LEFT_OUT = (
 
 
 def read_ranks(path: Path) -> Checkpoint:
-    """Return the model of all ranks with directories below `path`, or of the rank in `path` itself.
+    """Return the model of all ranks with directories below `path`, or of the one rank in `path`.
 
     Raises:
         BadFile: no file can be read, or the ranks contradict each other.
-        Unsupported: it is not known how ranks share a tensor.
+        Unsupported: it is unknown how ranks share a tensor.
     """
     names = list(filter(RANK.fullmatch, names_in(path))) or [""]
     opened: dict[str, TorchFile] = {}
@@ -108,8 +108,10 @@ def read_ranks(path: Path) -> Checkpoint:
 
 
 def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
-    """Add the tensors of each rank. Add no rank's optimizer state if one rank's order cannot be
-    proved."""
+    """Add the tensors of each rank.
+
+    If the optimizer's order cannot be proved for one rank, no rank's optimizer state is added.
+    """
     firsts = first_layers(ranks, merged)
     found: list[tuple[RankPlace, list[Local], list[Local]]] = []
     for rank in ranks:
@@ -131,7 +133,7 @@ def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
 
 
 def _state(merged: WholeModel, rank: SavedRank, weights: list[Local]) -> list[Local]:
-    """Return the state of the weights in the rank's optimizer."""
+    """Return the optimizer state of the rank's weights."""
     where = optimizer_of(rank.name)
     try:
         if (merged.path / where).exists():
@@ -187,7 +189,7 @@ def disagreements(
 
 
 def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield files of the distributed optimizer that some ranks have and others lack."""
+    """Yield the distributed optimizer file of each rank that lacks it, if other ranks have one."""
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():
         yield Problem(f"{path / name} is missing, but other ranks have theirs", name, blocks=True)

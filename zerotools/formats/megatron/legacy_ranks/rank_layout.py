@@ -1,9 +1,9 @@
-"""The expected ranks of a directory of legacy rank files, and their positions in the model.
+"""The ranks that a directory of legacy rank files must have, and their positions in the model.
 
 `mp_rank_TT[_PPP][_EEE]` counts tensor-parallel ranks, pipeline stages and expert-parallel ranks;
 PPP and EEE exist if there are several. With experts, Megatron writes one file for each rank of the
-first expert-data-parallel replica: of a stage the ranks 0 to TP - 1, or to ETP x EP - 1 if those
-are more. Rank r is tensor-parallel rank r % TP, expert-parallel rank r // ETP % EP, and
+first expert-data-parallel replica: of each stage the ranks 0 to TP - 1, or to ETP x EP - 1 if that
+is more. Rank r is tensor-parallel rank r % TP, expert-parallel rank r // ETP % EP, and
 expert-tensor-parallel rank r % ETP. With TP 2, EP 2 and ETP 1 these are mp_rank_00_000 and
 mp_rank_01_001.
 
@@ -23,7 +23,8 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 
 class RankPlace(NamedTuple):
-    """A rank: `tensor` of TP, `stage` of PP, `expert` of EP, `expert_tensor` of ETP."""
+    """The position of a rank: `tensor` of TP, `stage` of PP, `expert` of EP, `expert_tensor` of
+    ETP."""
 
     tensor: int
     stage: int
@@ -32,7 +33,7 @@ class RankPlace(NamedTuple):
 
 
 class Degrees(NamedTuple):
-    """How many ranks share a model, by kind."""
+    """The degree of each kind of parallelism."""
 
     tensor: int
     stages: int
@@ -48,15 +49,17 @@ _MOST = 2**20
 
 
 def degrees_of(facts: MegatronFacts) -> Degrees:
-    """Return the degrees from the arguments; 1 if they do not record one."""
+    """Return the degrees in the arguments; a degree that is not recorded is 1."""
     sizes = facts.sizes
     tensor = sizes.get("TP") or 1
     return Degrees(tensor, sizes.get("PP") or 1, sizes.get("EP") or 1, sizes.get("ETP") or tensor)
 
 
 def places(degrees: Degrees) -> dict[str, RankPlace]:
-    """Return the directory of each saved rank, and its position. Empty if there would be more ranks
-    than any run has."""
+    """Return the directory and position of each saved rank.
+
+    The result is empty if there would be more ranks than any run has.
+    """
     if max(degrees) > _MOST or degrees.stages * degrees.tensor * degrees.experts > _MOST:
         return {}
     count = degrees.tensor
@@ -80,7 +83,7 @@ _CHUNK = re.compile(r"model(\d{0,4})")
 
 @dataclass(frozen=True, slots=True)
 class SavedRank:
-    """`name` is its directory, `facts` are its file's records."""
+    """One opened rank file of the model: `name` is its directory, `facts` are its records."""
 
     name: str
     place: RankPlace
@@ -88,7 +91,7 @@ class SavedRank:
     facts: MegatronFacts
 
     def chunks(self) -> list[Mapping[Any, Any]]:
-        """Return the parts of the model that this rank has, by virtual stage."""
+        """Return the parts of the model on this rank, by virtual stage."""
         found = {}
         for name, part in self.facts.tree.items():
             match = _CHUNK.fullmatch(name) if isinstance(name, str) else None
@@ -98,10 +101,10 @@ class SavedRank:
 
 
 def model_of(rank: str) -> str:
-    """Return the file of the model of the rank in this directory."""
+    """Return the model file of the rank in a directory."""
     return f"{rank}/{RANK_FILES[0]}" if rank else RANK_FILES[0]
 
 
 def optimizer_of(rank: str) -> str:
-    """Return the file of the distributed optimizer of the rank in this directory."""
+    """Return the distributed optimizer file of the rank in a directory."""
     return f"{rank}/{RANK_FILES[1]}" if rank else RANK_FILES[1]

@@ -1,11 +1,12 @@
-"""The state of one rank's optimizer for the tensors of this rank.
+"""Read the optimizer state of one rank for the tensors of this rank.
 
-Without the distributed optimizer, state is numbered: param groups list numbers, and have, each,
-the parameters of the model that fit them (`training_state`), in the order of the model. With it,
-distrib_optim.pt has flat buffers, one for each type of parameter: the parameters of the model in
-reverse order, each beginning at a multiple of 64 elements. The last one ends at `numel_unpadded`.
+Without the distributed optimizer, state is numbered. Param groups list numbers; each group has the
+parameters that fit it (`training_metadata.fitting`), in the order of the model. With the
+distributed optimizer, distrib_optim.pt has flat buffers, one for each type of parameter: the
+parameters of the model in reverse order, each beginning at a multiple of 64 elements. The last one
+ends at `numel_unpadded`.
 
-Both are used only if all shapes, or the end of each buffer, agree.
+Both are read only if all shapes, or the end of each buffer, agree.
 
 Source: megatron/core/optimizer/optimizer.py, distrib_optimizer.py (`get_parameter_state_dp_zero`),
 distributed/param_and_grad_buffer.py of 0.12 to 0.16.
@@ -29,7 +30,7 @@ _FLAT_ROLES = ("param", "exp_avg", "exp_avg_sq")
 
 
 class Local(NamedTuple):
-    """A tensor of one rank: `name` and `role` in the model, and where its elements lie."""
+    """A tensor of one rank: `name` and `role` in the model, and the position of its elements."""
 
     name: str
     role: str
@@ -41,7 +42,7 @@ class Local(NamedTuple):
 
 
 class Unproved(Exception):
-    """The state does not fit the parameters; the message names the difference."""
+    """The state does not fit the parameters; the message says how."""
 
 
 def numbered_state(
@@ -50,7 +51,7 @@ def numbered_state(
     file: TorchFile,
     args: Mapping[str, Any],
 ) -> list[Local]:
-    """State that is listed by number.
+    """Return the state of an optimizer that numbers its parameters.
 
     Raises:
         Unproved: shapes or counts disagree.
@@ -112,11 +113,13 @@ def _local(weight: Local, role: str, stored: StoredTensor, file: TorchFile) -> L
 
 
 def flat_state(tree: Any, weights: Sequence[Local], file: TorchFile) -> list[Local]:
-    """State in flat buffers; `tree` is that of distrib_optim.pt, one dict, or one for the dense
-    weights and one for the experts.
+    """Return the state in flat buffers.
+
+    `tree` is that of distrib_optim.pt: one dict, or one for the dense weights and one for the
+    experts.
 
     Raises:
-        Unproved: a buffer does not end where its last parameter does.
+        Unproved: a buffer does not end with its last parameter.
     """
     trees = tree if isinstance(tree, list) else [tree]
     found: list[Local] = []

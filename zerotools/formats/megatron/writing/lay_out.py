@@ -1,10 +1,11 @@
-"""A torch_dist checkpoint of a run that any program saved, as Megatron-Core 0.15 and 0.16 load it.
+"""Lay out a torch_dist checkpoint of any program's run, as Megatron-Core 0.15 and 0.16 load it.
 
     OUT/latest_checkpointed_iteration.txt      the iteration, or `release` for weights alone
     OUT/iter_0000100/ or OUT/release/          .metadata, __0_N.distcp, common.pt, metadata.json
 
-It is for any degrees of parallelism: who loads it asks for parts of whole tensors. The state of the
-optimizer is in the form `fully_reshardable`: masters and moments in the shapes of their weights.
+It is independent of the degrees of parallelism: a loading rank requests parts of whole tensors. The
+optimizer state is in the form `fully_reshardable`: masters and moments in the shapes of their
+weights.
 """
 
 from __future__ import annotations
@@ -70,15 +71,15 @@ def lay_out(
     expert_parallel: int | None = None,
     chunk_bytes: int = LARGEST_CHUNK,
 ) -> Target:
-    """Lay `source`, with Megatron's names, out in the run directory `destination`.
+    """Lay `source`, which has Megatron's tensor names, out in the run directory `destination`.
 
-    Files have at most `shard_bytes`, and chunks `chunk_bytes`, unless one row is larger.
-    `expert_parallel` is the number of ranks that will share the experts; None: the source's number,
+    Files have at most `shard_bytes`, and chunks at most `chunk_bytes`, unless one row is larger.
+    `expert_parallel` is the number of ranks that will share the experts; None: as in the source,
     else more than one.
 
     Raises:
-        BadRequest: other names, a missing layer or expert, no experts to share, or unknown
-            options of the optimizer.
+        BadRequest: other names, a missing layer or expert, no experts to share, or unknown options
+            of the optimizer.
         Unsupported: stacked tensors that are quantised.
         BadFile: config.json is damaged.
     """
@@ -127,7 +128,7 @@ def lay_out(
 
 
 def _renamed(singles: SingleTensors) -> SingleTensors:
-    """Return the tensors, with norms under their new names."""
+    """Return the tensors with the new names of norms."""
     known = norm_names({key.name for key in singles.tensors}).written
 
     def new(key: Key) -> Key:
@@ -140,7 +141,7 @@ def _renamed(singles: SingleTensors) -> SingleTensors:
 
 
 def _weights(tensors: Mapping[Key, Tensor]) -> dict[str, Tensor]:
-    """Return the model's weights by name: the 16-bit weights if masters are next to them."""
+    """Return the model's weights by name: the 16-bit weights, if there are masters too."""
     found = {key.name: t for key, t in tensors.items() if key.role in ("param", "buffer")}
     return found | {key.name: t for key, t in tensors.items() if key.role == "param16"}
 
@@ -157,7 +158,7 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
 def _are_experts_apart(
     source: Checkpoint, weights: Mapping[str, Tensor], expert_parallel: int | None
 ) -> bool | None:
-    """Return whether experts have a separate optimizer, or None if the user has not set it."""
+    """Return whether experts have a separate optimizer; None if the user did not choose."""
     if expert_parallel is None:
         return None
     if expert_parallel < 1 or not any(map(is_expert_weight, weights)):
@@ -185,7 +186,7 @@ def _stored(
 
 
 def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> list[str]:
-    """Return the prefixes of a tensor's keys. Masters without 16-bit weights have both."""
+    """Return the key prefixes of a tensor. A master without a 16-bit weight has both."""
     if key.role in MOMENTS:
         return [f"{_STATE}{key.role}."] if with_state else []
     if key.role == "param16":
@@ -196,7 +197,7 @@ def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> 
 
 
 def _places(name: str, places: StoredPlaces, norms: NormNames) -> Iterator[StoredPlace]:
-    """Yield the position of a weight, and that of its second name if it has one."""
+    """Yield the position of a weight, and of its second name if it has one."""
     yield places.of(name)
     if (second := norms.second.get(name)) is not None:
         yield places.of(second)
@@ -218,7 +219,7 @@ def _iteration(
 
 
 def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
-    """Return the arguments of Megatron's script if the source has them."""
+    """Return the recorded arguments of Megatron's script, or None if the source has none."""
     found = training.client.get("args")
     return found if isinstance(found, Mapping) and "num_layers" in found else None
 
@@ -226,7 +227,7 @@ def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
 def _arguments(
     source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return config.json and the arguments of the script: those of the run, else those of
+    """Return config.json and the script's arguments: those of the run, else those from
     config.json."""
     run = _run_arguments(training)
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None
@@ -246,7 +247,7 @@ def _arguments(
 
 
 def _schedule(training: TrainingState) -> Any:
-    """Return Megatron's schedule unchanged, or None."""
+    """Return Megatron's schedule unchanged, or None without one."""
     found = training.lr_scheduler
     is_megatrons = isinstance(found, Mapping) and {"lr_decay_style", "num_steps"} <= found.keys()
     return found if is_megatrons else None

@@ -1,8 +1,8 @@
 """The arguments of Megatron's training script for a model, from config.json and its tensors.
 
 Shapes come from the tensors, other values from config.json. `--use-checkpoint-args` reads the names
-in `megatron/training/checkpointing.py` (`load_args_from_checkpoint`); values that it does not read,
-such as the scaling of RoPE, must be given to the script, and `unset_options` names them.
+in `megatron/training/checkpointing.py` (`load_args_from_checkpoint`). Values that it does not read,
+such as the scaling of RoPE, must be passed to the script, and `unset_options` lists them.
 """
 
 from __future__ import annotations
@@ -35,8 +35,10 @@ _PLAIN_ROPE = (None, "default")
 
 
 def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the arguments for the weights `tensors`, by the names of a model on one rank, of the
-    model that config.json describes."""
+    """Return the arguments for the model that config.json describes.
+
+    `tensors` are its weights, by their names in a model on one rank.
+    """
     is_tied = ties_embeddings(config)
     config = full_config(config)
     layers: dict[int, dict[str, Tensor]] = {}
@@ -66,7 +68,7 @@ PARALLEL = {
     "data_parallel_size": 1,
     "world_size": 1,
 }
-"""Arguments that the checkpoint does not set: it is for any degrees of parallelism."""
+"""The arguments that the checkpoint does not set, because it fits any degrees of parallelism."""
 
 
 def _rows(tensor: Tensor | None) -> int | None:
@@ -96,8 +98,11 @@ def _sizes(
 
 
 def _multiple(rows: int | None, vocabulary: Any) -> int | None:
-    """Return the multiple that the vocabulary was padded to, so that readers find the padding rows:
-    the usual one if it fits, else the largest power of two that does."""
+    """Return the multiple to which the vocabulary was padded, so that readers find the padding
+    rows.
+
+    It is the usual multiple if it fits, else the largest power of two that fits.
+    """
     if rows is None or type(vocabulary) is not int or vocabulary < 1:
         return None
     usual = [_USUAL_MULTIPLE, *(2**power for power in range(20, -1, -1))]
@@ -189,7 +194,7 @@ def _precision(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def unset_options(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings of config.json that the script needs as options."""
+    """Yield the settings in config.json that must be passed to the script as options."""
     config = flat_config(config)
     rope = rope_of(config)
     if rope.get("rope_type", rope.get("type")) not in _PLAIN_ROPE:

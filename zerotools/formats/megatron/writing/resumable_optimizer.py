@@ -1,8 +1,9 @@
-"""The optimizer state that Megatron resumes from: masters, two moments, param groups, one step.
+"""The optimizer state from which Megatron resumes: masters, two moments, param groups, one step.
 
-Megatron groups parameters by a fixed rule (`groups`), whatever grouped them before. Tensors with
-one dimension, and biases, have no weight decay; parallel experts are in separate groups. Its groups
-are found by `wd_mult`, `lr_mult`, `is_expert_parallel`, `is_decoupled_lr`, and have one step.
+Megatron groups parameters by a fixed rule (`training_metadata.fitting`), whatever their previous
+groups were. Tensors with one dimension, and biases, have no weight decay; with expert parallelism,
+experts are in separate groups. Megatron finds its groups by `wd_mult`, `lr_mult`,
+`is_expert_parallel` and `is_decoupled_lr`, and all of them have one step.
 
 Source: `_get_param_groups` of megatron/core/optimizer/__init__.py and `load_state_dict` of
 distrib_optimizer.py, 0.16. The options are those of torch's Adam and of Transformer Engine's.
@@ -33,8 +34,11 @@ _EXPERT = ".experts.local_experts."
 
 @dataclass(frozen=True)
 class WrittenOptimizer:
-    """`optimizers` are the param groups of each optimizer: one, or that of all other weights
-    followed by that of experts. `steps` is the count in the optimizer."""
+    """The optimizer in the output.
+
+    `optimizers` are the param groups of each optimizer: one optimizer, or one for all other weights
+    followed by one for experts. `steps` is the number of steps.
+    """
 
     optimizers: tuple[tuple[Mapping[str, Any], ...], ...]
     steps: int
@@ -43,7 +47,7 @@ class WrittenOptimizer:
 
 @dataclass(frozen=True)
 class DroppedOptimizer:
-    """The reason why Megatron cannot resume from the state; empty if the source had no
+    """The reason why Megatron cannot resume from the state; empty if the source has no
     optimizer."""
 
     why: str = ""
@@ -57,12 +61,13 @@ def written_optimizer(
     *,
     apart: bool | None = None,
 ) -> WrittenOptimizer | DroppedOptimizer:
-    """Return the optimizer of `source` with `tensors`, one for each weight; `names` maps each name
-    of `training` to theirs. `apart` is True if experts have a separate optimizer; None: as in the
-    source, else True.
+    """Return the optimizer of `source` for the output.
+
+    `tensors` has one tensor for each weight; `names` maps each name in `training` to their names.
+    `apart` is True if experts have a separate optimizer; None: as in the source, else True.
 
     Raises:
-        BadRequest: its options are unknown, and the user can give them.
+        BadRequest: its options are unknown, and the user can pass them.
     """
     roles = {key.role for key in tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE)}
     if not roles:
@@ -90,7 +95,7 @@ def written_optimizer(
 
 
 def _steps(training: TrainingState) -> int | str:
-    """Return the step that all weights have, or the text of an error."""
+    """Return the step if all weights have the same, or the text of an error."""
     found = {scalar.value for key, scalar in training.scalars.items() if key.role == "step"}
     known = sorted(found) or ([] if training.steps is None else [training.steps])
     if not known:
@@ -133,7 +138,7 @@ def _groups_by_name(
 def _of_megatron(
     training: TrainingState, weights: Mapping[str, Tensor], steps: int, apart: bool | None
 ) -> WrittenOptimizer | None:
-    """Return Megatron's groups as they are, or with experts separated or joined."""
+    """Return Megatron's groups unchanged, or with experts separated or joined."""
     options = [{**group.options, "step": steps} for group in training.groups]
     if not all({"wd_mult", "lr_mult", "is_expert_parallel"} <= each.keys() for each in options):
         return None
@@ -160,7 +165,7 @@ def _of_megatron(
 
 
 def is_expert_weight(name: str) -> bool:
-    """Return whether a weight is one expert's, by its name in a model on one rank."""
+    """Return whether a weight belongs to one expert, by its name in a model on one rank."""
     return _EXPERT in name
 
 

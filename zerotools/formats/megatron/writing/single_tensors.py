@@ -1,8 +1,9 @@
-"""The tensors of any checkpoint with Megatron's names, one for each layer and each expert.
+"""Split the tensors of a checkpoint with Megatron's names into one for each layer and each expert.
 
 A layout map stacks the layers of a model and the experts of a layer along the first axes; what
-Megatron itself saved is read one by one. Here both are alike, under the names that the reader of
-this format gives: `decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`.
+Megatron itself saved is read as separate tensors. Here both become separate tensors, with the names
+that the reader of this format uses:
+`decoder.layers.7.mlp.experts.local_experts.3.linear_fc1.weight`.
 """
 
 from __future__ import annotations
@@ -29,15 +30,17 @@ _Index = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SingleTensors:
-    """`tensors` by the keys of the reader; `keys` has those of each tensor of the source."""
+    """Separate tensors: `tensors` by the reader's keys; `keys` has these for each tensor of the
+    source."""
 
     tensors: Mapping[Key, Tensor]
     keys: Mapping[Key, tuple[Key, ...]]
 
 
 def single_tensors(source: Checkpoint) -> SingleTensors:
-    """Return the tensors of `source`, one for each weight; no byte is read. Tensors without a
-    parameter's name, and numbers of an optimizer, are left out.
+    """Return the tensors of `source`, one for each weight; no data is read.
+
+    Tensors without a parameter's name, and numbers of an optimizer, are left out.
 
     Raises:
         BadRequest: two tensors get one name, or there are more layers than any model has.
@@ -81,14 +84,16 @@ def _singles(
 
 
 class _StackedChunks:
-    """The chunks of the last few stacked tensors, by their index along the leading axes: the parts
-    of one are planned one after the other."""
+    """The chunks of the last few stacked tensors, by index along the leading axes.
+
+    The parts of one stacked tensor are planned one after the other.
+    """
 
     def __init__(self) -> None:
         self._found: OrderedDict[int, tuple[Tensor, dict[_Index, list[Chunk]]]] = OrderedDict()
 
     def at(self, tensor: Tensor, index: _Index) -> list[Chunk]:
-        """Return the chunks of the part at `index`, in coordinates of the part."""
+        """Return the chunks of the part at `index`, in the coordinates of the part."""
         known = self._found.get(id(tensor))
         if known is None:
             known = self._found[id(tensor)] = tensor, _by_index(tensor, len(index))
@@ -125,15 +130,34 @@ _LATENT = {
 
 @dataclass(frozen=True)
 class NormNames:
-    """`written` maps each norm to its written name; `second` maps a written name to its other
-    name."""
+    """The names of norms. `written` maps each norm to its written name, `second` a written name to
+    its second name."""
 
     written: Mapping[str, str]
     second: Mapping[str, str]
 
 
 def norm_names(names: Collection[str]) -> NormNames:
-    """Return how the norms of a model with weights `names` are called, one of each layer."""
+    """Return the names of the norms of a model with weights `names`.
+
+    Megatron's own layers and those of Transformer Engine use different names:
+
+        in both                                       where
+        self_attention.linear_qkv.layer_norm_weight   attention with linear_qkv
+        input_layernorm.weight                        latent attention
+        mlp.linear_fc1.layer_norm_weight              a dense layer without latent attention
+
+        Transformer Engine                                  Megatron's own
+        pre_mlp_layernorm.weight                            mlp.linear_fc1.layer_norm_weight
+        mlp.linear_fc1.layer_norm_weight (latent, dense)    pre_mlp_layernorm.weight
+        self_attention.linear_q_up_proj.layer_norm_weight   self_attention.q_layernorm.weight
+        self_attention.linear_kv_up_proj.layer_norm_weight  self_attention.kv_layernorm.weight
+
+    Only the first of the second table is not of latent attention. A norm is written under the name
+    of Transformer Engine's layers, and also under the name of Megatron's layers if it differs.
+
+    Source: megatron/core/models/gpt/gpt_layer_specs.py of 0.16 (`sharded_state_dict_keys_map`).
+    """
     written: dict[str, str] = {}
     second: dict[str, str] = {}
     for name in names:
@@ -162,6 +186,6 @@ def _pairs(layer: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def _asks_for_both(layer: str, own: str, fused: str, names: Collection[str]) -> bool:
-    """Return whether the two kinds of layers save the norm under different names."""
+    """Return whether the two kinds of layers save this norm under different names."""
     is_latent = f"{layer}self_attention.linear_kv_up_proj.weight" in names
     return fused == _PRE_MLP or own in _LATENT or (is_latent and fused == _FC1)

@@ -1,8 +1,8 @@
-"""The data files of a torch_dist checkpoint, and its `.metadata`.
+"""Lay out the files of a torch_dist checkpoint: data files, `.metadata`, common.pt.
 
-A chunk is one weight of one layer and one expert, or some rows of it if it is large: Megatron reads
-an archive as a whole, even if a rank needs only a part of it. Files are as large as the user wants;
-only `.metadata` records their contents.
+A chunk is one weight of one layer and one expert, or some of its rows if it is large: Megatron
+reads an archive as a whole, even if a rank needs only a part of it. Files may have any size,
+because only `.metadata` records their content.
 """
 
 from __future__ import annotations
@@ -29,8 +29,10 @@ LARGEST_CHUNK = 2**28
 
 @dataclass(frozen=True)
 class StoredTensorPlace:
-    """A tensor `key`: the part at `index` of the tensor that is stored under each of the keys
-    `flats`, which has `counts` parts along its leading axes."""
+    """The position of a tensor `key`: the part at `index` of each tensor with a key in `flats`.
+
+    Such a tensor has `counts` parts along its leading axes.
+    """
 
     key: Key
     tensor: Tensor
@@ -41,8 +43,10 @@ class StoredTensorPlace:
 
 @dataclass
 class StoredFiles:
-    """The files laid out so far, in the directory `prefix` of the output. `tensors` are those of
-    the target, by key."""
+    """The files laid out so far, in the directory `prefix` of the output.
+
+    `tensors` are those of the target, by key.
+    """
 
     prefix: str
     shard_bytes: int
@@ -68,7 +72,7 @@ class StoredFiles:
         self.tensors[place.key] = Tensor(tensor.dtype, tensor.shape, chunks)
 
     def add_extra_states(self, keys: Sequence[str]) -> None:
-        """Add empty states, which all share one archive."""
+        """Add empty extra states, which all share one archive."""
         if keys:
             item = self._file(0).add_archive(archive_of(EMPTY))
             for key in keys:
@@ -82,7 +86,7 @@ class StoredFiles:
         return {**plans, self.prefix + METADATA: literal(metadata_bytes(written, paths))}
 
     def _file(self, nbytes: int) -> PlannedFile:
-        """Return a file with space for `nbytes`; an empty file always has."""
+        """Return a file with space for `nbytes`; an empty file always has space."""
         if not self._files or (
             self._files[-1].size and self._files[-1].size + nbytes > self.shard_bytes
         ):
@@ -91,7 +95,8 @@ class StoredFiles:
 
 
 def _pieces(tensor: Tensor, most: int) -> Iterator[Box]:
-    """Yield the tensor in pieces of whole rows of at most `most` bytes, unless a row is larger."""
+    """Yield the tensor in pieces of whole rows, of at most `most` bytes unless one row is
+    larger."""
     if not tensor.shape or not tensor.numel:
         yield Box.whole(tensor.shape)
         return
@@ -106,12 +111,24 @@ _END = ".weight"
 _ATTENTION, _PROJECTION = "self_attention.core_attention", "self_attention.linear_proj"
 _NONE = re.compile(r"embedding\..*|output_layer|.*\.router")
 EMPTY = [None]
-"""An empty extra state: an object is saved as a list of one."""
+"""An empty extra state; an object is saved as a list with one entry."""
 
 
 def extra_state_keys(place: StoredPlace, counts: tuple[int, ...]) -> Iterator[str]:
-    """Yield the keys of the extra states that belong to the weight at `place`; `counts` are the
-    parts of its key along the leading axes."""
+    """Yield the keys of the extra states (fp8 scales) that belong to the weight at `place`.
+
+    Layers request them when a checkpoint is loaded; all are empty here:
+
+        decoder.layers.mlp.linear_fc2._extra_state/shard_7_32                      layer 7 of 32
+        decoder.layers.mlp.experts.experts.linear_fc2._extra_state/shard_7.3_32.8  its expert 3 of 8
+        decoder.final_layernorm._extra_state/shard_0_1                             not stacked
+
+    Every parallel layer requests one by its name, and in Transformer Engine also every norm and the
+    attention. A state that no layer requests is not read. Layers accept None as an empty state.
+    `counts` are the numbers of parts of the weight's key along the leading axes.
+
+    Source: megatron/core/transformer/utils.py (`make_sharded_object_for_checkpoint`) of 0.16.
+    """
     module = place.flat.removesuffix(_END)
     if module == place.flat or _NONE.fullmatch(module):
         return
@@ -129,8 +146,8 @@ _EXPERT = re.compile(r"(.*\.experts\.)local_experts\.(\d+)\.(.+)", re.S)
 
 @dataclass(frozen=True, slots=True)
 class StoredPlace:
-    """The part at `index` of the tensor stored as `flat`; `index` is empty for a tensor stored as a
-    whole."""
+    """The part at `index` of the tensor stored as `flat`; `index` is empty if the tensor is not
+    stacked."""
 
     flat: str
     index: tuple[int, ...]
@@ -138,8 +155,11 @@ class StoredPlace:
 
 @dataclass(frozen=True)
 class StoredPlaces:
-    """`counts` has the number of parts of each weight's key along its leading axes, by the weight's
-    name. `alike` records for each block whether its layers are stacked."""
+    """The position of each weight in the stored tensors.
+
+    `counts` has the number of parts along the leading axes of each weight's key, by the weight's
+    name. `alike` records for each block of layers whether it is stacked.
+    """
 
     counts: Mapping[str, tuple[int, ...]]
     alike: Mapping[str, bool]
@@ -149,13 +169,23 @@ class StoredPlaces:
         return all(self.alike.values())
 
     def of(self, name: str) -> StoredPlace:
-        """Return the position of the weight of this name."""
+        """Return the position of the weight with this name."""
         return _place(name, self.alike)
 
 
 def stored_places(path: Path, tensors: Mapping[str, Tensor]) -> StoredPlaces:
-    """Return the positions of the weights `tensors`, by the names of a model on one rank, of the
-    checkpoint at `path`.
+    """Return the torch_dist key of each weight in `tensors`, and its position in that key's tensor.
+
+        decoder.layers.7.mlp.linear_fc2.weight
+            decoder.layers.mlp.linear_fc2.weight [7]
+        decoder.layers.7.mlp.experts.local_experts.3.linear_fc2.weight
+            decoder.layers.mlp.experts.experts.linear_fc2.weight [7, 3]
+
+    A block of layers is stacked if all its layers are alike, because Megatron then requests it so;
+    else each layer has separate keys. Other layers (`mtp.layers.0.`) are never stacked. Names are
+    those in a model on one rank; `path` is the checkpoint, for messages.
+
+    Source: megatron/core/transformer/transformer_block.py (`sharded_state_dict`) of 0.12 to 0.16.
 
     Raises:
         BadRequest: a layer or an expert is missing, or experts of one layer differ in shape.
@@ -246,9 +276,21 @@ def common_state(
     flops: Any = 0,
     scheduler: Any = None,
 ) -> dict[str, Any]:
-    """Return the tree of common.pt. `arguments` are those of the training script, by name.
-    `scheduler` is Megatron's saved schedule, or None. `is_uniform` means that the layers are
-    stacked."""
+    """Return the tree of common.pt, with the values that are not sharded:
+
+        {"args": Namespace, "checkpoint_version": 3.0, "iteration": 10, "content_metadata": {...},
+         "num_floating_point_operations_so_far": 0, "opt_param_scheduler": {...},
+         "optimizer": {"optimizer": {"param_groups": [...]}, "param_state_sharding_type": ...}}
+
+    With expert parallelism, `optimizer` has one such entry for each of two optimizers, by number.
+    `content_metadata` tells Megatron the form of the tensors to request.
+
+    `arguments` are those of the training script, by name. `scheduler` is Megatron's saved schedule,
+    or None. `is_uniform` means that the layers are stacked.
+
+    Source: megatron/training/checkpointing.py, megatron/core/dist_checkpointing/serialization.py,
+    0.16.
+    """
     metadata: dict[str, Any] = {"singleton_local_shards": False, "chained_optim_avoid_prefix": True}
     if not is_uniform:
         metadata["non_homogeneous_layers"] = True
