@@ -23,7 +23,7 @@ from benchmarks.measuring import machine
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.fair_share.user_order import DecayedUse, ranks_of
+from zerotoolsd.queue.fair_share import DecayedUse, ranks_of
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed

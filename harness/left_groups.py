@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from zerotoolsd.supervisor.cgroups import delegation
-from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
-from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name
-from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor import cgroups
+from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name
+from zerotoolsd.supervisor.durable_files import read_json
 
 
 def remove_groups(place: Path) -> list[Path]:
     """Remove the empty groups of all attempts in `place` and below it; return the removed ones."""
     try:
-        directory = delegation.find().directory
+        directory = cgroups.find().directory
     except (NotDelegated, OSError):
         return []  # no groups exist
     found = (_group_of(plan, directory) for plan in place.rglob("attempt.json"))

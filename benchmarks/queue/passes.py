@@ -18,17 +18,17 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig, SharesConfig
-from zerotoolsd.dispatch.preemption.choose_victims import PreemptionRules, who_makes_room
+from zerotoolsd.dispatch.preempt_for_priority import PreemptionRules, who_makes_room
 from zerotoolsd.interface.queue_terms import ANY, Dependency
-from zerotoolsd.queue.changes import NewJob
+from zerotoolsd.queue.change_state import Transitions
 from zerotoolsd.queue.clocks import now
-from zerotoolsd.queue.fair_share.usage_report import UsageReport
+from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
 from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.transitions import Transitions
 from zerotoolsd.queue.waiting_conditions import WaitingConditions
 
 GPUS = 8

@@ -22,9 +22,9 @@ from harness.patience import Deadline
 from zerotools.core.errors import BadFile
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import attempt_status
-from zerotoolsd.attempts.leftovers.orphans import Traces, kill_strays
-from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
+from zerotoolsd.attempts.orphan_processes import Traces, kill_strays
+from zerotoolsd.supervisor.durable_files import write_json
+from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan
 from zerotoolsd.supervisor.procfs import processes
 from zerotoolsd.trainer.checkpoints.commit import check_structure

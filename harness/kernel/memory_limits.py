@@ -19,7 +19,7 @@ from pathlib import Path
 
 from harness.started import Started
 from zerotools.sensors.cgroup_memory import CgroupMemory, read_cgroup_memory
-from zerotoolsd.supervisor.cgroups.group import AttemptGroup
+from zerotoolsd.supervisor.cgroups import AttemptGroup
 
 ROOT = Path("/sys/fs/cgroup")
 PROCS = "cgroup.procs"

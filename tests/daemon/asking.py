@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from zerotoolsd.file_checks.check_server import Look, answer_to
-from zerotoolsd.file_checks.checkers import value_of
+from zerotoolsd.file_checks.file_checker_pool import value_of
 from zerotoolsd.users.job_user import JobUser
 
 

@@ -21,7 +21,7 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor.durable_files import read_json
 from zerotoolsd.supervisor.procfs import processes
 
 FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")

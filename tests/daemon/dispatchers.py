@@ -21,7 +21,7 @@ from zerotools.sensors.numa import NumaTopology, ReadTopology
 from zerotools.sensors.snapshot_source import SnapshotSource
 from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
-from zerotoolsd.attempts.launch import RankCommand
+from zerotoolsd.attempts.run_directory import RankCommand
 from zerotoolsd.config.config_tables import GpusConfig, LimitsConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch.dispatcher import Dispatcher
@@ -34,7 +34,7 @@ from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.service.admission.dry_run import rehearse
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.submission import Rehearsal
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.plan import REQUEST
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 

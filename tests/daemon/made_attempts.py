@@ -13,7 +13,7 @@ from harness.started import Started
 from tests.daemon.waiting import wait_for
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor import entry
-from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.durable_files import read_json, write_json
 from zerotoolsd.supervisor.plan import PROGRESS, SUMMARY, Plan
 from zerotoolsd.supervisor.procfs import read_process
 

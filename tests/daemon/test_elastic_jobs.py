@@ -14,7 +14,7 @@ from zerotools.cli.commands.show import page
 from zerotools.cli.job_views.describe_job import ranks
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
-from zerotoolsd.config.daemon_config import ElasticConfig
+from zerotoolsd.config.config_tables import ElasticConfig
 from zerotoolsd.queue.store import Store
 
 RANGE = {"min": 1, "max": 4}

@@ -16,8 +16,8 @@ from tests.daemon.made_attempts import is_alive, noted_at_step, progress_of, wai
 from tests.daemon.waiting import wait_for
 from zerotools.core.errors import DaemonRefused, DaemonUnreachable
 from zerotoolsd.attempts import crash_points
-from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.ending.process_tree import read_note
+from zerotoolsd.supervisor.durable_files import read_json, write_json
+from zerotoolsd.supervisor.exit_record.process_ledgers import read_note
 from zerotoolsd.supervisor.procfs import read_process
 
 

@@ -12,7 +12,7 @@ from tests.daemon.dispatchers import leave_attempt, running
 from tests.daemon.made_attempts import TOKEN, make_attempt, progress_of, supervise
 from tests.daemon.waiting import wait_async, wait_for
 from zerotoolsd.queue.rows import LAUNCHING
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.plan import EXIT_USED
 
 

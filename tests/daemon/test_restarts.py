@@ -8,7 +8,7 @@ import signal
 from tests.daemon.daemons import Daemon, make_job
 from tests.daemon.made_attempts import progress_of
 from tests.daemon.waiting import wait_for
-from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor.durable_files import read_json
 
 
 def test_a_crashed_job_resumes_from_its_newest_checkpoint(daemon: Daemon) -> None:

@@ -18,10 +18,9 @@ from tests.daemon.waiting import wait_for
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.supervisor.cgroups import delegation
-from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
-from zerotoolsd.supervisor.cgroups.group import find_group
-from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor import cgroups
+from zerotoolsd.supervisor.cgroups import NotDelegated, find_group
+from zerotoolsd.supervisor.durable_files import read_json
 from zerotoolsd.supervisor.procfs import is_of_uid, pids, read_process
 from zerotoolsd.users.account import Account
 
@@ -47,7 +46,7 @@ except ZerotoolsError as error:
 def groups_can_be_made() -> bool:
     """Whether a daemon that is started here makes control groups."""
     try:
-        delegation.find()
+        cgroups.find()
     except NotDelegated:
         return False
     return os.geteuid() == 0

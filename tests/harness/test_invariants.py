@@ -12,7 +12,7 @@ from harness.invariants import broken, failed, unused_texts
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import leave_attempt
 from zerotools.runs.manifest import write_manifest
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.durable_files import write_json
 
 AGAIN = (
     "INSERT INTO attempt (job_id, number, token, state, run_dir, gpu_uuids)"

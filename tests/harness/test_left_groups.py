@@ -10,8 +10,7 @@ import pytest
 from harness.left_groups import remove_groups
 from harness.started import Started
 from tests.daemon.made_attempts import TOKEN, make_attempt
-from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
-from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name, make_group
+from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name, make_group
 
 
 def left_by(run: Path, number: int) -> AttemptGroup:

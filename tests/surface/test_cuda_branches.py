@@ -22,7 +22,7 @@ STREAMS = f"{OF_TRAINER}/engine_torch/test_master_weights.py"
 GPU = "harness.gpu"
 
 COVERED: dict[str, str] = {
-    "daemon/zerotoolsd/attempts/end/cause_of_end.py cause_of": "tests/daemon/attempts/end/"
+    "daemon/zerotoolsd/attempts/cause_of_end.py cause_of": "tests/daemon/attempts/"
     "test_cause_of_end.py test_what_has_no_gpu_ran_out_of_no_gpu_memory",
     f"{HEARTBEATS}/heartbeats.py Heartbeats._words": f"{OF_HEARTBEATS}/test_heartbeats.py "
     "test_ranks_that_hang_together_on_gpus_get_the_advice_about_nccl",

@@ -28,7 +28,7 @@ PROCESSES = {
 }
 LOOKS = {
     "service/admission": "a survey, by a process that looks",
-    "dispatch/cleaning": "the state directory; what jobs name, by a process that looks",
+    "dispatch/removable_files.py": "the state directory; what jobs name, by a process that looks",
     "service/result_readers.py": "a job's directory, by a process that looks",
 }
 OWN = {
@@ -43,15 +43,15 @@ OWN = {
     "app": "the state directory; the installation, before there is a daemon",
     "config/daemon_config.py": "the daemon's configuration",
     "monitoring/history_file.py": "a file of the state directory",
-    "dispatch/cleaning/checkpoint_pins.py": "a directory of the state directory",
+    "dispatch/checkpoint_pins.py": "a directory of the state directory",
     "queue": "the queue's own files",
-    "resources/leaked_gpu_memory": "/proc",
+    "resources/leaked_gpu_memory.py": "/proc",
     "http/web": "the installation",
 }
 THREADS = {
     "users/account.py": "a user is looked up, in a thread that nobody waits for at the end",
     "http/api/outputs.py": "logs in run directories",
-    "dispatch/cleaning/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
+    "dispatch/cleaner.py": "jobs are chosen from 100,000, without a look at any file",
     "monitoring/notifications/webhooks.py": "looks up a host in a thread that is not waited for",
     "service/operations/job_results.py": "what ranks reported in run directories",
     "resources/machine_snapshot.py": "waits, with a deadline, for the process that asks NVML",
@@ -62,9 +62,9 @@ STARTS = {
     "slurm/runner": "srun and supervisors, under Slurm, as the job's user",
     "users/run_as_user.py": "becomes the user, then the program",
     "service/admission/interpreter_check.py": "the job's interpreter at submit, as its user",
-    "attempts/backends/child.py": "supervisors, as the job's user",
-    "attempts/backends/transient_unit.py": "systemd-run, whose unit is the job's user's",
-    "attempts/warm_start/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
+    "attempts/backends/launch_backend.py": "supervisors, as the job's user",
+    "attempts/backends/systemd_unit.py": "systemd-run, whose unit is the job's user's",
+    "attempts/backends/fork_server.py": "fork servers, of the daemon's own user for its own jobs",
     "dispatch/last_uploads.py": "uploads for jobs that are over, as the job's user",
     "file_checks/check_server.py": "processes that look, as the job's user",
     "monitoring/notifications/notify_command.py": "a program that a job names, as its user",

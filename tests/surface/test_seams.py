@@ -32,7 +32,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
         {"slurm_submission.SlurmCommands", "slurm_submission._check_here"}
     ),
     "daemon/service/operations/test_change_jobs.py": frozenset({"queue_store.Store._append"}),
-    "daemon/dispatch/test_dispatcher.py": frozenset({"launch.prepare"}),
+    "daemon/dispatch/test_dispatcher.py": frozenset({"run_directory.prepare"}),
     "daemon/resources/test_machine_snapshot.py": frozenset({"SnapshotCache._without_answer"}),
     "daemon/children/test_mirror.py": frozenset(
         {

@@ -29,18 +29,18 @@ from zerotoolsd.app.command_line import make_parser
 from zerotoolsd.app.state_directory import lock_state_dir
 from zerotoolsd.attempts import rebuild_queue
 from zerotoolsd.attempts.backends.launch_backend import choose_way
-from zerotoolsd.attempts.launch import RankCommand, trainer_command
+from zerotoolsd.attempts.run_directory import RankCommand, trainer_command
 from zerotoolsd.config.daemon_config import Config, load
 from zerotoolsd.config.users_config import limits_of_all
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks import check_server
-from zerotoolsd.file_checks.checkers import FileCheckers
+from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.http.api.listen import open_socket, open_tcp, refuse_taken
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.http.web.page_server import WebPage
 from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
-from zerotoolsd.resources.leaked_gpu_memory.attribution import look_for_suspects
+from zerotoolsd.resources.leaked_gpu_memory import look_for_suspects
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.service.admission import survey
 from zerotoolsd.service.admission.dry_run import rehearse

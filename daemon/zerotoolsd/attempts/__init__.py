@@ -1,21 +1,24 @@
 """Attempts of jobs: their start, their end, and recovery after a restart of the daemon.
 
-start_attempt, launch      `launching` is committed first; then the run directory and the supervisor
-backends, warm_start       how the supervisor is started; attempts that start with torch imported
-environment, job_limits    the environment and the limits of a job
-launcher_command           the command of a user's own program
-start_backoff, restart_throttle, mount_check
-                           why an attempt does not start yet
-numa                       the processors and memory nodes of ranks
-attempt_watcher            the supervisors' pidfds
-attempt_status, recovery   the status of an attempt; attempts of the last daemon and of held jobs
-rebuild_queue              the data of run directories that the queue lacks
-stop_attempts              asks attempts to save and stop
-stop_requests              the request files, and whether the supervisors received them
-end                        the cause of an end, and how it is committed
-leftovers                  processes that remain, and supervisors that do not respond
+start_attempt         commits `launching`, makes the run directory, starts the supervisor
+run_directory         the files of an attempt, and the commands of its ranks
+launcher_command      the command of a user's own program
+job_environment, job_limits, numa_binding
+                      the environment of a job; its limits; processors and memory of its ranks
+start_backoff         why an attempt does not start yet
+backends              how the supervisor is started: as a child, by systemd, by a fork server
+attempt_watcher       watches the supervisors, and asks attempts to stop by a file
+attempt_status        the status of an attempt, from its run directory
+reattach              finds the attempts of the last daemon, and of held jobs
+rebuild_queue         adds the data of run directories that the queue lacks
+stop_attempts         decides which attempts are asked to save and stop
+cause_of_end          why an attempt ended: cause, advice, and whether it would end so again
+end_event             the lifecycle's event for the end of an attempt
+finalize_attempt      commits the end
+orphan_processes      ends processes that run without a supervisor
+supervisor_watchdog   ends supervisors that do not respond
 last_report, progress_report
-                           the reports of ranks; whether an attempt makes progress
-metric_counters            what the daemon counts for `/metrics`
-crash_points               where tests let the daemon die
+                      the reports of ranks; whether an attempt makes progress
+metric_counters       what the daemon counts for `/metrics`
+crash_points          where tests let the daemon die
 """

@@ -11,11 +11,15 @@ from typing import Any
 
 from zerotoolsd.queue.clocks import Moment, began_of
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, is_shallow, read_json
-from zerotoolsd.supervisor.exit_record.inferred_record import FOLLOWING, inferred, stop_reason
+from zerotoolsd.supervisor.durable_files import (
+    LARGEST_RECORD,
+    ReservedRecord,
+    is_shallow,
+    read_json,
+)
 from zerotoolsd.supervisor.exit_record.keeper import KILLED
-from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
-from zerotoolsd.supervisor.exit_record.reserved_record import ReservedRecord
+from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred, stop_reason
+from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import boot_id, open_process
 from zerotoolsd.supervisor.transient_errors import is_transient

@@ -14,19 +14,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.attempts import attempt_status, last_report
+from zerotoolsd.attempts import attempt_status, last_report, orphan_processes
+from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN
 from zerotoolsd.attempts.backends.spawner import Spawned, SupervisorSpawner
-from zerotoolsd.attempts.leftovers import orphans, untrusted_record
 from zerotoolsd.attempts.start_backoff import StartBackoff
-from zerotoolsd.attempts.stop_requests import StopRequestFiles, has_begun
-from zerotoolsd.attempts.warm_start.fork_server import WarmSupervisor
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.plan import REQUEST, RUN
 from zerotoolsd.supervisor.procfs import send_signal
+from zerotoolsd.supervisor.stop.stop_request_file import write_request
 from zerotoolsd.users.job_user import JobUser
-from zerotoolsd.users.open_as_user import owner_of
+from zerotoolsd.users.open_as_user import opened, owner_of
 from zerotoolsd.users.run_as_user import NOT_DROPPED
 
 STARTING_SECONDS = 0.1
@@ -82,7 +82,7 @@ class AttemptWatcher:
         """Keep the collaborators. `kill_seconds`: a process that survives SIGKILL so long is a
         leftover."""
         self._kill_seconds = kill_seconds
-        self._on_over = on_over
+        self.on_over = on_over
         self._guard = guard
         self._pending = pending
         self._spawner = spawner or SupervisorSpawner(CHILDREN)
@@ -148,7 +148,7 @@ class AttemptWatcher:
         self.held.pop(attempt.job_id, None)
         match found:
             case attempt_status.Over(record):
-                record = untrusted_record.sanitize(Path(attempt.run_dir), record)
+                record = orphan_processes.sanitize(Path(attempt.run_dir), record)
                 self._over(attempt, last_report.with_what_was_told(attempt, record))
             case attempt_status.Alive(pidfd, began):
                 self._follow(attempt, pidfd, began)
@@ -162,7 +162,7 @@ class AttemptWatcher:
                 lost["rebooted"] = cause == attempt_status.RESTARTED
                 record = {**last_report.last_seen(attempt), **last_report.told(attempt), **lost}
                 if noted is not None and noted.get("outcome") != lifecycle.LOST:
-                    record |= untrusted_record.sanitize(Path(attempt.run_dir), noted)
+                    record |= orphan_processes.sanitize(Path(attempt.run_dir), noted)
                 self._end_strays(attempt, record)
             case attempt_status.Unreadable(cause):
                 self._hold(attempt, cause)
@@ -236,15 +236,15 @@ class AttemptWatcher:
 
         The report comes when none of them lives, or when the rest has not ended in time.
         """
-        traces = orphans.traces_of(Path(attempt.run_dir), attempt.token)
+        traces = orphan_processes.traces_of(Path(attempt.run_dir), attempt.token)
         deadline = time.monotonic() + self._kill_seconds
-        self._sweep(attempt, record, orphans.Sweep(traces), deadline, FIRST_LOOK_SECONDS)
+        self._sweep(attempt, record, orphan_processes.Sweep(traces), deadline, FIRST_LOOK_SECONDS)
 
     def _sweep(
         self,
         attempt: AttemptRow,
         record: Mapping[str, Any],
-        sweep: orphans.Sweep,
+        sweep: orphan_processes.Sweep,
         deadline: float,
         pause: float,
     ) -> None:
@@ -346,10 +346,12 @@ class AttemptWatcher:
 
     def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
         self._stops.over(attempt)
-        if orphans.has_group_of_root(Path(attempt.run_dir)):  # its supervisor is about to leave it
+        if orphan_processes.has_group_of_root(
+            Path(attempt.run_dir)
+        ):  # its supervisor is about to leave it
             loop = asyncio.get_running_loop()
-            loop.call_later(LONGEST_LOOK_SECONDS, orphans.remove_group, attempt.token)
-        self._on_over(attempt, record)
+            loop.call_later(LONGEST_LOOK_SECONDS, orphan_processes.remove_group, attempt.token)
+        self.on_over(attempt, record)
 
     def close(self) -> None:
         """Stop watching; the attempts continue."""
@@ -373,3 +375,65 @@ def _kill(pidfd: int) -> None:
 def _disown(spawned: Spawned | None) -> None:
     if spawned is not None:
         spawned.disown()
+
+
+class StopRequestFiles:
+    """Requested stops, by the attempt's token; also those that no supervisor has received yet."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, float] = {}
+        self._unheard: dict[str, str] = {}
+        self._unwritten: dict[str, tuple[AttemptRow, str, str]] = {}
+        """Requests that could not be written: attempt, reason, and the error."""
+
+    def write(self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None) -> None:
+        """Write the request to stop; if that fails, it is in `unwritten`."""
+        self._since.setdefault(attempt.token, time.monotonic())
+        before = self._unwritten.pop(attempt.token, None)
+        try:
+            with opened(Path(attempt.run_dir)) as base:
+                write_request(base, reason, grace_seconds)
+        except OSError as error:
+            why = f"{Path(attempt.run_dir) / REQUEST}: {error.strerror}"
+            if before is None or before[2] != why:
+                log.error("job %d cannot get the request to stop yet: %s", attempt.job_id, why)
+            self._unwritten[attempt.token] = (attempt, reason, why)
+            self.keep(attempt, reason)
+
+    def keep(self, attempt: AttemptRow, reason: str) -> None:
+        """Keep a request until the attempt's supervisor is known."""
+        self._unheard[attempt.token] = reason
+
+    def take_unheard(self, attempt: AttemptRow) -> str | None:
+        """Return the reason of a kept request, and forget the request; None without one."""
+        return self._unheard.pop(attempt.token, None)
+
+    @property
+    def unwritten(self) -> list[tuple[AttemptRow, str]]:
+        """Attempts with requests that could not be written, and the reasons."""
+        return [(attempt, reason) for attempt, reason, _ in self._unwritten.values()]
+
+    def drop_unwritten(self, attempt: AttemptRow) -> None:
+        """Drop an unwritten request: the attempt is over, or is asked when it is found again."""
+        self._unwritten.pop(attempt.token, None)
+
+    def since(self, attempt: AttemptRow) -> float | None:
+        """Return when the attempt was first asked to stop, by the monotonic clock; None: never."""
+        return self._since.get(attempt.token)
+
+    def over(self, attempt: AttemptRow) -> None:
+        """Forget an ended attempt."""
+        self._since.pop(attempt.token, None)
+
+
+def has_begun(run_dir: Path) -> bool:
+    """Return whether the attempt's supervisor handles SIGTERM as a request to stop.
+
+    It does so once it has written `run.json`. Also return True if the run directory was removed
+    since then.
+    """
+    try:
+        with opened(run_dir) as base:
+            return os.path.lexists(base / RUN) or not base.exists()
+    except OSError:
+        return False

@@ -11,9 +11,14 @@ from zerotools.jobs.tables.limits import SIZES, LimitsSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.supervisor.cgroups import delegation
-from zerotoolsd.supervisor.cgroups.delegation import Delegation, NotDelegated
-from zerotoolsd.supervisor.cgroups.limits import MEMORY, PROCESSES, controllers_of
+from zerotoolsd.supervisor import cgroups
+from zerotoolsd.supervisor.cgroups import (
+    MEMORY,
+    PROCESSES,
+    Delegation,
+    NotDelegated,
+    controllers_of,
+)
 
 
 def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
@@ -42,8 +47,8 @@ def why_refused(
     spec: LimitsSpec,
     config: LimitsConfig,
     way: LaunchBackend,
-    find: Callable[[], Delegation] = delegation.find,
-    mount: Callable[[], Path] = delegation.mounted,
+    find: Callable[[], Delegation] = cgroups.find,
+    mount: Callable[[], Path] = cgroups.mounted,
 ) -> str | None:
     """Return why a daemon with this `way` of starting supervisors cannot run a job with these
     limits."""
@@ -86,7 +91,7 @@ def _refuse_unlimited(
         return
     # Each supervisor has its own delegated unit, so only the machine's abilities are known in
     # advance.
-    lacking = controllers - set(delegation.controllers(mount()))
+    lacking = controllers - set(cgroups.controllers(mount()))
     if lacking:
         named = " and no ".join(sorted(lacking))
         raise NotDelegated(f"the control groups of this machine have no {named} controller")

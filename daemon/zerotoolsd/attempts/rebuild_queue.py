@@ -26,15 +26,15 @@ from typing import Any
 from zerotools.jobs import states
 from zerotools.jobs.client.queue_copies import RESTORED
 from zerotools.jobs.tables.size_range import MOST_RANKS
-from zerotoolsd.attempts import attempt_status, last_report, user_run_dirs
-from zerotoolsd.attempts.launch import SPEC
+from zerotoolsd.attempts import attempt_status, last_report, run_directory
+from zerotoolsd.attempts.run_directory import SPEC
 from zerotoolsd.queue import clocks, lifecycle
 from zerotoolsd.queue.rebuild_import import FoundJob, Rebuild
 from zerotoolsd.queue.rows import ENDED, LAUNCHING, RUNNING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import PAUSE, PREEMPT, RELIEVE, RELIEVE_GPU, RESIZE
 from zerotoolsd.queue.tables.usage_accounting import GpuTime
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, EXIT, REQUEST, RUN
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.open_as_user import opened, owner_of
@@ -227,7 +227,7 @@ def _attempts(own: Path, job_id: int, last: int) -> list[_Found]:
 
 def _attempt(run_dir: Path, job_id: int, number: int, last: int) -> _Found | None:
     try:
-        plan = user_run_dirs.noted(run_dir)
+        plan = run_directory.read_attempt_note(run_dir)
         if plan is None:
             plan = read_json(run_dir / ATTEMPT)
     except (OSError, ValueError) as error:
@@ -298,7 +298,7 @@ def _used(row: AttemptRow) -> GpuTime | None:
 
 def _spec(run_dir: Path) -> dict[str, Any] | None:
     try:
-        known = user_run_dirs.noted(run_dir)
+        known = run_directory.read_attempt_note(run_dir)
     except (OSError, ValueError) as error:
         log.error("%s: %s", run_dir, error)
         return None
@@ -317,5 +317,5 @@ def _read(run_dir: Path, name: str) -> dict[str, Any]:
 
 def _made(run_dir: Path) -> float:
     if owner_of(run_dir) is not None:
-        return user_run_dirs.note_time(run_dir)
+        return run_directory.attempt_note_time(run_dir)
     return (run_dir / ATTEMPT).stat().st_mtime

@@ -8,88 +8,84 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.io.files.mounts import ReadMounts, read_mounts
+from zerotools.io.files.mounts import MountPoint, ReadMounts, read_mounts
 from zerotools.jobs import states
-from zerotoolsd.attempts import crash_points, job_limits, last_report, launch
+from zerotoolsd.attempts import crash_points, job_limits, last_report, run_directory
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
-from zerotoolsd.attempts.backends.launch_backend import CHILDREN
+from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.spawner import NotReady
-from zerotoolsd.attempts.mount_check import what_is_missing
-from zerotoolsd.attempts.numa.choose_bindings import UNBOUND
-from zerotoolsd.attempts.numa.placer import RankPlacer
-from zerotoolsd.attempts.restart_throttle import TURN_SECONDS, RestartThrottle
-from zerotoolsd.attempts.start_backoff import StartBackoff
-from zerotoolsd.attempts.warm_start.fork_server_pool import ForkServerPool
-from zerotoolsd.config.config_tables import WarmStartConfig
-from zerotoolsd.config.daemon_config import Config
-from zerotoolsd.queue import clocks, lifecycle, transition_table
+from zerotoolsd.attempts.numa_binding import UNBOUND, RankPlacer
+from zerotoolsd.attempts.run_directory import EarlierCheckpoints, LaunchSettings
+from zerotoolsd.attempts.start_backoff import TURN_SECONDS, RestartThrottle, StartBackoff
+from zerotoolsd.queue import clocks, lifecycle
+from zerotoolsd.queue.change_state import Transitions
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
-from zerotoolsd.queue.transitions import Transitions
+from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.plan import ATTEMPT, Plan
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.users.account import SilentNames
-from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
+from zerotoolsd.users.open_as_user import opened
+from zerotoolsd.users.served_users import ServedUsers
 
 SAME_SECONDS = 5.0
 """A supervisor reports within this time that it runs; one that began later is another."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class StartResources:
+    """Reads the resources of the machine that an attempt starts on.
+
+    `gpu_locks`: GPU UUIDs -> the supervisor's data on their locks. `unaccounted`: GPU UUIDs -> the
+    bytes of each that no process holds. `placer` chooses the processors of ranks (None: any).
+    `mounts` reads the mounted file systems.
+    """
+
+    gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {}
+    unaccounted: Callable[[Sequence[str]], Mapping[str, int]] = lambda gpus: {}
+    placer: RankPlacer | None = None
+    mounts: ReadMounts = read_mounts
+
+
 class AttemptStarter:
-    """Starts attempts below `jobs_dir`; `over` is called with those that could not start. `socket`
-    is the daemon's socket; `gpu_locks` returns the supervisor's data on the locks of its GPUs."""
+    """Starts attempts below `jobs_dir`.
+
+    Attempts that cannot start end as the watcher's others do, by `on_over`. `on_first_start` is
+    called with the seconds that a job was queued before its first attempt.
+    """
 
     def __init__(
         self,
         *,
         transitions: Transitions,
         watcher: AttemptWatcher,
-        over: OnOver,
         pending: StartBackoff,
         jobs_dir: Path,
-        config: Config,
-        command: launch.RankCommand,
-        umask: int,
-        socket: Path | None = None,
-        gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {},
-        waited: Callable[[float], None] = lambda seconds: None,
-        users: ServedUsers = OWN_ONLY,
-        mounted: ReadMounts = read_mounts,
-        warm: ForkServerPool | None = None,
-        unaccounted: Callable[[Sequence[str]], Mapping[str, int]] = lambda gpus: {},
-        placer: RankPlacer | None = None,
+        settings: LaunchSettings,
+        resources: StartResources,
+        users: ServedUsers,
+        warm: ForkServerPool,
     ) -> None:
-        """Keep the collaborators.
-
-        `waited` gets the seconds that a job was queued before its first launch. `unaccounted`
-        returns the GPU memory that no process holds now. `placer` chooses the processors of ranks
-        (None: any).
-        """
-        self._unaccounted = unaccounted
+        self.on_first_start: Callable[[float], None] = lambda seconds: None
+        self._resources = resources
         self._users = users
         self._transitions = transitions
         self._store = transitions.store
         self._watcher = watcher
-        self._over = over
         self._pending = pending
         self._jobs_dir = jobs_dir
-        self._config = config
-        self._command = command
-        self._umask = umask
-        self._socket = socket
-        self._gpu_locks = gpu_locks
-        self._waited = waited
-        self._mounted = mounted
-        self._warm = warm or ForkServerPool(WarmStartConfig(), CHILDREN)
-        self._placer = placer
+        self._settings = settings
+        self._warm = warm
         self._how: dict[str, str] = {}
         """The backend of attempts not yet committed as started, by token."""
-        self._loading = RestartThrottle(config.retry, self.loads)
+        self._loading = RestartThrottle(settings.config.retry, self.loads)
 
     def launch(
         self,
@@ -118,18 +114,16 @@ class AttemptStarter:
             host=os.uname().nodename,
             world_size=size or job.spec.world_size,
             gpu_part=gpu_part,
-            gpu_baseline=self._unaccounted(gpu_uuids),
+            gpu_baseline=self._resources.unaccounted(gpu_uuids),
         )
         after, now = self._transitions.after(job, Admit()), time.time()
-        with self._store.change(
-            job, after, transition_table.ADMIT, now=now, attempt=number
-        ) as change:
+        with self._store.change(job, after, lifecycle.ADMIT, now=now, attempt=number) as change:
             change.add_attempt(attempt, gpu_bytes)
         self._transitions.publish(job, after)
         if not attempts:
-            self._waited(max(0.0, now - job.created))
+            self.on_first_start(max(0.0, now - job.created))
         crash_points.reach(crash_points.LAUNCHING_COMMITTED)
-        self.begin(attempt, self._over)
+        self.begin(attempt, self._watcher.on_over)
 
     def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
         """Start an attempt committed as launching; `failed` is called if this fails."""
@@ -139,26 +133,25 @@ class AttemptStarter:
             self._pending.wait_for_turn(job.id, why, TURN_SECONDS)
             return
         try:
-            mounted = self._mounted()
+            mounted = self._resources.mounts()
             if missing := what_is_missing(before[-1] if before else None, mounted):
                 self._pending.put_off(job.id, missing)
                 return
             user = self._users.of(job.uid)
-            known = last_report.checkpoints_before(before)
-            bindings = UNBOUND if self._placer is None else self._placer.place(job.spec, attempt)
-            plan = launch.prepare(
+            placer = self._resources.placer
+            bindings = UNBOUND if placer is None else placer.place(job.spec, attempt)
+            plan = run_directory.prepare(
                 job,
                 attempt,
-                config=self._config,
-                command=self._command,
-                umask=self._umask,
-                reported_before=known,
-                socket=self._socket,
-                gpu_locks=self._gpu_locks(attempt.gpu_uuids),
+                settings=self._settings,
+                earlier=EarlierCheckpoints(
+                    newest=last_report.checkpoints_before(before),
+                    by_program=last_report.reported_by_program(before),
+                ),
+                gpu_locks=self._resources.gpu_locks(attempt.gpu_uuids),
                 user=user,
                 mounted=mounted,
                 bindings=bindings,
-                reported_by_program=last_report.reported_by_program(before),
             )
             warm, how = self._warm.start(attempt, plan, job.spec, user)
             limits = None if user is None else self._held_by(job)
@@ -189,8 +182,9 @@ class AttemptStarter:
     def _held_by(self, job: JobRow) -> Mapping[str, int] | None:
         """Return the limits of the control group that a child of another user enters; None: no
         group."""
-        limits = job_limits.attempt_limits(job.spec.limits, self._config.limits)
-        return limits if limits or self._config.limits.cgroups else None
+        allowed = self._settings.config.limits
+        limits = job_limits.attempt_limits(job.spec.limits, allowed)
+        return limits if limits or allowed.cgroups else None
 
     def loads(self, attempt: AttemptRow) -> bool:
         """Return whether it runs and has not taken a step yet."""
@@ -217,7 +211,7 @@ class AttemptStarter:
         after = self._transitions.after(job, Started())
         now, number = time.time(), attempt.number
         why = self._how.pop(attempt.token, None)
-        kind = transition_table.STARTED
+        kind = lifecycle.STARTED
         with self._store.change(job, after, kind, now=now, attempt=number, why=why) as change:
             if attempt.state == LAUNCHING or later:
                 change.attempt_started(number, began)
@@ -227,3 +221,29 @@ class AttemptStarter:
 def _said(error: OSError) -> str:
     place = "" if error.filename is None else f": {error.filename}"
     return f"{error.strerror or error}{place}"
+
+
+_LONGEST = 500
+
+
+def what_is_missing(last: AttemptRow | None, table: Iterable[MountPoint]) -> str | None:
+    """Return the sentence on mounts of the attempt `last` that are missing now. Raises OSError."""
+    if last is None:
+        return None
+    try:
+        with opened(Path(last.run_dir)) as base:
+            tree = read_json(base / ATTEMPT, LARGEST_RECORD)
+        named = () if tree is None else Plan.from_json(tree).mounts
+    except FileNotFoundError:
+        return None
+    except (TypeError, ValueError):  # the ranks can write there, too
+        return None
+    here = {point.path for point in table}
+    gone = [each for each in named if isinstance(each, str) and each not in here] if here else []
+    if not gone:
+        return None
+    words = " and ".join(gone)[:_LONGEST]
+    return (
+        f"{words} {'is' if len(gone) == 1 else 'are'} not mounted any more, and the job has "
+        "files there"
+    )

@@ -12,6 +12,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from zerotoolsd.config.config_tables import RetryConfig
+from zerotoolsd.queue.rows import AttemptRow
+
 FIRST_SECONDS = 0.5
 MOST_SECONDS = 30.0
 
@@ -85,3 +88,44 @@ class StartBackoff:
 
 def _sentence(why: str) -> str:
     return f"the machine is not ready: {why}; it is tried again"
+
+
+LOADING_SECONDS = 30.0
+TURN_SECONDS = 1.0
+"""Interval in seconds between checks of a job waiting for its turn."""
+
+
+class RestartThrottle:
+    """The restarted attempts without a step since. `is_loading` returns this for a started one."""
+
+    def __init__(
+        self,
+        config: RetryConfig,
+        is_loading: Callable[[AttemptRow], bool],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._most = config.at_once
+        self._is_loading = is_loading
+        self._clock = clock
+        self._begun: dict[str, tuple[AttemptRow, float]] = {}
+
+    def why_not_now(self, attempt: AttemptRow) -> str | None:
+        """Return why an attempt must not start yet, in one sentence; None if it may."""
+        if attempt.number == 1 or attempt.token in self._begun:
+            return None
+        now = self._clock()
+        self._begun = {
+            token: (each, began)
+            for token, (each, began) in self._begun.items()
+            if now - began < LOADING_SECONDS and self._is_loading(each)
+        }
+        if len(self._begun) < self._most:
+            return None
+        jobs = ", ".join(str(each.job_id) for each, _ in self._begun.values())
+        which = f"job {jobs} loads" if len(self._begun) == 1 else f"jobs {jobs} load"
+        return f"waits for its turn to load: {which} now, and retry.at_once = {self._most}"
+
+    def began(self, attempt: AttemptRow) -> None:
+        """Record that the attempt has started."""
+        if attempt.number > 1:
+            self._begun[attempt.token] = (attempt, self._clock())

@@ -16,15 +16,15 @@ from collections.abc import Callable
 from zerotools.jobs import states
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, Guard
-from zerotoolsd.attempts.end.finalize_attempt import AttemptFinalizer
-from zerotoolsd.attempts.recovery import AttemptRecovery
+from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer
+from zerotoolsd.attempts.reattach import AttemptRecovery
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.queue import fault_isolation, lifecycle, time_limit
+from zerotoolsd.queue.change_state import Transitions
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Cancel, LifecycleEvent, Pause, Yield
 from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.tables.preemption_table import PAUSE, YieldAsk
-from zerotoolsd.queue.transitions import Transitions
 
 
 class AttemptStopper:

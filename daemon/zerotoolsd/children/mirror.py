@@ -2,7 +2,7 @@
 
 These are separate processes next to the ranks, or before them, as the job's user and in the
 daemon's interpreter: `upload` runs once for each new checkpoint and at the end, `fetch` before the
-ranks of an attempt start. SETTINGS is JSON, which `attempts/launch` writes:
+ranks of an attempt start. SETTINGS is JSON, which `attempts/run_directory` writes:
 
     output_dir, job             the job's directory, and its identity in the store
     upload_to                   the destination of its checkpoints; null: none

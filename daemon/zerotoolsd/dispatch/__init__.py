@@ -1,12 +1,17 @@
 """The dispatcher: its loop decides what starts, yields and is removed. Only it changes jobs.
 
-dispatcher           the loop, and the parts that it is made of
-scheduling_loop      which waiting jobs start now, on which resources
-elastic_growth       running elastic jobs grow into free resources
-host_memory_use      the current host memory, and its use by running jobs
-preemption           running jobs yield to others, or because memory runs out
-memory_guard         acts before the memory of the host or of a GPU is used up
-priority_classes     the priorities that users may give
-last_uploads         uploads the last checkpoint if no supervisor has done it
-cleaning             removes ended jobs
+dispatcher             the loop, and the parts that it is made of
+scheduling_loop        starts waiting jobs, with the resources that the scheduler chose
+elastic_growth         running elastic jobs grow into free resources
+preempt_for_priority   chooses running jobs that yield to one of higher priority, and asks them
+preempt_for_memory     asks jobs to yield if memory runs out, and ends them if that is too late
+memory_guard           two loops that act before the memory of the host or of a GPU is used up
+memory_forecast        samples of memory -> the time until it is used up; pure
+memory_escalation      that time and the jobs -> the next action; pure
+host_memory_reading    the host's memory, and that of the control group in which jobs run
+priority_classes       the priorities that users may give
+last_uploads           uploads the last checkpoint if no supervisor has done it
+cleaner                removes ended jobs, one after another
+removable_files        the files of an ended job, and their removal
+checkpoint_pins        the checkpoints that other jobs need
 """

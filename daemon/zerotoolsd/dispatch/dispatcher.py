@@ -18,47 +18,47 @@ from zerotools.io.files.mounts import ReadMounts, read_mounts
 from zerotools.jobs import states
 from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotools.sensors.numa import ReadTopology, read_topology
-from zerotoolsd.attempts import launch, rebuild_queue
+from zerotoolsd.attempts import rebuild_queue, run_directory
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
+from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.backends.spawner import SupervisorSpawner
-from zerotoolsd.attempts.end.finalize_attempt import AttemptFinalizer
-from zerotoolsd.attempts.leftovers.overseer import LOOK_SECONDS, Overseer
+from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer
 from zerotoolsd.attempts.metric_counters import MetricCounters
-from zerotoolsd.attempts.numa.placer import RankPlacer
-from zerotoolsd.attempts.recovery import AttemptRecovery, LeasingAttempts
-from zerotoolsd.attempts.start_attempt import AttemptStarter
+from zerotoolsd.attempts.numa_binding import RankPlacer
+from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
+from zerotoolsd.attempts.run_directory import LaunchSettings
+from zerotoolsd.attempts.start_attempt import AttemptStarter, StartResources
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.stop_attempts import AttemptStopper
-from zerotoolsd.attempts.warm_start.fork_server_pool import ForkServerPool
+from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, Overseer
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch import scheduling_loop
-from zerotoolsd.dispatch.cleaning.checkpoint_pins import CheckpointPins
-from zerotoolsd.dispatch.cleaning.cleaner import Cleaner
+from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
+from zerotoolsd.dispatch.cleaner import Cleaner
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth
-from zerotoolsd.dispatch.host_memory_use import HostMemoryUse
+from zerotoolsd.dispatch.host_memory_reading import HostMemoryReader, HostMemoryUse
 from zerotoolsd.dispatch.last_uploads import LastUploads
-from zerotoolsd.dispatch.memory_guard.host_reading import HostMemoryReader
-from zerotoolsd.dispatch.memory_guard.make_guards import memory_guards
-from zerotoolsd.dispatch.preemption.preempt_for_priority import PriorityPreemption
+from zerotoolsd.dispatch.memory_guard import memory_guards
+from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.dispatch.priority_classes import PriorityClasses
 from zerotoolsd.dispatch.scheduling_loop import IDLE_SECONDS, SchedulingLoop
-from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.monitoring.history_recorder import HistoryRecorder
 from zerotoolsd.monitoring.notifications.notifier import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
-from zerotoolsd.queue.fair_share.usage_report import UsageReport
+from zerotoolsd.queue.change_state import Transitions, policy_of
+from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
 from zerotoolsd.queue.placement import QueuePlacement, memory_of_machine
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import YieldAsk
-from zerotoolsd.queue.transitions import Transitions, policy_of
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
-from zerotoolsd.resources.gpu_sharing.arbiter import GpuArbiter
-from zerotoolsd.resources.gpu_sharing.over_use import SharedGpus
-from zerotoolsd.resources.leaked_gpu_memory.leak_watch import LeakWatch
+from zerotoolsd.resources.gpu_arbiter import GpuArbiter
+from zerotoolsd.resources.gpu_use import SharedGpus
+from zerotoolsd.resources.leak_watch import LeakWatch
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
@@ -80,7 +80,7 @@ class Dispatcher:
         config: Config,
         machine: SnapshotCache,
         ask: Ask,
-        command: launch.RankCommand = launch.trainer_command,
+        command: run_directory.RankCommand = run_directory.trainer_command,
         umask: int = 0o022,
         touch: Touch = lambda job_id, doing: None,
         socket: Path | None = None,
@@ -164,21 +164,19 @@ class Dispatcher:
         self._starter = AttemptStarter(
             transitions=self.transitions,
             watcher=self._watcher,
-            over=self._ends.over,
             pending=self._pending,
             jobs_dir=self.jobs_dir,
-            config=config,
-            command=command,
-            umask=umask,
-            socket=socket,
-            gpu_locks=self.arbiter.told,
-            waited=self.tally.queue_waits.observe,
+            settings=LaunchSettings(config=config, command=command, umask=umask, socket=socket),
+            resources=StartResources(
+                gpu_locks=self.arbiter.told,
+                unaccounted=machine.unaccounted,
+                placer=self.placer,
+                mounts=mounted,
+            ),
             users=users,
-            mounted=mounted,
             warm=self.warm,
-            unaccounted=machine.unaccounted,
-            placer=self.placer,
         )
+        self._starter.on_first_start = self.tally.queue_waits.observe
         self._watcher.on_running = self._starter.found_running
         self._left = AttemptRecovery(
             store=store,

@@ -27,14 +27,14 @@ from zerotools.jobs import states
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.end.end_event import with_upload
-from zerotoolsd.attempts.environment import job_environment
-from zerotoolsd.attempts.launch import known_as, mirroring_commands
+from zerotoolsd.attempts.end_event import with_upload
+from zerotoolsd.attempts.job_environment import job_environment
+from zerotoolsd.attempts.run_directory import known_as, mirroring_commands
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.monitoring.notifications.notify_command import end_session
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.values import one_line
+from zerotoolsd.queue.stored_values import one_line
 from zerotoolsd.users.account import SilentNames
 from zerotoolsd.users.job_user import given_env
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers

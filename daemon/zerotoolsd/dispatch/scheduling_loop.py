@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from zerotools.jobs import states
 from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.attempts import end_event
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.attempts.leftovers.leftover_processes import LeftoverProcesses
 from zerotoolsd.attempts.start_attempt import AttemptStarter
 from zerotoolsd.dispatch.elastic_growth import ElasticGrowth, Wishes
-from zerotoolsd.dispatch.preemption.preempt_for_priority import PriorityPreemption
+from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.resources.gpu_sharing.arbiter import GpuArbiter
-from zerotoolsd.resources.gpu_sharing.over_use import SharedGpus
+from zerotoolsd.resources.gpu_arbiter import GpuArbiter
+from zerotoolsd.resources.gpu_use import SharedGpus
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 
 POLL_SECONDS = 2.0
@@ -111,3 +113,29 @@ class SchedulingLoop:
         all_start = len(starts) == len(line) and not wishes.requests
         polls = kept or decisions.waits_for_host or (wants_gpus and not all_start)
         return POLL_SECONDS if polls else idle
+
+
+class LeftoverProcesses:
+    """The waiting jobs, by id. A restart of the daemon loses nothing: each job is checked when it
+    starts."""
+
+    def __init__(self) -> None:
+        self._left: dict[int, Mapping[str, Any]] = {}
+
+    def keeps(self, job_id: int, attempts: Sequence[AttemptRow]) -> bool:
+        """Return whether the job, with these earlier attempts, must wait; if so, it is in
+        `waits`."""
+        result = (attempts[-1].result if attempts else None) or {}
+        if not end_event.is_beside(result):
+            return False
+        self._left[job_id] = result
+        return True
+
+    def waits(self) -> dict[int, str]:
+        """Return why each job must still wait."""
+        self._left = {job: left for job, left in self._left.items() if end_event.is_beside(left)}
+        return {
+            job: f"waits for leftover processes of its last attempt: {end_event.held_by(left)}; "
+            "zerotoolsd has no right to end them"
+            for job, left in self._left.items()
+        }

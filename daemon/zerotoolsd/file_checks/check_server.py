@@ -12,6 +12,7 @@ JSON, because that process has read files of users.
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import gc
 import json
@@ -19,6 +20,7 @@ import os
 import pickle
 import signal
 import socket
+import struct
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -27,7 +29,6 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
 from zerotools.io.files import mounts
-from zerotoolsd.file_checks import message_frames
 from zerotoolsd.users import run_as_user
 from zerotoolsd.users.job_user import JobUser
 
@@ -59,7 +60,7 @@ def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.sock
 
 def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
     """Return the message that requests a check by its name."""
-    return message_frames.framed(pickle.dumps((name, arguments)))
+    return framed(pickle.dumps((name, arguments)))
 
 
 def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
@@ -149,11 +150,11 @@ def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     _die_with(parent)  # once more: a change of the user forgets it
     with suppress(ConnectionError):
-        link.sendall(message_frames.framed(str(os.getpid()).encode()))
-        while (question := message_frames.receive(link)) is not None:
+        link.sendall(framed(str(os.getpid()).encode()))
+        while (question := receive(link)) is not None:
             name, arguments = pickle.loads(question)
             answer = json.dumps(answer_to(looks[name], *arguments))
-            link.sendall(message_frames.framed(answer.encode()))
+            link.sendall(framed(answer.encode()))
 
 
 def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
@@ -168,3 +169,43 @@ def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
         return {"error": OSError.__name__, **said}
     except Exception as error:  # a defect in a look at one job: the caller gets it
         return {"error": None, "message": f"{type(error).__name__}: {error}"}
+
+
+_LENGTH = struct.Struct(">I")
+HEAD = _LENGTH.size
+LARGEST = 1 << 26
+
+
+def framed(data: bytes) -> bytes:
+    """Return `data` with its length before it."""
+    return _LENGTH.pack(len(data)) + data
+
+
+def length_of(head: bytes) -> int:
+    """Return how many bytes follow `head`. Raises ConnectionError if they exceed any valid
+    message."""
+    (length,) = _LENGTH.unpack(head)
+    if length > LARGEST:
+        raise ConnectionError(f"a message of {length} bytes")
+    return int(length)
+
+
+def receive(link: socket.socket) -> bytes | None:
+    """Return the next message; None at the end."""
+    head = _exactly(link, HEAD)
+    return None if head is None else _exactly(link, length_of(head))
+
+
+async def receive_from(reader: asyncio.StreamReader) -> bytes:
+    """Return the next message. Raises asyncio.IncompleteReadError and ConnectionError."""
+    return await reader.readexactly(length_of(await reader.readexactly(HEAD)))
+
+
+def _exactly(link: socket.socket, count: int) -> bytes | None:
+    data = bytearray()
+    while len(data) < count:
+        part = link.recv(count - len(data))
+        if not part:
+            return None
+        data += part
+    return bytes(data)

@@ -45,7 +45,7 @@ from zerotoolsd.monitoring.history_file import (
 )
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.resources.gpu_sharing.measured_use import MeasuredUse, Owner, roots_of
+from zerotoolsd.resources.gpu_use import MeasuredUse, Owner, roots_of
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.supervisor.procfs import Process, descendants, processes
 

@@ -6,9 +6,10 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from zerotools.jobs import states
-from zerotoolsd.interface.queue_terms import ANY, Dependency
-from zerotoolsd.queue.changes import RunMany, RunSql
+from zerotoolsd.interface.queue_terms import ANY, Dependency, Drain
+from zerotoolsd.queue.row_writes import RunMany, RunSql
 from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.stored_values import short
 
 _AT_ONCE = 500
 """Numbers in one statement."""
@@ -106,3 +107,22 @@ class DependencyTable:
             rows = self._sql(f"SELECT job_id FROM dependency WHERE on_id IN ({marks})", part)
             found |= {row["job_id"] for row in rows}
         return found
+
+
+class DrainTable:
+    """The table, by `run`; a change is one of the caller's transaction."""
+
+    def __init__(self, run: RunSql) -> None:
+        self._sql = run
+
+    def get(self) -> Drain | None:
+        """Return the reason why no job starts; None if jobs start."""
+        row = self._sql("SELECT since, uid, why FROM drain").fetchone()
+        return None if row is None else Drain(**row)
+
+    def put(self, drain: Drain | None) -> None:
+        """Set the drain, or remove it with None."""
+        self._sql("DELETE FROM drain")
+        if drain is not None:
+            values = (drain.since, drain.uid, short(drain.why))
+            self._sql("INSERT INTO drain (one, since, uid, why) VALUES (1, ?, ?, ?)", values)

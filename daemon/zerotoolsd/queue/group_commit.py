@@ -12,8 +12,8 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.disk_reserve import is_full
+from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 

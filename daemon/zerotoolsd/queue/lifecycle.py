@@ -6,12 +6,30 @@ an attempt is, given the remaining restarts. No I/O and no clock: `now` is an ar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from zerotools.core.counts import counted
 from zerotools.jobs import states
-from zerotoolsd.queue import transition_table
-from zerotoolsd.queue.retry_causes import USUAL, CauseRule
+from zerotools.jobs.states import (
+    CANCELLED,
+    FAILED,
+    HALTED,
+    HELD,
+    LAUNCHING,
+    ON_HOLD,
+    PAUSED,
+    PAUSING,
+    QUEUED,
+    RUNNING,
+    STOPPING,
+    SUCCEEDED,
+    WAITING,
+    WAITING_RETRY,
+    YIELDING,
+)
+from zerotoolsd.queue.retry_rules import USUAL, CauseRule
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 
 FINISHED = "finished"
@@ -236,60 +254,50 @@ def name_of(job: JobStatus, event: LifecycleEvent) -> str:
     """Return the event's name in the transitions table."""
     match event:
         case Admit():
-            return transition_table.ADMIT
+            return ADMIT
         case Started():
-            return transition_table.STARTED
+            return STARTED
         case Cancel():
-            return (
-                transition_table.STOP
-                if event.live and job.state == states.HELD
-                else transition_table.CANCEL
-            )
+            return STOP if event.live and job.state == states.HELD else CANCEL
         case Hold():
-            return transition_table.HOLD
+            return HOLD
         case Resume():
             if event.live:
-                return transition_table.TAKE_UP
-            return transition_table.RELEASED_TO_WAIT if event.waits else transition_table.RESUME
+                return TAKE_UP
+            return RELEASED_TO_WAIT if event.waits else RESUME
         case PutOnHold():
-            return transition_table.PUT_ON_HOLD
+            return PUT_ON_HOLD
         case Release():
-            return transition_table.RELEASED_TO_WAIT if event.waits else transition_table.RELEASED
+            return RELEASED_TO_WAIT if event.waits else RELEASED
         case Ready():
-            return transition_table.READY
+            return READY
         case Pause():
-            return transition_table.PAUSE
+            return PAUSE
         case Yield():
-            return transition_table.YIELD
+            return YIELD
         case Unpause():
             is_paused = job.state == states.PAUSED
-            return (
-                transition_table.RELEASED_TO_WAIT
-                if event.waits and is_paused
-                else transition_table.UNPAUSED
-            )
+            return RELEASED_TO_WAIT if event.waits and is_paused else UNPAUSED
         case Retry():
-            return transition_table.RETRY
+            return RETRY
         case Ended(outcome="finished"):
-            return transition_table.FINISHED
+            return FINISHED
         case Ended(outcome="stopped", time_limit=None) if job.state in _ASKED:
-            return transition_table.STOPPED
+            return STOPPED
         case Ended(outcome="killed", time_limit=None) if job.state in states.GIVING_WAY:
-            return (
-                transition_table.STOPPED
-            )  # after its grace period: it stopped as requested, with a loss
+            return STOPPED  # after its grace period: it stopped as requested, with a loss
     if event.outcome in _HOPELESS:
-        return transition_table.GAVE_UP
+        return GAVE_UP
     if event.outcome == NOT_READY:
-        return transition_table.DEFERRED
+        return DEFERRED
     if event.time_limit is not None:
-        return transition_table.EXPIRED
+        return EXPIRED
     if event.unreadable is not None and job.state != states.STOPPING:
-        return transition_table.HOLD
+        return HOLD
     progressed = event.saved_step > job.best_step
     if event.hopeless is not None and not progressed:
-        return transition_table.GAVE_UP
-    return transition_table.GAVE_UP if _why_no_more(job, event) else transition_table.CRASHED
+        return GAVE_UP
+    return GAVE_UP if _why_no_more(job, event) else CRASHED
 
 
 def _why_no_more(job: JobStatus, end: Ended) -> str | None:
@@ -318,12 +326,12 @@ def _after_end(job: JobStatus, end: Ended, now: float, policy: RetryPolicy) -> J
         restarts_used=0 if progressed else job.restarts_used,
         eligible_at=None,
     )
-    if state == states.WAITING_RETRY and name == transition_table.DEFERRED:
+    if state == states.WAITING_RETRY and name == DEFERRED:
         wait = min(policy.delay(end.not_ready_before + 1), MOST_MACHINE_SECONDS)
         wait *= end.part_of_wait
         reason = f"the machine is not ready: {end.cause}; next try in {in_short(wait)} s"
         return replace(ended, eligible_at=now + wait, reason=reason)
-    if state == states.PAUSED and name == transition_table.CRASHED:
+    if state == states.PAUSED and name == CRASHED:
         used = ended.restarts_used + end.rule.counts
         return replace(ended, restarts_used=used, reason=_closing_reason(job, end, name, state))
     if state == states.WAITING_RETRY:
@@ -360,15 +368,150 @@ def _closing_reason(job: JobStatus, end: Ended, name: str, state: str) -> str | 
         return f"{job.reason}; {end.cause}{lost}"
     if state == states.HALTED:
         return f"its time limit of {end.time_limit} is over; {end.cause}"
-    if name == transition_table.GAVE_UP and end.hopeless is not None and end.max_restarts:
+    if name == GAVE_UP and end.hopeless is not None and end.max_restarts:
         return f"{end.cause}; not started again: {end.hopeless}"
-    if name == transition_table.GAVE_UP and end.outcome not in _HOPELESS:
+    if name == GAVE_UP and end.outcome not in _HOPELESS:
         return f"{end.cause}; {_why_no_more(job, end) or 'not started again'}"
     return end.cause
 
 
 def _follow(state: str, event: str) -> str:
-    following = transition_table.TRANSITIONS.get((state, event))
+    following = TRANSITIONS.get((state, event))
     if following is None:
         raise NotAllowed(f"a {state} job cannot take the event {event}")
     return following
+
+
+ADMIT = "admit"
+STARTED = "started"
+CANCEL = "cancel"
+DEFERRED = "deferred"
+"""The machine could not start the attempt; that costs the job no restart."""
+GAVE_UP = "gave_up"
+RETRY = "retry"
+EXPIRED = "expired"
+HOLD = "hold"
+RESUME = "resume"
+TAKE_UP = "take_up"
+"""A held job with a live attempt continues with that attempt."""
+STOP = "stop"
+"""A held job with a live attempt is cancelled."""
+
+PUT_ON_HOLD = "put_on_hold"
+RELEASED = "released"
+RELEASED_TO_WAIT = "released_to_wait"
+"""A released, unpaused or resumed job still has to wait for its time or its dependencies."""
+READY = "ready"
+"""The job's wait is over."""
+
+PAUSE = "pause"
+YIELD = "yield"
+"""The job must yield its GPUs, and is queued again."""
+UNPAUSED = "unpaused"
+
+PRIORITY = "priority"
+"""Not a transition: another priority for an unfinished job."""
+
+EDIT = "edit"
+"""Not a transition: another job file for an unstarted job."""
+
+EVENTS = (
+    *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),
+    *(HOLD, RESUME, TAKE_UP, STOP),
+    *(PUT_ON_HOLD, RELEASED, RELEASED_TO_WAIT, READY),
+    *(PAUSE, YIELD, UNPAUSED),
+)
+
+TRANSITIONS: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        (ON_HOLD, RELEASED): QUEUED,
+        (ON_HOLD, RELEASED_TO_WAIT): WAITING,
+        (ON_HOLD, PUT_ON_HOLD): ON_HOLD,
+        (ON_HOLD, CANCEL): CANCELLED,
+        (ON_HOLD, HOLD): HELD,
+        (WAITING, READY): QUEUED,
+        (WAITING, PUT_ON_HOLD): ON_HOLD,
+        (WAITING, CANCEL): CANCELLED,
+        (WAITING, PAUSE): PAUSED,
+        (WAITING, HOLD): HELD,
+        (QUEUED, PUT_ON_HOLD): ON_HOLD,
+        (WAITING_RETRY, PUT_ON_HOLD): ON_HOLD,
+        (QUEUED, ADMIT): LAUNCHING,
+        (QUEUED, CANCEL): CANCELLED,
+        (QUEUED, PAUSE): PAUSED,
+        (QUEUED, HOLD): HELD,
+        (LAUNCHING, STARTED): RUNNING,
+        (LAUNCHING, CANCEL): STOPPING,
+        (LAUNCHING, PAUSE): PAUSING,
+        (LAUNCHING, YIELD): YIELDING,
+        (LAUNCHING, FINISHED): SUCCEEDED,
+        (LAUNCHING, CRASHED): WAITING_RETRY,
+        (LAUNCHING, DEFERRED): WAITING_RETRY,
+        (LAUNCHING, GAVE_UP): FAILED,
+        (LAUNCHING, EXPIRED): HALTED,
+        (LAUNCHING, HOLD): HELD,
+        (RUNNING, STARTED): RUNNING,
+        (RUNNING, CANCEL): STOPPING,
+        (RUNNING, PAUSE): PAUSING,
+        (RUNNING, YIELD): YIELDING,
+        (RUNNING, FINISHED): SUCCEEDED,
+        (RUNNING, CRASHED): WAITING_RETRY,
+        (RUNNING, DEFERRED): WAITING_RETRY,
+        (RUNNING, GAVE_UP): FAILED,
+        (RUNNING, EXPIRED): HALTED,
+        (RUNNING, HOLD): HELD,
+        (STOPPING, STARTED): STOPPING,
+        (STOPPING, CANCEL): STOPPING,
+        (STOPPING, FINISHED): SUCCEEDED,
+        (STOPPING, STOPPED): CANCELLED,
+        (STOPPING, CRASHED): CANCELLED,
+        (STOPPING, DEFERRED): CANCELLED,
+        (STOPPING, GAVE_UP): CANCELLED,
+        (STOPPING, EXPIRED): CANCELLED,
+        (STOPPING, HOLD): HELD,
+        (PAUSING, STARTED): PAUSING,
+        (PAUSING, PAUSE): PAUSING,
+        (PAUSING, UNPAUSED): YIELDING,
+        (PAUSING, CANCEL): STOPPING,
+        (PAUSING, FINISHED): SUCCEEDED,
+        (PAUSING, STOPPED): PAUSED,
+        (PAUSING, CRASHED): PAUSED,
+        (PAUSING, DEFERRED): PAUSED,
+        (PAUSING, GAVE_UP): FAILED,
+        (PAUSING, EXPIRED): HALTED,
+        (PAUSING, HOLD): HELD,
+        (YIELDING, STARTED): YIELDING,
+        (YIELDING, YIELD): YIELDING,
+        (YIELDING, PAUSE): PAUSING,
+        (YIELDING, CANCEL): STOPPING,
+        (YIELDING, FINISHED): SUCCEEDED,
+        (YIELDING, STOPPED): QUEUED,
+        (YIELDING, CRASHED): WAITING_RETRY,
+        (YIELDING, DEFERRED): WAITING_RETRY,
+        (YIELDING, GAVE_UP): FAILED,
+        (YIELDING, EXPIRED): HALTED,
+        (YIELDING, HOLD): HELD,
+        (PAUSED, PAUSE): PAUSED,
+        (PAUSED, UNPAUSED): QUEUED,
+        (PAUSED, RELEASED_TO_WAIT): WAITING,
+        (PAUSED, CANCEL): CANCELLED,
+        (PAUSED, HOLD): HELD,
+        (WAITING_RETRY, PAUSE): PAUSED,
+        (WAITING_RETRY, RETRY): QUEUED,
+        (WAITING_RETRY, CANCEL): CANCELLED,
+        (WAITING_RETRY, HOLD): HELD,
+        (HELD, HOLD): HELD,
+        (HELD, RESUME): QUEUED,
+        (HELD, RELEASED_TO_WAIT): WAITING,
+        (HELD, TAKE_UP): LAUNCHING,
+        (HELD, STARTED): HELD,
+        (HELD, CANCEL): CANCELLED,
+        (HELD, STOP): STOPPING,
+        (HELD, FINISHED): SUCCEEDED,
+        (HELD, STOPPED): HELD,
+        (HELD, CRASHED): HELD,
+        (HELD, DEFERRED): HELD,
+        (HELD, GAVE_UP): HELD,
+        (HELD, EXPIRED): HALTED,
+    }
+)

@@ -25,15 +25,12 @@ from zerotoolsd.queue import fault_isolation as parking
 from zerotoolsd.queue.expected_memory import NOTHING_EXPECTED, ExpectedMemory, ExpectedOfJobs
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.rows import JobRow, Lease
-from zerotoolsd.queue.scheduling.capability_needs import capability_need
 from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory, HostNow
-from zerotoolsd.queue.scheduling.faulty_gpus import with_fences
-from zerotoolsd.queue.scheduling.gpu_messages import by_number
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
-from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
+from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, capability_need
 from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions
-from zerotoolsd.queue.scheduling.suitable_gpus import usable
+from zerotoolsd.queue.scheduling.suitable_gpus import by_number, usable, with_fences
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, UserUse
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.user_limits import LimitsOfUsers

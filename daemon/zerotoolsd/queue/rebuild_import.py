@@ -11,8 +11,8 @@ from typing import Any
 import zerotools
 from zerotools.core.counts import bytes_of
 from zerotools.jobs import states
-from zerotoolsd.queue import transition_table
-from zerotoolsd.queue.job_texts import JOBS
+from zerotoolsd.queue import lifecycle
+from zerotoolsd.queue.job_file_slices import JOBS
 from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.tables.usage_accounting import GpuTime, book_found
 
@@ -167,4 +167,4 @@ def _hold(sql: RunSql, append: Append, why: Mapping[int, str], now: float) -> No
             "UPDATE job SET state = ?, reason = ?, eligible_at = NULL WHERE id = ?",
             (states.HELD, reason, job_id),
         )
-        append(now, job_id, None, transition_table.HOLD, before, states.HELD, reason)
+        append(now, job_id, None, lifecycle.HOLD, before, states.HELD, reason)

@@ -16,7 +16,12 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotoolsd.interface.api_types import Conflict, Event
 from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.queue import clocks
-from zerotoolsd.queue.changes import (
+from zerotoolsd.queue.dependency_table import DependencyTable, DrainTable
+from zerotoolsd.queue.disk_reserve import DiskReserve
+from zerotoolsd.queue.job_file_slices import JOBS, JobTexts
+from zerotoolsd.queue.lifecycle import JobStatus
+from zerotoolsd.queue.rebuild_import import Rebuild
+from zerotoolsd.queue.row_writes import (
     INSERT_JOB,
     Change,
     Changed,
@@ -26,23 +31,14 @@ from zerotoolsd.queue.changes import (
     row_of,
     values_of,
 )
-from zerotoolsd.queue.dependency_table import DependencyTable
-from zerotoolsd.queue.disk_reserve import DiskReserve
-from zerotoolsd.queue.drain_table import DrainTable
-from zerotoolsd.queue.job_texts import JOBS, JobTexts
-from zerotoolsd.queue.last_change import LastChange, newest_job
-from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.rebuild_import import Rebuild
 from zerotoolsd.queue.rows import ENDED, AttemptRow, Fence, JobRow, Lease, attempt_row, job_row
-from zerotoolsd.queue.schema import open_database, refuse_older
+from zerotoolsd.queue.schema import LastChange, newest_job, open_database, refuse_older
+from zerotoolsd.queue.stored_values import loaded_row, short, stored, stored_row
+from zerotoolsd.queue.tables.leases_and_uploads import OrphanLeases, UploadTable
 from zerotoolsd.queue.tables.notice_outbox import Notice, Outbox
-from zerotoolsd.queue.tables.orphan_leases import OrphanLeases
 from zerotoolsd.queue.tables.preemption_table import PreemptionTable
-from zerotoolsd.queue.tables.upload_table import UploadTable
-from zerotoolsd.queue.tables.usage_accounting import UsageAccounting, book_running
-from zerotoolsd.queue.tables.user_counts import UserCounts
+from zerotoolsd.queue.tables.usage_accounting import UsageAccounting, UserCounts, book_running
 from zerotoolsd.queue.transactions import Transactions
-from zerotoolsd.queue.values import loaded_row, short, stored, stored_row
 
 BUSY_MILLISECONDS = 20
 CHECKPOINT_PAGES = 256

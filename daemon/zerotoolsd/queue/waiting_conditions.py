@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 
 from zerotools.jobs import states
 from zerotoolsd.queue import fault_isolation
+from zerotoolsd.queue.change_state import Transitions
 from zerotoolsd.queue.dependency_table import DependencyRow, how_it_ended
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import LifecycleEvent, PutOnHold, Ready
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.transitions import Transitions
 
 LOOK_SECONDS = 0.01
 """Seconds of checks of waiting jobs before others get the event loop."""

@@ -1,6 +1,8 @@
 """The machine's resources: who uses its GPUs, and who left memory there.
 
 machine_snapshot    snapshots of the machine for the event loop
-gpu_sharing         GPUs that several queues or jobs share
-leaked_gpu_memory   memory that stays on a GPU after its attempt
+gpu_arbiter         which GPUs of the machine this daemon holds, next to daemons of others
+gpu_use             what jobs use of each GPU; jobs that use too much of it, or nothing
+leaked_gpu_memory   the memory that an ended attempt left on a GPU, and its owner
+leak_watch          checks GPUs after each attempt, and keeps them leased until they are free
 """

@@ -19,7 +19,7 @@ from zerotools.jobs.step_curves import scores_in, step_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.last_report import last_report
 from zerotoolsd.interface.queue_terms import Dependency
-from zerotoolsd.queue.changes import JobParts, NewJob
+from zerotoolsd.queue.row_writes import JobParts, NewJob
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import ALWAYS
-from zerotoolsd.attempts.end.cause_of_end import same_before, saved_step
+from zerotoolsd.attempts.cause_of_end import same_before, saved_step
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
 from zerotoolsd.queue.placement import QueuePlacement
-from zerotoolsd.queue.retry_causes import USUAL, rule_of
+from zerotoolsd.queue.retry_rules import USUAL, rule_of
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.scheduling.requests import count
 from zerotoolsd.queue.store import Store

@@ -14,7 +14,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.states import STATES
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import (
     AdoptedView,
     Adoption,

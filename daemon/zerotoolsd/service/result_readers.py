@@ -18,9 +18,10 @@ from typing import Any
 from zerotools.core.errors import BadFile
 from zerotools.jobs.tables.eval import PREDICTIONS
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
+from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.manifest import read_manifest, verify_manifest
 from zerotools.runs.thinning_record import is_thinned, read_thinned
-from zerotoolsd.supervisor.durable import open_regular
+from zerotoolsd.supervisor.durable_files import open_regular
 
 LONGEST_TEXT = 4000
 LONGEST_LINE = 1 << 20

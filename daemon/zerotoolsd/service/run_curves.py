@@ -30,7 +30,7 @@ from zerotools.jobs.step_curves import (
     finite,
     step_of,
 )
-from zerotoolsd.supervisor.durable import open_regular
+from zerotoolsd.supervisor.durable_files import open_regular
 from zerotoolsd.supervisor.plan import PROGRESS
 from zerotoolsd.users.open_as_user import opened
 

@@ -24,21 +24,21 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs.estimating.attention_kernels import kernels_of
 from zerotools.jobs.jobfile.evaluation_job import is_evaluated
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.job_limits import why_refused
-from zerotoolsd.dispatch.cleaning.checkpoint_pins import ComingJob
-from zerotoolsd.dispatch.cleaning.path_checks import CLEANING_LOOKS
+from zerotoolsd.dispatch.checkpoint_pins import ComingJob
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.dispatch.removable_files import CLEANING_LOOKS
+from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import CheckedJob, Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
-from zerotoolsd.queue.changes import JobParts, NewJob
 from zerotoolsd.queue.directory_writers import Writers
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
-from zerotoolsd.queue.job_texts import slices
+from zerotoolsd.queue.job_file_slices import slices
 from zerotoolsd.queue.placement import gpu_memory_for, memory_of_host, memory_of_machine, need_of
+from zerotoolsd.queue.row_writes import JobParts, NewJob
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.suitable_gpus import impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within

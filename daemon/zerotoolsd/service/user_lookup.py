@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.users.account import UnknownAccount, find_account, group_names
 from zerotoolsd.users.policy import Caller
 

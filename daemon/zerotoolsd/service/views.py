@@ -16,15 +16,14 @@ from zerotools.jobs.tables.notify import masked_url
 from zerotools.jobs.tables.spec import SLURM, JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, Steps, mask_steps, mask_text, mask_tree, result_of
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.environment import NOT_CAPTURED, secrets_of, unshown_values
-from zerotoolsd.attempts.numa.binding_view import shown_binding
-from zerotoolsd.attempts.progress_report.phases import phase_of
-from zerotoolsd.attempts.progress_report.start_history import TO_FIRST_STEP, name_of
+from zerotoolsd.attempts.job_environment import NOT_CAPTURED, secrets_of, unshown_values
+from zerotoolsd.attempts.numa_binding import shown_binding
+from zerotoolsd.attempts.progress_report import TO_FIRST_STEP, name_of, phase_of
 from zerotoolsd.interface.api_types import AttemptView, JobView
 from zerotoolsd.queue.dependency_table import DependencyRow
-from zerotoolsd.queue.fair_share.usage_report import UserShare
+from zerotoolsd.queue.fair_share import UserShare
 from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
-from zerotoolsd.queue.values import one_line, short
+from zerotoolsd.queue.stored_values import one_line, short
 from zerotoolsd.users.account import user_name
 
 _MOST_SHORT_KEYS, _KEYS_AT_ONCE = 200, 2000

@@ -21,14 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from zerotoolsd.supervisor import procfs
-from zerotoolsd.supervisor.cgroups.delegation import NotDelegated
-from zerotoolsd.supervisor.cgroups.group import AttemptGroup, group_name, make_group
-from zerotoolsd.supervisor.checkpoint_commands import THINNING_LOG, UPLOADING_LOG
-from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.ending import process_tree
-from zerotoolsd.supervisor.ending.reaper import kill_all
+from zerotoolsd.supervisor.cgroups import AttemptGroup, NotDelegated, group_name, make_group
+from zerotoolsd.supervisor.durable_files import read_json, room_of, write_json
+from zerotoolsd.supervisor.exit_record import process_ledgers
+from zerotoolsd.supervisor.exit_record.first_failure import error_line
 from zerotoolsd.supervisor.exit_record.keeper import Records, keep
-from zerotoolsd.supervisor.exit_record.last_error import error_line
 from zerotoolsd.supervisor.exit_record.outcome import (
     Verdict,
     judge_of,
@@ -36,10 +33,9 @@ from zerotoolsd.supervisor.exit_record.outcome import (
     was_out_of_memory,
     with_limits,
 )
-from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
-from zerotoolsd.supervisor.exit_record.reserved_record import room_of
-from zerotoolsd.supervisor.finder_process import Finder, NoAnswer
-from zerotoolsd.supervisor.gpu_locks.attempt_locks import take_locks
+from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
+from zerotoolsd.supervisor.gpu_locks import take_locks
+from zerotoolsd.supervisor.hook_commands import THINNING_LOG, UPLOADING_LOG, run_closing
 from zerotoolsd.supervisor.plan import (
     ATTEMPT,
     EXIT,
@@ -53,11 +49,12 @@ from zerotoolsd.supervisor.plan import (
     STOP,
     Plan,
 )
-from zerotoolsd.supervisor.progress import Progress
-from zerotoolsd.supervisor.prolog_epilog import run_closing
 from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.ranks import become_subreaper
+from zerotoolsd.supervisor.run_checkpoint_finder import Finder, NoAnswer
 from zerotoolsd.supervisor.spawn_child import Execute, execute_program
+from zerotoolsd.supervisor.stop.reaper import kill_all
 from zerotoolsd.supervisor.supervise_loop import RankMonitor
 from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 
@@ -205,7 +202,7 @@ def supervise(
     record |= _follow(watch, verdict, records, record | _times(clock))
     record["uploaded"] = progress.uploaded
     records.exit.write(record | _times(clock))
-    process_tree.forget(Path())
+    process_ledgers.forget(Path())
     if records.ended is not None:
         records.ended.drop()
     for name in (REQUEST, STOP):  # no process reads or writes these any more

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -256,3 +256,134 @@ def await_program(process: Process, looks: int = 20) -> None:
         except OSError:
             return
         time.sleep(0.001)
+
+
+TICKS = os.sysconf("SC_CLK_TCK")
+_STATES = {
+    "R": "runs",
+    "S": "sleeps",
+    "D": "waits in the kernel and cannot be interrupted",
+    "T": "is stopped by a signal",
+    "t": "is stopped by a debugger",
+    "Z": "has ended",
+}
+_LONGEST = 4000
+
+
+@dataclass(frozen=True)
+class Activity:
+    """`state` is the kernel's letter, `tracer` the pid of a debugger, and `work` grows while it
+    computes, reads or writes: seconds of processor time, and a second for each 512 KiB."""
+
+    state: str
+    tracer: int = 0
+    wchan: str = ""
+    work: float = 0.0
+
+    @property
+    def words(self) -> str:
+        """`is stopped by a signal (state T)`."""
+        where = f" in {self.wchan}" if self.state == "D" and self.wchan else ""
+        by = f", pid {self.tracer}" if self.tracer else ""
+        return f"{_STATES.get(self.state, 'is')}{where}{by} (state {self.state})"
+
+
+def activity(pid: int) -> Activity | None:
+    """Return the activity of process `pid`; None if it is gone or /proc hides it."""
+    stat = _read(pid, "stat")
+    if ")" not in stat:
+        return None
+    parts = stat[stat.rindex(")") + 2 :].split()
+    cpu = (int(parts[11]) + int(parts[12])) / TICKS
+    tracer = _field(_read(pid, "status"), "TracerPid:")
+    io = _read(pid, "io")
+    moved = sum(_field(io, f"{name}:") for name in ("rchar", "wchar", "read_bytes", "write_bytes"))
+    wchan = _read(pid, "wchan").strip()
+    return Activity(parts[0], tracer, "" if wchan == "0" else wchan, cpu + moved / 2**19)
+
+
+def report(pid: int) -> str:
+    """Return lines for the log: the state, the kernel code that it waits in, and the threads."""
+    found = activity(pid)
+    if found is None:
+        return f"pid {pid} is gone"
+    lines = [f"pid {pid} {found.words}"]
+    for name in ("wchan", "syscall", "stack"):
+        text = _read(pid, name).strip()
+        if text and text != "0":
+            lines.append(f"  /proc/{pid}/{name}: " + text.replace("\n", "\n    "))
+    return "\n".join(lines)[:_LONGEST]
+
+
+def _field(text: str, name: str) -> int:
+    for line in text.splitlines():
+        if line.startswith(name):
+            value = line[len(name) :].strip()
+            return int(value) if value.isdecimal() else 0
+    return 0
+
+
+def _read(pid: int, name: str) -> str:
+    """Return the text of a file of /proc; empty if it cannot be read (only root reads `stack`)."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+SHARE = 0.001
+"""Share of one processor that the measurements may use."""
+
+ALL_EVERY = 60
+"""Measurements after which all processes are read again."""
+
+Clock = Callable[[], float]
+
+
+class HostMemory:
+    """The memory of all processes below this one. `note` is called with a time before the scan and
+    the processes, at least every `longest_pause` seconds."""
+
+    def __init__(
+        self,
+        clock: Clock = time.monotonic,
+        used: Clock = time.thread_time,
+        read: Callable[[int], Process | None] = read_process,
+        note: Callable[[int, list[Process]], None] = lambda moment, processes: None,
+        longest_pause: float = float("inf"),
+        there: Callable[[], set[int]] = pids,
+    ) -> None:
+        self._note, self._clock, self._used, self._read = note, clock, used, read
+        self._there = there
+        self._longest_pause = longest_pause
+        self._looks = 0
+        self._others: set[int] = set()
+        self._due = float("-inf")
+
+    def measure(self, beside: Container[int | None]) -> int | None:
+        """Return the resident bytes without those of the processes `beside`; None if no scan is
+        due.
+
+        Raises OSError if no descriptor is available for the scan.
+        """
+        now, used = self._clock(), self._used()
+        if now < self._due:
+            return None
+        moment = ticks_now()
+        ours = self._look()
+        self._note(moment, ours)
+        self._due = now + min((self._used() - used) / SHARE, self._longest_pause)
+        return sum(process.rss_bytes for process in ours if process.pid not in beside)
+
+    def _look(self) -> list[Process]:
+        self._looks += 1
+        if not self._looks % ALL_EVERY:
+            self._others = set()
+        there = self._there()
+        found = {pid: process for pid in there - self._others if (process := self._read(pid))}
+        ours = descendants(os.getpid(), found)
+        known = self._others | found.keys() | {0}
+        # A process may have become our own child if its parent was gone before it was read.
+        others = {process.pid for process in found.values() if process.parent in known}
+        self._others = (self._others & there) | others - {process.pid for process in ours}
+        return ours

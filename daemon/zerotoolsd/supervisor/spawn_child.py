@@ -19,6 +19,7 @@ import ctypes
 import errno
 import os
 import signal
+import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -207,3 +208,31 @@ def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[
             Path("/proc/self/oom_score_adj").write_text(OOM_SCORE, encoding="ascii")
 
     return arrange
+
+
+class SignalWaker:
+    """`socket` is readable after a SIGCHLD or SIGTERM; `asked` is True after a SIGTERM."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.socket, self._waker = socket.socketpair()
+        self.socket.setblocking(False)
+        self._waker.setblocking(False)
+        signal.set_wakeup_fd(self._waker.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGTERM, self._on_term)
+
+    def _on_term(self, *_: object) -> None:
+        self.asked = True
+
+    def clear(self) -> None:
+        """Read the received bytes, so that the next signal wakes the loop again."""
+        while True:
+            try:
+                self.socket.recv(4096)
+            except BlockingIOError:
+                return
+
+    def close(self) -> None:
+        """Stop waking the loop."""
+        signal.set_wakeup_fd(-1)

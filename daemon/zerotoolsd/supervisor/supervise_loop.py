@@ -14,26 +14,28 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.cgroups.group import AttemptGroup
-from zerotoolsd.supervisor.checkpoint_commands import BesideRanks
-from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.ending.process_tree import FAMILY, FamilyNote
-from zerotoolsd.supervisor.ending.reaper import reap
-from zerotoolsd.supervisor.ending.stop_request_file import RequestReader
-from zerotoolsd.supervisor.ending.stopping import Stop
+from zerotoolsd.supervisor.cgroups import AttemptGroup
+from zerotoolsd.supervisor.durable_files import put, write_json
 from zerotoolsd.supervisor.exit_record.outcome import is_abnormal
-from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
-from zerotoolsd.supervisor.exit_record.reserved_record import put
-from zerotoolsd.supervisor.finder_process import Finder, searched
-from zerotoolsd.supervisor.heartbeats.stalls import ASKED, Stalls
-from zerotoolsd.supervisor.host_memory import HostMemory
+from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, FamilyNote, RankLedger
+from zerotoolsd.supervisor.heartbeats.handle_stall import ASKED, Stalls
+from zerotoolsd.supervisor.hook_commands import BesideRanks
 from zerotoolsd.supervisor.plan import REQUEST, RUN, STOP, Plan
-from zerotoolsd.supervisor.procfs import oom_kills
-from zerotoolsd.supervisor.progress import Progress
+from zerotoolsd.supervisor.procfs import HostMemory, oom_kills
 from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank, hold_port, spawn
-from zerotoolsd.supervisor.signal_wakeup import SignalWaker
-from zerotoolsd.supervisor.spawn_child import BegunProgram, CannotStart, Execute, execute_program
+from zerotoolsd.supervisor.run_checkpoint_finder import Finder, searched
+from zerotoolsd.supervisor.spawn_child import (
+    BegunProgram,
+    CannotStart,
+    Execute,
+    SignalWaker,
+    execute_program,
+)
+from zerotoolsd.supervisor.stop.reaper import reap
+from zerotoolsd.supervisor.stop.stop_programs import Stop
+from zerotoolsd.supervisor.stop.stop_request_file import RequestReader
 from zerotoolsd.supervisor.transient_errors import hangs
 
 TICK_SECONDS = 1.0

@@ -131,8 +131,7 @@ def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
     failure is ignored. Raises NoGroup.
     """
     sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
-    from zerotoolsd.supervisor.cgroups.delegation import NotDelegated, write
-    from zerotoolsd.supervisor.cgroups.group import make_group
+    from zerotoolsd.supervisor.cgroups import NotDelegated, make_group, write
 
     limits = group["limits"]
     try:

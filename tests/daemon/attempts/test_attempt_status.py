@@ -14,9 +14,8 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.waiting import wait_for
-from zerotoolsd.attempts import attempt_status
-from zerotoolsd.attempts.leftovers import orphans
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.attempts import attempt_status, orphan_processes
+from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.procfs import boot_id, read_process
 
 TOKEN = "f" * 32
@@ -154,7 +153,10 @@ def test_p2_a_fenced_attempt_cannot_start_any_more(tmp_path: Path) -> None:
 
 
 def test_strays_are_found_by_their_token(sleeper: Started) -> None:
-    found = wait_for(lambda: orphans.kill_strays(orphans.Traces(TOKEN)), "the stray to be found")
+    found = wait_for(
+        lambda: orphan_processes.kill_strays(orphan_processes.Traces(TOKEN)),
+        "the stray to be found",
+    )
     assert [process.pid for process in found] == [sleeper.pid]
     assert sleeper.wait(timeout=10) == -9
-    assert orphans.kill_strays(orphans.Traces(TOKEN)) == []
+    assert orphan_processes.kill_strays(orphan_processes.Traces(TOKEN)) == []

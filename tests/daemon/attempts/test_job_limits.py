@@ -13,8 +13,8 @@ from zerotools.jobs.tables.limits import LimitsSpec
 from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.job_limits import attempt_limits, declared_limits, why_refused
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.supervisor.cgroups import delegation
-from zerotoolsd.supervisor.cgroups.delegation import Delegation
+from zerotoolsd.supervisor import cgroups
+from zerotoolsd.supervisor.cgroups import Delegation
 
 GIB = 2**30
 UNITS = LaunchBackend(program="systemd-run", why="started by systemd")
@@ -26,9 +26,9 @@ def refusal(
     tree: FakeTree, spec: LimitsSpec, config: LimitsConfig = DEFAULT, way: LaunchBackend = CHILDREN
 ) -> str | None:
     def find() -> Delegation:
-        return delegation.find(tree.root, tree.mark)
+        return cgroups.find(tree.root, tree.mark)
 
-    return why_refused(spec, config, way, find, lambda: delegation.mounted(tree.root))
+    return why_refused(spec, config, way, find, lambda: cgroups.mounted(tree.root))
 
 
 def test_a_job_has_its_own_limits_and_the_daemon_s_where_it_has_none() -> None:

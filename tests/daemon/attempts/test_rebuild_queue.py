@@ -24,7 +24,7 @@ from zerotools.jobs.client import queue_copies
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
-from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor.durable_files import read_json
 
 UID = os.geteuid()
 DATABASE = queue_copies.DATABASE

@@ -17,12 +17,16 @@ from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import CONFIG, TOKEN, Running, leave_attempt, running
 from tests.daemon.waiting import wait_async
 from tests.sensors.numa_machines import a_topology, gpus_near
+from zerotools.io.files.mounts import MountPoint
 from zerotools.sensors.fake import FakeProbe
 from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.xids import GpuXid
+from zerotoolsd.attempts.start_attempt import what_is_missing
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.interface.api_types import AttemptView, JobView
+from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
+from zerotoolsd.supervisor.plan import ATTEMPT
 
 HERE = sorted(os.sched_getaffinity(0))
 LEFT, RIGHT = str(HERE[0]), str(HERE[-1])
@@ -160,5 +164,60 @@ def test_a_machine_of_one_node_has_nothing_to_say(tmp_path: Path) -> None:
             job = await submit(it, "exit=0")
             done = await it.reach(job.id, "succeeded")
             assert (done.attempts[0].binding, await why_started(it, job)) == (None, [None])
+
+    asyncio.run(story())
+
+
+ROOT = MountPoint("/", "8:1", "ext4")
+
+
+def attempt(run_dir: Path, text: str) -> AttemptRow:
+    run_dir.mkdir()
+    (run_dir / ATTEMPT).write_text(text)
+    return AttemptRow(
+        job_id=7,
+        number=1,
+        token="t",
+        state=LAUNCHING,
+        run_dir=str(run_dir),
+        gpu_uuids=(),
+        resumed_from=None,
+        started=None,
+        ended=None,
+        result=None,
+    )
+
+
+def test_what_cannot_be_read_names_nothing(tmp_path: Path) -> None:
+    assert what_is_missing(None, [ROOT]) is None
+    assert what_is_missing(attempt(tmp_path / "a", "{}"), [ROOT]) is None
+    assert what_is_missing(attempt(tmp_path / "b", "no JSON"), [ROOT]) is None
+
+
+def test_a_job_that_is_started_again_waits_until_its_file_systems_are_mounted(
+    tmp_path: Path,
+) -> None:
+    out = MountPoint(str(tmp_path / "out"), "0:9", "nfs4")
+    mounted = [ROOT, out]
+    config = replace(CONFIG, retry=RetryConfig(first_seconds=0.01))
+
+    async def story() -> None:
+        async with running(tmp_path / "state", config=config, mounted=lambda: mounted) as it:
+            job = make_job("release exit=1", max_restarts=1, output_dir=f"{out.path}/run")
+            job_id = (await it.service.submit(job, uid=os.geteuid(), idempotency_key=None))[0].id
+            await it.reach(job_id, "running")
+            mounted.remove(out)
+            it.release(job_id)
+
+            async def waits() -> bool:
+                reason = str((await it.service.job(job_id)).reason)
+                return f"{out.path} is not mounted any more, and the job has files there" in reason
+
+            await wait_async(waits, "the job to wait for its file system")
+            assert not Path(it.service.run_dir(job_id, 2)).exists()
+            mounted.append(out)
+            await it.reach(job_id, "running")
+            it.release(job_id, 2)
+            assert len((await it.reach(job_id, "failed")).attempts) == 2
 
     asyncio.run(story())

@@ -19,12 +19,13 @@ from tests.daemon.users.other_users import AS_ROOT
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import attempt_watcher
-from zerotoolsd.attempts.start_backoff import StartBackoff
+from zerotoolsd.attempts.start_backoff import RestartThrottle, StartBackoff
 from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.queue import fault_isolation
+from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.supervisor.exit_record.reserved_record import room_of
+from zerotoolsd.supervisor.durable_files import room_of
 from zerotoolsd.users.account import Account, SilentNames
 from zerotoolsd.users.served_users import ServedUsers
 
@@ -251,5 +252,75 @@ def test_a_job_of_a_user_whom_nobody_knows_now_waits_and_is_not_failed(tmp_path:
                 await it.service.submit(spec, uid=OTHER, idempotency_key=None)
             await it.service.cancel(job.id, uid=OTHER)
             assert (await it.reach(job.id, "cancelled")).attempts[0].steps_done == 0
+
+    asyncio.run(story())
+
+
+def attempt(job_id: int, number: int = 2) -> AttemptRow:
+    return AttemptRow(
+        job_id=job_id,
+        number=number,
+        token=f"{job_id}-{number}",
+        state=LAUNCHING,
+        run_dir=f"/jobs/{job_id}/attempt-{number}",
+        gpu_uuids=(),
+        resumed_from=None,
+        started=None,
+        ended=None,
+        result=None,
+    )
+
+
+def test_eight_jobs_after_a_reboot_load_two_at_a_time() -> None:
+    now, stepped = [0.0], set[int]()
+    config = RetryConfig(at_once=2)
+    loading = RestartThrottle(config, lambda each: each.job_id not in stepped, lambda: now[0])
+
+    def begin(*job_ids: int) -> list[int]:
+        begun = [job for job in job_ids if loading.why_not_now(attempt(job)) is None]
+        for job in begun:
+            loading.began(attempt(job))
+        return begun
+
+    assert [begin(job) for job in (1, 2, 3)] == [[1], [2], []]
+    said = "waits for its turn to load: jobs 1, 2 load now, and retry.at_once = 2"
+    assert loading.why_not_now(attempt(3)) == said
+    assert loading.why_not_now(attempt(9, number=1)) is None  # it comes as it was submitted
+    assert loading.why_not_now(attempt(2)) is None  # it began, and is begun once more
+    stepped.add(1)
+    assert [begin(job) for job in (3, 4)] == [[3], []]
+    now[0] = 61.0  # those that report nothing
+    assert [begin(job) for job in (4, 5, 6, 7, 8)] == [[4], [5], [], [], []]
+
+
+def test_jobs_that_are_started_again_wait_for_their_turn_with_the_reason(tmp_path: Path) -> None:
+    config = replace(CONFIG, retry=RetryConfig(first_seconds=0.01, at_once=1))
+
+    async def story() -> None:
+        async with running(tmp_path / "state", config=config) as it:
+            ids = []
+            for number in (1, 2):
+                job = make_job("release exit=1", max_restarts=1, name=f"n{number}")
+                made = await it.service.submit(job, uid=os.geteuid(), idempotency_key=None)
+                ids.append(made[0].id)
+                await it.reach(ids[-1], "running")
+            for job_id in ids:
+                it.release(job_id)
+
+            async def waits() -> int | None:
+                for job_id in ids:
+                    job = await it.service.job(job_id)
+                    if "waits for its turn to load" in str(job.reason):
+                        assert job.state == "launching"
+                        return job_id
+                return None
+
+            last = await wait_async(waits, "one of the two to wait for its turn")
+            (first,) = set(ids) - {last}
+            await it.reach(first, "running")
+            it.release(first, 2)
+            await it.reach(last, "running")
+            it.release(last, 2)
+            await it.reach(last, "failed")
 
     asyncio.run(story())

@@ -19,15 +19,15 @@ from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.xids import GpuXid
-from zerotoolsd.attempts import launch
+from zerotoolsd.attempts import run_directory
 from zerotoolsd.config.config_tables import LimitsConfig, RetryConfig
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.store import Store
-from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.ending.left_behind import left_behind
+from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.procfs import read_process
+from zerotoolsd.supervisor.stop.reaper import left_behind
 
 
 def gpu_job(fake: str, gpus: int | list[int | str] = 1) -> JobSpec:
@@ -226,7 +226,7 @@ def test_a_time_limit_does_not_run_while_the_machine_is_not_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its supervisor was started and found no room to begin: it is running, and nothing runs."""
-    prepare, tries = launch.prepare, list[int]()
+    prepare, tries = run_directory.prepare, list[int]()
 
     def full(*told: Any, **named: Any) -> Any:
         tries.append(1)
@@ -234,7 +234,7 @@ def test_a_time_limit_does_not_run_while_the_machine_is_not_ready(
             raise OSError(errno.ENOSPC, "No space left on device")
         return prepare(*told, **named)
 
-    monkeypatch.setattr(launch, "prepare", full)
+    monkeypatch.setattr(run_directory, "prepare", full)
     spec = make_job("release exit=0", ranks=1, time_limit=30)
     write_json(leave_attempt(tmp_path / "state", spec) / "attempt.json", {})
     store, before = Store(tmp_path / "state"), time.time()

@@ -17,9 +17,9 @@ from harness.started import run
 from tests.daemon.daemons import make_job
 from tests.daemon.small_disks import SmallDisk
 from zerotoolsd.queue import disk_reserve
-from zerotoolsd.queue.changes import NewJob
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import JobStatus
+from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.store import Store
 
 JOBS = 30

@@ -25,7 +25,7 @@ from zerotoolsd.config.config_tables import RetryConfig
 from zerotoolsd.http.api.responses import encode
 from zerotoolsd.interface.api_types import CleanRequest
 from zerotoolsd.queue import fault_isolation
-from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.durable_files import read_json, write_json
 
 CONFIG = replace(dispatchers.CONFIG, retry=RetryConfig(first_seconds=0.01))
 UID = os.geteuid()

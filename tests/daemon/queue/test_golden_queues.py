@@ -25,7 +25,7 @@ from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import schema
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.durable_files import write_json
 
 QUEUES = sorted(GOLDEN.glob("zerotools-*/queue.db"))
 CONFIG = replace(

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.jobs import states
-from zerotoolsd.queue import transition_table
+from zerotools.jobs.states import QUEUED, STATES, TERMINAL
+from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.lifecycle import (
+    EVENTS,
     OUTCOMES,
+    TRANSITIONS,
     Admit,
     Cancel,
     Ended,
@@ -31,7 +34,7 @@ from zerotoolsd.queue.lifecycle import (
     advance,
     name_of,
 )
-from zerotoolsd.queue.retry_causes import HANG, REBOOT, RULES
+from zerotoolsd.queue.retry_rules import HANG, REBOOT, RULES
 
 POLICY = RetryPolicy(first_seconds=1, factor=4, most_seconds=10)
 LONG = replace(POLICY, most_seconds=1e9)
@@ -73,7 +76,7 @@ def test_every_state_takes_exactly_the_events_of_the_table(
     state: str, event: LifecycleEvent
 ) -> None:
     job = JobStatus(state=state)
-    expected = transition_table.TRANSITIONS.get((state, name_of(job, event)))
+    expected = lifecycle.TRANSITIONS.get((state, name_of(job, event)))
     if expected is None:
         with pytest.raises(NotAllowed, match=state):
             advance(job, event, now=0, policy=POLICY)
@@ -285,3 +288,24 @@ def test_a_machine_that_is_not_ready_costs_no_restart_and_is_asked_ever_more_sel
         waits.append(after.eligible_at - 100)
     assert waits == [1, 4, 16, 60, 60]
     assert after.reason == "the machine is not ready: it not_ready; next try in 60 s"
+
+
+def test_the_table_uses_only_known_names() -> None:
+    assert {state for state, _ in TRANSITIONS} <= set(STATES)
+    assert set(TRANSITIONS.values()) <= set(STATES)
+    assert {event for _, event in TRANSITIONS} == set(EVENTS)
+
+
+def test_nothing_follows_a_terminal_state() -> None:
+    assert not [state for state, _ in TRANSITIONS if state in TERMINAL]
+
+
+def test_every_state_is_reached_from_the_queue_and_ends() -> None:
+    reached = {QUEUED}
+    for _ in STATES:
+        reached |= {to for (state, _), to in TRANSITIONS.items() if state in reached}
+    assert reached == set(STATES)
+    ends = set(TERMINAL)
+    for _ in STATES:
+        ends |= {state for (state, _), to in TRANSITIONS.items() if to in ends}
+    assert ends == set(STATES)

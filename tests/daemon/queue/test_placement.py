@@ -17,16 +17,15 @@ from tests.daemon.queue.scheduling.deciding import seen, wants
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.changes import JobParts
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.expected_memory import ExpectedMemory
 from zerotoolsd.queue.fault_isolation import JobGuard
-from zerotoolsd.queue.lifecycle import JobStatus
+from zerotoolsd.queue.lifecycle import EDIT, JobStatus
 from zerotoolsd.queue.placement import QueuePlacement, gpu_memory_for, need_of
+from zerotoolsd.queue.row_writes import JobParts
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory, HostNow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.transition_table import EDIT
 
 
 class ReadingStore(Store):

@@ -14,7 +14,7 @@ from tests.daemon.attempts.test_rebuild_queue import DATABASE, UID, forget, run,
 from tests.daemon.dispatchers import Running
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.client import queue_copies
-from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor.durable_files import read_json
 
 
 @pytest.mark.parametrize("lost", ["all", "since a backup", "all, and its last record"])

@@ -20,11 +20,11 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import schema
-from zerotoolsd.queue.changes import Changed, NewJob
 from zerotoolsd.queue.lifecycle import JobStatus
+from zerotoolsd.queue.row_writes import Changed, NewJob
 from zerotoolsd.queue.rows import ArrayPlace, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.values import Unstorable
+from zerotoolsd.queue.stored_values import Unstorable
 
 Open = Callable[[Path], Store]
 

@@ -18,7 +18,7 @@ from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue import time_limit
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.durable import write_json
+from zerotoolsd.supervisor.durable_files import write_json
 
 ATTEMPT = AttemptRow(
     job_id=1,

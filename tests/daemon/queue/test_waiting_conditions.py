@@ -11,12 +11,12 @@ import pytest
 
 from tests.daemon.queue.test_placement import cancel, queue_one
 from zerotoolsd.interface.queue_terms import Dependency
-from zerotoolsd.queue.changes import NewJob
+from zerotoolsd.queue.change_state import Transitions
 from zerotoolsd.queue.dependency_table import DependencyRow
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
+from zerotoolsd.queue.row_writes import NewJob
 from zerotoolsd.queue.store import Store
-from zerotoolsd.queue.transitions import Transitions
 from zerotoolsd.queue.waiting_conditions import WaitingConditions, why_it_waits
 
 

@@ -20,7 +20,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import Dependency, QueueTerms
-from zerotoolsd.queue.job_texts import SLICE_CHARACTERS
+from zerotoolsd.queue.job_file_slices import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store
 from zerotoolsd.service.admission.memory_check import MachineMemory, foresee
 from zerotoolsd.service.admission.survey import Survey

@@ -19,7 +19,7 @@ from tests.daemon.bound_program import told
 from tests.daemon.made_attempts import finish, make_attempt, supervise
 from zerotools.sensors.numa import memory_policy
 from zerotoolsd.supervisor import entry
-from zerotoolsd.supervisor.durable import read_json
+from zerotoolsd.supervisor.durable_files import read_json
 from zerotoolsd.supervisor.rank_binding import RankBinding, keep_to, kept_of
 
 HERE = sorted(os.sched_getaffinity(0))

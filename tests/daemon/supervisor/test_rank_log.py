@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zerotoolsd.supervisor.exit_record.last_error import error_line
+from zerotoolsd.supervisor.exit_record.first_failure import error_line
 from zerotoolsd.supervisor.rank_log import TAIL_BYTES, RankLog
 
 

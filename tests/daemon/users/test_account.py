@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from tests.daemon.waiting import wait_for
-from zerotoolsd.queue.fair_share.share_weights import ShareWeights
+from zerotoolsd.queue.fair_share import ShareWeights
 from zerotoolsd.users.account import (
     FRESH_SECONDS,
     KEPT_SECONDS,

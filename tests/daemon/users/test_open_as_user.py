@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.users.other_users import AS_ROOT, OTHER_UID, UID, open_directory, user_of
-from zerotoolsd.supervisor.durable import read_json, write_json
-from zerotoolsd.supervisor.ending.stop_request_file import write_request
-from zerotoolsd.supervisor.exit_record.reserved_record import reserve, room_of
+from zerotoolsd.supervisor.durable_files import read_json, reserve, room_of, write_json
+from zerotoolsd.supervisor.stop.stop_request_file import write_request
 from zerotoolsd.users.open_as_user import file_rights, make_owned, opened, owner_of
 
 pytestmark = AS_ROOT

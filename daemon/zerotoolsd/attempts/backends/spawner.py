@@ -10,12 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from zerotoolsd.attempts.backends.child import spawn_child
-from zerotoolsd.attempts.backends.launch_backend import CHILD, SYSTEMD, LaunchBackend
-from zerotoolsd.attempts.backends.transient_unit import UnitRequest, request_unit
-from zerotoolsd.attempts.warm_start.fork_server import WarmSupervisor
+from zerotoolsd.attempts.backends.fork_server import WarmSupervisor
+from zerotoolsd.attempts.backends.launch_backend import CHILD, SYSTEMD, LaunchBackend, spawn_child
+from zerotoolsd.attempts.backends.systemd_unit import UnitRequest, request_unit
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.supervisor.cgroups.group import group_name
+from zerotoolsd.supervisor.cgroups import group_name
 from zerotoolsd.users.job_user import JobUser
 
 PLAIN_SECONDS = 300.0

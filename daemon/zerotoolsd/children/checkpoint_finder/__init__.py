@@ -5,6 +5,5 @@ of users, which may be on a file system that hangs.
 
 entry              finds zerotools without help from the environment
 candidates         possible checkpoints in a directory, and their fingerprints
-completeness       whether one is complete
-find_checkpoints   the choice of the checkpoint to continue from, then the watch
+find_checkpoints   chooses the checkpoint to continue from, then reports complete ones
 """

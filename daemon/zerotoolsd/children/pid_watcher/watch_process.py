@@ -9,21 +9,30 @@ sentence.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import select
 import signal
+import struct
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.io.telemetry.datagrams import Sender
-from zerotoolsd.children.pid_watcher.exit_status import ExitStatus, exit_status
-from zerotoolsd.children.pid_watcher.watched_tree import WatchedTree
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json
-from zerotoolsd.supervisor.ending.stopping import Stop
+from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import REQUEST, TIME_LIMIT
-from zerotoolsd.supervisor.procfs import Process, boot_id, open_process
-from zerotoolsd.supervisor.signal_wakeup import SignalWaker
+from zerotoolsd.supervisor.procfs import (
+    Process,
+    boot_id,
+    descendants,
+    kill_process,
+    open_process,
+    processes,
+    zombie_status,
+)
+from zerotoolsd.supervisor.spawn_child import SignalWaker
+from zerotoolsd.supervisor.stop.stop_programs import Stop
 
 LOOK_SECONDS = 5.0
 LEFT_SECONDS = 2.0
@@ -188,3 +197,100 @@ def _is_launcher(pid: int) -> bool:
     except OSError:
         return False
     return any(name in word for word in words for name in _LAUNCHERS)
+
+
+_INFO = struct.Struct("=QQ11Ii")
+_EXIT = 1 << 3
+PIDFD_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
+"""`_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)`."""
+COLLECTED_SECONDS = 5.0
+"""Seconds that the parent of an ended process may take to collect its status."""
+
+
+@dataclass(frozen=True)
+class ExitStatus:
+    """The exit status of a process, encoded as in wait(2)."""
+
+    status: int
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code; None if a signal ended it."""
+        return None if os.WIFSIGNALED(self.status) else os.waitstatus_to_exitcode(self.status)
+
+    @property
+    def signal(self) -> int | None:
+        """The signal that ended it; None if it ended by itself."""
+        return os.WTERMSIG(self.status) if os.WIFSIGNALED(self.status) else None
+
+
+def exit_status(pidfd: int, pid: int, start_ticks: int) -> ExitStatus | None:
+    """Return the status of an ended process; None if it is not known any more."""
+    if (found := _kept(pidfd)) is not None:
+        return found
+    if (status := zombie_status(pid, start_ticks)) is not None:
+        return ExitStatus(status & 0xFFFF)
+    _await_collected(pidfd)  # it was collected meanwhile, or is about to be
+    return _kept(pidfd)
+
+
+def _kept(pidfd: int) -> ExitStatus | None:
+    room = bytearray(_INFO.pack(_EXIT, *(0,) * 13))
+    try:
+        fcntl.ioctl(pidfd, PIDFD_GET_INFO, room)
+    except OSError:
+        return None  # an older kernel
+    mask, *_, code = _INFO.unpack(room)
+    return ExitStatus(code & 0xFFFF) if mask & _EXIT else None
+
+
+def _await_collected(pidfd: int) -> None:
+    waiting = select.poll()
+    waiting.register(pidfd, 0)  # POLLHUP comes unasked, when the status was collected
+    waiting.poll(COLLECTED_SECONDS * 1000)
+
+
+class WatchedTree:
+    """The process (`pid`, `start_ticks`), and all processes ever seen below it: remaining ones may
+    have another parent later."""
+
+    def __init__(
+        self,
+        pid: int,
+        start_ticks: int,
+        table: Callable[[], Mapping[int, Process]] = processes,
+    ) -> None:
+        self._pid, self._start_ticks = pid, start_ticks
+        self._table = table
+        self._known: dict[tuple[int, int], Process] = {}
+
+    def look(self) -> list[Process]:
+        """Return all of these processes still running."""
+        table = self._table()
+        root = table.get(self._pid)
+        found = {_key(each): each for each in self._live(table)}
+        roots = [*found.values()]
+        if root is not None and root.start_ticks == self._start_ticks:
+            roots.append(root)
+        for each in roots:
+            for process in (each, *descendants(each.pid, table)):
+                found[_key(process)] = process
+        self._known = {key: each for key, each in found.items() if not each.is_over}
+        return list(self._known.values())
+
+    def _live(self, table: Mapping[int, Process]) -> Iterable[Process]:
+        for pid, start in self._known:
+            process = table.get(pid)
+            if process is not None and process.start_ticks == start and not process.is_over:
+                yield process
+
+    def kill(self) -> list[Process]:
+        """Send SIGKILL to all of them; return the processes. Raises PermissionError."""
+        there = self.look()
+        for process in there:
+            kill_process(process)
+        return there
+
+
+def _key(process: Process) -> tuple[int, int]:
+    return process.pid, process.start_ticks

@@ -26,7 +26,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.durable import read_json, write_json
+from zerotoolsd.supervisor.durable_files import read_json, write_json
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import mask_text
-from zerotoolsd.attempts.environment import secrets_of, unshown_values
+from zerotoolsd.attempts.job_environment import secrets_of, unshown_values
 from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.queue.lifecycle import RELEASED_BY, JobStatus
 from zerotoolsd.queue.rows import JobRow

@@ -18,13 +18,13 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.attempts.progress_report.stall_report import Clocks, standstill
+from zerotoolsd.attempts.progress_report import Clocks, standstill
 from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import STALLED, JobTeller
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
 from zerotoolsd.monitoring.notifications.webhooks import NotDelivered, WebhookSender
 from zerotoolsd.queue.lifecycle import JobStatus
-from zerotoolsd.queue.retry_jitter import part_of_wait
+from zerotoolsd.queue.retry_rules import part_of_wait
 from zerotoolsd.queue.rows import RUNNING, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import COMMAND, WEBHOOK, Notice, Outbox

@@ -10,9 +10,9 @@ from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
 from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory
-from zerotoolsd.queue.scheduling.gpu_messages import NameJob, by_number
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, nobody, tick
+from zerotoolsd.queue.scheduling.suitable_gpus import NameJob, by_number
 from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, without_jobs
 
 

@@ -2,17 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.gpu_memory_use import drawn_bytes, foreign_bytes
 from zerotools.sensors.snapshot import Gpu, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.rows import Lease
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.rows import Fence, Lease
 from zerotoolsd.queue.scheduling.declared_memory import GIB, DeclaredMemory, room_of
-from zerotoolsd.queue.scheduling.gpu_messages import MOST_LISTED, NameJob, by_number, together
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed, count
+
+MOST_LISTED = 8
+NameJob = Callable[[int], str]
+"""Function that names a job in a message."""
+
+
+def by_number(job_id: int) -> str:
+    """Name a job by its number, without its user."""
+    return f"job {job_id}"
+
+
+def together(whys: Mapping[int, str]) -> str:
+    """Merge equal reasons of several GPUs: `GPUs 0-3: job 1; GPU 5: kept for job 7`."""
+    of_why: dict[str, list[int]] = {}
+    for index, why in whys.items():
+        of_why.setdefault(why, []).append(index)
+    said = [f"{_gpus(indexes)}: {why}" for why, indexes in of_why.items()]
+    more = f"; and {len(said) - MOST_LISTED} more" if len(said) > MOST_LISTED else ""
+    return "; ".join(said[:MOST_LISTED]) + more
+
+
+def _gpus(indexes: Sequence[int]) -> str:
+    """Format indexes: `GPU 5`, or `GPUs 0-3, 6`."""
+    listed = cpu_list(indexes).replace(",", ", ")
+    return f"GPUs {listed}" if len(indexes) > 1 else f"GPU {listed}"
 
 
 def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
@@ -252,4 +279,26 @@ def impossible(
     return (
         f"gpus: the job needs {count(size, 'GPU')} and can use {len(wanted) - len(never)} of "
         f"{len(wanted)}: {together(never)}{advice}"
+    )
+
+
+def with_fences(snapshot: Snapshot, fences: Iterable[Fence], now: Moment) -> Snapshot:
+    """Return the snapshot in which fenced GPUs have an `error` that names the fence."""
+    up = {fence.gpu_uuid: fence for fence in fences if fence.is_up(now)}
+    if not up:
+        return snapshot
+    gpus = (
+        replace(gpu, error=f"{gpu.error}; {_words(fence)}" if gpu.error else _words(fence))
+        if (fence := up.get(gpu.uuid or "")) is not None
+        else gpu
+        for gpu in snapshot.gpus
+    )
+    return replace(snapshot, gpus=tuple(gpus))
+
+
+def _words(fence: Fence) -> str:
+    until = time.strftime("%Y-%m-%d %H:%M", time.localtime(fence.until))
+    return (
+        f"it is fenced until {until} or a restart of the machine, because {fence.why} in job "
+        f"{fence.job_id}"
     )

@@ -11,7 +11,7 @@ from typing import Any
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.submissions import Places, conflicts
 from zerotools.runs import checkpoint_dirs
-from zerotools.runs.manifest import MANIFEST
+from zerotools.runs.file_names import MANIFEST
 
 
 def newest_undamaged(paths: list[str]) -> dict[str, Any]:

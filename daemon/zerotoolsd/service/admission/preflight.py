@@ -21,7 +21,7 @@ from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.service.admission import (
     adoptable,
     directory_checks,

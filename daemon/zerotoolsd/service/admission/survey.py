@@ -10,8 +10,8 @@ from typing import Any
 from zerotools.jobs.preflight.tracker_login import offline_notes
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.tables.spec import SLURM, JobSpec
-from zerotoolsd.attempts.environment import job_environment
-from zerotoolsd.dispatch.cleaning.removal import Mention, mentions
+from zerotoolsd.attempts.job_environment import job_environment
+from zerotoolsd.dispatch.removable_files import Mention, mentions
 from zerotoolsd.service.admission.dry_run import reads_data
 from zerotoolsd.service.admission.interpreter_check import Needs, needs_from, needs_of
 from zerotoolsd.service.admission.memory_check import Foreseen, MachineMemory, foresee, foreseen_of

@@ -13,7 +13,7 @@ from zerotools.core.counts import counted
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import Adoption, Conflict, Unavailable
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.adoptable import look_at_process

@@ -12,10 +12,10 @@ from zerotools.jobs import states
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Conflict, NotFound, Unavailable
 from zerotoolsd.interface.time_slice import STEP_SECONDS, TimeSlice
-from zerotoolsd.queue import transition_table
-from zerotoolsd.queue.changes import Changed
+from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed
+from zerotoolsd.queue.row_writes import Changed
 from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.users.account import user_name
 
@@ -49,9 +49,7 @@ class WaitingJobs:
                 return
             why = f"priority {priority} instead of {job.priority}, by {user_name(uid)}"
             after, now = job.standing, time.time()
-            with self._store.change(
-                job, after, transition_table.PRIORITY, now=now, why=why
-            ) as changed:
+            with self._store.change(job, after, lifecycle.PRIORITY, now=now, why=why) as changed:
                 changed.set_priority(priority)
             self._store.transactions.when_committed(self._dispatcher.announce)
 

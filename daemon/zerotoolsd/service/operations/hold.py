@@ -18,11 +18,11 @@ from collections.abc import Awaitable, Callable
 
 from zerotools.jobs import states
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.dispatch.preemption.savable import why_not_saved
+from zerotoolsd.dispatch.preempt_for_memory import why_not_saved
 from zerotoolsd.interface.api_types import Conflict, Unavailable
-from zerotoolsd.queue.changes import Changed
 from zerotoolsd.queue.group_commit import when_free
 from zerotoolsd.queue.lifecycle import NotAllowed, PutOnHold, Release, Unpause, name_of
+from zerotoolsd.queue.row_writes import Changed
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.preemption_table import PAUSE
 from zerotoolsd.service.operations.change_jobs import ChangeJob, FindJob

@@ -23,9 +23,9 @@ from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import AT_ANY_TIME, JobEdit
 from zerotoolsd.interface.time_slice import TimeSlice
-from zerotoolsd.queue import transition_table
-from zerotoolsd.queue.changes import Changed, JobParts
+from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.group_commit import when_free
+from zerotoolsd.queue.row_writes import Changed, JobParts
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.service.admission.dependency_check import refuse_past, refuse_ring
 from zerotoolsd.service.evaluation_jobs import evaluations_of
@@ -67,9 +67,7 @@ class JobEdits:
                 new.check()
                 why = f"by {user_name(uid)}: {', '.join(edit.words)}"
                 after, now = found.standing, time.time()
-                with self._store.change(
-                    found, after, transition_table.EDIT, now=now, why=why
-                ) as change:
+                with self._store.change(found, after, lifecycle.EDIT, now=now, why=why) as change:
                     place = spec.output_dir or str(new.default_output / str(job.id) / "output")
                     parts = new.parts or JobParts.of(spec)
                     name = spec.name or f"job-{job.id}"

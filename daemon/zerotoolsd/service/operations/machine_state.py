@@ -18,7 +18,7 @@ from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.monitoring.metrics import MetricsMoment, families
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.group_commit import when_free
-from zerotoolsd.queue.scheduling.faulty_gpus import with_fences
+from zerotoolsd.queue.scheduling.suitable_gpus import with_fences
 from zerotoolsd.service.views import share_view
 from zerotoolsd.users.account import user_name
 

@@ -16,8 +16,8 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts import last_report
-from zerotoolsd.dispatch.cleaning.removal import names_of
 from zerotoolsd.dispatch.dispatcher import Dispatcher
+from zerotoolsd.dispatch.removable_files import names_of
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import ANY, Dependency, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice

@@ -18,10 +18,10 @@ from typing import Any
 from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.text.secrets import longest_first
-from zerotoolsd.attempts.environment import long_values, secret_steps
-from zerotoolsd.attempts.progress_report.start_history import StartHistory
+from zerotoolsd.attempts.job_environment import long_values, secret_steps
+from zerotoolsd.attempts.progress_report import StartHistory
 from zerotoolsd.dispatch.dispatcher import Dispatcher
-from zerotoolsd.file_checks.checkers import Ask
+from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.queue.rows import JobRow

@@ -4,11 +4,9 @@
       srun        ->  node       on every node: starts a supervisor there, and ends with it
 
 check_submission  the daemon's checks, before the job is submitted
-liveness_files    which processes live, by files that the nodes share
-single_runner     one attempt at a time, even if Slurm starts one twice
-slurm_job_state   the state of the job, kept in its directory for people
+liveness          which processes live, by files that the nodes share; one attempt at a time
+job_record        the state of the job, kept in its directory
 node              a node's part of one attempt
-node_step         all nodes of one attempt: srun, stops, the end of each
-combined_end      how an attempt ended, from the records of its nodes
+node_step         all nodes of one attempt: srun, stops, the end of each, and the combined end
 run_attempts      attempts, one after another, until the job is over or Slurm wants its nodes
 """

@@ -28,18 +28,23 @@ from zerotools.jobs.jobfile.parse import job_to_dict
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record
 from zerotools.jobs.tables.on_nodes import of_node
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.attempts import launch
-from zerotoolsd.attempts.backends.child import open_log, supervisor_command, supervisor_environment
+from zerotoolsd.attempts import run_directory
+from zerotoolsd.attempts.backends.launch_backend import (
+    open_log,
+    supervisor_command,
+    supervisor_environment,
+)
+from zerotoolsd.attempts.run_directory import EarlierCheckpoints, LaunchSettings, trainer_command
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow
-from zerotoolsd.slurm.runner.liveness_files import BEAT_SECONDS, LifeSign
-from zerotoolsd.slurm.runner.slurm_job_state import read_job
-from zerotoolsd.supervisor.durable import write_json
-from zerotoolsd.supervisor.ending.reaper import kill_all
-from zerotoolsd.supervisor.ending.stop_request_file import write_request
+from zerotoolsd.slurm.runner.job_record import read_job
+from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, LifeSign
+from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.plan import EXIT, RUN
 from zerotoolsd.supervisor.ranks import become_subreaper
+from zerotoolsd.supervisor.stop.reaper import kill_all
+from zerotoolsd.supervisor.stop.stop_request_file import write_request
 
 SETTINGS = "attempt.json"
 """File in the attempt's directory: the settings of all of its nodes."""
@@ -94,17 +99,12 @@ def prepare(
         world_size=spec.world_size,
     )
     here = _row_of(job, spec)
-    reported = [str(each) for each in settings.get("reported", ())]
-    launch.prepare(
-        here,
-        row,
-        config=_config(),
-        command=launch.trainer_command,
-        umask=umask,
-        reported_before=reported,
-        mounted=read_mounts(),
-        reported_by_program=[str(each) for each in settings.get("by_program", ())],
+    launch = LaunchSettings(config=_config(), command=trainer_command, umask=umask)
+    earlier = EarlierCheckpoints(
+        newest=[str(each) for each in settings.get("reported", ())],
+        by_program=[str(each) for each in settings.get("by_program", ())],
     )
+    run_directory.prepare(here, row, settings=launch, earlier=earlier, mounted=read_mounts())
 
 
 def _row_of(job: JobRow, spec: JobSpec) -> JobRow:

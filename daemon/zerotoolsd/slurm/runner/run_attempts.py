@@ -31,14 +31,12 @@ from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.submitting import own_of
 from zerotools.jobs.tables.job_rules import most_nodes
 from zerotoolsd.attempts import last_report
-from zerotoolsd.attempts.end.cause_of_end import saved_step
+from zerotoolsd.attempts.cause_of_end import saved_step
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
-from zerotoolsd.slurm.runner.combined_end import combined
-from zerotoolsd.slurm.runner.liveness_files import BEAT_SECONDS, MASTER, LifeSign
-from zerotoolsd.slurm.runner.node_step import NodeStep, settled_record, step_environment
-from zerotoolsd.slurm.runner.single_runner import Turns
-from zerotoolsd.slurm.runner.slurm_job_state import JobState
+from zerotoolsd.slurm.runner.job_record import JobState
+from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, MASTER, LifeSign, Turns
+from zerotoolsd.slurm.runner.node_step import NodeStep, combined, settled_record, step_environment
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 

@@ -7,11 +7,15 @@ exit reports the job's: 0 if the job succeeded, or ended on request; else with a
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import secrets
 import select
+import socket
 import time
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +23,16 @@ from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported, Zer
 from zerotools.io.telemetry.datagrams import Sender
 from zerotools.jobs import states
 from zerotools.jobs.jobfile.stored import read_stored
-from zerotools.jobs.slurm.job_directory import JobDirectory, slurm_home
+from zerotools.jobs.slurm.job_directory import JobDirectory, read_record, slurm_home, write_record
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+from zerotools.jobs.slurm.submitting import submit_again, submit_job
+from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
-from zerotoolsd.slurm.watcher.relay import Relay
-from zerotoolsd.slurm.watcher.submit_once import handed_over, key_of, note_told
 from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_NOT_READY
 from zerotoolsd.supervisor.exit_record.outcome import EXIT_STOPPED
-from zerotoolsd.supervisor.signal_wakeup import SignalWaker
+from zerotoolsd.supervisor.plan import EXIT
+from zerotoolsd.supervisor.spawn_child import SignalWaker
 from zerotoolsd.supervisor.transient_errors import NOT_READY
 
 LOOK_SECONDS = 3.0
@@ -143,3 +148,142 @@ class SlurmWatcher:
 
     def _say(self, text: str) -> None:
         print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text}", flush=True)
+
+
+_PART = 1 << 18
+MOST_LOG_BYTES = 64 << 20
+"""Limit of each rank's log, for one attempt here; the complete log is in the job's own
+directory."""
+TOLD = frozenset(
+    {
+        *("step", "checkpoint", "eval", "phase", "resumed", "skipped_checkpoint", "error"),
+        *("fetched", "uploaded", "upload_failed"),
+    }
+)
+
+
+class Relay:
+    """Passes on the job `name`. Rank 0's lines go to standard output, those of others into files
+    next to it."""
+
+    def __init__(self, jobs: SlurmJobs, name: str, sender: Sender, run_dir: Path) -> None:
+        self._jobs, self._name, self._sender, self._run_dir = jobs, name, sender, run_dir
+        self._attempt = 0
+        self._since = 0
+        self._offsets: dict[int, int] = {}
+        self._written: dict[int, int] = {}
+
+    def catch_up(self, view: dict[str, Any]) -> None:
+        """Pass on everything that exists now, of the newest attempt."""
+        numbers = [each["number"] for each in view["attempts"]]
+        while numbers:
+            current = self._attempt or numbers[-1]
+            if self._attempt != current:
+                self._begin(current)
+            if current in numbers:
+                self._tell()
+                for rank in range(int(view["world_size"])):
+                    self._copy(rank)
+            later = [number for number in numbers if number > current]
+            if not later:
+                return
+            self._begin(later[0])
+
+    def _begin(self, attempt: int) -> None:
+        self._attempt, self._since = attempt, 0
+        self._offsets.clear()
+
+    def _tell(self) -> None:
+        while True:
+            try:
+                answer = self._jobs.progress(self._name, attempt=self._attempt, since=self._since)
+            except BadRequest:
+                return
+            for record in answer["records"]:
+                if record.get("event") in TOLD and record.get("event") != "error":
+                    self._sender.send(record, wait=True)
+            if answer["next"] == self._since:
+                return
+            self._since = answer["next"]
+
+    def _copy(self, rank: int) -> None:
+        while True:
+            offset = self._offsets.get(rank, 0)
+            part = self._jobs.logs(
+                self._name, attempt=self._attempt, rank=rank, offset=offset, limit=_PART
+            )
+            if not part.data:
+                return
+            self._offsets[rank] = part.next_offset
+            room = MOST_LOG_BYTES - self._written.get(rank, 0)
+            data = part.data[: max(0, room)]
+            self._written[rank] = self._written.get(rank, 0) + len(data)
+            if rank == 0:
+                os.write(1, data)
+            elif data:
+                with (self._run_dir / f"rank-{rank}.log").open("ab") as file:
+                    file.write(data)
+
+
+WORD = "slurm.json"
+TOLD_FILE = "told.json"
+"""File in a submission's directory: the process that reported its end to the daemon."""
+
+
+def key_of(job_dir: Path, name: str | None) -> str:
+    """Return the unique name that finds a job of this daemon again. Raises BadRequest.
+
+    It stays unique even if a daemon has lost its state and reuses numbers.
+    """
+    try:
+        own = _word_of(job_dir)
+    except OSError as error:
+        raise BadRequest(f"{job_dir} cannot be written: {error.strerror}") from None
+    place = f"{socket.gethostname()}:{job_dir}:{own}"
+    return f"{(name or 'job')[:30]}-{hashlib.sha256(place.encode()).hexdigest()[:16]}"
+
+
+def _word_of(job_dir: Path) -> str:
+    """Return the name in the directory of a job, which exists from its first attempt on."""
+    path = job_dir / WORD
+    if (known := read_record(path)) is None:
+        known = {"word": secrets.token_hex(16)}
+        write_record(path, known)
+    return str(known.get("word"))
+
+
+def handed_over(
+    commands: SlurmCommands, jobs: SlurmJobs, home: Path, spec: JobSpec, key: str
+) -> JobDirectory:
+    """Return the directory of a job that Slurm has, or has ended without a report.
+
+    Raises BadRequest, SlurmUnreachable and Unsupported if it was not submitted.
+    """
+    claim = partial(jobs.claim_output, spec)
+    directory, _ = submit_job(commands, home, spec, key=key, attended=True, claim=claim)
+    view = jobs.job(directory.path.name)
+    if view["state"] in TERMINAL and is_told(directory):
+        submit_again(commands, directory, spec, claim=claim)
+    return directory
+
+
+def is_told(directory: JobDirectory) -> bool:
+    """Return whether the end of the newest submission was reported.
+
+    The reporting process must have ended with the recorded status, according to its supervisor.
+    """
+    told = read_record(_told_path(directory))
+    if told is None:
+        return False
+    record = read_record(Path(str(told.get("run_dir"))) / EXIT) or {}
+    ranks = record.get("ranks") or [{}]
+    return bool(ranks[0].get("exit_code") == told.get("status"))
+
+
+def note_told(directory: JobDirectory, run_dir: Path, status: int) -> None:
+    """Record that the process in `run_dir` reports the end, and ends with `status` now."""
+    write_record(_told_path(directory), {"run_dir": str(run_dir), "status": status})
+
+
+def _told_path(directory: JobDirectory) -> Path:
+    return directory.submission_path(max(directory.submissions())) / TOLD_FILE

@@ -26,15 +26,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotoolsd.supervisor.cgroups.group import AttemptGroup
-from zerotoolsd.supervisor.durable import LARGEST_RECORD, read_json, sync_directory
-from zerotoolsd.supervisor.ending import process_tree
-from zerotoolsd.supervisor.ending.reaper import kill_all
-from zerotoolsd.supervisor.exit_record.inferred_record import FOLLOWING, inferred, stop_reason
-from zerotoolsd.supervisor.exit_record.rank_ledger import RankLedger
-from zerotoolsd.supervisor.exit_record.reserved_record import ReservedRecord
+from zerotoolsd.supervisor.cgroups import AttemptGroup
+from zerotoolsd.supervisor.durable_files import (
+    LARGEST_RECORD,
+    ReservedRecord,
+    read_json,
+    sync_directory,
+)
+from zerotoolsd.supervisor.exit_record import process_ledgers
+from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred, stop_reason
+from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
 from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.stop.reaper import kill_all
 from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 
 KILLED = "its supervisor was killed"
@@ -137,7 +141,7 @@ def _put_on_record(
     pids = ((line.pid, index) for index, line in enumerate(ledger.lines()))
     record["unkillable"] = killed.left_behind({pid: n for pid, n in pids if pid is not None})
     records.exit.write(record)
-    process_tree.forget(Path())
+    process_ledgers.forget(Path())
     return 0
 
 

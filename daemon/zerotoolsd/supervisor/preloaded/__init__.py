@@ -5,8 +5,7 @@ started it; it forks the supervisor, and the ranks are forks of that. So every p
 parents, control group and end as without the server. Nothing waits for the server, and it may be
 killed at any moment.
 
-imported_files   the imported files, and whether the process may be forked
-run_in_fork      a rank that is not executed: it continues in the memory of its fork
-forking          the process: imports, answers the daemon, forks
-entry            its start
+fork_attempts   the process: imports, answers the daemon, forks
+run_in_fork     a rank that is not executed: it continues in the memory of its fork
+entry           its start
 """

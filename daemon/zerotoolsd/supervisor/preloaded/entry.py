@@ -10,7 +10,7 @@ from pathlib import Path
 if __name__ == "__main__":
     trainer = Path(__file__).resolve().parents[2] / "trainer" / "entry.py"
     runpy.run_path(str(trainer))["make_importable"]()
-    from zerotoolsd.supervisor.preloaded.forking import main
+    from zerotoolsd.supervisor.preloaded.fork_attempts import main
 
     status = main(sys.argv[1:])
     sys.stdout.flush()

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from tests.daemon.made_attempts import FAKE_RANK, TOKEN, an_attempt_row, make_attempt
 from tests.daemon.waiting import wait_for
-from zerotoolsd.attempts.warm_start.fork_server import ForkServer
-from zerotoolsd.attempts.warm_start.warm_kinds import ServerKind
+from zerotoolsd.attempts.backends.fork_server import ForkServer, ServerKind
 from zerotoolsd.queue.rows import AttemptRow
 
 ENV = {"PATH": os.environ["PATH"], "ZEROTOOLS_TOKEN": "-" * 32, "WORD": "the server's"}

@@ -13,10 +13,9 @@ from zerotools.jobs.states import STATES
 from zerotools.jobs.tables.notify import NOTICES
 from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import JobTeller, notice_of
-from zerotoolsd.queue.lifecycle import JobStatus
+from zerotoolsd.queue.lifecycle import TRANSITIONS, JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.notice_outbox import Notice
-from zerotoolsd.queue.transition_table import TRANSITIONS
 
 URL = "https://hooks.slack.com/x"
 

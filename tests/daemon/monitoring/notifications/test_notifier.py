@@ -31,7 +31,7 @@ from zerotoolsd.monitoring.notifications.notifier import (
 from zerotoolsd.monitoring.notifications.webhooks import NotDelivered
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.notice_outbox import Notice
-from zerotoolsd.supervisor.heartbeats.heartbeats import FILE
+from zerotoolsd.supervisor.heartbeats.rank_heartbeats import FILE
 
 
 def test_a_job_tells_of_its_end_and_explains_what_it_could_not_tell(tmp_path: Path) -> None:

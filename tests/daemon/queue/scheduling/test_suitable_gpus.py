@@ -22,9 +22,8 @@ from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.gpu_choice import GpuChoice
 from zerotools.sensors.snapshot import GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig
-from zerotoolsd.queue.scheduling.gpu_messages import together
 from zerotoolsd.queue.scheduling.requests import CapabilityNeed, Request, ResourceNeed
-from zerotoolsd.queue.scheduling.suitable_gpus import impossible
+from zerotoolsd.queue.scheduling.suitable_gpus import impossible, together
 
 
 def test_a_leased_gpu_is_not_given_and_the_wait_says_who_has_it() -> None:

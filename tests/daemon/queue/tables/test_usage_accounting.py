@@ -14,7 +14,7 @@ from tests.daemon.queue.test_store import Open, attempt, submit
 from zerotoolsd.config.config_tables import SharesConfig
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.clocks import Moment
-from zerotoolsd.queue.fair_share.usage_report import UsageReport
+from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.usage_accounting import book_end, book_running, by_hour

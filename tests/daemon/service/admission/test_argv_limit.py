@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.attempts.environment import job_environment
+from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.service.admission.argv_limit import too_large
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests.daemon.daemons import make_job
 from tests.daemon.dispatchers import Running
 from tests.daemon.service.test_job_requests import ME, refusal, submit, tell
-from zerotoolsd.dispatch.cleaning.removal import names_of
+from zerotoolsd.dispatch.removable_files import names_of
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.interface.queue_terms import ANY, Dependency, QueueTerms
 from zerotoolsd.service.admission.directory_checks import real_paths

@@ -19,7 +19,7 @@ from tests.daemon.service.test_explanation import JOB as ROW
 from zerotools.jobs.jobfile.parse import job_from_dict, job_to_dict
 from zerotools.runs.thinning_record import THINNED, ThinnedRecord
 from zerotoolsd.file_checks import check_server
-from zerotoolsd.file_checks.checkers import FileCheckers
+from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.interface import time_slice
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.time_slice import TimeSlice

@@ -1,0 +1,262 @@
+"""One fork server, from its start to its end (`supervisor/preloaded` is its other side)."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.backends.launch_backend import (
+    LaunchBackend,
+    open_log,
+    supervisor_environment,
+)
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.preloaded import entry
+from zerotoolsd.supervisor.preloaded.run_in_fork import NO_TOKEN, THREADS, TOKEN, is_program
+from zerotoolsd.users.job_user import JobUser
+
+ANSWER_SECONDS = 2.0
+"""A fork takes milliseconds, and the daemon does nothing else meanwhile."""
+LONGEST = 1 << 16
+_EXECUTE = (
+    *(sys.executable, "-I", "-S", "-c"),
+    "import os, sys; os.execv(sys.argv[1], sys.argv[1:])",
+)
+"""Executing a users' program may never return, and the forking process waits for that."""
+
+log = logging.getLogger(__name__)
+
+
+class NoServer(Exception):
+    """The server cannot be used, now or at all; the message gives the reason."""
+
+
+@dataclass
+class WarmSupervisor:
+    """The keeper of an attempt, with the methods of `subprocess.Popen` that are used. Its parent is
+    the server, so this process does not wait for it."""
+
+    pid: int
+    pidfd: int
+    returncode: int | None = None
+
+    def wait(self) -> None:
+        """Close the descriptor after `pidfd` became readable."""
+        self.close()
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Close the descriptor; the process continues."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class ForkServer:
+    """A process of `kind`, which imports first."""
+
+    def __init__(self, kind: ServerKind, now: float) -> None:
+        """Start it. Raises OSError."""
+        self.kind = kind
+        self.used = now
+        self.jobs = 0
+        self.bytes: int | None = None
+        """The memory that it holds, once it has imported."""
+        self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._link.setblocking(False)
+        try:
+            self._process = subprocess.Popen(
+                (*_EXECUTE, kind.python, "-P", str(entry.__file__), *kind.modules),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=dict(kind.env),
+                start_new_session=True,
+            )
+        except OSError:
+            self._link.close()
+            raise
+        finally:
+            theirs.close()
+        log.info("fork server %s, pid %d, imports for %s", kind.name, self.pid, kind.python)
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        pid: int = self._process.pid
+        return pid
+
+    def is_ready(self) -> bool:
+        """Return whether it has finished its imports. Raises NoServer if it has ended or
+        refuses."""
+        while (answer := self._heard()) is not None:
+            if "ready" in answer:
+                self.bytes = int(answer["ready"])
+                log.info("fork server %s is ready after %.1f s", self.kind.name, answer["seconds"])
+        return self.bytes is not None
+
+    def start(self, attempt: AttemptRow) -> WarmSupervisor:
+        """Let it become the supervisor of a prepared attempt.
+
+        Raises NoServer if it has not, or has not confirmed it. The attempt may then be started by
+        another backend, because its lock admits only one supervisor. Raises OSError.
+        """
+        request = {
+            "token": attempt.token,
+            "run_dir": attempt.run_dir,
+            "env": supervisor_environment(),
+        }
+        output = open_log(Path(attempt.run_dir))
+        try:
+            socket.send_fds(self._link, [json.dumps(request).encode()], [output])
+        except OSError as error:
+            raise self._cut_off(f"does not take requests: {error.strerror}") from None
+        finally:
+            os.close(output)
+        return self._answered(attempt)
+
+    def _answered(self, attempt: AttemptRow) -> WarmSupervisor:
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while (left := deadline - time.monotonic()) > 0:
+            if not select.select([self._link], [], [], left)[0]:
+                break
+            answer = self._heard()
+            if answer is not None and answer.get("token") == attempt.token:
+                self.jobs += 1
+                return WarmSupervisor(int(answer["pid"]), int(answer["pidfd"]))
+        raise NoServer(f"its fork server has not answered within {ANSWER_SECONDS:g} s")
+
+    def _heard(self) -> dict[str, Any] | None:
+        """Return its next message, with a descriptor as `pidfd`; None if none has come. Raises
+        NoServer."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self._link, LONGEST, 1)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            # A server that ends with an unread request resets the link; its messages can still be
+            # read.
+            raise self._cut_off(f"cannot be heard: {error.strerror}") from None
+        if not data:
+            raise self._cut_off("does not answer any more")
+        try:
+            answer = json.loads(data)
+        except (ValueError, RecursionError):
+            answer = {}
+        if not isinstance(answer, Mapping) or answer.keys() & {"refused"}:
+            raise NoServer(str(dict(answer).get("refused")))
+        return {**answer, **({"pidfd": descriptors[0]} if descriptors else {})}
+
+    def _cut_off(self, otherwise: str) -> NoServer:
+        """Return the error of a broken link: how the server ended, or `otherwise`."""
+        try:
+            status = self._process.wait(0.5)
+        except subprocess.TimeoutExpired:
+            return NoServer(f"its fork server {otherwise}")
+        how = f"was ended by signal {-status}" if status < 0 else f"ended with status {status}"
+        return NoServer(f"its fork server {how}")
+
+    def end(self) -> None:
+        """End the server; its forks continue."""
+        self._link.close()
+        self._process.kill()
+        # It was killed and holds nothing: a short wait, and the rest is left to `poll`.
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(1.0)
+
+
+COMMON = ("zerotoolsd.trainer.process:set_library_defaults",)
+TORCH = (
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "zerotoolsd.trainer.session",
+    "zerotoolsd.trainer.engine_torch.engine",
+)
+"""The modules that ranks of the trainer import."""
+MODULES = {"torch": TORCH}
+"""The modules to import for each engine that may start warm."""
+
+_PER_ATTEMPT = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
+_OURS = "ZEROTOOLS_"
+_FOR_SERVERS = {THREADS: "1", TOKEN: NO_TOKEN}
+"""One thread, because only the forking thread survives a fork: ranks start theirs afterwards."""
+_PRELOADS = ("LD_PRELOAD", "LD_AUDIT")
+_PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+_NO_PINS = ("", "false", "none", "disabled")
+"""A fork server would be bound to its first processor, and so would all ranks of it."""
+
+
+@dataclass(frozen=True)
+class ServerKind:
+    """The command and environment of a server, and the modules that it imports."""
+
+    python: str
+    modules: tuple[str, ...]
+    env: tuple[tuple[str, str], ...]
+
+    @property
+    def name(self) -> str:
+        """Short, the same for the same kind, and without any of its variables' values."""
+        text = json.dumps([self.python, self.modules, self.env])
+        return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
+
+
+def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
+    """Return the kind of the server from which an attempt of `spec` may be forked."""
+    env = {**server_environment(plan.env), **_FOR_SERVERS}
+    modules = (*COMMON, *MODULES[spec.engine])
+    return ServerKind(plan.argv[0], modules, tuple(sorted(env.items())))
+
+
+def server_environment(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the part of a rank's environment that determines its server."""
+    return {
+        name: value
+        for name, value in env.items()
+        if not name.startswith(_OURS) and name not in (*_PER_ATTEMPT, THREADS)
+    }
+
+
+def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None) -> str | None:
+    """Return why an attempt must not be forked from any server; None if it may."""
+    if spec.engine == "script":
+        return "its program comes from the user"
+    if spec.engine not in MODULES:
+        return f"engine {spec.engine} is not known to bear a fork"
+    if spec.train.compile:
+        return "train.compile starts processes and threads"
+    if not is_program(plan.argv):
+        return "its command is not that of the trainer"
+    if way.program is not None:
+        return f"supervisors are {way.why}, each in a separate unit"
+    if user is not None:
+        return "it is a job of another user than the daemon's"
+    preload = next((name for name in _PRELOADS if plan.env.get(name)), None)
+    if preload is not None:
+        return f"{preload} is set, and its library may not bear a fork"
+    pins = next((name for name in _PINS if plan.env.get(name, "").lower() not in _NO_PINS), None)
+    if pins is not None:
+        return f"{pins} is set, and OpenMP binds a process to processors when it is imported"
+    if not plan.env.get(THREADS, "").isdecimal():
+        return f'{THREADS} = "{plan.env.get(THREADS, "")}" is not one number'
+    return None

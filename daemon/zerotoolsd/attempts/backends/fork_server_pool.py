@@ -1,0 +1,176 @@
+"""The fork servers of this daemon, the choice of one, and why an attempt starts cold.
+
+A server is made when the first attempt that could have used it has taken a step, so that its
+imports take no processor time from a starting attempt. Any error of a server ends it, and the
+attempt starts as without one; another server is made after the next cold start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from zerotools.core.counts import bytes_of
+from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.backends.fork_server import (
+    ForkServer,
+    NoServer,
+    ServerKind,
+    WarmSupervisor,
+    kind_of,
+    why_cold,
+)
+from zerotoolsd.attempts.backends.launch_backend import LaunchBackend
+from zerotoolsd.config.config_tables import WarmStartConfig
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.users.job_user import JobUser
+
+TEND_SECONDS = 1.0
+AGAIN_SECONDS = 60.0
+"""Seconds without a new server of a kind after one failed before it was ready."""
+WARM = "started warm"
+
+log = logging.getLogger(__name__)
+
+MakeServer = Callable[[ServerKind, float], ForkServer]
+IsLoading = Callable[[AttemptRow], bool]
+"""Whether an attempt runs and has not taken a step yet."""
+
+
+class ForkServerPool:
+    """`make` starts one."""
+
+    def __init__(
+        self,
+        config: WarmStartConfig,
+        way: LaunchBackend,
+        make: MakeServer = ForkServer,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config = config
+        self._way = way
+        self._make = make
+        self._clock = clock
+        self._servers: dict[ServerKind, ForkServer] = {}
+        self._wanted: dict[ServerKind, AttemptRow] = {}
+        self._failed: dict[ServerKind, tuple[float, str]] = {}
+        """The time and the reason of the last failure, by kind."""
+        self.trouble: str | None = None
+        """The reason of the last failure."""
+
+    def start(
+        self, attempt: AttemptRow, plan: Plan, spec: JobSpec, user: JobUser | None
+    ) -> tuple[WarmSupervisor | None, str | None]:
+        """Return the supervisor of a prepared attempt, forked from its server, or None.
+
+        Also returns a sentence on the start, if necessary. Raises OSError if no process of it runs.
+        """
+        if not self._config.enabled:
+            return None, None
+        if (why := why_cold(plan, spec, self._way, user)) is not None:
+            return None, f"started cold: {why}"
+        kind = kind_of(plan, spec)
+        server = self._servers.get(kind)
+        if server is None:
+            self._wanted[kind] = attempt
+            return None, f"started cold: {self._why_none(kind)}"
+        try:
+            if not server.is_ready():
+                return None, "started cold: its fork server still imports"
+            started = server.start(attempt)
+        except NoServer as error:
+            self._fail(kind, str(error))
+            self._wanted[kind] = attempt
+            return None, f"started cold: {error}"
+        server.used = self._clock()
+        return started, WARM
+
+    def _why_none(self, kind: ServerKind) -> str:
+        if kind in self._failed:
+            return self._failed[kind][1]
+        return "no fork server of its environment runs yet"
+
+    def _fail(self, kind: ServerKind, why: str) -> None:
+        self._servers.pop(kind).end()
+        self._failed[kind] = self._clock(), why
+        self.trouble = why
+        log.warning("fork server %s is ended: %s", kind.name, why)
+
+    async def keep_up(self, is_loading: IsLoading) -> None:
+        """Make the wanted servers, and end the unused ones, as long as this runs."""
+        while self._config.enabled:
+            await asyncio.sleep(TEND_SECONDS)
+            try:
+                self.tend(is_loading)
+            except OSError as error:  # no descriptors, no memory: it is tried again
+                log.warning("fork servers cannot be looked after now: %s", error)
+
+    def tend(self, is_loading: IsLoading) -> None:
+        """Run one round of `keep_up`."""
+        now = self._clock()
+        for kind, server in list(self._servers.items()):
+            try:
+                server.is_ready()
+            except NoServer as error:
+                self._fail(kind, str(error))
+                continue
+            self._end_if_due(kind, server, now)
+        for kind, attempt in list(self._wanted.items()):
+            failed = self._failed.get(kind, (float("-inf"), ""))[0]
+            if kind not in self._servers and now - failed < AGAIN_SECONDS:
+                continue
+            if not is_loading(attempt):
+                del self._wanted[kind]
+                self._add(kind, now)
+
+    def _end_if_due(self, kind: ServerKind, server: ForkServer, now: float) -> None:
+        idle = seconds_of(self._config.idle)
+        if server.bytes is not None and server.bytes > bytes_of(self._config.memory):
+            self._fail(
+                kind, f"its fork server held {server.bytes} bytes, and warm_start.memory = "
+                f"{self._config.memory}"
+            )  # fmt: skip
+        elif now - server.used > idle:
+            log.info("fork server %s ends: unused for %s", kind.name, in_words(idle))
+            self._servers.pop(kind).end()
+
+    def _add(self, kind: ServerKind, now: float) -> None:
+        if kind in self._servers:
+            return
+        while len(self._servers) >= self._config.servers:
+            oldest = min(self._servers, key=lambda each: self._servers[each].used)
+            log.info("fork server %s ends: another is wanted", oldest.name)
+            self._servers.pop(oldest).end()
+        self._servers[kind] = self._make(kind, now)
+        self._failed.pop(kind, None)
+
+    def close(self) -> None:
+        """End all servers; their forks continue."""
+        for server in self._servers.values():
+            server.end()
+        self._servers.clear()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the state that `doctor` and `health` show."""
+        now = self._clock()
+        return {
+            "enabled": self._config.enabled,
+            "trouble": self.trouble,
+            "servers": [
+                {
+                    "kind": kind.name,
+                    "pid": server.pid,
+                    "python": kind.python,
+                    "ready": server.bytes is not None,
+                    "memory_bytes": server.bytes,
+                    "idle_seconds": now - server.used,
+                    "jobs": server.jobs,
+                }
+                for kind, server in self._servers.items()
+            ],
+        }

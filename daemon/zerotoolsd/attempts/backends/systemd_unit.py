@@ -1,0 +1,230 @@
+"""A supervisor that systemd starts as a separate transient service, with `systemd-run`.
+
+The service shares nothing with the daemon's unit: not its sandbox, its cgroup or its end. It is
+named after the attempt (`zerotools-job-7-2-3f9c01aa.service`: job, attempt, the start of the token,
+because two daemons may each have a job 7). So systemd itself refuses a second one.
+
+    daemon        systemd-run --unit=zerotools-job-7-2-3f9c01aa.service ... supervisor RUN_DIR
+    systemd       starts the supervisor, and waits for its READY=1 (Type=notify)
+    supervisor    takes the lock, writes run.json, sends READY=1
+    systemd-run   ends with 0: run.json exists. With another status: the service did not start,
+                  or another one of this name exists
+
+`systemd-run` may be killed at any moment: the run directory has the status of the attempt.
+
+Sources: systemd-run(1), systemd.service(5), systemd.kill(5), systemd.resource-control(5).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import subprocess
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotoolsd.attempts.backends.launch_backend import (
+    SUPERVISOR_LOG,
+    LaunchBackend,
+    open_log,
+    supervisor_command,
+    supervisor_environment,
+)
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.supervisor.plan import UNIT_PREFIX
+from zerotoolsd.users.job_user import USUAL_PATH, JobUser
+from zerotoolsd.users.open_as_user import opened
+
+SLICE = "zerotools.slice"
+STOP_SECONDS = 60.0
+"""After a job's time to save, at the shutdown of the machine."""
+_LONGEST_ANSWER = 2000
+
+_EVERYWHERE = {
+    "Type": "notify",
+    # The supervisor is a child of the keeper, which is the service's main process.
+    "NotifyAccess": "all",
+    # No timeout: the daemon reports a hung disk, and the lock excludes a second supervisor.
+    "TimeoutStartSec": "infinity",
+    # systemd asks the keeper to end, which passes it on. Should the keeper be killed, the
+    # supervisor has to live on, to write down how the ranks ended.
+    "KillMode": "process",
+    "Delegate": "yes",
+    # One rank that the kernel ended for its memory is the supervisor's affair.
+    "OOMPolicy": "continue",
+    "TasksMax": "infinity",
+    "UMask": "0077",
+}
+_OF_SYSTEM = {
+    # A supervisor goes last when memory runs out; its ranks are the first.
+    "OOMScoreAdjust": "-900",
+    # Pinned memory and RDMA need more than the 8 MiB of services.
+    "LimitMEMLOCK": "infinity",
+    # At a shutdown it ends, and its job saves, before these go away.
+    "After": "network.target remote-fs.target nvidia-persistenced.service",
+    # Privileges that no training needs.
+    "NoNewPrivileges": "yes",
+    "RestrictSUIDSGID": "yes",
+    "LockPersonality": "yes",
+    "RestrictRealtime": "yes",
+    "SystemCallArchitectures": "native",
+    "CapabilityBoundingSet": (
+        "~CAP_SYS_BOOT CAP_MAC_ADMIN CAP_MAC_OVERRIDE CAP_SYS_PACCT CAP_WAKE_ALARM "
+        "CAP_BLOCK_SUSPEND CAP_LEASE CAP_LINUX_IMMUTABLE CAP_SYS_TTY_CONFIG CAP_AUDIT_CONTROL "
+        "CAP_AUDIT_WRITE CAP_AUDIT_READ CAP_BPF CAP_SYSLOG CAP_SYS_TIME"
+    ),
+}
+
+
+def unit_name(attempt: AttemptRow) -> str:
+    """Return the name of the attempt's service, unique on the machine."""
+    return f"{UNIT_PREFIX}{attempt.job_id}-{attempt.number}-{attempt.token[:8]}.service"
+
+
+def is_in_unit(cgroups: str, token: str) -> bool:
+    """Return whether a process with these lines of /proc/PID/cgroup is in the unit of this attempt.
+
+    It may change its environment, session and parents, but not this.
+    """
+    return re.search(rf"/{UNIT_PREFIX}\d+-\d+-{token[:8]}\.service(/|$)", cgroups, re.M) is not None
+
+
+def unit_command(
+    way: LaunchBackend, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
+) -> tuple[str, ...]:
+    """Return the `systemd-run` command for the supervisor of a prepared attempt.
+
+    It runs as `user`, if not as the daemon. The command contains only the run directory of the job,
+    because every user may read the properties of a unit.
+    """
+    run_dir = Path(attempt.run_dir)
+    command = supervisor_command(run_dir)
+    if user is not None:
+        command = user.command(command, output=run_dir / SUPERVISOR_LOG)
+    return (
+        way.program or "",
+        "--user" if way.of_user else "--system",
+        *("--quiet", "--collect", "--no-ask-password"),
+        f"--unit={unit_name(attempt)}",
+        f"--slice={SLICE}",
+        f"--description=zerotools job {attempt.job_id}, attempt {attempt.number}",
+        *(f"--setenv={name}={value}" for name, value in supervisor_environment(user).items()),
+        *(f"--property={each}" for each in _properties(way, run_dir, grace_seconds, user)),
+        "--",
+        # systemd replaces $NAME in the words of a command.
+        *(word.replace("$", "$$") for word in command),
+    )
+
+
+def _properties(
+    way: LaunchBackend, run_dir: Path, grace_seconds: float, user: JobUser | None
+) -> Iterator[str]:
+    of_system = {} if way.of_user else _OF_SYSTEM
+    of_user = {} if user is None else dict(_of(user))
+    for name, value in (_EVERYWHERE | of_system | of_user).items():
+        yield f"{name}={value}"
+    yield f"TimeoutStopSec={int(grace_seconds + STOP_SECONDS)}"
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    yield f"LimitNOFILE={_limit(soft)}:{_limit(hard)}"
+    if user is None:
+        for stream in ("StandardOutput", "StandardError"):
+            yield f"{stream}=append:{run_dir / SUPERVISOR_LOG}"
+
+
+def _of(user: JobUser) -> Iterator[tuple[str, str]]:
+    """Yield the properties for another user.
+
+    systemd changes to the user and delegates the unit's control group. The administrator's limits
+    are on the unit, where the user cannot change them. The program opens the log, because systemd
+    would open it as root and follow a link of the user.
+    """
+    account = user.account
+    yield "User", str(account.uid)
+    yield "Group", str(account.gid)
+    yield "SupplementaryGroups", " ".join(map(str, account.groups))
+    yield "CapabilityBoundingSet", ""
+    yield "AmbientCapabilities", ""
+    yield "OOMScoreAdjust", "0"
+    if user.processes is not None:
+        yield "LimitNPROC", str(user.processes)
+    if user.job_processes is not None:
+        yield "TasksMax", str(user.job_processes)
+    if user.job_memory is not None:
+        yield "MemoryMax", str(user.job_memory)
+
+
+def _limit(value: int) -> str:
+    return "infinity" if value == resource.RLIM_INFINITY else str(value)
+
+
+@dataclass(frozen=True)
+class UnitRequest:
+    """A running `systemd-run`, which has so many `seconds`. `answer` is a descriptor of its output,
+    `log_bytes` is the size of the supervisor's log before it."""
+
+    process: subprocess.Popen[bytes]
+    seconds: float
+    answer: int
+    log: Path
+    log_bytes: int
+
+    def failure(self) -> str | None:
+        """Return why systemd did not start the supervisor, for a request that has ended.
+
+        Returns None if it started one, even if that ended with an error.
+        """
+        if self.process.returncode == 0 or self._supervisor_spoke():
+            return None
+        said = os.pread(self.answer, _LONGEST_ANSWER, 0).decode("utf-8", "replace").splitlines()
+        if self.process.returncode < 0:
+            return f"systemd-run did not answer in time (signal {-self.process.returncode})"
+        # systemd-run prints nothing if the service began and ended at once.
+        status = f"the supervisor ended before its first report (status {self.process.returncode})"
+        return f"systemd-run: {said[0] if said else status}"
+
+    def _supervisor_spoke(self) -> bool:
+        try:
+            with opened(self.log.parent) as base:
+                return (base / self.log.name).lstat().st_size > self.log_bytes
+        except OSError:
+            return False
+
+    def close(self) -> None:
+        """Close the descriptor; the process continues."""
+        os.close(self.answer)
+
+
+def request_unit(
+    way: LaunchBackend, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
+) -> UnitRequest:
+    """Ask systemd to start the supervisor of a prepared attempt. Raises OSError."""
+    run_dir = Path(attempt.run_dir)
+    # systemd would create the log with its own umask.
+    log = open_log(run_dir)
+    try:
+        log_bytes = os.fstat(log).st_size
+    finally:
+        os.close(log)
+    answer = os.memfd_create("systemd-run", os.MFD_CLOEXEC)
+    try:
+        process = subprocess.Popen(
+            unit_command(way, attempt, grace_seconds, user),
+            stdin=subprocess.DEVNULL,
+            stdout=answer,
+            stderr=answer,
+            cwd="/",
+            env=_environment(),
+            start_new_session=True,
+        )
+    except OSError:
+        os.close(answer)
+        raise
+    return UnitRequest(process, way.seconds, answer, run_dir / SUPERVISOR_LOG, log_bytes)
+
+
+def _environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    names = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
+    found = {name: environment[name] for name in names if name in environment}
+    return {"PATH": environment.get("PATH") or USUAL_PATH, "LC_ALL": "C", **found}

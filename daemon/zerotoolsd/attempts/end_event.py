@@ -1,0 +1,190 @@
+"""Makes the lifecycle's event for the end of an attempt from its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
+from pathlib import PurePath
+from typing import Any
+
+from zerotools.jobs import states
+from zerotools.jobs.tables.spec import ALWAYS
+from zerotools.jobs.text.secrets import mask_text
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.attempts.cause_of_end import same_before, saved_step, why_not_again
+from zerotoolsd.attempts.job_environment import unshown_values
+from zerotoolsd.queue import lifecycle, retry_rules, time_limit
+from zerotoolsd.queue.lifecycle import Ended
+from zerotoolsd.queue.retry_rules import part_of_wait
+from zerotoolsd.queue.rows import AttemptRow, JobRow, UnreadableSpec
+from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.supervisor.exit_record.outcome import EXIT_STOPPED
+from zerotoolsd.supervisor.plan import OUTSIDE
+from zerotoolsd.supervisor.procfs import Process, boot_id
+from zerotoolsd.supervisor.stop.reaper import in_words, is_still_alive
+from zerotoolsd.supervisor.transient_errors import NOT_READY
+from zerotoolsd.users.account import user_name
+
+_MOST_LISTED = 4
+_NOT_UPLOADED = "its newest checkpoint was not uploaded"
+_UPLOAD_FAILED = "the upload failed"
+
+
+def end_event(
+    job: JobRow,
+    record: Mapping[str, Any],
+    *,
+    asked: bool,
+    before: Sequence[AttemptRow] = (),
+    left: str | None = None,
+    kind: str | None = None,
+    attempt: AttemptRow | None = None,
+) -> Ended:
+    """Return the event of the end.
+
+    `asked`: this daemon has asked the attempt to stop at its time limit. `before`: the earlier
+    attempts. `left`: the sentence of `what_is_left`. `kind`: the cause of the end. `attempt`: the
+    attempt itself, if known.
+    """
+    outcome, spec, unreadable = outcome_of(job, record), job.reading.spec, None
+    try:
+        _ = job.spec
+    except UnreadableSpec as error:
+        unreadable = str(error)
+    repeats = spec is None or spec.retry == ALWAYS
+    known = unshown_values(spec)
+    cause = one_line(str(record.get("cause") or "its record does not say how it ended"))
+    if outcome == lifecycle.STOPPED and (why := _why_not(record, "uploading")) is not None:
+        cause = f"{cause}; {_NOT_UPLOADED}: {why}"
+    note = _what_failed_after(record)
+    if left is not None:
+        cause, note = f"{cause}; {left}", left if note is None else f"{note}; {left}"
+    hopeless = None if repeats else why_not_again(record, before[-1].result if before else None)
+    return Ended(
+        outcome=outcome if outcome in lifecycle.OUTCOMES else lifecycle.CRASHED,
+        cause=mask_text(cause, known),
+        saved_step=saved_step(record),
+        max_restarts=spec.max_restarts if spec else 0,
+        time_limit=time_limit.that_ended(spec, record, asked=asked),
+        note=note,
+        unreadable=unreadable,
+        hopeless=hopeless and mask_text(one_line(hopeless), known),
+        not_ready_before=_not_ready_at_the_end(before),
+        rule=retry_rules.USUAL if repeats else retry_rules.rule_of(kind),
+        same_before=same_before(kind, before),
+        part_of_wait=part_of_wait(job.id, len(before) + 1),
+        steps_lost=steps_lost(job, attempt, record),
+    )
+
+
+def _not_ready_at_the_end(attempts: Sequence[AttemptRow]) -> int:
+    outcomes = ((attempt.result or {}).get("outcome") for attempt in reversed(attempts))
+    return sum(1 for _ in takewhile(lambda outcome: outcome == NOT_READY, outcomes))
+
+
+def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
+    """Return the record of a cancelled attempt without a usable record."""
+    boot = boot_id()
+    left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
+    cause = f"{len(left)} of its processes were killed, since it could not be followed: {why}"
+    return {"outcome": lifecycle.KILLED, "cause": cause, "unkillable": left}
+
+
+def held_by(record: Mapping[str, Any]) -> str | None:
+    """Return the processes that may still hold the attempt's GPUs, as text."""
+    return _listed(holders(record)) or None
+
+
+def holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the records of processes that outlived the attempt and may use its GPUs."""
+    return [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
+
+
+def what_is_left(
+    record: Mapping[str, Any], gpu_uuids: Sequence[str], gpu_name: Callable[[str], str]
+) -> str | None:
+    """Return the sentence on processes that outlived the attempt, and the consequence; None without
+    any."""
+    lines = [line for line in record.get("unkillable", ()) if is_still_alive(line)]
+    if not lines:
+        return None
+    gpus = [gpu_name(uuid) for uuid in gpu_uuids] if held_by({"unkillable": lines}) else []
+    one = len(lines) == 1
+    words = f"{_listed(lines)} {'does' if one else 'do'} not end"
+    if gpus:
+        words += f": {_joined(gpus)} {'stays' if len(gpus) == 1 else 'stay'} reserved until "
+        words += "it does" if one else "they do"
+    if is_beside(record):
+        words += "; the job is not started again before that"
+    return words
+
+
+def is_beside(record: Mapping[str, Any]) -> bool:
+    """Return whether a program of the attempt may still run next to a newly started one.
+
+    Such a program belongs to another user, so this daemon cannot end it. A killed process executes
+    nothing more, even before its end.
+    """
+    lines = record.get("unkillable", ())
+    return any(line.get("refused") is True and is_still_alive(line) for line in lines)
+
+
+def _listed(lines: Sequence[Mapping[str, Any]]) -> str:
+    more = f" and {len(lines) - _MOST_LISTED} more" if len(lines) > _MOST_LISTED else ""
+    return "; ".join(in_words(line, user_name) for line in lines[:_MOST_LISTED]) + more
+
+
+def _joined(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _what_failed_after(record: Mapping[str, Any]) -> str | None:
+    said = []
+    for name, what in (("closing", "the export failed"), ("uploading", _UPLOAD_FAILED)):
+        if (why := _why_not(record, name)) is not None:
+            said.append(f"{what}: {why}")
+    return f"all its steps are done and saved; {'; '.join(said)}" if said else None
+
+
+def with_upload(reason: str, record: Mapping[str, Any]) -> str:
+    """Return the reason of a job after an upload that makes up for the one in `record`."""
+    why = _why_not(record, "uploading")
+    for failure in (_NOT_UPLOADED, _UPLOAD_FAILED):
+        reason = reason.replace(f"{failure}: {why}", "its newest checkpoint was uploaded later")
+    return reason
+
+
+def _why_not(record: Mapping[str, Any], name: str) -> str | None:
+    done = record.get(name)
+    why = done.get("why") if isinstance(done, Mapping) else None
+    return None if why is None else one_line(str(why))
+
+
+def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
+    """Return the outcome of the attempt with this `record`.
+
+    A yielding attempt has got the daemon's SIGTERM even if it could not read the reason: that is
+    not a signal from outside.
+    """
+    outcome = record.get("outcome")
+    heard = job.state in states.GIVING_WAY and record.get("stop_reason") == OUTSIDE
+    saved = record.get("rank") is None and record.get("exit_code") in (0, EXIT_STOPPED)
+    return lifecycle.STOPPED if heard and saved and outcome == lifecycle.CRASHED else outcome
+
+
+def steps_lost(job: JobRow, attempt: AttemptRow | None, record: Mapping[str, Any]) -> int | None:
+    """Return how many steps of the attempt are in no checkpoint; None if unknown."""
+    done = record.get("steps_done")
+    if type(done) is not int or not 0 <= done < 2**63:
+        return None
+    if done == 0:
+        spec = job.reading.spec
+        return None if spec is None or spec.engine == "script" else 0
+    saved = max(saved_step(record), job.standing.best_step)
+    begun = None if attempt is None else attempt.resumed_from
+    if begun is not None:
+        named = checkpoint_dirs.step_of(PurePath(begun).name)
+        if named is None and not saved:
+            return None  # it began at a step that is not known
+        saved = max(saved, named or 0)
+    return max(0, done - saved)

@@ -1,0 +1,191 @@
+"""Commits the ends of attempts; failed commits are repeated."""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotools.sensors.xids import GpuXid
+from zerotoolsd.attempts import cause_of_end, crash_points, end_event, orphan_processes
+from zerotoolsd.attempts.attempt_watcher import Guard
+from zerotoolsd.attempts.cause_of_end import cause_of, fences_of, saved_step, with_xids
+from zerotoolsd.attempts.job_environment import unshown_values
+from zerotoolsd.attempts.metric_counters import MetricCounters
+from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retry_rules, time_limit
+from zerotoolsd.queue.change_state import Transitions
+from zerotoolsd.queue.lifecycle import Ended
+from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
+from zerotoolsd.queue.tables.preemption_table import YieldEnd
+from zerotoolsd.supervisor.stop.reaper import is_still_alive
+
+XID_SLACK_SECONDS = 1.0
+"""The kernel's log has a separate clock, which differs a little from CLOCK_MONOTONIC."""
+_UNEXPLAINED = (lifecycle.CRASHED, lifecycle.LOST)
+
+XidsOf = Callable[[Sequence[str], float], Mapping[str, Sequence[GpuXid]]]
+"""Function of (UUIDs, CLOCK_MONOTONIC time) that returns the reported XIDs since then, by UUID."""
+
+log = logging.getLogger(__name__)
+
+
+class AttemptFinalizer:
+    """The ends that were seen. `wake` is called after a new one: another round is due. `gpu_name`
+    returns the name of a GPU for people, by its UUID; `xids_of` returns the XIDs of GPUs. A faulty
+    GPU is fenced for `fence_seconds`. `gone` gets attempts that free their GPUs. `freed` gets
+    leases without living processes, and releases them now or later."""
+
+    def __init__(
+        self,
+        *,
+        transitions: Transitions,
+        guard: Guard,
+        wake: Callable[[], None],
+        gpu_name: Callable[[str], str] = str,
+        xids_of: XidsOf = lambda uuids, since: {},
+        fence_seconds: float = 0.0,
+        tally: MetricCounters | None = None,
+        gone: Callable[[AttemptRow], None] = lambda attempt: None,
+        freed: Callable[[Lease], None] | None = None,
+    ) -> None:
+        self._transitions = transitions
+        self._store = transitions.store
+        self._guard = guard
+        self._wake = wake
+        self._gpu_name = gpu_name
+        self._xids_of = xids_of
+        self._fence_seconds = fence_seconds
+        self._tally = tally or MetricCounters()
+        self._gone, self._freed = gone, freed or self._release
+        self.expired: set[str] = set()
+        """Tokens of attempts with a request to stop because their job's time limit is over."""
+        self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
+        self._unlooked: set[str] = set()
+        """Tokens of ends for which the GPUs must be checked first."""
+
+    @property
+    def all_committed(self) -> bool:
+        """Whether every end that was seen is in the store."""
+        return not self._unsettled
+
+    def over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        """Commit an attempt's end; a failed commit is repeated."""
+        crash_points.reach(crash_points.END_SEEN)
+        if attempt.token not in self._unsettled:
+            self._unsettled[attempt.token] = (attempt, record)
+            self._wake()
+            if attempt.gpu_uuids and record.get("outcome") in _UNEXPLAINED:
+                self._unlooked.add(attempt.token)
+        if attempt.token in self._unlooked:
+            return
+        try:
+            with self._guard(attempt.job_id, fault_isolation.ENDING) as reach:
+                reach()
+                self._commit(attempt, record)
+        except sqlite3.OperationalError as error:
+            log.error("the end of job %d cannot be recorded yet: %s", attempt.job_id, error)
+        else:
+            del self._unsettled[attempt.token]
+            self.expired.discard(attempt.token)
+
+    @property
+    def wants_look(self) -> bool:
+        """Whether an end waits for a new snapshot, which may show a fault of a GPU."""
+        return bool(self._unlooked)
+
+    def looked(self) -> None:
+        """Record that the GPUs were checked, or do not respond."""
+        self._unlooked.clear()
+
+    def retry(self) -> None:
+        """Try again to commit the ends that could not be committed."""
+        for attempt, record in list(self._unsettled.values()):
+            self.over(attempt, record)
+
+    def _commit(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
+        job, now = self._store.job(attempt.job_id), time.time()
+        if attempt.token not in self._store.open_tokens(job.id):
+            return  # it was ended by force
+        *before, row = self._store.attempts(job.id)[: attempt.number]
+        asked = attempt.token in self.expired
+        left = end_event.what_is_left(record, attempt.gpu_uuids, self._gpu_name)
+        xids = self._reported(row)
+        record = with_xids(record, xids, self._gpu_name)
+        reported = [each for found in xids.values() for each in found]
+        cause = cause_of(record, reported, on_gpus=bool(row.gpu_uuids))
+        record = cause_of_end.explained(record, cause, unshown_values(job.reading.spec))
+        end = end_event.end_event(
+            job, record, asked=asked, before=before, left=left, kind=cause, attempt=row
+        )
+        after, kind = self._transitions.after(job, end), lifecycle.name_of(job.standing, end)
+        when = time_limit.end_of(record, attempt.began, now)
+        with self._store.change(
+            job, after, kind, now=now, attempt=attempt.number, ended=when
+        ) as change:
+            change.attempt_ended(attempt.number, when, record, end_event.held_by(record), cause)
+            change.yields.over(job.id, attempt.number, _yield_end(end, record, when))
+            if retry_rules.rule_of(cause).fences:
+                for fence in fences_of(row, xids, when, self._fence_seconds):
+                    change.fence(fence)
+        if left is not None:
+            log.warning("job %d: %s", job.id, left)
+        if end_event.held_by(record) is None:
+            self._store.transactions.when_committed(lambda: self._gone(row))
+        self._tally.attempt_ended(end.outcome, cause, record, job.standing.best_step)
+        self._transitions.publish(job, after)
+
+    def _reported(self, attempt: AttemptRow) -> Mapping[str, Sequence[GpuXid]]:
+        here = clocks.now()
+        if attempt.started_clock is None or attempt.boot_id != here.boot_id:
+            return {}
+        return self._xids_of(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
+
+    def end_by_force(self, job: JobRow, why: str) -> bool:
+        """Kill the rest of a cancelled job and end it; return whether that was possible."""
+        try:
+            killed = []
+            for token, run_dir in self._store.open_tokens(job.id).items():
+                killed += orphan_processes.kill_strays(
+                    orphan_processes.traces_of(Path(run_dir), token)
+                )
+            record = end_event.forced_record(killed, why)
+            after = self._transitions.after(job, end_event.end_event(job, record, asked=False))
+            now = time.time()
+            with self._store.change(job, after, lifecycle.CRASHED, now=now) as change:
+                change.open_attempts_ended(now, record, end_event.held_by(record))
+        except sqlite3.OperationalError:
+            raise
+        except Exception:  # it is held instead
+            log.exception("job %d cannot be ended by force", job.id)
+            return False
+        self._transitions.publish(job, after)
+        return True
+
+    def release_freed(self) -> bool:
+        """Free the GPUs after their last process has ended; return whether processes still hold
+        some."""
+        lives = False
+        for lease in self._store.outlived.leases():
+            with self._guard(lease.job_id, fault_isolation.RELEASING) as reach:
+                reach()
+                attempt = self._store.attempts(lease.job_id)[lease.attempt - 1]
+                if any(map(is_still_alive, end_event.holders(attempt.result or {}))):
+                    lives = True
+                else:
+                    self._freed(lease)
+        return lives
+
+    def _release(self, lease: Lease) -> None:
+        self._store.release(lease, time.time())
+
+
+def _yield_end(end: Ended, record: Mapping[str, Any], when: float) -> YieldEnd:
+    return YieldEnd(
+        ended=when,
+        outcome=end.outcome,
+        saved_step=saved_step(record) or None,
+        steps_lost=end.steps_lost,
+    )

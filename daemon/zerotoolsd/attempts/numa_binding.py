@@ -1,0 +1,266 @@
+"""Chooses the binding of each rank: the processors and the memory next to its GPU. Pure.
+
+A rank gets all processors of its GPU's memory node, and shares them with the other ranks there. The
+kernel moves ranks among these, and data workers, which inherit the binding, find idle ones. So no
+job is restricted to a few processors while others of the node are idle. With `numa = "cores"` each
+rank has separate cores, those of its GPU among all GPUs near the node, so that the jobs of two GPUs
+never share one.
+
+Ranks on CPUs have no GPU. They are spread over the nodes if each node gets as many: otherwise those
+on the fuller node would have less than without any binding, and the others would wait for them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import Any, TypeGuard
+
+from zerotools.core.counts import counted
+from zerotools.jobs.tables.spec import NUMA_CORES, NUMA_OFF, SLURM, JobSpec
+from zerotools.sensors.cpu_lists import cpu_list
+from zerotools.sensors.numa import NumaTopology, ReadTopology, near_gpus, read_topology
+from zerotools.sensors.snapshot import Gpu
+from zerotoolsd.queue.rows import ENDED, AttemptRow
+from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.plan import RUN
+from zerotoolsd.supervisor.rank_binding import RankBinding
+from zerotoolsd.users.open_as_user import opened
+
+_UNEVEN = 2
+"""A node is not used for as many ranks if it has so many times fewer processors than another."""
+
+
+@dataclass(frozen=True)
+class RankBindings:
+    """The bindings of the started processes; empty: no choice. `threads` is the suitable number of
+    threads of each rank, None: as without any binding. `said` is the sentence on all of this."""
+
+    ranks: tuple[RankBinding, ...] = ()
+    threads: int | None = None
+    said: str | None = None
+
+
+UNBOUND = RankBindings()
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The planned binding of one rank, and the memory nodes of these processors."""
+
+    cpus: frozenset[int] = frozenset()
+    homes: tuple[int, ...] = ()
+    memory: tuple[int, ...] = ()
+    why: str | None = None
+
+
+def bind_ranks(
+    spec: JobSpec,
+    world_size: int,
+    gpu_uuids: Sequence[str],
+    gpus: Sequence[Gpu],
+    topology: NumaTopology,
+) -> RankBindings:
+    """Return the bindings of `world_size` ranks of an attempt on `gpu_uuids`, in rank order.
+
+    `gpus` are all GPUs of the machine.
+    """
+    elsewhere = spec.script.process is not None or spec.backend == SLURM
+    if spec.numa == NUMA_OFF or elsewhere or not topology.is_divided:
+        return UNBOUND
+    own_cores = spec.numa == NUMA_CORES
+    if spec.device == "cpu":
+        parts = _of_cpus(world_size, topology, own_cores=own_cores)
+    else:
+        parts = _of_gpus(gpu_uuids, gpus, topology, own_cores=own_cores)
+    threads = _threads(parts, topology)
+    if spec.script.launcher != "plain":
+        parts = [_joined(parts, spec.script.launcher)]
+    if not any(part.cpus or part.why for part in parts):
+        return UNBOUND
+    ranks = tuple(RankBinding(cpu_list(part.cpus), part.memory, part.why) for part in parts)
+    is_bound = any(part.cpus for part in parts)
+    return RankBindings(ranks, threads if is_bound else None, _sentence(parts))
+
+
+def _of_gpus(
+    gpu_uuids: Sequence[str], gpus: Sequence[Gpu], topology: NumaTopology, *, own_cores: bool
+) -> list[_Part]:
+    near = dict(zip((gpu.uuid for gpu in gpus), near_gpus(gpus, topology), strict=True))
+    parts = []
+    for uuid in gpu_uuids:
+        found = near.get(uuid)
+        if found is None:
+            parts.append(_Part(why=f"NVML has not shown {uuid} yet"))
+            continue
+        cpus = found.cpus
+        if own_cores and cpus:
+            cpus = core_share(cpus, topology.cores, found.place, found.sharers)
+        parts.append(_Part(cpus, found.homes, found.memory, found.why))
+    return parts
+
+
+def _of_cpus(world_size: int, topology: NumaTopology, *, own_cores: bool) -> list[_Part]:
+    allowed = topology.allowed_cpus
+    homes = topology.homes_of(allowed)
+    if len(homes) < 2:
+        return []
+    why = _why_not_spread(world_size, [len(node.cpus & allowed) for node in homes])
+    if why is not None:
+        return [_Part(why=why)] * world_size
+    of_node, parts = world_size // len(homes), []
+    for node in homes:
+        cpus, memory = node.cpus & allowed, topology.memory_of((node,))
+        for place in range(of_node):
+            own = core_share(cpus, topology.cores, place, of_node) if own_cores else cpus
+            parts.append(_Part(own, (node.number,), memory))
+    return parts
+
+
+def _why_not_spread(world_size: int, sizes: Sequence[int]) -> str | None:
+    ranks, nodes = counted(world_size, "rank"), len(sizes)
+    if world_size % nodes:
+        return f"{ranks} cannot be spread evenly over {nodes} memory nodes"
+    if min(sizes) * _UNEVEN < max(sizes):
+        return f"of {nodes} memory nodes {min(sizes)} to {max(sizes)} processors may be used"
+    return None
+
+
+def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
+    """Return the binding of the launcher process that starts all ranks."""
+    homes = {part.homes for part in parts}
+    if why := next((part.why for part in parts if part.why), None):
+        return _Part(why=why)
+    if len(homes) == 1:
+        cpus = frozenset[int]().union(*(part.cpus for part in parts))
+        return _Part(cpus, parts[0].homes, parts[0].memory)
+    if not homes:
+        return _Part()
+    return _Part(why=f"{launcher} starts ranks that belong on several memory nodes")
+
+
+def _threads(parts: Sequence[_Part], topology: NumaTopology) -> int | None:
+    """Return the number of threads per rank with which all ranks together fit on the processors.
+
+    It is the same for all of them, because their work is.
+    """
+    counts = []
+    for part in parts:
+        cpus = part.cpus or topology.allowed_cpus
+        sharers = sum(1 for other in parts if other.cpus == part.cpus) if part.cpus else len(parts)
+        counts.append(len(cpus) // sharers)
+    return max(1, min(counts)) if counts else None
+
+
+def _sentence(parts: Sequence[_Part]) -> str:
+    if len(parts) == 1:
+        return _where(parts[0])
+    groups = [(where, list(group)) for where, group in groupby(enumerate(parts), _group)]
+    if len(groups) == 1:
+        return f"all ranks {_where(parts[0])}"
+    return ", ".join(f"{_named(group[0][0], group[-1][0])} {where}" for where, group in groups)
+
+
+def _group(numbered: tuple[int, _Part]) -> str:
+    return _where(numbered[1])
+
+
+def _named(first: int, last: int) -> str:
+    return f"rank {first}" if first == last else f"ranks {first}-{last}"
+
+
+def _where(part: _Part) -> str:
+    if not part.cpus:
+        return f"not bound: {part.why}" if part.why else "not bound"
+    nodes = "memory node" if len(part.homes) == 1 else "memory nodes"
+    memory = "" if part.memory else ", without memory that may be used"
+    return f"on {nodes} {cpu_list(part.homes)} ({counted(len(part.cpus), 'processor')}{memory})"
+
+
+def core_share(
+    cpus: frozenset[int], cores: Iterable[frozenset[int]], place: int, sharers: int
+) -> frozenset[int]:
+    """Return the part of `cpus` for the `place`th (from 0) of `sharers`.
+
+    The part consists of whole cores with all threads, and of neighbours, which share a cache. If
+    there are fewer cores than sharers, each gets all of them.
+    """
+    usable = sorted((core & cpus for core in cores if core & cpus), key=min)
+    if len(usable) < sharers:
+        return cpus
+    begin, end = (len(usable) * at // sharers for at in (place, place + 1))
+    return frozenset[int]().union(*usable[begin:end])
+
+
+class RankPlacer:
+    """Reads the machine's state again for each attempt, because processors and cpusets change.
+    `gpus` returns the GPUs that were seen last."""
+
+    def __init__(
+        self, gpus: Callable[[], Sequence[Gpu]], topology: ReadTopology = read_topology
+    ) -> None:
+        self._gpus = gpus
+        self.topology = topology
+
+    def place(self, spec: JobSpec, attempt: AttemptRow) -> RankBindings:
+        """Return the bindings for the ranks of `attempt`, which runs `spec`."""
+        if spec.numa == NUMA_OFF:
+            return UNBOUND
+        size = attempt.world_size or spec.world_size
+        topology = self.topology(cores=spec.numa == NUMA_CORES)
+        return bind_ranks(spec, size, attempt.gpu_uuids, self._gpus(), topology)
+
+
+_LIST = re.compile(r"(\d{1,5}(-\d{1,5})?(,\d{1,5}(-\d{1,5})?){0,4000})?")
+_MOST_NODES = 1024
+_MOST_RANKS = 2**16
+_LONGEST_WHY = 500
+
+_Binding = tuple[str, tuple[int, ...], str | None]
+
+
+def shown_binding(attempt: AttemptRow) -> tuple[dict[str, Any], ...] | None:
+    """Return one object for all ranks with the same binding; None if no rank has one.
+
+    It has `ranks` and `cpus` in the kernel's list format, `memory_nodes`, and `why` the binding is
+    incomplete, or null.
+    """
+    record: Mapping[str, Any] = attempt.result or {}
+    if attempt.state != ENDED:
+        with suppress(OSError, ValueError), opened(Path(attempt.run_dir)) as base:
+            record = read_json(base / RUN, LARGEST_RECORD) or {}
+    ranks, found = record.get("ranks"), dict[_Binding, list[int]]()
+    for rank in ranks[:_MOST_RANKS] if isinstance(ranks, list) else ():
+        if (told := _told(rank)) is not None:
+            found.setdefault(told[1], []).append(told[0])
+    return tuple(_line(binding, ranks) for binding, ranks in found.items()) or None
+
+
+def _line(binding: _Binding, ranks: Sequence[int]) -> dict[str, Any]:
+    cpus, nodes, why = binding
+    return {"ranks": cpu_list(ranks), "cpus": cpus, "memory_nodes": list(nodes), "why": why}
+
+
+def _told(tree: object) -> tuple[int, _Binding] | None:
+    binding = tree.get("binding") if isinstance(tree, Mapping) else None
+    if not isinstance(tree, Mapping) or not isinstance(binding, Mapping):
+        return None
+    rank, cpus, nodes = tree.get("rank"), binding.get("cpus"), binding.get("nodes")
+    if type(rank) is not int or not 0 <= rank < _MOST_RANKS:
+        return None
+    if not isinstance(cpus, str) or not _LIST.fullmatch(cpus) or not _are_nodes(nodes):
+        return None
+    why = binding.get("why")
+    said = one_line(str(why))[:_LONGEST_WHY] if why else None
+    return rank, (cpus, tuple(nodes), said)
+
+
+def _are_nodes(nodes: object) -> TypeGuard[list[int]]:
+    if not isinstance(nodes, list) or len(nodes) > _MOST_NODES:
+        return False
+    return all(type(node) is int and 0 <= node < _MOST_NODES for node in nodes)

@@ -1,0 +1,278 @@
+"""The running processes of an attempt without supervisor and keeper, and how they are ended.
+
+No single property of a program decides, because it may clear its environment, change its name, fork
+twice and make a new session. These prove that a process belongs to the attempt:
+
+    run.json             the supervisor and its keeper, by pid and start
+    the family           the supervisor's record of its descendants (`exit_record/process_ledgers`)
+    the control group    which a process cannot leave (`supervisor/cgroups`)
+    the environment      the attempt's token
+    the cgroup           that of the attempt's unit, if systemd started it
+    descent              a child of any of these
+
+A process older than the attempt's keeper never belongs to it, nor do this daemon and its ancestors.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.attempts.backends.systemd_unit import is_in_unit
+from zerotoolsd.supervisor.cgroups import AttemptGroup, find_group, read_group
+from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.exit_record import process_ledgers
+from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, Noted, read_note
+from zerotoolsd.supervisor.plan import RUN
+from zerotoolsd.supervisor.procfs import (
+    Process,
+    await_program,
+    boot_id,
+    descendants,
+    is_of_uid,
+    kill_process,
+    processes,
+    read_process,
+    signal_process,
+)
+from zerotoolsd.supervisor.stop.reaper import MOST_NAMED, left_behind
+from zerotoolsd.users.open_as_user import opened, owner_of
+
+MAX_LOOKS = 20
+
+
+@dataclass(frozen=True)
+class Traces:
+    """The traces that identify the processes of an attempt."""
+
+    token: str
+    roots: frozenset[tuple[int, int]] = frozenset()
+    ranks: Mapping[int, int] = field(default_factory=dict)
+    """The number of each rank, by pid."""
+    noted: Noted = field(default_factory=Noted)
+    group: AttemptGroup | None = None
+    uid: int | None = None
+    """The uid of all its processes, if it is not the daemon's."""
+
+    @property
+    def oldest(self) -> int:
+        """No process of the attempt began before, in ticks since boot."""
+        return min((start for _, start in self.roots), default=0)
+
+    def is_of_attempt(self, process: Process, members: Collection[int]) -> bool:
+        """Return whether the process itself is proved to belong. `members` are the pids in its
+        group."""
+        if process.start_ticks < self.oldest or not self.may_be(process):
+            return False
+        if process.pid in members:
+            return True
+        if (process.pid, process.start_ticks) in self.roots or self.noted.proves(process):
+            return True
+        if f"ZEROTOOLS_TOKEN={self.token}".encode() in _environment(process):
+            return True
+        return is_in_unit(_cgroups(process.pid), self.token)
+
+    def may_be(self, process: Process) -> bool:
+        """Return whether the process belongs to the job's user: a user's records are no proof about
+        others."""
+        return self.uid is None or is_of_uid(process.pid, self.uid)
+
+
+def traces_of(run_dir: Path, token: str) -> Traces:
+    """Return the traces of the attempt in `run_dir`.
+
+    If its record cannot be read or is of an earlier boot, the result has only the token.
+    """
+    uid = owner_of(run_dir)
+    try:
+        with opened(run_dir) as base:
+            run = read_json(base / RUN, LARGEST_RECORD) or {}
+            noted = read_note(base / FAMILY, not_sessions=(os.getsid(0),))
+    except (OSError, ValueError):
+        run, noted = {}, Noted()
+    if run.get("token") != token or run.get("boot_id") != boot_id():
+        return Traces(token, group=None if uid is None else find_group(token), uid=uid)
+    roots = frozenset(filter(None, map(identity, (run, run.get("keeper")))))
+    group = find_group(token) if uid is not None else None
+    group = group or read_group(run.get("cgroup"), token)
+    return Traces(token, roots, _ranks(run), noted if roots else Noted(), group, uid)
+
+
+def has_group_of_root(run_dir: Path) -> bool:
+    """Return whether only root can remove the attempt's control group, if it has one."""
+    return owner_of(run_dir) is not None
+
+
+def remove_group(token: str) -> None:
+    """Remove the control group that root made for an attempt which is over."""
+    group = find_group(token)
+    if group is not None:
+        group.remove(0)
+
+
+def identity(tree: object) -> tuple[int, int] | None:
+    """Return (pid, start) of a process in the format of records."""
+    found = tree if isinstance(tree, Mapping) else {}
+    pid, start = found.get("pid"), found.get("start_ticks")
+    return (pid, start) if type(pid) is int and type(start) is int else None
+
+
+def _ranks(run: Mapping[str, Any]) -> dict[int, int]:
+    ranks = run.get("ranks")
+    found = {}
+    for line in ranks if isinstance(ranks, list) else ():
+        if isinstance(line, Mapping) and type(line.get("pid")) is int:
+            found[line["pid"]] = line.get("rank")
+    return {pid: rank for pid, rank in found.items() if type(rank) is int}
+
+
+def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> list[Process]:
+    """Return the processes of the attempt, without ended ones. Raises OSError."""
+    table = look()
+    for pid in _own_line(table):
+        table.pop(pid, None)
+    # Later than the table: a pid that was given to another meanwhile has another start there.
+    members = frozenset(traces.group.pids() if traces.group else ())
+    proved = [p for p in table.values() if not p.is_over and traces.is_of_attempt(p, members)]
+    below = [child for process in proved for child in descendants(process.pid, table)]
+    ours = (p for p in (*proved, *below) if not p.is_over and traces.may_be(p))
+    return list({p.pid: p for p in ours}.values())
+
+
+def _own_line(table: Mapping[int, Process]) -> Collection[int]:
+    """Return this process and its ancestors."""
+    line, pid = {0, 1}, os.getpid()
+    while pid not in line:
+        line.add(pid)
+        pid = table[pid].parent if pid in table else 0
+    return line
+
+
+@dataclass
+class Sweep:
+    """The end of one attempt's remaining processes: call `look` until it finds none."""
+
+    traces: Traces
+    kill: Callable[[Process, int | None], object] = kill_process
+    """Function of a process and its required uid, because it may have changed to another user."""
+    find: Callable[[Traces], list[Process]] = find
+    found: set[tuple[int, int]] = field(default_factory=set)
+    """Everything that was found so far, by pid and start."""
+    refused: set[int] = field(default_factory=set)
+    alive: list[Process] = field(default_factory=list)
+
+    def look(self) -> bool:
+        """Send SIGKILL to the remaining processes; return whether there were any. Raises
+        OSError."""
+        # First, so that processes that the group ends at once are counted, too.
+        self.alive, self.refused = self.find(self.traces), set()
+        if self.traces.group is not None:
+            self.traces.group.kill()
+        for process in self.alive:
+            self.found.add((process.pid, process.start_ticks))
+            try:
+                self.kill(process, self.traces.uid)
+            except PermissionError:
+                self.refused.add(process.pid)
+        return bool(self.alive)
+
+    def left_behind(self) -> list[dict[str, Any]]:
+        """Return the records of processes that lived at the last call."""
+        ranks = self.traces.ranks
+        return [
+            left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
+            for p in self.alive[:MOST_NAMED]
+        ]
+
+    def forget(self, run_dir: Path) -> None:
+        """Remove the files that were kept for the search, after the last process. May be
+        repeated."""
+        with suppress(OSError), opened(run_dir) as base:
+            process_ledgers.forget(base)
+        if self.traces.group is not None:
+            self.traces.group.remove(0)
+
+
+def kill_strays(traces: Traces) -> list[Process]:
+    """Send SIGKILL to every process of the attempt, without waiting for their ends.
+
+    The search is repeated until it finds no new process, because they may fork meanwhile.
+    """
+    sweep, seen = Sweep(traces), dict[tuple[int, int], Process]()
+    for _ in range(MAX_LOOKS):
+        before = len(seen)
+        sweep.look()
+        seen |= {(p.pid, p.start_ticks): p for p in sweep.alive}
+        if len(seen) == before:
+            break
+    return list(seen.values())
+
+
+def _cgroups(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cgroup").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+
+
+def _environment(process: Process) -> list[bytes]:
+    file = Path(f"/proc/{process.pid}/environ")
+    try:
+        found = file.read_bytes()
+        if not found:  # none, or a program that is only being started
+            await_program(process)
+            found = file.read_bytes()
+    except OSError:
+        return []
+    return found.split(b"\0")
+
+
+LARGEST_KEPT = 256 * 1024
+"""Longest stored record in bytes, as JSON."""
+
+
+def sanitize(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return `record` with only valid lines of `unkillable`.
+
+    Valid lines name living processes of the owner of `run_dir`. Those that do not sleep in the
+    kernel are killed here, as a supervisor would have done. If the record is larger than any of a
+    supervisor, its largest values are removed, because it is stored in the queue of all users.
+    """
+    uid = owner_of(run_dir)
+    if uid is None:
+        return record
+    record = _bounded(record)
+    lines = record.get("unkillable")
+    if not lines:
+        return record
+    left = [line for line in lines[:MOST_NAMED] if _is_left(line, uid)]
+    return {**record, "unkillable": left}
+
+
+def _bounded(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    sizes = {key: len(key) + len(json.dumps(value)) for key, value in record.items()}
+    left = sum(sizes.values())
+    dropped = set()
+    for key in sorted(sizes, key=lambda key: -sizes[key]):
+        if left <= LARGEST_KEPT:
+            break
+        dropped.add(key)
+        left -= sizes[key]
+    return {key: value for key, value in record.items() if key not in dropped}
+
+
+def _is_left(line: Mapping[str, Any], uid: int) -> bool:
+    pid, start = line["pid"], line["start_ticks"]
+    if line.get("boot_id") != boot_id() or not is_of_uid(pid, uid):
+        return False
+    with suppress(PermissionError):
+        if not signal_process(pid, start, signal.SIGKILL, uid=uid):
+            return False
+    found = read_process(pid)
+    return found is not None and found.start_ticks == start and not found.is_over

@@ -1,0 +1,325 @@
+"""The time of an attempt's last step, and the rank that the others wait for.
+
+Its supervisor writes both once a second (`heartbeats.json`), by the monotonic clock, which cannot
+be set. An attempt of an older supervisor has only the time of its last step. Ranks can write into
+the run directory too, so impossible values are ignored.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from zerotools.jobs.states import TERMINAL
+from zerotools.jobs.tables.spec import JobSpec
+from zerotoolsd.attempts.last_report import LastReport, last_line
+from zerotoolsd.interface.time_slice import TimeSlice
+from zerotoolsd.queue.rows import ENDED, JobRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.stored_values import one_line
+from zerotoolsd.supervisor.durable_files import open_regular, read_json
+from zerotoolsd.supervisor.heartbeats.rank_heartbeats import FILE
+from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH, STEPPING
+from zerotoolsd.supervisor.plan import PROGRESS
+from zerotoolsd.users.open_as_user import opened
+
+_LARGEST = 256 * 1024
+_TRIES = 3
+_STEPS = 4.0
+"""A last step that is so many steps old is an old one, and at least this many seconds:"""
+_OLD_SECONDS, _LATE_SECONDS = 5.0, 60.0
+"""Seconds after which a last step is old; in a step, the job is then late after the second."""
+_LONGEST = 500
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """The two clocks, read at the same time."""
+
+    monotonic: float = field(default_factory=time.monotonic)
+    time: float = field(default_factory=time.time)
+
+    def epoch_of(self, clock: object) -> float | None:
+        """Convert a reading of the monotonic clock to whole seconds since 1970."""
+        if not isinstance(clock, float) or not 0 <= clock <= self.monotonic + 1:
+            return None
+        return float(round(self.time - (self.monotonic - clock)))
+
+
+def standstill(run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks) -> dict[str, Any]:
+    """Return the part of `JobView.phase` with the time since the last step.
+
+    `step` is the message of that step.
+    """
+    try:
+        with opened(run_dir) as base:
+            found = _read(base / FILE)
+    except OSError:
+        found = {}
+    last = clocks.epoch_of(found.get("last_step_clock"))
+    seconds = _seconds(found.get("step_seconds"))
+    if step is not None:
+        told = _seconds(step.get("time"))
+        last = told if last is None else last
+        seconds = _seconds(step.get("step_seconds")) if seconds is None else seconds
+    age, usual = 0.0 if last is None else clocks.time - last, _STEPS * (seconds or 0.0)
+    name = _name(found)
+    return {
+        "name": name,
+        "last_step": last,
+        "step_seconds": seconds,
+        "step_is_old": age > max(_OLD_SECONDS, usual),
+        "late": name in (None, STEPPING) and age > max(_LATE_SECONDS, usual),
+        "waits_for": _awaited(found, clocks),
+        "deadline_seconds": _seconds(found.get("deadline_seconds")),
+        "stalled": found.get("stalled") is not None,
+        "stall": _sentence(found.get("stalled")),
+    }
+
+
+def _read(
+    path: Path, read: Callable[[Path, int], dict[str, Any] | None] = read_json
+) -> dict[str, Any]:
+    for _ in range(_TRIES):  # it is being written just now
+        try:
+            return read(path, _LARGEST) or {}
+        except (OSError, ValueError):
+            continue
+    return {}
+
+
+def _name(found: Mapping[str, Any]) -> str | None:
+    """Return the phase of the straggler, or of the first rank."""
+    ranks = _ranks(found)
+    late = next((rank for rank in ranks if rank["rank"] == found.get("awaited")), None)
+    chosen = late or next(iter(ranks), None)
+    name = None if chosen is None else chosen.get("phase")
+    return name[:_LONGEST] if isinstance(name, str) else None
+
+
+def _awaited(found: Mapping[str, Any], clocks: Clocks) -> dict[str, Any] | None:
+    """Return `rank`, its activity (`at`) since when (`since`), and the kernel's letter for its
+    `state`."""
+    for rank in _ranks(found):
+        if rank["rank"] != found.get("awaited"):
+            continue
+        at, state = rank.get("at"), rank.get("state")
+        return {
+            "rank": rank["rank"],
+            "at": at[:_LONGEST] if isinstance(at, str) else "",
+            "since": clocks.epoch_of(rank.get("since_clock")),
+            "state": state if isinstance(state, str) and len(state) == 1 else None,
+        }
+    return None
+
+
+def _sentence(value: object) -> str | None:
+    return one_line(value[:_LONGEST]) if isinstance(value, str) else None
+
+
+def _ranks(found: Mapping[str, Any]) -> list[dict[str, Any]]:
+    ranks = found.get("ranks")
+    if not isinstance(ranks, list):
+        return []
+    return [each for each in ranks if isinstance(each, dict) and type(each.get("rank")) is int]
+
+
+def _seconds(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e11:
+        return None
+    return float(value)
+
+
+MOST_RANKS = 1024
+
+
+def phase_of(
+    run_dir: Path, report: LastReport, *, ranks: int, quiet_seconds: float, now: float
+) -> dict[str, Any]:
+    """Return `JobView.phase` of the attempt in `run_dir`, which has so many `ranks`.
+
+    Other files in the directory are not read, because its user may make a million of them. Signs of
+    progress are output of a rank, any report, a heartbeat too, and growing memory. After
+    `quiet_seconds` without a sign it is quiet; 0: never.
+    """
+    logs, reported = [], None
+    with suppress(OSError), opened(run_dir) as base:
+        logs = sorted((when, run_dir / path.name) for when, path in _times(base, ranks))
+        reported = _modified(base / PROGRESS)
+    times = [when for when in (reported, *(when for when, _ in logs)) if when is not None]
+    moved = min(max(times), now) if times else None
+    quiet = bool(quiet_seconds) and moved is not None and now - moved >= quiet_seconds
+    return {
+        "doing": report.doing,
+        "since": None if report.doing_since is None else min(report.doing_since, now),
+        "last_progress": moved,
+        "quiet": quiet,
+        "last_line": last_line(logs[-1][1]) if logs else None,
+        **standstill(run_dir, report.step, Clocks(time=now)),
+    }
+
+
+def _times(run_dir: Path, ranks: int) -> Iterator[tuple[float, Path]]:
+    for rank in range(min(ranks, MOST_RANKS)):
+        path = run_dir / f"rank-{rank}.log"
+        if (when := _modified(path)) is not None:
+            yield when, path
+
+
+def _modified(path: Path) -> float | None:
+    try:
+        return path.lstat().st_mtime
+    except OSError:
+        return None
+
+
+MOST_JOBS = 50
+"""Number of earlier jobs with ended attempts to search."""
+MOST_ATTEMPTS = 5
+"""Attempts of similar jobs that the median is of."""
+_HEAD_BYTES = 64 * 1024
+_MOST_KEPT = 1000
+_MOST_PASTS = 4 * MOST_JOBS
+TO_FIRST_STEP = "to the first step"
+"""Stands for all phases of a start."""
+_NUMBER = re.compile(r"\d+")
+
+
+class StartHistory:
+    """Looks into the attempts of earlier jobs in `store`, once for each state of a job."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._kept: dict[tuple[int, str], Mapping[str, float]] = {}
+        self._pasts: dict[int, _Past | None] = {}
+
+    async def usual_seconds(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
+        """Return the median time of each phase, and of all up to the first step, by `name_of`.
+
+        It is the median of the newest attempts of similar jobs that came before this job. A phase
+        that none of them had is left out.
+        """
+        key = job.id, job.state  # earlier jobs may have started since it was queued
+        if key not in self._kept:
+            found = await self._medians(job, time_slice)
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            self._kept[key] = found
+        return self._kept[key]
+
+    async def _medians(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
+        spec, times = job.reading.spec, dict[str, list[float]]()
+        if spec is None:
+            return {}
+        kind, import_kind = _kind(spec), _kind_of_import(spec)
+        for number in self._store.jobs_with_ended_attempts(job.id, MOST_JOBS):
+            past = await self._past(number, time_slice)
+            if past is None:
+                continue
+            for name, seconds in past.phases:
+                if (
+                    past.import_kind == import_kind
+                    if name == IMPORTING_TORCH
+                    else past.kind == kind
+                ):
+                    times.setdefault(name, []).append(seconds)
+        return {name: median(found[:MOST_ATTEMPTS]) for name, found in times.items()}
+
+    async def _past(self, number: int, time_slice: TimeSlice) -> _Past | None:
+        """Return the starts of an earlier job, or None if its record is gone or cannot be read.
+
+        Those of an ended job are kept, since they do not change.
+        """
+        if number in self._pasts:
+            return self._pasts[number]
+        await time_slice.pause_if_due()
+        try:
+            job = self._store.job(number)
+        except KeyError:
+            return None
+        past = None
+        if (spec := job.reading.spec) is not None:
+            phases = list[tuple[str, float]]()
+            for attempt in reversed(self._store.attempts(number)):
+                await time_slice.pause_if_due()
+                if attempt.state == ENDED:
+                    phases.extend(phase_seconds(Path(attempt.run_dir)).items())
+            past = _Past(_kind(spec), _kind_of_import(spec), tuple(phases))
+        if job.state in TERMINAL:
+            if len(self._pasts) >= _MOST_PASTS:
+                self._pasts.clear()
+            self._pasts[number] = past
+        return past
+
+
+@dataclass(frozen=True)
+class _Past:
+    """The phases of the ended attempts of one job, the newest attempt first, with their seconds."""
+
+    kind: tuple[object, ...]
+    import_kind: tuple[object, ...]
+    phases: tuple[tuple[str, float], ...]
+
+
+def _kind_of_import(spec: JobSpec) -> tuple[object, ...]:
+    """Return the properties that two jobs share if torch is imported in about the same time."""
+    return spec.engine, spec.device, spec.python
+
+
+def _kind(spec: JobSpec) -> tuple[object, ...]:
+    """Return the properties that two jobs share if the other phases take about the same time."""
+    model = spec.model
+    return spec.engine, spec.device, model.path, model.config, spec.data, spec.train.compile
+
+
+def phase_seconds(run_dir: Path) -> Mapping[str, float]:
+    """Return the duration of each phase of an attempt before its first step, by its name; if it
+    came to that step, also how long all of them took."""
+    events = list(_events(run_dir))
+    found: dict[str, float] = {}
+    for (begun, name), (ended, _) in pairwise(events):
+        if name is not None:
+            found[name] = found.get(name, 0.0) + max(0.0, ended - begun)
+    if events and events[-1][1] is None:
+        found[TO_FIRST_STEP] = sum(found.values())
+    return found
+
+
+def _events(run_dir: Path) -> Iterator[tuple[float, str | None]]:
+    """Yield time and name of each phase, up to the first step, which has no name."""
+    try:
+        with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
+            lines = file.read(_HEAD_BYTES).splitlines()
+    except (OSError, ValueError):  # removed, or the job has put something else there
+        return
+    for line in lines:
+        message = _message(line)
+        when, event, doing = (message.get(key) for key in ("time", "event", "doing"))
+        if not isinstance(when, float) or event not in ("phase", "step"):
+            continue
+        if event == "step":
+            yield when, None
+            return
+        yield when, name_of(doing) if isinstance(doing, str) else None
+
+
+def _message(line: bytes) -> Mapping[str, Any]:
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def name_of(doing: str) -> str:
+    """Return `loading step N` for `loading step 40`."""
+    return _NUMBER.sub("N", doing)

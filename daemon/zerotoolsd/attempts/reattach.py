@@ -1,0 +1,130 @@
+"""Reattaches to running attempts: those of the last daemon, and those of held jobs."""
+
+from __future__ import annotations
+
+import logging
+
+from zerotools.jobs import states
+from zerotoolsd.attempts import attempt_status
+from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, Guard
+from zerotoolsd.attempts.start_attempt import AttemptStarter
+from zerotoolsd.attempts.start_backoff import StartBackoff
+from zerotoolsd.queue import clocks, fault_isolation, lifecycle
+from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
+from zerotoolsd.queue.store import Store
+
+log = logging.getLogger(__name__)
+
+
+class LeasingAttempts:
+    """The attempts that lease a GPU, by the queue and their run directories."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def lives_on(self, uuid: str) -> bool:
+        """Return whether an attempt that leases this GPU is known to live."""
+        return any(map(attempt_status.lives, self._on(uuid)))
+
+    def begins_on(self, uuid: str) -> bool:
+        """Return whether an attempt that leases this GPU is not over, and not known to live."""
+        return any(
+            each.state != ENDED and not attempt_status.lives(each) for each in self._on(uuid)
+        )
+
+    def _on(self, uuid: str) -> list[AttemptRow]:
+        leases = [lease for lease in self._store.leases() if lease.gpu_uuid == uuid]
+        return [self._store.attempts(lease.job_id)[lease.attempt - 1] for lease in leases]
+
+
+class AttemptRecovery:
+    """Jobs with a last attempt to which the daemon must reattach."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        guard: Guard,
+        watcher: AttemptWatcher,
+        starter: AttemptStarter,
+        pending: StartBackoff,
+    ) -> None:
+        self._store = store
+        self._guard = guard
+        self._watcher = watcher
+        self._starter = starter
+        self._pending = pending
+        self._left: list[int] = []
+
+    def note_all(self) -> None:
+        """Note every attempt that the last daemon left."""
+        wanted = (*states.ACTIVE, states.HELD)
+        self._left = [job.id for job in reversed(self._store.jobs(wanted))]
+
+    def note(self, job_id: int) -> None:
+        """Record a job, to reattach to it in the next round."""
+        if job_id not in self._left:
+            self._left.append(job_id)
+
+    @property
+    def are_noted(self) -> bool:
+        """Whether any job is recorded."""
+        return bool(self._left)
+
+    def take_up_job(self, job_id: int) -> None:
+        """Reattach to this job's attempt, after those recorded before."""
+        self._left.append(job_id)
+        self.take_up()
+
+    def take_up(self) -> None:
+        """Reattach to all recorded jobs. Raises sqlite3.OperationalError; the rest stays
+        recorded."""
+        while self._left:
+            with self._guard(self._left[0], fault_isolation.TAKING_UP) as reach:
+                reach()
+                self._take_up(self._store.job(self._left[0]))
+            del self._left[0]
+
+    def _take_up(self, job: JobRow) -> None:
+        attempts, is_open = self._store.attempts(job.id), bool(self._store.open_tokens(job.id))
+        if job.state not in states.ACTIVE and not (job.state == states.HELD and is_open):
+            self._pending.over(job.id)
+            return
+        if not is_open:
+            raise LookupError(
+                f"it is {states.in_words(job.state)}, but it has no unfinished attempt"
+            )
+        attempt = attempts[-1]
+        if not self._watcher.watches(attempt):
+            self._find_again(job, attempt)
+        elif job.state == states.LAUNCHING and self._watcher.follows(attempt):
+            self._starter.mark_running(attempt, clocks.now())
+        now = self._store.job(job.id).state
+        if now == states.STOPPING:
+            self._watcher.request_stop(attempt, "cancel")
+        elif now in states.GIVING_WAY:
+            asked = self._store.yields.of(job.id)
+            self._watcher.request_stop(attempt, asked[-1].purpose if asked else lifecycle.YIELD)
+
+    def _find_again(self, job: JobRow, attempt: AttemptRow) -> None:
+        found = attempt_status.attempt_status(attempt)
+        log.info("job %d: found its attempt %d %s", job.id, attempt.number, type(found).__name__)
+        if isinstance(found, attempt_status.NeverStarted) and job.state == states.HELD:
+            return
+        if isinstance(found, attempt_status.NeverStarted) and job.state == states.STOPPING:
+            cause = "its supervisor ended before it started anything"
+            self._watcher.give_up(attempt, {"outcome": lifecycle.LOST, "cause": cause})
+            return
+        if isinstance(found, attempt_status.NeverStarted) and job.state in states.GIVING_WAY:
+            cause = "stopped before it began"
+            record = {"outcome": lifecycle.STOPPED, "cause": cause, "steps_done": 0}
+            self._watcher.give_up(attempt, record)
+            return
+        if isinstance(found, attempt_status.NeverStarted):
+            # The supervisor may still be starting; if there are two, only one gets the lock.
+            self._starter.begin(attempt, self._watcher.give_up)
+            return
+        self._pending.over(job.id)
+        if isinstance(found, attempt_status.Alive):
+            self._starter.mark_running(attempt, found.began or clocks.now())
+        self._watcher.adopt(attempt, found)

@@ -1,0 +1,176 @@
+"""Publishes to ranks which checkpoints other jobs need (`zerotools.runs.retention`), job by job.
+
+A job's needs are published before its check: an existing checkpoint is then not deleted before the
+job has begun. The files are not flushed, because the next daemon writes them again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+from collections.abc import Container, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from zerotools.jobs import states
+from zerotools.runs.retention import DIRECTORY, STEP, directory_of_user
+from zerotoolsd.dispatch.removable_files import Mention, texts_of
+from zerotoolsd.queue.store import Store
+from zerotoolsd.users.job_user import JobUser
+from zerotoolsd.users.open_as_user import let_through, make_owned, opened
+from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
+
+_COMING = "coming-"
+MOST_SEEN, MOST_FORGOTTEN = 20_000, 1000
+"""Names of one user's directory, each time."""
+_UNFINISHED = [state for state in states.STATES if state not in states.TERMINAL]
+
+log = logging.getLogger(__name__)
+
+
+class ComingJob:
+    """A job during its submit. `path`: None if it names no checkpoint."""
+
+    def __init__(self, place: NeedsPlace, text: str) -> None:
+        self._place = place
+        self._named = {(key, word) for key, word in texts_of(json.loads(text)) if STEP in word}
+        self._path: str | None = None
+        self._write()
+
+    def _write(self) -> None:
+        if not self._named:
+            return
+        self._path = self._path or f"{_COMING}{secrets.token_hex(8)}"
+        self._place.write(self._path, 0, self._named)
+
+    def seen(self, mentions: Sequence[Mention]) -> None:
+        """Publish its paths with links resolved, which may lead to a checkpoint."""
+        found = {(each.key, each.real) for each in mentions if STEP in each.real}
+        if not found <= self._named:
+            self._named |= found
+            self._write()
+
+    def taken(self, job_id: int) -> None:
+        """Record the number under which the job is queued."""
+        if self._path is not None:
+            self._place.write(str(job_id), job_id, self._named)
+
+    def end(self) -> None:
+        """Remove the entry, after the job was accepted or refused."""
+        if self._path is not None:
+            self._place.remove(self._path)
+
+
+class CheckpointPins:
+    """The checkpoints that the jobs in `store` need, in `state_dir`."""
+
+    def __init__(self, state_dir: Path, store: Store, users: ServedUsers = OWN_ONLY) -> None:
+        self._directory = state_dir / DIRECTORY
+        self._store = store
+        self._users = users
+
+    def _place_of(self, uid: int) -> NeedsPlace:
+        """Return the directory of one user's needs, which only that user's ranks read."""
+        user = self._users.for_files(uid)
+        if user is None:
+            return NeedsPlace(self._directory)
+        return NeedsPlace(self._directory / directory_of_user(uid), user)
+
+    @contextmanager
+    def coming(self, text: str, uid: int) -> Iterator[ComingJob]:
+        """Publish the needs of a job of `uid` with the JSON `text`, while it is checked and
+        queued."""
+        job = ComingJob(self._place_of(uid), text if STEP in text else "{}")
+        try:
+            yield job
+        finally:
+            job.end()
+
+    def begin(self) -> None:
+        """Write missing entries, and remove unneeded ones.
+
+        Resolved links of jobs of an earlier daemon are known from its entries.
+        """
+        self.settle(coming=True)
+        for job_id, text in self._store.specs_with(STEP):
+            place = self._place_of(self._store.job(job_id).uid)
+            if not place.has(str(job_id)):
+                with suppress(ValueError, RecursionError):  # a record that cannot be read
+                    named = {one for one in texts_of(json.loads(text)) if STEP in one[1]}
+                    place.write(str(job_id), job_id, named)
+
+    def settle(self, *, coming: bool = False) -> None:
+        """Remove entries of ended jobs; with `coming`, also of jobs never queued."""
+        live = {str(number) for state in _UNFINISHED for number in self._store.ids(state)}
+        with suppress(FileNotFoundError):
+            _forget(self._directory, live, coming=coming)
+            for path in self._directory.glob(directory_of_user("*")):
+                with suppress(OSError), opened(path) as base:
+                    _forget(base, live, coming=coming, most=MOST_SEEN)
+
+
+def _forget(
+    directory: Path, live: Container[str], *, coming: bool, most: int | None = None
+) -> None:
+    """Remove the entries of a directory that are not in `live`.
+
+    `most`: only part of a user's directory is read each time, because it may contain anything.
+    """
+    gone = 0
+    with os.scandir(directory) as entries:
+        for entry in islice(entries, most):
+            if entry.name not in live and (coming or not entry.name.startswith(_COMING)):
+                with suppress(OSError):
+                    (directory / entry.name).unlink()
+                gone += 1
+            if most is not None and gone == MOST_FORGOTTEN:
+                return
+
+
+@dataclass(frozen=True)
+class NeedsPlace:
+    """The directory with the needs of the jobs of `user`, owned by that user; the daemon's without
+    one."""
+
+    directory: Path
+    user: JobUser | None = None
+
+    def has(self, name: str) -> bool:
+        """Return whether an entry has this name."""
+        try:
+            with opened(self.directory) as base:
+                return (base / name).exists()
+        except OSError:
+            return False
+
+    def remove(self, name: str) -> None:
+        """Remove an entry."""
+        with suppress(OSError), opened(self.directory) as base:
+            (base / name).unlink(missing_ok=True)
+
+    def write(self, name: str, job_id: int, named: set[tuple[str, str]]) -> None:
+        """Tell the needs of the job under this name."""
+        text = json.dumps({"job": job_id, "named": sorted(named)})
+        try:
+            self._make()
+            with opened(self.directory) as base:
+                staged = base / f".{name}.new"
+                staged.unlink(missing_ok=True)
+                with staged.open("x", encoding="ascii") as file:  # not a file that a user put there
+                    file.write(text)
+                staged.replace(base / name)
+        except OSError as error:  # without it a checkpoint may go; the job is not refused for that
+            path = self.directory / name
+            log.error("%s: what job %d needs is not kept from deletion: %s", path, job_id, error)
+
+    def _make(self) -> None:
+        if self.user is None:
+            self.directory.mkdir(exist_ok=True, mode=0o700)
+            return
+        self.directory.parent.mkdir(exist_ok=True, mode=0o700)
+        let_through(self.directory.parent, 0o711)
+        make_owned(self.directory, self.user.account)

@@ -1,0 +1,422 @@
+"""Removes ended jobs, one after another, while the daemon continues with the others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections.abc import Awaitable, Callable, Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePath
+
+from zerotools.jobs import states
+from zerotools.jobs.binding.durations import seconds_of
+from zerotools.jobs.doctor.kernel import clock_is_synchronised
+from zerotoolsd.attempts import crash_points
+from zerotoolsd.config.config_tables import RetentionConfig
+from zerotoolsd.dispatch import removable_files
+from zerotoolsd.dispatch.removable_files import EndedJob, Mention, RemovableFiles, Stays
+from zerotoolsd.file_checks.file_checker_pool import Ask
+from zerotoolsd.interface.api_types import (
+    Cleaned,
+    CleanedJob,
+    CleanRequest,
+    Conflict,
+    KeptJob,
+    Unavailable,
+)
+from zerotoolsd.queue.clocks import SteadyCalendar
+from zerotoolsd.queue.row_writes import Changed
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.users.account import user_name
+from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
+
+LOOK_SECONDS = 60.0
+"""Timeout for reading the paths that jobs name."""
+REMOVE_SECONDS = 24 * 3600.0
+RETENTION_SECONDS = 3600.0
+"""Interval in seconds between searches for data older than the retention settings."""
+
+AT_ONCE = 100
+"""Jobs to read before other tasks of the event loop run."""
+
+log = logging.getLogger(__name__)
+
+
+class Cleaner:
+    """Removes one job at a time. The store is used here; `ask` reads and removes the files."""
+
+    def __init__(
+        self,
+        state_dir: Path,
+        store: Store,
+        announce: Callable[[], None],
+        ask: Ask,
+        users: ServedUsers = OWN_ONLY,
+    ) -> None:
+        self._ask = ask
+        self._users = users
+        self._calendar = SteadyCalendar(clock_is_synchronised)
+        self._state_dir = state_dir
+        self._store = store
+        self._announce = announce
+        self._turn = asyncio.Lock()
+        self._left = removable_files.intents(state_dir)
+        self._going = set(self._left)
+
+    @property
+    def _jobs_dir(self) -> Path:
+        return self._state_dir / "jobs"
+
+    def refuse_going(self, named: Sequence[Mention]) -> None:
+        """Raise Conflict if a path is in the directory of a job during its removal."""
+        for job_id in self._going:
+            places = removable_files.names_of(str(self._jobs_dir / str(job_id)))
+            for mention in named:
+                if any(map(mention.is_in, places)):
+                    raise Conflict(
+                        f"{mention.key} = {mention.text}: it belongs to job {job_id}, which "
+                        "is being removed; name another path"
+                    )
+
+    async def clean(self, request: CleanRequest, who: str, owner: int | None = None) -> Cleaned:
+        """Remove the jobs that `request` selects, of the uid `owner` (None: of all).
+
+        Raises Unavailable if paths that jobs name do not respond.
+        """
+        async with self._turn:
+            together = frozenset(request.jobs or ())
+            named = NamedPaths(self._store, self._mentions, owner, together)
+            over = await self._over(request, owner)
+            meant = await asyncio.to_thread(
+                removable_files.selected, over, request, self._calendar.now()
+            )
+            gone: list[CleanedJob] = []
+            kept = await self._left_out(request, {job.id for job in meant}, owner)
+            for each in meant:
+                job = self._store.job(each.id)
+                try:
+                    gone += await self._clean_one(job, request, named, who, owner)
+                except Stays as why:
+                    kept.append(KeptJob(id=job.id, name=_name_for(owner, job), why=str(why)))
+            return Cleaned(jobs=tuple(gone), kept=tuple(kept))
+
+    async def _over(self, request: CleanRequest, owner: int | None) -> list[EndedJob]:
+        """Return the ended jobs of `owner`, and the named ones of others, in order to report
+        these."""
+        named, found = frozenset(request.jobs or ()), list[EndedJob]()
+        ids = [job_id for state in states.TERMINAL for job_id in self._store.ids(state)]
+        for count, job_id in enumerate(sorted(ids), 1):
+            job = self._store.job(job_id)  # no other code removes one
+            if owner in (None, job.uid) or job_id in named:
+                found.append(EndedJob(job_id, job.state, job.ended))
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
+        return found
+
+    async def _left_out(
+        self, request: CleanRequest, meant: set[int], owner: int | None
+    ) -> list[KeptJob]:
+        """Return the named jobs that the other options exclude."""
+        found = []
+        for count, job_id in enumerate(request.jobs or ()):
+            if count % AT_ONCE == 0:
+                await asyncio.sleep(0)
+            if job_id in meant:
+                continue
+            try:
+                job = self._store.job(job_id)
+            except (KeyError, OverflowError):
+                why = f"job {job_id} does not exist"
+                found.append(KeptJob(id=job_id, name="", why=why, gone=True))
+                continue
+            why = f"it is {states.in_words(job.state)}; only a finished job can be removed"
+            if job.state in states.TERMINAL:
+                why = "its state, its age or the number to keep excludes it"
+            found.append(KeptJob(id=job.id, name=_name_for(owner, job), why=why))
+        return found
+
+    async def _clean_one(
+        self, job: JobRow, request: CleanRequest, named: NamedPaths, who: str, owner: int | None
+    ) -> list[CleanedJob]:
+        if owner is not None and job.uid != owner:
+            raise Stays(f"it belongs to {user_name(job.uid)}")
+        attempts = self._store.attempts(job.id)
+        files = await self._look(job, attempts, request, named)
+        outputs = files.outputs if request.outputs else ()
+        if request.logs_only and not files.logs:
+            return []
+        view = CleanedJob(
+            id=job.id,
+            name=job.name,
+            state=job.state,
+            ended=job.ended,
+            size_bytes=files.size_bytes - (0 if outputs else files.outputs_bytes),
+            outputs=tuple(map(str, outputs)),
+        )
+        if not request.dry_run:
+            await self._go(job, request, files, who)
+        return [view]
+
+    async def _look(
+        self,
+        job: JobRow,
+        attempts: Sequence[AttemptRow],
+        request: CleanRequest,
+        named: NamedPaths,
+    ) -> RemovableFiles:
+        """Return the files to remove. Checks again if a job was queued meanwhile. Raises Stays."""
+        while True:
+            newest = self._newest()
+            files = await self._files(job, attempts)
+            if files.outputs and not (request.outputs or request.logs_only):
+                raise Stays(
+                    f"its output is in the state directory ({files.outputs[0]}); to remove "
+                    f"that too, type: zerotools clean --outputs {job.id}"
+                )
+            await self._refuse_used(job, files, request, named)
+            if self._newest() == newest:
+                return files
+
+    def _newest(self) -> int:
+        jobs = self._store.jobs(limit=1)
+        return jobs[0].id if jobs else 0
+
+    async def _files(self, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
+        held = [lease for lease in self._store.leases() if lease.job_id == job.id]
+        if held:
+            raise Stays(f"{held[0].held_by or 'one of its processes'} still holds a GPU")
+        try:
+            return removable_files.files_in(
+                await self._ask(
+                    *(LOOK_SECONDS, removable_files.removable_files),
+                    *(str(self._jobs_dir), job, tuple(attempts)),
+                    user=self._users.for_files(job.uid),
+                )
+            )
+        except TimeoutError:
+            raise Stays(f"{self._jobs_dir / str(job.id)} does not respond") from None
+        except OSError as error:
+            raise Stays(f"{error.filename}: {error.strerror}") from None
+
+    async def _refuse_used(
+        self, job: JobRow, files: RemovableFiles, request: CleanRequest, named: NamedPaths
+    ) -> None:
+        used = await named.by_unfinished(files.places)
+        if used is not None:
+            other, mention = used
+            where = f"in {mention.key} = {mention.text}"
+            raise Stays(
+                f"job {other.id}, which is {states.in_words(other.state)}, names it "
+                f"{where if named.owner in (None, other.uid) else 'and is of another user'}"
+            )
+        if not (request.outputs and files.outputs):
+            return
+        writer = await named.by_others_output(files.output_places, job.id)
+        if writer is not None:
+            raise Stays(
+                f"job {writer} wrote there too; to remove both, type: zerotools clean --outputs "
+                f"{job.id} {writer}"
+            )
+
+    async def _mentions(self, job: JobRow) -> list[Mention]:
+        try:
+            return removable_files.mentions_in(
+                await self._ask(
+                    *(LOOK_SECONDS, removable_files.mentioned_paths, job.spec_text, job.output_dir),
+                    user=self._users.for_files(job.uid),
+                )
+            )
+        except TimeoutError:
+            raise Unavailable(
+                f"nothing can be removed now: the paths of job {job.id} do not respond"
+            ) from None
+
+    async def _go(
+        self, job: JobRow, request: CleanRequest, files: RemovableFiles, who: str
+    ) -> None:
+        """Remove a job. If it fails, other jobs may not use its paths until it is finished."""
+        self._going.add(job.id)
+        outputs = request.outputs
+        again = "" if request.logs_only else "; it is removed at the daemon's next start or clean"
+        try:
+            if not request.logs_only:
+                removable_files.note_intent(self._state_dir, job.id, outputs=outputs)
+                crash_points.reach(crash_points.CLEAN_NOTED)
+            user = self._users.for_files(job.uid)
+            await self._ask(REMOVE_SECONDS, removable_files.remove_files, files, outputs, user=user)
+            if user is not None:
+                removable_files.remove_empty(self._jobs_dir, files, outputs=outputs)
+            crash_points.reach(crash_points.FILES_REMOVED)
+            if not request.logs_only:
+                self._forget(job, who)
+        except TimeoutError:
+            raise Stays(f"its files do not respond{again}") from None
+        except OSError as error:
+            raise Stays(f"{error.filename}: {error.strerror}{again}") from None
+        except (sqlite3.OperationalError, Changed) as error:
+            raise Stays(f"its files are gone, its record is not yet: {error}{again}") from None
+        finally:
+            if not removable_files.is_noted(self._state_dir, job.id):
+                self._going.discard(job.id)
+
+    def _forget(self, job: JobRow, who: str) -> None:
+        self._store.remove(job, time.time(), f"removed by {who}")
+        crash_points.reach(crash_points.RECORD_REMOVED)
+        removable_files.forget_intent(self._state_dir, job.id)
+        log.info("job %d (%s): removed by %s", job.id, job.name, who)
+        self._announce()
+
+    async def finish(self) -> None:
+        """Finish the removals that an earlier daemon began."""
+        async with self._turn:
+            for job_id, outputs in self._left.items():
+                try:
+                    await self._finish_one(job_id, outputs)
+                except (OSError, Stays, sqlite3.OperationalError) as error:
+                    log.error("job %d cannot be removed yet: %s", job_id, error)
+
+    async def _finish_one(self, job_id: int, outputs: bool) -> None:
+        try:
+            job = self._store.job(job_id)
+        except (KeyError, OverflowError):
+            self._call_off(job_id)
+            return
+        if job.state not in states.TERMINAL:
+            log.error("job %d is %s and is not removed", job_id, job.state)
+            self._call_off(job_id)
+            return
+        files = await self._files(job, self._store.attempts(job_id))
+        request = CleanRequest(jobs=(job_id,), outputs=outputs)
+        await self._go(job, request, files, "a clean that was interrupted")
+
+    def _call_off(self, job_id: int) -> None:
+        removable_files.forget_intent(self._state_dir, job_id)
+        self._going.discard(job_id)
+
+    async def keep_up(self, retention: RetentionConfig) -> None:
+        """Finish interrupted removals; then remove data older than the settings, forever."""
+        try:
+            await self.finish()
+        except Exception:  # nothing else waits for this, and retention must continue
+            log.exception("a defect in zerotoolsd: an interrupted clean cannot be finished")
+        while True:
+            await self._guarded(retention)
+            await asyncio.sleep(RETENTION_SECONDS)
+
+    async def _guarded(self, retention: RetentionConfig) -> None:
+        try:
+            await self.retain(retention)
+        except (OSError, sqlite3.OperationalError, Unavailable) as error:
+            log.error("jobs past the retention settings are kept for now: %s", error)
+        except Exception:  # nothing else waits for this, and the jobs must continue
+            log.exception("a defect in zerotoolsd: the retention settings cannot be kept now")
+
+    async def retain(self, retention: RetentionConfig) -> None:
+        """Remove data older than the settings."""
+        if retention.logs is not None:
+            age = seconds_of(retention.logs)
+            await self.clean(CleanRequest(older_than_seconds=age, logs_only=True), "retention.logs")
+        if retention.records is not None:
+            age = seconds_of(retention.records)
+            await self.clean(CleanRequest(older_than_seconds=age), "retention.records")
+        if retention.events is not None:
+            count = self._store.remove_events(self._calendar.now() - seconds_of(retention.events))
+            log.info("%d events were removed", count)
+
+
+def _name_for(owner: int | None, job: JobRow) -> str:
+    """Return the job's name, which is hidden from other users."""
+    return job.name if owner in (None, job.uid) else f"job-{job.id}"
+
+
+UNFINISHED = tuple(state for state in states.STATES if state not in states.TERMINAL)
+
+LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
+
+
+class NamedPaths:
+    """The paths that jobs name during one clean. A job queued meanwhile has a higher number than
+    all before it, and an ended one stays so. `owner` is the caller, None: all; `together` are the
+    jobs named for removal."""
+
+    def __init__(
+        self,
+        store: Store,
+        look_up: LookUp,
+        owner: int | None = None,
+        together: Collection[int] = (),
+    ) -> None:
+        self.owner = owner
+        self._together = together
+        self._store = store
+        self._look_up = look_up
+        self._texts: list[str] = []
+        self._named: dict[int, list[Mention]] = {}
+        self._newest = 0
+        self._all_text = ""
+        self._writers: dict[str, set[int]] | None = None
+
+    async def by_unfinished(self, places: Sequence[str]) -> tuple[JobRow, Mention] | None:
+        """Return an unfinished job that names one of `places`, or something in it, and the
+        mention."""
+        await self._catch_up()
+        if not any(place in self._all_text for place in places):
+            return None
+        for job_id, mentions in self._named.items():
+            found = next((m for m in mentions if any(m.is_in(place) for place in places)), None)
+            if found is not None and (job := self._unfinished(job_id)) is not None:
+                return job, found
+        return None
+
+    def _unfinished(self, job_id: int) -> JobRow | None:
+        try:
+            job = self._store.job(job_id)
+        except KeyError:
+            return None
+        return job if job.state in UNFINISHED else None
+
+    async def _catch_up(self) -> None:
+        ids = sorted(
+            job_id for state in UNFINISHED for job_id in self._store.ids(state, above=self._newest)
+        )
+        for job_id in ids:
+            self._newest = job_id
+            if (job := self._unfinished(job_id)) is None:
+                continue
+            mentions = self._named[job_id] = await self._look_up(job)
+            self._texts += [text for each in mentions for text in {each.text, each.real}]
+        if ids:
+            self._all_text = "\0".join(self._texts)
+
+    async def by_others_output(self, paths: Sequence[str], own: int) -> int | None:
+        """Return an ended job that stays, and wrote to one of `paths`, or into it."""
+        if self._writers is None:
+            self._writers = {}
+            for state in states.TERMINAL:
+                for job_id in self._store.ids(state):
+                    await self._note_output(job_id, self._writers)
+        for path in paths:
+            for job_id in sorted(self._writers.get(path, ())):
+                if job_id == own or job_id in self._together:
+                    continue
+                with suppress(KeyError):
+                    return self._store.job(job_id).id
+        return None
+
+    async def _note_output(self, job_id: int, writers: dict[str, set[int]]) -> None:
+        try:
+            job = self._store.job(job_id)
+        except KeyError:
+            return
+        for mention in await self._look_up(job):
+            if mention.key == "output_dir":
+                for place in {*_upwards(mention.text), *_upwards(mention.real)}:
+                    writers.setdefault(place, set()).add(job_id)
+
+
+def _upwards(path: str) -> Iterator[str]:
+    pure = PurePath(path)
+    return map(str, (pure, *pure.parents))

@@ -1,0 +1,130 @@
+"""Reads the host's memory, and that of the jobs' control group."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zerotools.sensors.cgroup_memory import CgroupMemory, read_cgroup_memory
+from zerotools.sensors.host import HostSensor
+from zerotools.sensors.snapshot import Host
+from zerotoolsd.attempts.backends.systemd_unit import SLICE
+from zerotoolsd.dispatch.memory_forecast import MemorySample
+from zerotoolsd.monitoring.history_recorder import host_memory
+from zerotoolsd.queue.rows import AttemptRow
+from zerotoolsd.queue.scheduling.declared_memory import HostNow
+from zerotoolsd.resources.gpu_use import Owner
+
+_MANAGER = "user@"
+"""Prefix of the unit of a user's systemd; the units that it starts are below it."""
+
+
+@dataclass(frozen=True)
+class HostReading:
+    """Bytes in all and available, of the host, or (`of_limit`) of the control group. How long all
+    tasks waited (PSI, percent), and, since the groups were made, how often the kernel took memory
+    back at their limits, and ended programs; None: it is not known."""
+
+    total: int
+    available: int
+    stalled_percent: float | None = None
+    of_limit: bool = False
+    reclaims: int | None = None
+    kills: int | None = None
+
+    def sample(self, clock: float, before: HostReading | None) -> MemorySample:
+        """Return the sample at `clock` (seconds, monotonic); `before` is the previous reading."""
+        return MemorySample(
+            clock,
+            self.total,
+            self.available,
+            stalled_percent=self.stalled_percent,
+            of_limit=self.of_limit,
+            reclaimed=before is not None and _rose(before.reclaims, self.reclaims),
+            killed=before is not None and _rose(before.kills, self.kills),
+        )
+
+
+def _rose(before: int | None, now: int | None) -> bool:
+    return before is not None and now is not None and now > before
+
+
+@dataclass(frozen=True)
+class HostMemoryReader:
+    """`in_units`: jobs run in separate units with groups outside the daemon's."""
+
+    in_units: bool = False
+    read_host: Callable[[], Host] = field(default_factory=lambda: HostSensor().read)
+    read_group: Callable[[Callable[[str], str]], CgroupMemory] = field(
+        default=lambda place: read_cgroup_memory(place=place)
+    )
+
+    def read(self) -> tuple[HostReading, ...]:
+        """Return the host's reading, and that of the control group if it has a limit."""
+        host = self.read_host()
+        stall = host.pressure.memory if host.pressure else None
+        found = HostReading(
+            total=host.memory_total_bytes,
+            available=host.memory_available_bytes,
+            stalled_percent=None if stall is None else stall.full_avg10_percent,
+        )
+        group = self.read_group(group_of_units if self.in_units else str)
+        if group.left_bytes is None or group.limit_bytes is None:
+            return (found,)
+        return found, HostReading(
+            total=group.limit_bytes,
+            available=group.left_bytes,
+            stalled_percent=group.stalled_percent,
+            of_limit=True,
+            reclaims=group.reclaims,
+            kills=group.ooms,
+        )
+
+    def available(self) -> int:
+        """Return the bytes that programs may still take."""
+        return min(reading.available for reading in self.read())
+
+
+def group_of_units(own: str) -> str:
+    """Return the group of the jobs' units, from the daemon's group.
+
+    It is that of their slice, below the systemd that starts both.
+    """
+    parts = own.split("/")
+    manager = next((n for n, part in enumerate(parts) if part.startswith(_MANAGER)), None)
+    above = [] if manager is None else parts[1 : manager + 1]
+    return "/".join(["", *above, SLICE])
+
+
+AGE_SECONDS, SPARED = 2.0, 50.0
+"""Reading all processes takes 10 ms, and much more on a large server. So a measurement is kept for
+this time, and for this multiple of its duration. Growth of a job since then counts as expected
+growth."""
+
+
+class HostMemoryUse:
+    """`live` gives the running attempts."""
+
+    def __init__(
+        self,
+        live: Callable[[], Sequence[AttemptRow]],
+        available: Callable[[], int],
+        measure: Callable[[Sequence[AttemptRow]], Mapping[Owner, int]] = host_memory,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._live, self._available, self._measure = live, available, measure
+        self._clock = clock
+        self._due = float("-inf")
+        self._newest = HostNow(0)
+
+    def read(self) -> HostNow:
+        """Return the state, measured a short time ago."""
+        begun = self._clock()
+        if begun > self._due:
+            held = self._measure(self._live())
+            of_jobs = {job: size for (job, _), size in held.items()}
+            self._newest = HostNow(self._available(), of_jobs)
+            now = self._clock()
+            self._due = now + max(AGE_SECONDS, SPARED * (now - begun))
+        return self._newest

@@ -1,0 +1,315 @@
+"""The actions when the host's memory is running out: pure.
+
+    rung    when                                               action
+    WAIT    gone in 120 s and three tenths are left, or a      no job starts
+            25th is left, or the kernel has ended programs
+            for lack of it
+    SAVE    gone in 45 s and three tenths are left; or a 25th  the job of lowest value is asked to
+            is left and all tasks wait for a fifth of the      save and stop
+            time, or the kernel takes memory back at the
+            limit of the control group at every look
+    STOP    gone in 10 s, or less than the reserve is left     the job that was asked is ended; or
+            and it shrinks, or the kernel ends programs        the one of lowest value, at once
+
+A control group that has files in memory is always at its limit, and the kernel reclaims them.
+Reclaim means something only if memory that cannot be reclaimed has used up the rest.
+
+While jobs load (they have not taken a step yet and hold less than their expected maximum), memory
+is used fast and then no more: then STOP begins at 3 s, and SAVE is skipped.
+
+A job frees its memory some time after the request: the next request follows at least
+`PAUSE_SECONDS` later. Jobs may start again one rung at a time, each after `CALM_SECONDS` without a
+reason.
+
+The job of lowest value has the lowest priority, and among those the least unsaved work. Only jobs
+with a relevant part of the memory count, and, below STOP, only jobs known to save. Programs that
+are not ours are not touched.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, WAIT
+from zerotoolsd.dispatch.memory_forecast import (
+    LATELY_SECONDS,
+    GpuOutlook,
+    MemorySample,
+    seconds_left,
+)
+
+GIB = 1 << 30
+
+
+class EscalationStep(IntEnum):
+    """The rungs that the guard climbs, the mildest first."""
+
+    CALM = 0
+    WAIT = 1
+    SAVE = 2
+    STOP = 3
+
+
+HIGHEST = {
+    NOTHING: EscalationStep.CALM,
+    WAIT: EscalationStep.WAIT,
+    SAVE: EscalationStep.SAVE,
+    STOP: EscalationStep.STOP,
+}
+"""The highest rung for each value of `[pressure] most`."""
+SECONDS = {EscalationStep.WAIT: 120.0, EscalationStep.SAVE: 45.0, EscalationStep.STOP: 10.0}
+LOADING_SECONDS = 3.0
+SCARCE_PART = 0.3
+"""Above this part the slope counts only for STOP: any starting program takes memory fast."""
+WAIT_PART = 0.04
+STALLED_PERCENT = 20.0
+RECLAIM_SECONDS, RECLAIMS = 3.0, 4
+"""Memory was taken back before each of so many samples at least, and for so long."""
+RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
+CALM_SECONDS = 15.0
+PAUSE_SECONDS, HURRY_SECONDS = 20.0, 3.0
+"""Least time in seconds between asking or ending one job and the next."""
+WORTH_PART = 0.02
+"""Part of all memory that a job must hold to be considered."""
+
+
+def reserve_of(total: int) -> int:
+    """Return the bytes below which the kernel may kill processes at any time."""
+    return max(LEAST_RESERVE, int(RESERVE_PART * total))
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryHolder:
+    """A running job. `held` bytes; `unsaved_seconds` is its work since its last save; `saves`: it
+    is known to save; `loads`: it has not taken a step yet. `asked` and `ended` are the times of the
+    request to save and stop, and of its end (clock); None: not yet."""
+
+    job_id: int
+    priority: int
+    held: int
+    unsaved_seconds: float
+    saves: bool = True
+    loads: bool = False
+    asked: float | None = None
+    ended: float | None = None
+
+
+@dataclass(frozen=True)
+class Act:
+    """Ask the job to save and stop, or (`at_once`) end it."""
+
+    job_id: int
+    at_once: bool
+
+
+@dataclass(frozen=True)
+class Escalation:
+    """The current rung. `wanted` is justified by the newest sample, with the reason `why`, and
+    determines the actions on jobs. `rung` follows it down slowly, and determines which jobs
+    start."""
+
+    rung: EscalationStep = EscalationStep.CALM
+    wanted: EscalationStep = EscalationStep.CALM
+    why: str = ""
+    calm_since: float | None = None
+
+    def after(self, samples: Sequence[MemorySample]) -> Escalation:
+        """Return the ladder after the newest of `samples`."""
+        return self.moved(*wanted_rung(samples), samples[-1].clock)
+
+    def moved(self, wanted: EscalationStep, why: str, now: float) -> Escalation:
+        """Return the ladder when `wanted` is justified, at `now` of the monotonic clock."""
+        if wanted >= self.rung:
+            return Escalation(wanted, wanted, why)
+        since = now if self.calm_since is None else self.calm_since
+        if now - since < CALM_SECONDS:
+            return replace(self, wanted=wanted, calm_since=since, why=why or self.why)
+        return Escalation(EscalationStep(self.rung - 1), wanted, why or self.why, now)
+
+
+def wanted_rung(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
+    """Return the rung that the newest samples justify, and the reason in one sentence."""
+    newest = samples[-1]
+    reserve = reserve_of(newest.total)
+    left = seconds_left(samples, reserve)
+    found = rung_of(left, newest.part)
+    if newest.loading and found > EscalationStep.WAIT:
+        found = EscalationStep.STOP if left < LOADING_SECONDS else EscalationStep.WAIT
+    struggles = _how_it_struggles(samples)
+    if struggles and newest.part < WAIT_PART:
+        found = max(found, EscalationStep.SAVE)
+    killed = _has_killed(samples)
+    if newest.available <= reserve and (left < math.inf or killed):
+        found = EscalationStep.STOP
+    if newest.part < WAIT_PART or killed:
+        found = max(found, EscalationStep.WAIT)
+    said = _amounts(newest)
+    if left < math.inf:
+        said += f", and gone in about {left:.0f} s as it goes"
+    elif killed:
+        said += ", and the kernel has killed programs for lack of it"
+    elif struggles:
+        said += f", and {struggles}"
+    return found, said if found else ""
+
+
+def rung_of(left: float, part: float) -> EscalationStep:
+    """Return the rung for the seconds until the memory is used up, if `part` is left."""
+    found = max(
+        (rung for rung, most in SECONDS.items() if left < most), default=EscalationStep.CALM
+    )
+    return EscalationStep.CALM if found < EscalationStep.STOP and part > SCARCE_PART else found
+
+
+def _amounts(sample: MemorySample) -> str:
+    left, total = f"{sample.available / GIB:.1f}", f"{sample.total / GIB:.1f} GiB"
+    if sample.of_limit:
+        return f"{left} of the {total} of memory of the daemon's control group are left"
+    return f"{left} of the host's {total} of memory are left"
+
+
+def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
+    """Return how the kernel reclaims memory, if it does so all the time."""
+    stalled = samples[-1].stalled_percent or 0.0
+    if stalled >= STALLED_PERCENT:
+        return f"all tasks waited for memory for {stalled:.0f} % of the last 10 s"
+    since = samples[-1].clock - RECLAIM_SECONDS
+    newest = list(samples)[-RECLAIMS:]
+    lately = [*newest, *(each for each in samples if each.clock > since)]
+    if len(newest) == RECLAIMS and all(each.reclaimed for each in lately):
+        return "the kernel takes memory back at its limit all the time"
+    return None
+
+
+def _has_killed(samples: Sequence[MemorySample]) -> bool:
+    since = samples[-1].clock - LATELY_SECONDS
+    return any(each.killed for each in samples if each.clock > since)
+
+
+def next_act(
+    rung: EscalationStep, holders: Sequence[MemoryHolder], total: int, now: float
+) -> Act | None:
+    """Return the next action; None until the first."""
+    if rung < EscalationStep.SAVE:
+        return None
+    asked = [each for each in holders if each.asked is not None]
+    if rung is EscalationStep.STOP:
+        late = [each for each in asked if each.ended is None]
+        if late:
+            return Act(min(late, key=_value).job_id, at_once=True)
+    last = max((_last(each) for each in asked), default=-math.inf)
+    pause = HURRY_SECONDS if rung is EscalationStep.STOP else PAUSE_SECONDS
+    if now - last < pause:
+        return None
+    worth = [each for each in holders if each.asked is None and each.held >= WORTH_PART * total]
+    able = [each for each in worth if each.saves or rung is EscalationStep.STOP]
+    if not able:
+        return None
+    return Act(min(able, key=_value).job_id, at_once=rung is EscalationStep.STOP)
+
+
+def _value(holder: MemoryHolder) -> tuple[int, float, int]:
+    return holder.priority, holder.unsaved_seconds, -holder.job_id
+
+
+def _last(holder: MemoryHolder) -> float:
+    return max(holder.asked or -math.inf, holder.ended or -math.inf)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuJob:
+    """A job of ours on the GPU: it holds `over` bytes more than it was promised, is promised
+    `to_come` more, and `grows`."""
+
+    holder: MemoryHolder
+    over: int = 0
+    to_come: int = 0
+    grows: bool = False
+
+    @property
+    def loads(self) -> bool:
+        """Whether it has not taken a step yet."""
+        return self.holder.loads
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuNow:
+    """One GPU. `jobs` are those of ours that may be asked, `owners` is the number of our attempts
+    there. `strangers`: programs that are not ours use it."""
+
+    look: GpuOutlook
+    jobs: Sequence[GpuJob] = ()
+    owners: int = 0
+    strangers: bool = False
+
+    @property
+    def culprits(self) -> list[GpuJob]:
+        """The jobs that exceed their promise, if that harms another job of ours."""
+        worth = WORTH_PART * self.look.total
+        over = [job for job in self.jobs if job.over >= worth] if self.owners > 1 else []
+        return [job for job in over if job.grows] or over
+
+
+def first_rung(look: GpuOutlook) -> EscalationStep:
+    """Return the rung by the memory only, regardless of its holders."""
+    found = max(
+        (r for r, most in SECONDS.items() if _left(look, r) < most), default=EscalationStep.CALM
+    )
+    plenty = look.spare > SCARCE_PART * look.total
+    return EscalationStep.CALM if found < EscalationStep.STOP and plenty else found
+
+
+def _left(look: GpuOutlook, rung: EscalationStep) -> float:
+    return look.gone if rung is EscalationStep.STOP else look.scarce
+
+
+def wanted_on(now: GpuNow) -> EscalationStep:
+    """Return the rung that is justified by the holders."""
+    found = first_rung(now.look)
+    if culprits := now.culprits:
+        if all(job.loads for job in culprits) and found > EscalationStep.WAIT:
+            return EscalationStep.STOP if now.look.gone < LOADING_SECONDS else EscalationStep.WAIT
+        return found
+    if now.strangers and now.look.by_others < SECONDS[EscalationStep.SAVE]:
+        return min(found, EscalationStep.SAVE)
+    # The rest is promised: no job is placed there in any case.
+    is_full = now.look.spare <= reserve_of(now.look.total)
+    return EscalationStep.CALM if is_full else min(found, EscalationStep.WAIT)
+
+
+def next_on(now: GpuNow, most: EscalationStep, clock: float) -> Act | None:
+    """Return the next action, limited to `most`; None until the first."""
+    rung = min(wanted_on(now), most)
+    asked = [job for job in now.jobs if job.holder.asked is not None]
+    pool = now.culprits
+    if rung is not EscalationStep.STOP:  # jobs that were asked before still have time
+        pool = [*(pool or _short(now)), *asked]
+    holders = {job.holder.job_id: job.holder for job in pool}
+    return next_act(rung, list(holders.values()), now.look.total, clock)
+
+
+def _short(now: GpuNow) -> list[GpuJob]:
+    """Return the jobs with an unused promise of a relevant size."""
+    return [job for job in now.jobs if job.to_come >= WORTH_PART * now.look.total]
+
+
+def why_scarce(look: GpuOutlook) -> str:
+    """Return the free memory in one sentence without its begin: "GPU 1 has "."""
+    said = f"{look.free / GIB:.1f} of its {look.total / GIB:.1f} GiB free"
+    if look.to_come:
+        said += f", and its jobs still need {look.to_come / GIB:.1f}"
+    if look.gone < math.inf:
+        said += f", and they are gone in about {look.gone:.0f} s as it goes"
+    return said
+
+
+def why_asked(job: GpuJob, gpu: str, look: GpuOutlook) -> str:
+    """Return why the job is asked to yield, in one sentence without its begin."""
+    head = f"stops because the memory of {gpu} runs out: "
+    held = f"it holds {job.holder.held / GIB:.1f} GiB"
+    if job.over:
+        held += f", {job.over / GIB:.1f} more than it declared"
+    return f"{head}{held}, and {gpu} has {why_scarce(look)}"

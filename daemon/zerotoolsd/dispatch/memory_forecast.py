@@ -1,0 +1,278 @@
+"""Forecasts when the host's memory is used up: pure.
+
+The rate is the median of the differences between neighbouring samples. So a step (a model allocated
+at once) is not a slope, and a ramp is one when it fills half of the window. Two windows are used,
+for a program that takes gigabytes a second and for one that leaks over minutes. The sooner end
+counts; the longer window counts only while the growth continues.
+
+    seconds    0     0.5   1.0   1.5   2.0   2.5
+    GiB       12.0  12.0  11.0  10.0   9.0   8.0     median 1.0 each 0.5 s: 2 GiB/s, gone in 4 s
+    GiB       12.0  12.0   8.0   8.0   8.0   8.0     median 0: a step
+
+The expected growth of a job is not a leak: while all expected growth still fits, the slope does not
+count. The slope of loading does not count after the load.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import median
+
+SHORT_SECONDS, LATELY_SECONDS, LONG_SECONDS = 4.0, 10.0, 60.0
+_FEWEST = 4
+"""Number of gaps between samples for a valid rate."""
+_LEAST_RATE = 1 << 20
+"""Bytes per second: less goes and comes on every machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemorySample:
+    """Bytes of the host at `clock` (seconds, monotonic): the total, the available part, and the
+    expected growth of running jobs. `loading`: jobs without a step so far may still grow to their
+    expected maximum. `stalled_percent`: in the last 10 s, all tasks waited for memory at once (PSI,
+    full); None: unknown. `of_limit`: the sample is of the daemon's control group, which has less
+    than the host. Since the previous sample, the kernel reclaimed memory at a limit of that group
+    (`reclaimed`), or could not and killed programs (`killed`)."""
+
+    clock: float
+    total: int
+    available: int
+    coming: int = 0
+    loading: bool = False
+    stalled_percent: float | None = None
+    of_limit: bool = False
+    reclaimed: bool = False
+    killed: bool = False
+
+    @property
+    def part(self) -> float:
+        """The available part of the memory."""
+        return self.available / self.total if self.total else 1.0
+
+
+def seconds_left(samples: Sequence[MemorySample], reserve: int) -> float:
+    """Return the seconds until only `reserve` is available, at the rate of the newest samples.
+
+    The result is inf if memory does not shrink, or shrinks by expected amounts that fit.
+    """
+    if not samples:
+        return math.inf
+    newest = samples[-1]
+    if newest.coming and newest.available - newest.coming > reserve:
+        return math.inf
+    if not newest.loading:  # the use during loading does not predict later use
+        samples = _since_loading(samples)
+    slow = min(_rate(samples, LONG_SECONDS), 2 * _lately(samples))
+    rate = max(_rate(samples, SHORT_SECONDS), slow)
+    return max(0.0, newest.available - reserve) / rate if rate >= _LEAST_RATE else math.inf
+
+
+def _since_loading(samples: Sequence[MemorySample]) -> Sequence[MemorySample]:
+    last = max((n for n, each in enumerate(samples) if each.loading), default=-1)
+    return list(samples)[last + 1 :]
+
+
+def _lately(samples: Sequence[MemorySample]) -> float:
+    """Return the bytes per second over the last LATELY_SECONDS: an ended ramp does not count."""
+    newest = samples[-1]
+    since = newest.clock - LATELY_SECONDS
+    first = next(each for each in samples if each.clock >= since)
+    seconds = newest.clock - first.clock
+    return max(0.0, (first.available - newest.available) / seconds) if seconds > 0 else 0.0
+
+
+def _rate(samples: Sequence[MemorySample], window: float) -> float:
+    """Return the bytes per second that were used; 0 if unknown."""
+    since = samples[-1].clock - window - 1e-6
+    within = [each for each in samples if each.clock >= since]
+    gaps = [(b.clock - a.clock, a.available - b.available) for a, b in pairwise(within)]
+    rates = [went / seconds for seconds, went in gaps if seconds > 0]
+    known = len(rates) >= _FEWEST and within[-1].clock - within[0].clock >= window / 2
+    return max(0.0, median(rates)) if known else 0.0
+
+
+WINDOWS = (6.0, 60.0, 600.0)
+"""Seconds."""
+GAPS, _FEWEST_GPU_POINTS = 10, 4
+_LATELY = {6.0: 6.0, 60.0: 10.0, 600.0: 300.0}
+"""Window -> its last seconds, which must show growth as well."""
+_SLACK = 1e-6
+LEAST_RATE = 1 << 16
+"""Bytes per second: a quarter of a gigabyte in an hour."""
+
+Points = Sequence[tuple[float, int]]
+"""(seconds, bytes), in order."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuSample:
+    """Bytes of one GPU at `clock` (seconds, monotonic): the total without the driver's reserve, and
+    the free part. `held` is the use by our jobs, and `promised` the limit of each; for a job with
+    the whole GPU, the limit is its use. `known`: the driver reports the holders."""
+
+    clock: float
+    total: int
+    free: int
+    held: Mapping[int, int] = field(default_factory=dict)
+    promised: Mapping[int, int] = field(default_factory=dict)
+    known: bool = True
+
+    @property
+    def to_come(self) -> int:
+        """The promised memory that jobs do not hold yet."""
+        return sum(map(self.to_come_of, self.promised))
+
+    @property
+    def spare(self) -> int:
+        """The free memory without promises; below 0: the promises do not fit."""
+        return self.free - self.to_come
+
+    @property
+    def taken(self) -> int:
+        """The memory that is held without a promise."""
+        used = self.total - self.free
+        theirs = (min(size, self.promised.get(job, 0)) for job, size in self.held.items())
+        return used - sum(theirs)
+
+    @property
+    def foreign(self) -> int:
+        """The memory that no job of ours holds."""
+        return self.total - self.free - sum(self.held.values())
+
+    def to_come_of(self, job: int) -> int:
+        """Return the promised memory that this job does not hold yet."""
+        return max(0, self.promised.get(job, 0) - self.held.get(job, 0))
+
+    def over(self, job: int) -> int:
+        """Return the memory that the job holds beyond its promise."""
+        return max(0, self.held.get(job, 0) - self.promised.get(job, 0))
+
+
+@dataclass(frozen=True)
+class GpuOutlook:
+    """Forecasts in seconds: until only the reserve is spare, until no memory is, and until programs
+    that are not ours have used it down to the reserve. The latter uses only the second window,
+    because such programs may load something. `free` of `total` bytes are free, and `to_come` of
+    them promised."""
+
+    scarce: float
+    gone: float
+    free: int
+    total: int
+    to_come: int
+    by_others: float = math.inf
+
+    @property
+    def spare(self) -> int:
+        """The free memory without promises, as in `GpuSample`."""
+        return self.free - self.to_come
+
+
+class GpuCurve:
+    """The samples of one GPU, in order."""
+
+    def __init__(self) -> None:
+        self._samples: deque[GpuSample] = deque()
+        self._taken: deque[tuple[float, int]] = deque()
+        """The memory taken since the first sample, without changes at the start or end of a job;
+        `_foreign` is only that of others."""
+        self._used: deque[tuple[float, int]] = deque()
+        self._foreign: deque[tuple[float, int]] = deque()
+
+    def add(self, sample: GpuSample) -> None:
+        """Add a sample that is newer than all others."""
+        taken = foreign = 0
+        if self._samples:
+            before = self._samples[-1]
+            taken, foreign = self._taken[-1][1], self._foreign[-1][1]
+            if before.known and sample.known and before.promised.keys() == sample.promised.keys():
+                taken += sample.taken - before.taken
+                foreign += sample.foreign - before.foreign
+        self._samples.append(sample)
+        self._taken.append((sample.clock, taken))
+        self._foreign.append((sample.clock, foreign))
+        self._used.append((sample.clock, sample.total - sample.free))
+        while sample.clock - self._samples[0].clock > WINDOWS[-1] + 1.0:
+            for each in (self._samples, self._taken, self._foreign, self._used):
+                each.popleft()
+
+    @property
+    def newest(self) -> GpuSample:
+        """The last sample. Raises IndexError without one."""
+        return self._samples[-1]
+
+    def outlook(self, reserve: int) -> GpuOutlook:
+        """Return the forecast by the newest samples. Raises IndexError without one."""
+        newest = self.newest
+        if newest.spare >= 0:
+            left, rate = newest.spare, rate_of(self._taken)
+        else:  # The promises do not fit: memory is used up when jobs have taken all that is free.
+            left, rate = newest.free, rate_of(self._used)
+        others = rate_of(self._foreign, WINDOWS[1:2])
+        return GpuOutlook(
+            scarce=_seconds(left - reserve, rate),
+            gone=_seconds(left, rate),
+            free=newest.free,
+            total=newest.total,
+            to_come=newest.to_come,
+            by_others=_seconds(newest.spare - reserve, others),
+        )
+
+    def grows(self, job: int) -> bool:
+        """Return whether the job's use keeps growing."""
+        points = [(each.clock, each.held[job]) for each in self._samples if job in each.held]
+        return rate_of(points) >= LEAST_RATE
+
+
+def _seconds(left: int, rate: float) -> float:
+    return math.inf if rate < LEAST_RATE else max(0, left) / rate
+
+
+def rate_of(points: Points, windows: Sequence[float] = WINDOWS) -> float:
+    """Return the growth in bytes per second; 0 without growth, or if it is unknown."""
+    return max(_rate_between(points, window) for window in windows)
+
+
+def _rate_between(points: Points, window: float) -> float:
+    within = _thinned(points, window)
+    rates = [(b[1] - a[1]) / (b[0] - a[0]) for a, b in pairwise(within)]
+    if len(rates) < _FEWEST_GPU_POINTS or within[-1][0] - within[0][0] < window / 2:
+        return 0.0
+    found = median(rates) if window < WINDOWS[-1] else _stair(within)
+    return max(
+        0.0, found if window == WINDOWS[0] else min(found, 2 * _lately_on_gpu(points, window))
+    )
+
+
+def _stair(points: Points) -> float:
+    """Return the bytes per second of all steps except the largest."""
+    largest = max(0, *(after[1] - before[1] for before, after in pairwise(points)))
+    return (points[-1][1] - points[0][1] - largest) / (points[-1][0] - points[0][0])
+
+
+def _thinned(points: Points, window: float) -> Points:
+    """Return the newest points of the window, at least a tenth of it apart, in order."""
+    found: list[tuple[float, int]] = []
+    for point in reversed(points):
+        if not found:
+            found.append(point)
+        elif found[0][0] - point[0] > window + _SLACK:
+            break
+        elif found[-1][0] - point[0] >= window / GAPS - _SLACK:
+            found.append(point)
+    return found[::-1]
+
+
+def _lately_on_gpu(points: Points, window: float) -> float:
+    """Return the bytes per second over the last part of a window."""
+    newest = oldest = points[-1]
+    for point in reversed(points):
+        if newest[0] - point[0] > _LATELY[window] + _SLACK:
+            break
+        oldest = point
+    seconds = newest[0] - oldest[0]
+    return max(0.0, (newest[1] - oldest[1]) / seconds) if seconds > 0 else 0.0

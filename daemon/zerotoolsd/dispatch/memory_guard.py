@@ -1,0 +1,382 @@
+"""The loop that samples the host's memory, and acts according to the ladder."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sqlite3
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from zerotools.core.counts import bytes_of
+from zerotools.sensors.snapshot import Gpu, Snapshot
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.attempt_watcher import AttemptWatcher
+from zerotoolsd.attempts.stop_attempts import AttemptStopper
+from zerotoolsd.config.config_tables import NOTHING, SAVE, STOP, PressureConfig
+from zerotoolsd.config.daemon_config import Config
+from zerotoolsd.dispatch.host_memory_reading import (
+    HostMemoryReader,
+    HostMemoryUse,
+    HostReading,
+)
+from zerotoolsd.dispatch.memory_escalation import (
+    HIGHEST,
+    Escalation,
+    EscalationStep,
+    GpuJob,
+    GpuNow,
+    first_rung,
+    next_act,
+    next_on,
+    reserve_of,
+    wanted_on,
+    wanted_rung,
+    why_asked,
+    why_scarce,
+)
+from zerotoolsd.dispatch.memory_forecast import (
+    LONG_SECONDS,
+    GpuCurve,
+    GpuSample,
+    MemorySample,
+)
+from zerotoolsd.dispatch.preempt_for_memory import MemoryPreemption
+from zerotoolsd.queue.fault_isolation import JobGuard
+from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.rows import AttemptRow, Lease
+from zerotoolsd.queue.scheduling.declared_memory import HostNow, is_usable
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
+from zerotoolsd.resources.gpu_use import MeasuredUse, measure
+from zerotoolsd.resources.machine_snapshot import SnapshotCache
+
+MOST = 1.5
+"""Factor from the sure part of an estimate to its maximum: it may be off by a quarter."""
+IDLE_SECONDS = 2.0
+"""Between two looks while no job runs."""
+
+log = logging.getLogger(__name__)
+
+
+class PressureGuard:
+    """Sends requests only to our jobs. `live` gives the running attempts, `host_now` their use,
+    `expected` their expected use in all, by job. `read` gives the host's memory, and that of the
+    daemon's control group if it has a limit: each is checked separately."""
+
+    def __init__(
+        self,
+        config: PressureConfig,
+        asking: MemoryPreemption,
+        live: Callable[[], Sequence[AttemptRow]],
+        host_now: Callable[[], HostNow],
+        expected: Callable[[], Mapping[int, int]],
+        wake: Callable[[], None],
+        read: Callable[[], Sequence[HostReading]],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._asking = config, asking
+        self._live, self._host_now, self._expected = live, host_now, expected
+        self._wake, self._read, self._clock = wake, read, clock
+        self._samples: dict[bool, deque[MemorySample]] = {}
+        """Samples of the host (False), and of the control group (True)."""
+        self._readings: dict[bool, HostReading] = {}
+        self._ladder = Escalation()
+
+    @property
+    def why_none_starts(self) -> str | None:
+        """The reason that no job starts now; None: jobs start."""
+        if min(self._ladder.rung, HIGHEST[self._config.most]) < EscalationStep.WAIT:
+            return None
+        return f"no job starts while the memory of the host runs out: {self._ladder.why}"
+
+    async def keep_up(self) -> None:
+        """Check until cancelled."""
+        if self._config.most == NOTHING:
+            return
+        while True:
+            try:
+                self.look()
+            except sqlite3.OperationalError as error:
+                log.error("the queue cannot be written now: %s", error)
+            except Exception:  # out of memory, or a defect: the next check is independent
+                log.exception("the memory of the host cannot be checked now")
+            busy = self._live() or self._ladder.rung
+            await asyncio.sleep(self._config.seconds if busy else IDLE_SECONDS)
+
+    def look(self) -> None:
+        """Run one check, and act on its result."""
+        live, now = self._live(), self._clock()
+        self._take(now)
+        if any(wanted_rung(each)[0] for each in self._samples.values()):
+            self._explain(live)  # the expected use of jobs is computed only then
+        found = {limit: wanted_rung(each) for limit, each in self._samples.items()}
+        worst = max(found, key=lambda limit: found[limit][0])
+        before, self._ladder = self._ladder, self._ladder.moved(*found[worst], now)
+        if (before.rung >= EscalationStep.WAIT) != (self._ladder.rung >= EscalationStep.WAIT):
+            log.warning("%s", self.why_none_starts or "the memory of the host is enough again")
+            self._wake()
+        self._asking.keep(live)
+        wanted = min(self._ladder.wanted, HIGHEST[self._config.most])
+        if wanted >= EscalationStep.SAVE and live:
+            holders = self._asking.holders(live, self._host_now().held)
+            act = next_act(wanted, holders, self._samples[worst][-1].total, now)
+            if act is not None:
+                why = f"stops because the memory of the host runs out: {self._ladder.why}"
+                self._asking.do(act, live, why, now)
+
+    def _take(self, now: float) -> None:
+        """Take one sample of each."""
+        found = {reading.of_limit: reading for reading in self._read()}
+        most = int(LONG_SECONDS / self._config.seconds) + 2
+        for limit, reading in found.items():
+            sample = reading.sample(now, self._readings.get(limit))
+            self._samples.setdefault(limit, deque(maxlen=most)).append(sample)
+        self._readings = found
+        self._samples = {limit: self._samples[limit] for limit in found}
+
+    def _explain(self, live: Sequence[AttemptRow]) -> None:
+        """Add the expected growth of jobs to the newest samples."""
+        expected = {job: size for job, size in self._expected().items() if size}
+        if not expected:
+            return
+        held = self._host_now().held
+        coming = sum(max(0, size - held.get(job, 0)) for job, size in expected.items())
+        below = {job for job, size in expected.items() if held.get(job, 0) < MOST * size}
+        loads = (each for each in live if each.job_id in below)
+        loading = any(last_report.report_so_far(Path(each.run_dir)).step is None for each in loads)
+        for samples in self._samples.values():
+            samples[-1] = replace(samples[-1], coming=coming, loading=loading)
+
+
+Live = Callable[[], Sequence[AttemptRow]]
+
+
+def memory_guards(
+    *,
+    store: Store,
+    config: Config,
+    parking: JobGuard,
+    machine: SnapshotCache,
+    live: Live,
+    placement: QueuePlacement,
+    host: HostMemoryReader,
+    host_now: HostMemoryUse,
+    stopping: AttemptStopper,
+    watcher: AttemptWatcher,
+    wake: Callable[[], None],
+) -> tuple[PressureGuard, GpuPressureGuard]:
+    """Return both guards, over the attempts of `live`."""
+
+    def asking(purpose: str) -> MemoryPreemption:
+        return MemoryPreemption(
+            store, parking.guard, stopping.give_way, watcher.end_at_once, purpose
+        )
+
+    return PressureGuard(
+        config.pressure,
+        asking(RELIEVE),
+        live,
+        host_now.read,
+        expected=placement.expected_of_running,
+        wake=wake,
+        read=host.read,
+    ), GpuPressureGuard(
+        config.pressure,
+        store,
+        machine,
+        asking(RELIEVE_GPU),
+        live,
+        GpuPromises(bytes_of(config.gpus.context_memory), placement.expected_of_gpu),
+        config.limits.foreign_on,
+        wake=wake,
+    )
+
+
+LOOK_SECONDS, SPARED = 1.0, 50.0
+"""Between two looks, and so many times as long as one took."""
+AGE_SECONDS = 0.25
+"""Oldest usable sample in seconds, because the rate depends on its time."""
+PATIENCE_SECONDS = 0.5
+
+
+@dataclass(frozen=True)
+class GpuPromises:
+    """The promises to jobs on GPUs: `context` bytes in addition to a declaration, or `expected`
+    bytes (0: unknown) of a GPU that a job has for itself."""
+
+    context: int
+    expected: Callable[[int], int] = lambda job_id: 0
+
+    def of(self, lease: Lease, held: int) -> int:
+        """Return the promised bytes; a job with a whole GPU may hold its current use."""
+        if lease.bytes is not None:
+            return lease.bytes + self.context
+        return max(held, self.expected(lease.job_id))
+
+
+@dataclass
+class _Watched:
+    """One GPU."""
+
+    curve: GpuCurve = field(default_factory=GpuCurve)
+    ladder: Escalation = field(default_factory=Escalation)
+
+
+class GpuPressureGuard:
+    """`live` gives the running attempts. Programs that are not ours count from `foreign` bytes of a
+    GPU on. Outdated numbers are ignored: then no job gets a request."""
+
+    def __init__(
+        self,
+        config: PressureConfig,
+        store: Store,
+        machine: SnapshotCache,
+        asking: MemoryPreemption,
+        live: Callable[[], Sequence[AttemptRow]],
+        promised: GpuPromises,
+        foreign: Callable[[Gpu], int],
+        wake: Callable[[], None],
+        measured: Callable[[Sequence[Gpu], Sequence[AttemptRow]], MeasuredUse] = measure,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._config, self._store, self._machine = config, store, machine
+        self._asking, self._live, self._promised = asking, live, promised
+        self._foreign, self._wake, self._measured, self._clock = foreign, wake, measured, clock
+        self._watched: dict[str, _Watched] = {}
+        self._seen: Snapshot | None = None
+
+    @property
+    def closed(self) -> Mapping[str, str]:
+        """The reason that nothing more is placed on some GPUs, by UUID; it completes "GPU 0 "."""
+        return {
+            uuid: f"takes no more jobs while its memory runs out: it has {each.ladder.why}"
+            for uuid, each in self._watched.items()
+            if min(each.ladder.rung, HIGHEST[self._config.most]) >= EscalationStep.WAIT
+        }
+
+    async def keep_up(self) -> None:
+        """Check until cancelled, while jobs run that could be helped."""
+        if self._config.most == NOTHING:
+            return
+        pause = LOOK_SECONDS
+        while True:
+            await asyncio.sleep(max(pause, LOOK_SECONDS, self._config.seconds))
+            try:
+                if not self._concerned():
+                    self._watched = {}
+                    continue
+                snapshot = await self._machine.snapshot(
+                    most_age_seconds=AGE_SECONDS, patience_seconds=PATIENCE_SECONDS
+                )
+                begun = time.monotonic()
+                self.look(snapshot)
+                pause = SPARED * (time.monotonic() - begun)
+            except sqlite3.OperationalError as error:
+                log.error("the queue cannot be written now: %s", error)
+            except Exception:  # out of memory, or a defect: the next check is independent
+                log.exception("the memory of the GPUs cannot be checked now")
+
+    def _concerned(self) -> list[Lease]:
+        """Return the leases of shared GPUs, or of all if requests to jobs are allowed."""
+        all_of_them = self._config.most in (SAVE, STOP)
+        return [
+            lease
+            for lease in self._store.leases()
+            if lease.held_by is None and (all_of_them or lease.bytes is not None)
+        ]
+
+    def look(self, snapshot: Snapshot) -> None:
+        """Run one check, and act on its result."""
+        if snapshot is self._seen or snapshot.gpus_error is not None or snapshot.gpus_silent:
+            return
+        self._seen = snapshot
+        leases, live, before = self._concerned(), self._live(), set(self.closed)
+        here = {gpu.uuid: gpu for gpu in snapshot.gpus if gpu.uuid is not None and is_usable(gpu)}
+        leased = {lease.gpu_uuid for lease in leases} & here.keys()
+        self._watched = {uuid: each for uuid, each in self._watched.items() if uuid in leased}
+        use = self._measured([here[uuid] for uuid in sorted(leased)], live)
+        self._asking.keep(live)
+        for uuid in sorted(leased):
+            there = [lease for lease in leases if lease.gpu_uuid == uuid]
+            self._look_at(here[uuid], there, live, use)
+        if before != self.closed.keys():
+            self._say(before, self.closed)
+            self._wake()
+
+    def _say(self, before: Set[str], now: Mapping[str, str]) -> None:
+        for uuid in {*before, *now}:
+            why = now.get(uuid, "has enough memory again, or no job")
+            if (uuid in before) != (uuid in now):
+                log.warning("%s %s", self._machine.gpu_name(uuid), why)
+
+    def _look_at(
+        self, gpu: Gpu, leases: Sequence[Lease], live: Sequence[AttemptRow], use: MeasuredUse
+    ) -> None:
+        sample = self._sample(gpu, leases, use)
+        if sample is None:
+            return
+        watched = self._watched.setdefault(gpu.uuid or "", _Watched())
+        watched.curve.add(sample)
+        look = watched.curve.outlook(reserve_of(sample.total))
+        now = GpuNow(look=look, owners=len(leases), strangers=self._strangers(gpu, sample))
+        if len(leases) < 2 and not now.strangers:  # no other program could be harmed
+            watched.ladder = Escalation()
+            return
+        if first_rung(look) is EscalationStep.CALM:
+            watched.ladder = watched.ladder.moved(EscalationStep.CALM, "", sample.clock)
+            return
+        here = {(lease.job_id, lease.attempt) for lease in leases}
+        there = [each for each in live if (each.job_id, each.number) in here]
+        now = GpuNow(
+            look=look,
+            jobs=self._jobs(watched.curve, there),
+            owners=len(leases),
+            strangers=now.strangers,
+        )
+        watched.ladder = watched.ladder.moved(wanted_on(now), why_scarce(look), sample.clock)
+        act = next_on(now, HIGHEST[self._config.most], sample.clock)
+        if act is not None:
+            job = next(each for each in now.jobs if each.holder.job_id == act.job_id)
+            name = self._machine.gpu_name(gpu.uuid or "")
+            self._asking.do(act, there, why_asked(job, name, look), sample.clock)
+
+    def _sample(self, gpu: Gpu, leases: Sequence[Lease], use: MeasuredUse) -> GpuSample | None:
+        if gpu.memory_total_bytes is None or gpu.memory_used_bytes is None:
+            return None
+        total = gpu.memory_total_bytes - (gpu.memory_reserved_bytes or 0)
+        free = max(0, total - gpu.memory_used_bytes)
+        if (uuid := gpu.uuid) not in use.own or uuid is None:
+            return GpuSample(self._clock(), total, free, known=False)
+        of_jobs = {
+            lease.job_id: use.of_attempts.get((lease.job_id, lease.attempt), {}).get(uuid, 0)
+            for lease in leases
+        }
+        promised = {
+            lease.job_id: self._promised.of(lease, of_jobs[lease.job_id]) for lease in leases
+        }
+        return GpuSample(self._clock(), total, free, of_jobs, promised)
+
+    def _strangers(self, gpu: Gpu, sample: GpuSample) -> bool:
+        """Return whether programs that are not ours use the GPU, as far as the driver reports."""
+        if not sample.known:
+            return False
+        listed = sum(p.memory_used_bytes or 0 for p in gpu.processes if not p.graphics)
+        return listed - sum(sample.held.values()) > self._foreign(gpu)
+
+    def _jobs(self, curve: GpuCurve, there: Sequence[AttemptRow]) -> list[GpuJob]:
+        newest = curve.newest
+        if not newest.known:
+            return []
+        return [
+            GpuJob(
+                holder=holder,
+                over=newest.over(holder.job_id),
+                to_come=newest.to_come_of(holder.job_id),
+                grows=curve.grows(holder.job_id),
+            )
+            for holder in self._asking.holders(there, newest.held)
+        ]

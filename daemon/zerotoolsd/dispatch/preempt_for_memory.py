@@ -1,0 +1,133 @@
+"""Asks jobs to save and yield, and ends them if that would come too late."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotools.jobs import states
+from zerotools.runs import checkpoint_dirs
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.attempt_watcher import Guard
+from zerotoolsd.dispatch.memory_escalation import Act, MemoryHolder
+from zerotoolsd.queue import clocks, fault_isolation
+from zerotoolsd.queue.clocks import Moment
+from zerotoolsd.queue.lifecycle import NotAllowed
+from zerotoolsd.queue.rows import AttemptRow, JobRow
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.preemption_table import YieldAsk
+
+MAY_BE_ASKED = (states.RUNNING, *states.GIVING_WAY)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass
+class MemoryPreemption:
+    """Acts on jobs of this daemon only. `give_way` asks a job to save and stop, `end` ends the
+    grace period of that request; `purpose` is that of the yield."""
+
+    store: Store
+    guard: Guard
+    give_way: Callable[[JobRow, YieldAsk, str], None]
+    end: Callable[[AttemptRow, str], None]
+    purpose: str
+    _asked: dict[str, float] = field(default_factory=dict)
+    """The time of the request to each attempt, by token."""
+    _ended: dict[str, float] = field(default_factory=dict)
+
+    def holders(self, live: Sequence[AttemptRow], held: Mapping[int, int]) -> list[MemoryHolder]:
+        """Return the attempts that may get a request; `held` are bytes by job."""
+        found = []
+        for attempt in live:
+            with self.guard(attempt.job_id, fault_isolation.COUNTING) as reach:
+                reach()
+                job = self.store.job(attempt.job_id)
+                spec = job.reading.spec
+                watches = spec is not None and spec.script.process is not None
+                if watches or job.state not in MAY_BE_ASKED:
+                    continue
+                found.append(
+                    MemoryHolder(
+                        job_id=job.id,
+                        priority=job.priority,
+                        held=held.get(job.id, 0),
+                        unsaved_seconds=unsaved_seconds(attempt, clocks.now()),
+                        saves=why_not_saved(job, self.store.attempts(job.id)) is None,
+                        loads=_loads(attempt),
+                        asked=self._asked.get(attempt.token),
+                        ended=self._ended.get(attempt.token),
+                    )
+                )
+        return found
+
+    def do(self, act: Act, live: Sequence[AttemptRow], why: str, now: float) -> None:
+        """Carry out an action at `now` (monotonic) on one of the attempts; `why` is the reason for
+        its job."""
+        attempt = next(each for each in live if each.job_id == act.job_id)
+        with self.guard(act.job_id, fault_isolation.STOPPING) as reach:
+            reach()
+            job = self.store.job(act.job_id)
+            if attempt.token not in self._asked:
+                self._asked[attempt.token] = now
+                log.warning("job %d %s", job.id, why)
+                try:
+                    if job.state not in states.GIVING_WAY:  # else it saves already, for another
+                        self.give_way(job, YieldAsk(purpose=self.purpose), why)
+                except NotAllowed:  # it has ended meanwhile
+                    log.info("job %d has ended already", job.id)
+                    return
+            if act.at_once:
+                self._ended[attempt.token] = now
+                log.warning("job %d is ended at once: %s", job.id, why)
+                self.end(attempt, self.purpose)
+
+    def keep(self, live: Sequence[AttemptRow]) -> None:
+        """Forget the requests to all attempts except these."""
+        running = {attempt.token for attempt in live}
+        for told in (self._asked, self._ended):
+            for token in told.keys() - running:
+                del told[token]
+
+
+def _loads(attempt: AttemptRow) -> bool:
+    """Return whether it has reported neither a step nor a checkpoint yet."""
+    report = last_report.report_so_far(Path(attempt.run_dir))
+    return report.step is None and report.checkpoint_step is None
+
+
+def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
+    """Return the seconds of work since the attempt's last save, or since its start if later.
+
+    If its steps or their duration are unknown, this is its whole time.
+    """
+    report = last_report.report_so_far(Path(attempt.run_dir))
+    step = report.step or {}
+    done, each = step.get("step"), step.get("step_seconds")
+    if type(done) is int and isinstance(each, int | float) and 0 <= each < math.inf:
+        begun = checkpoint_dirs.step_of(Path(attempt.resumed_from or "").name) or 0
+        return max(0, done - max(report.checkpoint_step or 0, begun)) * float(each)
+    return 0.0 if attempt.began is None else max(0.0, now.seconds_since(attempt.began))
+
+
+def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
+    """Return why it is uncertain that the job would save, in one sentence; None if it would.
+
+    The built-in trainer always saves. A program of the user's saves if its checkpoints are known.
+    """
+    spec = job.reading.spec
+    if spec is None:
+        return "its job file cannot be read"
+    if (process := spec.script.process) is not None:
+        return f"it watches process {process.pid}, which it has not started and cannot start again"
+    if spec.engine != "script" or spec.script.checkpoint_dir is not None:
+        return None
+    if last_report.latest_checkpoint(job, attempts) is not None:
+        return None
+    return (
+        "its program has reported no checkpoint, and [script] names no checkpoint_dir, so it "
+        "would begin anew"
+    )

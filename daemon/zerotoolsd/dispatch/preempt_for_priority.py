@@ -1,0 +1,279 @@
+"""Lets running jobs yield to a waiting one of higher priority, if the administrator allows it.
+
+It also records when that job took its first step, so that the cost is known.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.jobs import states
+from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.attempt_watcher import Guard
+from zerotoolsd.config.config_tables import PreemptionConfig
+from zerotoolsd.dispatch.preempt_for_memory import why_not_saved
+from zerotoolsd.queue import fault_isolation
+from zerotoolsd.queue.lifecycle import NotAllowed
+from zerotoolsd.queue.placement import QueuePlacement
+from zerotoolsd.queue.rows import JobRow
+from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
+from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
+from zerotoolsd.queue.scheduling.requests import (
+    Request,
+    ResourceNeed,
+    order_of,
+    priority_of,
+    request_at,
+)
+from zerotoolsd.queue.store import Store
+from zerotoolsd.queue.tables.preemption_table import PREEMPT, YieldAsk
+from zerotoolsd.resources.gpu_use import SharedGpus
+
+log = logging.getLogger(__name__)
+
+ENDED_SECONDS = 60.0
+"""Seconds after a job's end until its first step is no longer looked up."""
+
+GiveWay = Callable[[JobRow, YieldAsk, str], None]
+
+
+class PriorityPreemption:
+    """After each pass that starts nothing."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        placement: QueuePlacement,
+        shared: SharedGpus,
+        config: PreemptionConfig,
+        guard: Guard,
+        give_way: GiveWay,
+    ) -> None:
+        self._store = store
+        self._placement = placement
+        self._shared = shared
+        self._enabled = config.enabled
+        self._rules = PreemptionRules(
+            after_seconds=config.after_seconds, own_only=config.among == "own"
+        )
+        self._guard = guard
+        self._give_way = give_way
+
+    def go(
+        self,
+        snapshot: Snapshot | None,
+        passed_over: Mapping[int, str],
+        elsewhere: Mapping[str, str],
+        own: Mapping[str, int],
+    ) -> float:
+        """Run one round after a pass with these arguments that started nothing.
+
+        Returns the seconds until another job may be asked.
+        """
+        if not self._enabled or not self._can_help():
+            return math.inf
+        measured = self._shared.use_of_jobs(snapshot)
+        running = self._placement.running_jobs(measured.of_attempts)
+        machine = self._placement.machine_now(snapshot, passed_over, elsewhere, own)
+        line = self._placement.line
+        for each in who_makes_room(line, machine, running, self._rules, self._saves):
+            with self._guard(each.job_id, fault_isolation.STOPPING) as reach:
+                reach()
+                self._ask_one(each)
+        return next_look(running, self._rules)
+
+    def _can_help(self) -> bool:
+        """Return whether any waiting job has a higher priority than a running one."""
+        highest = self._placement.line.highest_priority
+        running = self._store.jobs([states.RUNNING])
+        return highest is not None and any(job.priority < highest for job in running)
+
+    def _saves(self, job_id: int) -> bool:
+        with self._guard(job_id, fault_isolation.STOPPING) as reach:
+            reach()
+            return why_not_saved(self._store.job(job_id), self._store.attempts(job_id)) is None
+        return False
+
+    def _ask_one(self, each: MakesRoom) -> None:
+        job = self._store.job(each.job_id)
+        why = f"stops for job {each.for_job} of priority {each.priority}"
+        try:
+            self._give_way(job, YieldAsk(purpose=PREEMPT, for_job=each.for_job), why)
+        except NotAllowed:  # it has ended meanwhile
+            log.info("job %d has already released its resources", each.job_id)
+
+    def note_first_steps(self) -> None:
+        """Record the first steps of jobs for which others yielded."""
+        for row in self._store.yields.unanswered(time.time() - ENDED_SECONDS):
+            asked_for = row.for_job or 0
+            with self._guard(
+                asked_for, fault_isolation.COUNTING
+            ) as reach:  # reads that job's files
+                reach()
+                when = self._first_step(asked_for, row.asked)
+                if when is not None:
+                    self._store.yields.note_first_step(row, when)
+
+    def _first_step(self, job_id: int, asked: float) -> float | None:
+        attempts = self._store.attempts(job_id)
+        if not attempts or (attempts[-1].started or 0.0) < asked:
+            return None
+        first = last_report.first_step_time(Path(attempts[-1].run_dir))
+        return None if first is None else min(max(first, asked), time.time())
+
+
+MOST_LOOKED_AT = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class MakesRoom:
+    """Job `job_id` must save and free its resources, for `for_job`, of `priority`."""
+
+    job_id: int
+    for_job: int
+    priority: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreemptionRules:
+    """The limits of preemption: attempts must have run for `after_seconds`, and with `own_only`
+    belong to the user of the waiting job."""
+
+    after_seconds: float
+    own_only: bool = False
+
+    def allow(self, job: RunningJob, request: Request) -> bool:
+        """Return whether `job` may be preempted for `request`, if that needs its resources."""
+        return (
+            not job.leaves
+            and request.need.world_size > 0  # a watched process needs no resources
+            and job.priority < request.priority
+            and job.ran_seconds >= self.after_seconds
+            and (not self.own_only or job.uid == request.uid)
+        )
+
+
+def who_makes_room(
+    line: PendingQueue,
+    machine: PassInput,
+    running: Sequence[RunningJob],
+    rules: PreemptionRules,
+    saves: Callable[[int], bool],
+) -> list[MakesRoom]:
+    """Return the jobs to preempt.
+
+    `saves` returns whether a running job would continue from its state after an end; other jobs are
+    not preempted. No job of `line` can start without this now.
+    """
+    asked: list[MakesRoom] = []
+    leave = [job for job in running if job.leaves]
+    lowest = min((job.priority for job in running if not job.leaves), default=None)
+    if lowest is None:
+        return []
+    place = _Place(line, machine)
+    for request in _in_turn(line, machine, lowest):
+        if place.comes_to(request) or (leave and place.is_free(leave)):
+            continue
+        may = [job for job in running if rules.allow(job, request) and job not in leave]
+        chosen = place.fewest(leave, sorted((x for x in may if saves(x.job_id)), key=_dearness))
+        leave += chosen
+        asked += [
+            MakesRoom(job_id=job.job_id, for_job=request.job_id, priority=request.priority)
+            for job in chosen
+        ]
+        if not chosen and place.waits() == MOST_LOOKED_AT:
+            break
+    return asked
+
+
+class _Place:
+    """The needs of one job after another, behind the jobs that come before it."""
+
+    def __init__(self, line: PendingQueue, machine: PassInput) -> None:
+        self._machine = machine
+        self._before = PendingQueue()
+        self._before.ranks = line.ranks
+        self._now: Request | None = None
+        self._hopeless: set[tuple[ResourceNeed, int]] = set()
+
+    def comes_to(self, request: Request) -> bool:
+        """Make `request` the current job; return whether its need and user are known to be
+        hopeless."""
+        self._now = request
+        self._before.add(request)
+        return (request.need, request.uid) in self._hopeless
+
+    def waits(self) -> int:
+        """Record that no job can yield to the current one; return the number of such needs and
+        users."""
+        assert self._now is not None
+        self._hopeless.add((self._now.need, self._now.uid))
+        return len(self._hopeless)
+
+    def is_free(self, gone: Sequence[RunningJob]) -> bool:
+        """Return whether the current job would start if these freed their resources."""
+        assert self._now is not None
+        decisions = self._machine.without(gone).decide(self._before)
+        return any(start.job_id == self._now.job_id for start in decisions.starts)
+
+    def fewest(self, leave: Sequence[RunningJob], jobs: Sequence[RunningJob]) -> list[RunningJob]:
+        """Return the cheapest subset of `jobs` that suffices together with `leave`.
+
+        `jobs` are sorted by cost. Returns an empty list if even all of them are not enough.
+        """
+        if not jobs or not self.is_free([*leave, *jobs]):
+            return []
+        chosen: list[RunningJob] = []
+        for job in jobs:
+            chosen.append(job)
+            if self.is_free([*leave, *chosen]):
+                break
+        for job in reversed(chosen[:-1]):
+            fewer = [each for each in chosen if each is not job]
+            if self.is_free([*leave, *fewer]):
+                chosen = fewer
+        return chosen
+
+
+def next_look(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
+    """Return the seconds until another attempt has run for long enough; inf if none will."""
+    left = [rules.after_seconds - job.ran_seconds for job in running if not job.leaves]
+    return min((seconds for seconds in left if seconds > 0), default=float("inf"))
+
+
+def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
+    return job.priority, not job.can_shrink, job.ran_seconds, -job.job_id
+
+
+def _in_turn(line: PendingQueue, machine: PassInput, lowest: int) -> Iterator[Request]:
+    """Yield the requests with a priority above `lowest` in order, at most as many as can start.
+
+    The limit applies to each need and user.
+    """
+    gpus = 0 if machine.snapshot is None else sum(not gpu.excluded for gpu in machine.snapshot.gpus)
+    most = 1 + max(gpus, machine.limits.cpu_ranks)
+    groups = [*line.groups(gpus=True), *line.groups(gpus=False)]
+    ranks = [line.rank(group) for group in groups]
+    heads = [
+        (order_of(group.turns[0], ranks[number]), 0, number) for number, group in enumerate(groups)
+    ]
+    heapq.heapify(heads)
+    while heads:
+        _, place, number = heapq.heappop(heads)
+        group, turn = groups[number], groups[number].turns[place]
+        if priority_of(turn) <= lowest:
+            return
+        if place + 1 < min(most, len(group.turns)):
+            order = order_of(group.turns[place + 1], ranks[number])
+            heapq.heappush(heads, (order, place + 1, number))
+        request = request_at(turn, group.need, group.lasts(place), group.uid)
+        if request.job_id not in machine.passed_over:
+            yield request

@@ -1,0 +1,208 @@
+"""The users' booked use of GPUs, and their order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from zerotools.jobs.binding.durations import seconds_of
+from zerotoolsd.config.config_tables import SharesConfig
+from zerotoolsd.queue.store import Store
+from zerotoolsd.users.account import NAME_SERVICE, Account, SilentNames, UnknownAccount
+
+OPEN_HOURS = 48
+"""Hours before this one that may still get bookings, for example after a machine slept."""
+READ_SECONDS = 10.0
+"""Bookings are read again after this time, if there are new ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UserShare:
+    """One user. `share` is the fair part among the shown users, and `used` the actual one, both
+    parts of 1; `gpu_seconds` decays, `gpu_seconds_in_all` does not."""
+
+    uid: int
+    weight: float
+    share: float
+    used: float
+    gpu_seconds: float
+    gpu_seconds_in_all: float
+    factor: float
+
+
+class UsageReport:
+    """The bookings in `store`, by the administrator's `config`."""
+
+    def __init__(self, store: Store, config: SharesConfig) -> None:
+        self._booked = store.gpu_use
+        self._is_fair = config.fair
+        self.half_life = seconds_of(config.half_life)
+        self._weight = ShareWeights(config.weights).of
+        self._read = (-1, float("-inf"))
+        """The number of bookings when it was read, and when that was."""
+        self._settled = DecayedUse(self.half_life)
+        """The use before the hour `_since`, which gets no more bookings."""
+        self._since = 0
+        self._use = DecayedUse(self.half_life)
+
+    def _used(self, now: float) -> DecayedUse:
+        bookings, when = self._read
+        if self._booked.bookings != bookings and not 0 <= now - when < READ_SECONDS:
+            self._read = (self._booked.bookings, now)
+            self._settle(int(now // 3600) - OPEN_HOURS)
+            self._use = self._settled.copy()
+            _add(self._use, self._booked.rows(self._since))
+        return self._use
+
+    def _settle(self, hour: int) -> None:
+        """Add up the use before `hour` permanently: a year has a hundred thousand rows."""
+        if not self._since:
+            self._since = hour - int(MOST_HALF_LIVES * self.half_life // 3600)
+        if hour > self._since:
+            _add(self._settled, self._booked.rows(self._since, hour))
+            self._since = hour
+
+    def ranks(self, uids: Collection[int], now: float) -> dict[int, int]:
+        """Return the order of these users, from 0."""
+        if len(uids) < 2 or not self._is_fair:
+            return {}
+        used = self._used(now)
+        return ranks_of(uids, {uid: used.of(uid, now) for uid in uids}, self._weight)
+
+    def view(self, uids: Collection[int], now: float) -> list[UserShare]:
+        """Return these users and all with some use, the smallest part of their share first."""
+        self._read = (-1, float("-inf"))
+        used = self._used(now)
+        whole = self._booked.in_all()
+        known = sorted({*uids, *used.uids, *whole})
+        total = sum(used.of(uid, now) for uid in known)
+        weights = sum(map(self._weight, known))
+        found = []
+        for uid in known:
+            mine, share = used.of(uid, now), self._weight(uid) / weights
+            part = mine / total if total else 0.0
+            found.append(
+                UserShare(
+                    uid=uid,
+                    weight=self._weight(uid),
+                    share=share,
+                    used=part,
+                    gpu_seconds=mine,
+                    gpu_seconds_in_all=whole.get(uid, 0.0),
+                    factor=factor(part, share),
+                )
+            )
+        return sorted(found, key=lambda each: (-each.factor, each.uid))
+
+
+def _add(use: DecayedUse, rows: Iterable[tuple[int, int, float]]) -> None:
+    for uid, hour, seconds in rows:
+        use.add(uid, seconds, (hour + 0.5) * 3600)
+
+
+EVERYBODY = "*"
+
+
+class ShareWeights:
+    """The weights of the configuration, by uid; each user is looked up once."""
+
+    def __init__(
+        self,
+        weights: Mapping[str, float],
+        find: Callable[[int], Account] = NAME_SERVICE.find,
+        groups: Callable[[Account], frozenset[str]] = NAME_SERVICE.groups,
+    ) -> None:
+        self._weights = weights
+        self._find, self._groups = find, groups
+        self._known: dict[int, float] = {}
+
+    def of(self, uid: int) -> float:
+        """Return the user's entry, else the largest of their groups, else that of everybody.
+
+        The latter is 1 if it is not set.
+        """
+        if uid in self._known:
+            return self._known[uid]
+        try:
+            found = self._known[uid] = self._look_up(uid)
+        except SilentNames:  # it is looked up again
+            found = self._weights.get(EVERYBODY, 1.0)
+        return found
+
+    def _look_up(self, uid: int) -> float:
+        everybody = self._weights.get(EVERYBODY, 1.0)
+        if not set(self._weights) - {EVERYBODY}:
+            return everybody
+        names, groups = {str(uid)}, frozenset[str]()
+        try:
+            account = self._find(uid)
+        except SilentNames:
+            raise
+        except UnknownAccount:  # it has the weight of everybody else
+            pass
+        else:
+            names.add(account.name)
+            groups = self._groups(account)
+        own = [weight for name, weight in self._weights.items() if name in names]
+        of_groups = [
+            weight
+            for name, weight in self._weights.items()
+            if name.startswith("@") and name[1:] in groups
+        ]
+        return max(own or of_groups or [everybody])
+
+
+MOST_HALF_LIVES = 16
+"""Older use does not count: less than a fifty-thousandth of it would remain."""
+
+
+class DecayedUse:
+    """GPU-seconds by uid, which decay. Times are seconds since the epoch."""
+
+    def __init__(self, half_life: float) -> None:
+        self.half_life = half_life
+        self._sums: dict[int, tuple[float, float]] = {}
+        """The decayed use of each user, and its time."""
+
+    def add(self, uid: int, seconds: float, when: float) -> None:
+        """Add a use of so many GPU-seconds around `when`."""
+        total, at = self._sums.get(uid, (0.0, when))
+        newest = max(at, when)
+        decayed = total * self._left(newest - at) + seconds * self._left(newest - when)
+        self._sums[uid] = (decayed, newest)
+
+    def copy(self) -> DecayedUse:
+        """Return a copy, to which more use can be added."""
+        found = DecayedUse(self.half_life)
+        found._sums = dict(self._sums)
+        return found
+
+    def of(self, uid: int, now: float) -> float:
+        """Return the decayed use at `now`."""
+        total, at = self._sums.get(uid, (0.0, now))
+        return total * self._left(now - at)
+
+    def _left(self, age: float) -> float:
+        return float(0.5 ** (max(0.0, age) / self.half_life))
+
+    @property
+    def uids(self) -> list[int]:
+        """The users with any use."""
+        return sorted(self._sums)
+
+
+def ranks_of(
+    uids: Iterable[int], used: Mapping[int, float], weight: Callable[[int], float]
+) -> dict[int, int]:
+    """Return the order of users from 0, by use divided by weight; equal ratios have equal ranks."""
+    ratios = {uid: used.get(uid, 0.0) / weight(uid) for uid in uids}
+    places = {ratio: place for place, ratio in enumerate(sorted(set(ratios.values())))}
+    return {uid: places[ratio] for uid, ratio in ratios.items()}
+
+
+def factor(used_part: float, share: float) -> float:
+    """Return how far a user is below the share, both as parts of 1.
+
+    The value is 1 without any use, 0.5 at exactly the share, and approaches 0 beyond it.
+    """
+    return 1.0 if used_part <= 0 else float(0.5 ** (used_part / share))

@@ -1,0 +1,84 @@
+"""The causes for which attempts end, and the rule of each, in one table. Pure.
+
+`docs/explanation/retries.md` has the same table for people; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+USER_ERROR = "user_error"
+BAD_CHECKPOINT = "bad_checkpoint"
+RANK_DIED = "rank_died"
+KILLED = "killed"
+HANG = "hang"
+GPU_MEMORY = "gpu_memory"
+HOST_MEMORY = "host_memory"
+GPU_PROGRAM = "gpu_program"
+GPU_FAULT = "gpu_fault"
+REBOOT = "reboot"
+LOST = "lost"
+MACHINE = "machine"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CauseRule:
+    """The action after an end.
+
+    `retries`: the limit of consecutive restarts without progress; None: as many as the job's
+    `max_restarts` allows, or any number if they do not count. `counts`: each restart counts against
+    `max_restarts`. The first wait is `first` times `retry.first_seconds` of the daemon's
+    configuration, and each further one is `factor` times as long (None: `retry.factor`). `fences`:
+    the faulty GPU is not used for a while. `words` completes "ended by".
+    """
+
+    words: str
+    retries: int | None = None
+    counts: bool = True
+    first: float = 1.0
+    factor: float | None = None
+    fences: bool = False
+
+
+USUAL = CauseRule(words="a crash")
+
+RULES: Mapping[str, CauseRule] = MappingProxyType(
+    {
+        USER_ERROR: CauseRule(words="a mistake in the job or its program", retries=0),
+        BAD_CHECKPOINT: CauseRule(words="a checkpoint that cannot be used", retries=0),
+        RANK_DIED: CauseRule(words="a rank that failed"),
+        KILLED: CauseRule(words="a signal from outside, or SIGKILL after its grace"),
+        HANG: CauseRule(words="ranks without progress", retries=2),
+        GPU_MEMORY: CauseRule(words="GPU memory that ran out", retries=1, first=10),
+        HOST_MEMORY: CauseRule(words="host memory that ran out", retries=1, first=30),
+        GPU_PROGRAM: CauseRule(words="an XID that a program causes", retries=1),
+        GPU_FAULT: CauseRule(
+            words="an XID of a broken GPU", retries=3, counts=False, first=5, fences=True
+        ),
+        REBOOT: CauseRule(words="a restart of the machine", counts=False, first=5, factor=1),
+        LOST: CauseRule(words="the loss of its supervisor"),
+        MACHINE: CauseRule(words="a machine that was not ready", counts=False),
+    }
+)
+"""Rules by cause. `machine` has a separate longest wait, a minute."""
+
+
+def rule_of(cause: str | None) -> CauseRule:
+    """Return the rule of `cause`; that of a crash for an unknown cause."""
+    return RULES.get(cause or "", USUAL)
+
+
+SPREAD = 0.2
+"""The largest part of a wait that is left out."""
+
+
+def part_of_wait(job_id: int, attempt: int) -> float:
+    """Return the fraction of its wait that a job uses after this attempt, from 1 - SPREAD to 1.
+
+    It is always the same for the same two numbers, also after a restart of the daemon.
+    """
+    digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()
+    return 1.0 - SPREAD * int.from_bytes(digest[:8], "big") / 2**64

@@ -1,0 +1,112 @@
+"""Leases of ended attempts: a GPU that a remainder of its job still uses stays leased to it.
+
+`held_by` names the remainder: a process that does not end, or memory that is still in use. It may
+be found after the lease was released, and another job may then have a part of the same GPU.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from zerotools.jobs import states
+from zerotoolsd.queue.rows import ENDED, AttemptRow, Lease, attempt_row
+from zerotoolsd.queue.stored_values import short
+
+RunSql = Callable[..., sqlite3.Cursor]
+Append = Callable[..., int]
+"""(now, job, attempt, kind, from, to, why): an event."""
+
+
+class OrphanLeases:
+    """The leases of ended attempts. Each change is a separate transaction."""
+
+    def __init__(
+        self,
+        sql: RunSql,
+        transaction: Callable[[], AbstractContextManager[None]],
+        append: Append,
+    ) -> None:
+        self._sql, self._transaction, self._append = sql, transaction, append
+
+    def hold(self, lease: Lease, kind: str, why: str, now: float) -> None:
+        """Keep the GPU leased for the process or memory in `held_by`, with an event."""
+        with self._transaction():
+            self._sql(
+                "INSERT INTO lease (gpu_uuid, job_id, attempt, host, held_by)"
+                " VALUES (?, ?, ?, ?, ?)"
+                " ON CONFLICT (gpu_uuid, job_id, attempt) DO UPDATE SET held_by = excluded.held_by",
+                (lease.gpu_uuid, lease.job_id, lease.attempt, lease.host, short(lease.held_by)),
+            )
+            self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
+
+    def leases(self) -> list[Lease]:
+        """Return the leases of ended attempts with a remainder."""
+        rows = self._sql("SELECT * FROM lease WHERE held_by IS NOT NULL ORDER BY gpu_uuid, job_id")
+        return [Lease(**row) for row in rows]
+
+    def ended_since(self, since: float) -> list[AttemptRow]:
+        """Return the attempts on GPUs that ended after `since`, in seconds since the epoch."""
+        rows = self._sql(
+            "SELECT * FROM attempt WHERE state = ? AND ended > ? AND gpu_uuids != ?",
+            (ENDED, since, json.dumps([])),
+        )
+        return [attempt_row(row) for row in rows]
+
+
+KIND = "uploaded"
+"""The event of an upload that ended after its job."""
+
+
+class UploadTable:
+    """The uploads of finished jobs in the table of attempts. `append` adds an event."""
+
+    def __init__(
+        self,
+        run: RunSql,
+        transaction: Callable[[], AbstractContextManager[None]],
+        append: Callable[..., int],
+    ) -> None:
+        self._sql, self._transaction, self._append = run, transaction, append
+
+    def may_need(self, jobs: Sequence[int], since: float) -> list[int]:
+        """Return those of these jobs that ended after `since` (seconds since the epoch) and may
+        need an upload."""
+        over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
+        rows = self._sql(
+            "SELECT id FROM job LEFT JOIN job_text ON number = text_number"
+            f" WHERE id IN ({', '.join('?' * len(jobs))}) AND state IN ({over}) AND ended > ?"
+            " AND instr(coalesce(full_text, spec), 'upload_to') ORDER BY id",
+            (*jobs, since),
+        )
+        return [row["id"] for row in rows]
+
+    def done(
+        self,
+        job_id: int,
+        number: int,
+        result: Mapping[str, Any],
+        *,
+        why: str,
+        reasons: tuple[str | None, str | None],
+        now: float,
+    ) -> None:
+        """Record the end of the upload for attempt `number`. `result` is the new record of the
+        attempt, and `why` is the text of the event. `reasons` are the reason of the job when the
+        upload began, and the new one; None: it stays."""
+        with self._transaction():
+            found = self._sql(
+                "UPDATE attempt SET result = ? WHERE job_id = ? AND number = ?",
+                (json.dumps(result), job_id, number),
+            )
+            if None not in reasons:
+                old, new = reasons  # a job that has continued since has another reason
+                self._sql(
+                    "UPDATE job SET reason = ? WHERE id = ? AND reason = ?",
+                    (short(new), job_id, old),
+                )
+            if found.rowcount:  # the job may have been removed meanwhile
+                self._append(now, job_id, number, KIND, None, None, short(why))

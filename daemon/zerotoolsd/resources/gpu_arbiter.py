@@ -1,0 +1,183 @@
+"""Arbitrates the machine's GPUs between daemons: the locks of this one, and of others.
+
+A round comes before each pass over jobs that want GPUs. It holds the gate all the time, so that no
+other process takes a GPU between the check and the commit of the attempt. It locks all free GPUs,
+the pass assigns them, and unleased ones are released afterwards.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from zerotools.sensors.snapshot import Snapshot
+from zerotoolsd.supervisor.gpu_locks import (
+    LockDirectory,
+    LocksUnknown,
+    NoLocks,
+    Taken,
+)
+from zerotoolsd.supervisor.procfs import read_process
+from zerotoolsd.users.account import user_name
+
+GATE_SECONDS, PAUSE_SECONDS = 0.3, 0.005
+"""Seconds that a round waits for the gate, at most, and seconds between two tries."""
+
+OFF = "[gpus] locks of the configuration is empty"
+
+log = logging.getLogger(__name__)
+
+
+class GpuArbiter:
+    """The locks that this daemon holds. `is_ours` returns whether a live attempt of this daemon has
+    the GPU of this UUID; `begins` whether one has it with a supervisor that may still be starting.
+    An empty `path`: no locks are used."""
+
+    def __init__(
+        self,
+        path: str,
+        is_ours: Callable[[str], bool],
+        begins: Callable[[str], bool] = lambda uuid: False,
+    ) -> None:
+        self._path = path
+        self._is_ours = is_ours
+        self._begins = begins
+        self._held: dict[str, int] = {}
+        self.trouble: str | None = None
+        """The reason that no locks are available, if known."""
+        self._said: dict[str, str] = {}
+
+    @asynccontextmanager
+    async def round(
+        self, snapshot: Snapshot | None, leased: Collection[str]
+    ) -> AsyncIterator[Mapping[str, str]]:
+        """Hold all GPUs of `snapshot` that no other process holds, and those in `leased`.
+
+        Yields why the others are not ours, by UUID. No other task runs before the end of the body;
+        then call `keep`, which releases unassigned GPUs.
+        """
+        seen = () if snapshot is None else snapshot.gpus
+        gpus = {gpu.uuid for gpu in seen if gpu.uuid is not None}
+        try:
+            directory = self._open()
+        except LocksUnknown as error:
+            yield {uuid: f"cannot be locked: {error}" for uuid in gpus if uuid not in self._held}
+            return
+        if directory is None:
+            yield MappingProxyType({})
+            return
+        try:
+            if not await _have_gate(directory):
+                why = f"cannot be locked: {directory.why_shut()}"
+                yield {uuid: why for uuid in gpus if uuid not in self._held}
+                return
+            yield self._take({*gpus, *leased}, leased, directory)
+        finally:
+            directory.close()
+
+    def _open(self) -> LockDirectory | None:
+        why = None
+        directory = None
+        if not self._path:
+            why = OFF
+        else:
+            try:
+                directory = LockDirectory(Path(self._path), user_name)
+            except NoLocks as error:
+                why = str(error)
+        if why is not None and why != self.trouble:
+            log.warning(
+                "no locks of GPUs (%s): other users' daemons are only noticed once NVML shows "
+                "memory that their jobs use",
+                why,
+            )
+        self.trouble = why
+        return directory
+
+    def _take(
+        self, wanted: Iterable[str], leased: Collection[str], directory: LockDirectory
+    ) -> dict[str, str]:
+        elsewhere = {}
+        for uuid in sorted(wanted):
+            fd = self._held.get(uuid)
+            if fd is not None and directory.is_current(uuid, fd):
+                continue
+            if fd is None and uuid in leased and self._begins(uuid):
+                # That supervisor knows an earlier daemon, or none, and could not join this one.
+                elsewhere[uuid] = "is about to be taken by a job of this queue that starts"
+                continue
+            try:
+                self._held[uuid] = directory.take(uuid, lambda: self._is_ours(uuid))  # noqa: B023  # called at once
+            except Taken as error:
+                elsewhere[uuid] = str(error)
+                if uuid in leased:
+                    self._say(uuid, f"{uuid}, which is leased here, {error}")
+            else:
+                self._said.pop(uuid, None)
+                if fd is not None:  # the file was removed meanwhile
+                    log.warning("the lock of %s was replaced: it was taken again", uuid)
+                    os.close(fd)
+        return elsewhere
+
+    def _say(self, uuid: str, what: str) -> None:
+        if self._said.get(uuid) != what:
+            log.warning("%s", what)
+        self._said[uuid] = what
+
+    def lacks(self, leased: Collection[str]) -> bool:
+        """Return whether some leased GPUs are not locked, such as those of an earlier daemon."""
+        return bool(self._path) and any(uuid not in self._held for uuid in leased)
+
+    def keep(self, leased: Collection[str]) -> None:
+        """Release the GPUs that are not leased."""
+        for uuid in [uuid for uuid in self._held if uuid not in leased]:
+            os.close(self._held.pop(uuid))
+        for uuid in [uuid for uuid in self._said if uuid not in leased]:
+            del self._said[uuid]
+
+    def told(self, gpus: Collection[str]) -> dict[str, Any]:
+        """Return the data on the locks for the supervisor of an attempt on `gpus`."""
+        try:
+            if not gpus or not self._is_there():
+                return {}
+        except LocksUnknown:  # the supervisor finds out
+            pass
+        own = read_process(os.getpid())
+        return {
+            "directory": self._path,
+            "gpus": list(gpus),
+            "held": [uuid for uuid in gpus if uuid in self._held],
+            "daemon": {"pid": os.getpid(), "start_ticks": own.start_ticks if own else -1},
+        }
+
+    def _is_there(self) -> bool:
+        directory = self._open()
+        if directory is not None:
+            directory.close()
+        return directory is not None
+
+    def close(self) -> None:
+        """Release the daemon's locks; running attempts keep theirs."""
+        self.keep(())
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the directory of the locks, why there are none, and the held GPUs."""
+        with suppress(LocksUnknown):
+            self._is_there()
+        return {"directory": self._path, "trouble": self.trouble, "held": sorted(self._held)}
+
+
+async def _have_gate(directory: LockDirectory) -> bool:
+    deadline = time.monotonic() + GATE_SECONDS
+    while not directory.try_gate():
+        if time.monotonic() > deadline:
+            return False
+        await asyncio.sleep(PAUSE_SECONDS)
+    return True

@@ -1,0 +1,284 @@
+"""The owners of memory that an attempt left on a GPU, and the message for users.
+
+Processes belong to the attempt if its records prove it (`enforcing.strays`). If no process holds
+the memory, the possible holders are named. They have a device file of a GPU open, and either belong
+to the attempt, or belong to its user, began while it ran, and have lost their parent.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from enum import Enum, unique
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from zerotools.sensors.gpu_memory_use import unaccounted_bytes
+from zerotools.sensors.snapshot import Gpu
+from zerotoolsd.attempts import orphan_processes as strays
+from zerotoolsd.attempts.orphan_processes import Traces
+from zerotoolsd.supervisor.procfs import Process, descendants, processes
+from zerotoolsd.supervisor.stop.reaper import plain_name
+from zerotoolsd.users.account import user_name
+
+PREFIX = "/dev/nvidia"
+MOST_FILES = 4096
+"""Most open files examined in one process."""
+SECONDS = 1.0
+"""Limit in seconds for all processes; the remaining ones are skipped."""
+
+
+def holders(
+    processes: Iterable[Process], prefix: str = PREFIX, proc: Path = Path("/proc")
+) -> dict[int, str]:
+    """Return by pid the first open device file, by name, of each of these processes.
+
+    Files that belong to all GPUs (`nvidiactl`, `nvidia-uvm`) do not count.
+    """
+    found, deadline = dict[int, str](), time.monotonic() + SECONDS
+    for process in processes:
+        names = sorted(_open_devices(proc / str(process.pid) / "fd", prefix))
+        if names:
+            found[process.pid] = names[0]
+        if time.monotonic() > deadline:
+            break
+    return found
+
+
+def _open_devices(directory: Path, prefix: str) -> set[str]:
+    found = set[str]()
+    try:
+        with os.scandir(directory) as entries:
+            for entry in islice(entries, MOST_FILES):
+                with suppress(OSError):  # it was closed meanwhile
+                    target = os.readlink(entry.path)  # noqa: PTH115  # "socket:[7]" is no path
+                    if target.startswith(prefix) and target[len(prefix) :].isdecimal():
+                        found.add(target)
+    except OSError:  # the process has ended, or belongs to another user
+        return found
+    return found
+
+
+GIB = 2**30
+_MOST_NAMED = 4
+_INIT = 1
+_MANAGERS = ("systemd", "init")
+"""Names of the processes that adopt orphans."""
+
+
+@dataclass(frozen=True)
+class LeftProcess:
+    """A process in the message; `device` is its open file, if it is not in NVML's list."""
+
+    pid: int
+    name: str
+    uid: int | None
+    device: str | None = None
+
+
+@dataclass(frozen=True)
+class Suspects:
+    """`ours`: the living processes of the attempt, by pid; `orphans`: those that may be."""
+
+    ours: Mapping[int, LeftProcess] = field(default_factory=dict)
+    orphans: Sequence[LeftProcess] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        return {
+            "ours": [asdict(each) for each in self.ours.values()],
+            "orphans": [asdict(each) for each in self.orphans],
+        }
+
+    @classmethod
+    def from_json(cls, tree: Mapping[str, Any]) -> Suspects:
+        """Return the object that `to_json` gave."""
+        ours = [LeftProcess(**each) for each in tree["ours"]]
+        orphans = [LeftProcess(**each) for each in tree["orphans"]]
+        return cls({each.pid: each for each in ours}, orphans)
+
+
+Table = Callable[[], dict[int, Process]]
+Holders = Callable[[Collection[Process]], Mapping[int, str]]
+Roots = Sequence[tuple[int, int]]
+"""Supervisors and keepers that run, by pid and start."""
+
+
+def look_for_suspects(run_dir: str, token: str, running: Roots, daemon: int) -> dict[str, Any]:
+    """Return `suspects` as JSON, for a child process that searches. Raises OSError.
+
+    Reading /proc may never end if a process hangs in the kernel.
+    """
+    return suspects(run_dir, token, running, daemon).to_json()
+
+
+def suspects(
+    run_dir: str,
+    token: str,
+    running: Roots,
+    daemon: int,
+    look: Table = processes,
+    holders: Holders = holders,
+) -> Suspects:
+    """Return the suspects of an ended attempt. Raises OSError.
+
+    Processes of other `running` attempts, and of the daemon (its pid), are excluded.
+    """
+    traces, table = strays.traces_of(Path(run_dir), token), look()
+    theirs = _below(running, table)
+    free = {pid: process for pid, process in table.items() if pid not in theirs}
+    ours = {process.pid: process for process in strays.find(traces, lambda: dict(free))}
+    own = {os.getpid(), daemon, *(each.pid for each in descendants(daemon, table))}
+    orphans = [
+        process
+        for process in free.values()
+        if process.pid not in {*ours, *own} and _may_be(process, traces, table)
+    ]
+    devices = holders([*ours.values(), *orphans])
+    named = {pid: _named(process, devices.get(pid)) for pid, process in ours.items()}
+    return Suspects(
+        named, [_named(each, devices[each.pid]) for each in orphans if each.pid in devices]
+    )
+
+
+def _below(running: Roots, table: Mapping[int, Process]) -> set[int]:
+    found = set()
+    for pid, start in running:
+        root = table.get(pid)
+        if root is not None and root.start_ticks == start:
+            found |= {pid, *(each.pid for each in descendants(pid, table))}
+    return found
+
+
+def _may_be(process: Process, traces: Traces, table: Mapping[int, Process]) -> bool:
+    """Return whether it began after the attempt, has lost its parent, and has the same user."""
+    if process.is_over or not traces.oldest or process.start_ticks < traces.oldest:
+        return False
+    if not process.parent:  # the first of all, and that of the kernel's threads
+        return False
+    parent = table.get(process.parent)
+    lost = process.parent == _INIT or parent is None or parent.name in _MANAGERS
+    uid = os.geteuid() if traces.uid is None else traces.uid
+    return lost and _uid_of(process.pid) == uid
+
+
+def _named(process: Process, device: str | None) -> LeftProcess:
+    return LeftProcess(process.pid, plain_name(process.name), _uid_of(process.pid), device)
+
+
+def _uid_of(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116  # once for each of many
+    except OSError:
+        return None
+
+
+def held_by(left: MemoryLeft, found: Suspects, gpu: Gpu) -> str:
+    """Return what uses the GPU, according to leases: it completes "GPU 0 is in use by "."""
+    size = f"{left.size / GIB:.1f} GiB"
+    listed = [found.ours[pid] for pid in left.pids if pid in found.ours]
+    if listed:
+        whose = f"{_listed(listed)} with {size}" if left.size else _listed(listed)
+        return f"{whose} ({_kill(listed)})"
+    may_be = [*(each for each in found.ours.values() if each.device), *found.orphans]
+    if may_be:
+        return (
+            f"{size} of memory, perhaps of {_listed(may_be)}, which {_has(may_be)} "
+            f"({_kill(may_be)})"
+        )
+    return (
+        f"{size} of memory that no process is seen to have (zerotools drain, and once nothing "
+        f"runs, nvidia-smi --gpu-reset -i {gpu.index} give it back)"
+    )
+
+
+def _listed(found: Sequence[LeftProcess]) -> str:
+    more = f" and {len(found) - _MOST_NAMED} more" if len(found) > _MOST_NAMED else ""
+    return ", ".join(_words(each) for each in found[:_MOST_NAMED]) + more
+
+
+def _words(process: LeftProcess) -> str:
+    words = f"pid {process.pid}" + (f" ({process.name})" if process.name else "")
+    return words if process.uid is None else f"{words} of {user_name(process.uid)}"
+
+
+def _has(found: Sequence[LeftProcess]) -> str:
+    names = sorted({each.device for each in found if each.device})
+    return f"{'has' if len(found) == 1 else 'have'} {', '.join(names[:_MOST_NAMED])} open"
+
+
+def _kill(found: Sequence[LeftProcess]) -> str:
+    pids = " ".join(str(each.pid) for each in found[:_MOST_NAMED])
+    return f"kill {pids} ends {'it' if len(found) == 1 else 'them'}"
+
+
+TOLERANCE = 256 << 20
+"""The driver's memory use varies a little."""
+
+
+@unique
+class LeakVerdict(Enum):
+    """Whether something is left."""
+
+    FREE = "free"
+    LEFT = "left"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class MemoryLeft:
+    """`held` bytes of processes of the attempt, with `pids` listed on the GPU, and `loose` bytes
+    that no process holds; None: the driver does not report it."""
+
+    verdict: LeakVerdict
+    held: int | None = 0
+    loose: int = 0
+    pids: tuple[int, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Total bytes, as far as they are known."""
+        return (self.held or 0) + self.loose
+
+
+FREE, UNKNOWN = MemoryLeft(LeakVerdict.FREE), MemoryLeft(LeakVerdict.UNKNOWN)
+
+
+def normal_bytes(limit: int, baseline: int | None) -> int:
+    """Return the memory that may be in use without a process; `baseline` was so before the
+    attempt."""
+    return max(limit, 0 if baseline is None else baseline + TOLERANCE)
+
+
+def can_be_seen(gpu: Gpu) -> bool:
+    """Return whether the driver reports the memory use of this GPU."""
+    return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
+
+
+def memory_left(
+    gpu: Gpu,
+    ours: Collection[int],
+    limit: int,
+    baseline: int | None,
+    *,
+    given: bool = False,
+    lists: bool = True,
+) -> MemoryLeft:
+    """Return the visible memory left on a GPU by the attempt with the processes `ours` (pids).
+    `given`: another job has the GPU, or a share of it. `lists`: NVML lists processes here."""
+    listed = [process for process in gpu.processes if process.pid in ours]
+    sizes = [process.memory_used_bytes for process in listed]
+    held = None if None in sizes else sum(size or 0 for size in sizes)
+    pids = tuple(process.pid for process in listed)
+    unaccounted = unaccounted_bytes(gpu)
+    normal = normal_bytes(limit, baseline)
+    others = [p for p in gpu.processes if not p.graphics and p.pid not in ours]
+    is_alone = lists and not others and not given
+    loose = unaccounted if unaccounted is not None and unaccounted > normal and is_alone else 0
+    if loose or (listed and (held is None or held > limit)):
+        return MemoryLeft(LeakVerdict.LEFT, held, loose, pids)
+    return FREE if unaccounted is not None and unaccounted <= normal else UNKNOWN

@@ -1,0 +1,387 @@
+"""Control groups (cgroup v2) that group and limit an attempt's processes, if permitted.
+
+`find` returns the group below which this process may create others, `make_group` creates that of an
+attempt with its limits, and `find_group` finds it again. An attempt's processes cannot leave it.
+
+Sources: cgroup-v2 in the kernel's documentation; CGROUP_DELEGATION of systemd.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from zerotoolsd.supervisor.plan import UNIT_PREFIX
+
+REMOVE_SECONDS = 2.0
+OLD_SECONDS = 86400.0
+
+
+def group_name(job_id: int, attempt: int, token: str) -> str:
+    """Return the name of the attempt's group, unique on the machine."""
+    return f"{PREFIX}{job_id}-{attempt}-{token[:8]}"
+
+
+@dataclass(frozen=True)
+class AttemptGroup:
+    """`wanted` are the limits that were set."""
+
+    path: Path
+    wanted: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def entrance(self) -> str:
+        """The file into which a process writes 0 to enter, before it does anything else."""
+        return str(self.path / PROCS)
+
+    def pids(self) -> list[int]:
+        """Return the pids of all processes in the group and in groups that these made below it."""
+        found = []
+        for directory in self._directories():
+            with suppress(OSError, ValueError):
+                found += [int(pid) for pid in (directory / PROCS).read_text("ascii").split()]
+        return found
+
+    def kill(self) -> None:
+        """Send SIGKILL to all processes at once, if the kernel can (Linux 5.14)."""
+        with suppress(OSError):
+            write(self.path / "cgroup.kill", "1")
+
+    def remove(self, seconds: float = REMOVE_SECONDS) -> bool:
+        """Remove the group if it is empty, and return whether it is gone.
+
+        Ending processes keep a group for a moment, so this tries for `seconds`.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            for directory in reversed(self._directories()):
+                with suppress(OSError):
+                    directory.rmdir()
+            if not self.path.exists():
+                return True
+            if self.pids() or time.monotonic() > deadline:
+                return False
+            time.sleep(0.01)
+
+    def _directories(self) -> list[Path]:
+        return [Path(place) for place, _, _ in os.walk(self.path)]
+
+    def memory_kills(self) -> int:
+        """Return how many of its processes the kernel killed because of the memory limit."""
+        return self._event("memory.events", "oom_kill")
+
+    def refused_processes(self) -> int:
+        """Return how often the kernel refused another process."""
+        return self._event("pids.events", "max")
+
+    def _event(self, name: str, word: str) -> int:
+        try:
+            lines = (self.path / name).read_text("ascii").splitlines()
+            return next(int(line.split()[1]) for line in lines if line.split()[:1] == [word])
+        except (OSError, ValueError, IndexError, StopIteration):
+            return 0
+
+    @property
+    def memory_words(self) -> str | None:
+        """The limit of memory for which its processes were ended; None: they were not."""
+        if not self.memory_kills() or MEMORY not in self.wanted:
+            return None
+        return f"its memory limit of {gibibytes(self.wanted[MEMORY])}"
+
+    @property
+    def processes_words(self) -> str | None:
+        """The sentence on the process limit that the attempt ran into; None if it did not."""
+        refused = self.refused_processes()
+        if not refused or PROCESSES not in self.wanted:
+            return None
+        most = self.wanted[PROCESSES]
+        return f"limits.processes = {most} refused it another process {refused} times"
+
+
+def make_group(
+    name: str, wanted: Mapping[str, int], own: Collection[int], root: Path = Path("/")
+) -> AttemptGroup:
+    """Create the group `name` with these limits; `own` processes move to a leaf if necessary.
+
+    Raises NotDelegated if no group is available, or none with these limits. Raises OSError.
+    """
+    place = find(root)
+    if wanted:
+        place.give(controllers_of(wanted), own)
+    return _made(place, name, wanted, root)
+
+
+def _made(place: Delegation, name: str, wanted: Mapping[str, int], root: Path) -> AttemptGroup:
+    _clear(place.directory)
+    group = AttemptGroup(place.directory / name, wanted)
+    group.path.mkdir(exist_ok=True)
+    try:
+        for file, value in settings(wanted, root):
+            write(group.path / file, value)
+    except OSError as error:
+        group.remove()
+        raise NotDelegated(f"{group.path / file} = {value}: {error.strerror}") from None
+    return group
+
+
+def _clear(directory: Path) -> None:
+    """Remove empty groups that killed daemons left long ago; a young one is about to be entered."""
+    with suppress(OSError):
+        for entry in os.scandir(directory):
+            if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.stat().st_mtime < time.time() - OLD_SECONDS:
+                with suppress(OSError):  # it is not empty
+                    os.rmdir(entry.path)  # noqa: PTH106
+
+
+def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
+    """Return the group that root has made below its group for the attempt with `token`."""
+    try:
+        names = os.scandir(find(root).directory)
+    except (NotDelegated, OSError):
+        return None
+    with names:
+        for entry in names:
+            if entry.name.startswith(PREFIX) and entry.name.endswith(f"-{token[:8]}"):
+                return AttemptGroup(Path(entry.path))
+    return None
+
+
+def read_group(path: object, token: str, root: Path = Path("/")) -> AttemptGroup | None:
+    """Return the group that a record names, if it is the group of the attempt with `token`.
+
+    A job can write into its records, so the path is not trusted.
+    """
+    if not isinstance(path, str) or ".." in path.split("/"):
+        return None
+    found = Path(path)
+    try:
+        if not found.is_relative_to(mounted(root)):
+            return None
+    except NotDelegated:
+        return None
+    is_ours = found.name.startswith(PREFIX) and found.name.endswith(f"-{token[:8]}")
+    return AttemptGroup(found) if is_ours and (found / PROCS).is_file() else None
+
+
+MEMORY, MEMORY_HIGH, PROCESSES = "memory", "memory_high", "processes"
+IO_WEIGHT, IO_READ, IO_WRITE = "io_weight", "io_read", "io_write"
+_CONTROLLERS = {
+    MEMORY: "memory",
+    MEMORY_HIGH: "memory",
+    PROCESSES: "pids",
+    IO_WEIGHT: "io",
+    IO_READ: "io",
+    IO_WRITE: "io",
+}
+_RATES = {IO_READ: "rbps", IO_WRITE: "wbps"}
+_NO_DISKS = ("loop", "ram", "zram", "dm-", "md")
+"""Devices that are not disks, or are made of disks: a limit on them applies to the disks below."""
+
+
+def controllers_of(limits: Mapping[str, int]) -> set[str]:
+    """Return the controllers that these limits need."""
+    return {_CONTROLLERS[name] for name in limits}
+
+
+def settings(limits: Mapping[str, int], root: Path = Path("/")) -> Iterator[tuple[str, str]]:
+    """Yield (file of the group, value) for each limit; `root` is the directory that contains
+    /sys."""
+    if MEMORY_HIGH in limits:
+        yield "memory.high", str(limits[MEMORY_HIGH])
+    if MEMORY in limits:
+        yield "memory.max", str(limits[MEMORY])
+        # When one rank is killed, the others wait for it: kill all of them, or none.
+        yield "memory.oom.group", "1"
+    if PROCESSES in limits:
+        yield "pids.max", str(limits[PROCESSES])
+    if IO_WEIGHT in limits:
+        yield "io.weight", f"default {limits[IO_WEIGHT]}"
+    rates = " ".join(f"{word}={limits[name]}" for name, word in _RATES.items() if name in limits)
+    if rates:
+        for device in _disks(root):
+            yield "io.max", f"{device} {rates}"
+
+
+def _disks(root: Path) -> Iterator[str]:
+    for entry in sorted((root / "sys/block").iterdir()):
+        if not entry.name.startswith(_NO_DISKS):
+            yield (entry / "dev").read_text(encoding="ascii").strip()
+
+
+def gibibytes(count: int) -> str:
+    """Format a size for people: `32 GiB`, `1.5 GiB`, `300 MiB`."""
+    for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if count >= size:
+            return f"{count / size:.4g} {unit}"
+    return f"{count} bytes"
+
+
+PROCS = "cgroup.procs"
+CONTROLLERS = "cgroup.controllers"
+SUBTREE = "cgroup.subtree_control"
+LEAF = "supervisor"
+_UNITS = (".service", ".scope")
+_MARKS = ("user.delegate", "trusted.delegate")
+
+PREFIX = "zerotools-"
+"""Prefix of the name of an attempt's group."""
+
+GetMark = Callable[[Path, str], bytes]
+
+
+class NotDelegated(Exception):
+    """No control group can be divided or limited; the message gives the reason."""
+
+
+@dataclass(frozen=True)
+class Delegation:
+    """The directory of a control group that is ours to divide."""
+
+    directory: Path
+
+    def refuse_unlimited(self, wanted: Collection[str], own: Collection[int] = ()) -> None:
+        """Raise NotDelegated if groups below this one cannot have the controllers `wanted`.
+
+        `own` are processes that will leave the group.
+        """
+        lacking = sorted(set(wanted) - set(_words(self.directory / CONTROLLERS)))
+        if lacking:
+            raise NotDelegated(
+                f"the control group {self.directory} has no {' and no '.join(lacking)} controller"
+            )
+        others = set(_pids(self.directory)) - set(own)
+        if others and not self.is_root and set(wanted) - set(_words(self.directory / SUBTREE)):
+            raise NotDelegated(f"the control group {self.directory} has other processes in it")
+
+    @property
+    def is_root(self) -> bool:
+        """Whether this is the machine's root group, which may have both processes and
+        controllers."""
+        return not (self.directory / "cgroup.type").exists()
+
+    def give(self, wanted: Collection[str], own: Collection[int]) -> None:
+        """Enable the controllers `wanted` for groups below this; move `own` processes into a leaf.
+
+        Raises NotDelegated, OSError.
+        """
+        self.refuse_unlimited(wanted, own)
+        missing = set(wanted) - set(_words(self.directory / SUBTREE))
+        if not missing:
+            return
+        leaf = self.directory / LEAF
+        for pid in sorted(set(_pids(self.directory)) & set(own)):
+            leaf.mkdir(exist_ok=True)
+            write(leaf / PROCS, str(pid))
+        for name in sorted(missing):
+            write(self.directory / SUBTREE, f"+{name}")
+
+
+def write(path: Path, text: str) -> None:
+    """Write one value into a file of the kernel's. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
+
+
+def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
+    """Return the delegated group of the machine that has its file system at `root`.
+
+    Raises NotDelegated.
+    """
+    mount, top = _mount(root)
+    own = _own(root)
+    inside = own.removeprefix(top.rstrip("/")) if own.startswith(top.rstrip("/") + "/") else None
+    if inside is None or "/.." in own:
+        raise NotDelegated(f"the control group {own} is outside {mount}")
+    place = mount / inside.lstrip("/")
+    if _was_given(place):
+        return Delegation(place)
+    if (root / "run/systemd/system").is_dir():
+        # No further up: the group of a user's systemd is delegated, too, but to that one.
+        found = next((p for p in _upwards(place, mount) if p.suffix in _UNITS), None)
+        if found is None or not (found.name.startswith(UNIT_PREFIX) or _is_marked(found, mark)):
+            raise NotDelegated(f"systemd has not delegated the control group {own} (Delegate=yes)")
+        place = found
+    if not (os.access(place, os.W_OK | os.X_OK) and os.access(place / PROCS, os.W_OK)):
+        raise NotDelegated(f"the control group {own} may not be written by uid {os.geteuid()}")
+    return Delegation(place)
+
+
+def _was_given(place: Path) -> bool:
+    """Return whether root has created the group for an attempt of this user and given it to the
+    user."""
+    try:
+        return place.name.startswith(PREFIX) and place.stat().st_uid == os.geteuid() != 0
+    except OSError:
+        return False
+
+
+def mounted(root: Path = Path("/")) -> Path:
+    """Return the mount point of control groups version 2. Raises NotDelegated."""
+    return _mount(root)[0]
+
+
+def controllers(directory: Path) -> list[str]:
+    """Return the controllers that a group has."""
+    return _words(directory / CONTROLLERS)
+
+
+def _upwards(place: Path, mount: Path) -> Iterator[Path]:
+    while place != mount and place.is_relative_to(mount):
+        yield place
+        place = place.parent
+
+
+def _is_marked(place: Path, mark: GetMark) -> bool:
+    for name in _MARKS:
+        try:
+            if mark(place, name).strip(b"\0") == b"1":
+                return True
+        except OSError:
+            continue
+    return False
+
+
+def _mount(root: Path) -> tuple[Path, str]:
+    """Return the mount point of version 2, and the group that is visible there."""
+    try:
+        lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        lines = []
+    for line in lines:
+        before, _, after = line.partition(" - ")
+        if after.split(" ", 1)[0] == "cgroup2":
+            parts = before.split(" ")
+            place = parts[4].replace("\\040", " ")
+            return root / place.lstrip("/"), parts[3]
+    raise NotDelegated("control groups of version 2 are not mounted")
+
+
+def _own(root: Path) -> str:
+    try:
+        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+    except (OSError, ValueError):
+        lines = []
+    for line in lines:
+        if line.startswith("0::/"):
+            return line[3:]
+    raise NotDelegated("the kernel lists no control group for this process")
+
+
+def _words(path: Path) -> list[str]:
+    try:
+        return path.read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return []
+
+
+def _pids(directory: Path) -> list[int]:
+    return [int(word) for word in _words(directory / PROCS) if word.isdecimal()]

@@ -1,0 +1,235 @@
+"""Small files that are there whole, or not at all, also after a power loss."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.rank_log import say
+
+LARGEST = 64 << 20
+LARGEST_RECORD = 4 << 20
+"""Bytes of a record of an attempt: a job can write into its run directory too."""
+
+
+DEEPEST = 12
+"""The limit of nested objects in reports of ranks: callers write and read them with a deeper
+stack."""
+
+
+def is_shallow(value: object, left: int = DEEPEST) -> bool:
+    """Return whether lists and objects in `value` are nested at most `left` levels deep."""
+    if not isinstance(value, (dict, list)):
+        return True
+    inner = value.values() if isinstance(value, dict) else value
+    return left > 0 and all(is_shallow(each, left - 1) for each in inner)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a temporary file with mode 0600, fsync it, rename it to `path`, fsync the directory.
+
+    Characters that cannot be encoded are written as escapes.
+    """
+    staged = path.with_name(f".{path.name}.{os.getpid()}.new")
+    staged.unlink(missing_ok=True)  # a job may have put a link or a pipe there
+    fd = os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    staged.replace(path)
+    sync_directory(path.parent)
+
+
+def write_json(path: Path, tree: Any) -> None:
+    """Write one JSON document with `write_text`."""
+    write_text(path, json.dumps(tree) + "\n")
+
+
+def open_regular(path: Path) -> int:
+    """Open a regular file and return its descriptor.
+
+    Opening a pipe would wait for a writer forever, and a link may lead to a file system that does
+    not respond.
+
+    Raises ValueError if it is anything but a regular file. Raises OSError.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        # Of a directory above that cannot be reached nothing follows for the file.
+        if error.errno == errno.ELOOP and path.is_symlink():
+            raise ValueError(f"{path.name} is a link") from None
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ValueError(f"{path.name} is not a regular file")
+    return fd
+
+
+def read_json(path: Path, most_bytes: int = LARGEST) -> dict[str, Any] | None:
+    """Return the object in `path`; None if the file does not exist.
+
+    Raises ValueError if it is not an object, or is too large.
+    """
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            data = file.read(most_bytes + 1)
+        if len(data) > most_bytes:
+            raise ValueError(f"it is larger than {most_bytes >> 20} MiB")
+        tree = json.loads(data)
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name}: {error}") from None
+    if not isinstance(tree, dict):
+        raise ValueError(f"{path.name} does not hold a JSON object")
+    return tree
+
+
+def sync_directory(directory: Path) -> None:
+    """Make the names in `directory` durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+ROOM_BYTES = 64 * 1024
+RANK_BYTES = 256
+LONGEST_CAUSE = 2000
+FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
+
+
+REQUEST_BYTES = 4096
+"""Bytes of a request to an attempt, and of the stop file that its ranks read."""
+
+
+def room_of(path: Path) -> Path:
+    """Return the path of the file that reserves the space of the record `path`."""
+    return path.with_name(f".{path.name}.room")
+
+
+def reserve(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
+    """Reserve the space of the record `path`, unless that was done before. Raises OSError.
+
+    It is `size` bytes and a fixed number for each rank.
+    """
+    os.close(_open_room(path, size + ranks * RANK_BYTES))
+
+
+def _open_room(path: Path, size: int) -> int:
+    flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    fd = os.open(room_of(path), flags, 0o600)
+    try:
+        if os.fstat(fd).st_size < size:
+            os.posix_fallocate(fd, 0, size)
+    except BaseException:  # undone, and raised again
+        os.close(fd)
+        raise
+    return fd
+
+
+def put(path: Path, text: str) -> None:
+    """Write `text`, of at most REQUEST_BYTES, into the reserved space of `path`. Raises OSError."""
+    record = ReservedRecord(path, 0, REQUEST_BYTES)
+    try:
+        record.try_put(text.encode(errors="backslashreplace"))
+    finally:
+        record.close()
+
+
+class ReservedRecord:
+    """The record `path`, which can be written once."""
+
+    def __init__(self, path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
+        """Open the reserved space for so many ranks, with the `size` of `reserve`.
+
+        Raises OSError if the disk is full.
+        """
+        self.path = path
+        self._room_bytes = size + ranks * RANK_BYTES
+        self._fd = _open_room(path, self._room_bytes)
+        try:
+            self._directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            os.close(self._fd)
+            raise
+
+    def write(self, record: Mapping[str, Any], sleep: Callable[[float], None] = time.sleep) -> bool:
+        """Make the record durable, however long that takes; False: its directory was removed."""
+        for wait in _waits():
+            try:
+                self.try_write(record)
+            except FileNotFoundError:
+                say(f"{self.path}: the run directory was removed")
+                return False
+            except OSError as error:
+                say(f"{self.path}: {error}; next try in {wait:g} s")
+                sleep(wait)
+            else:
+                return True
+        raise AssertionError
+
+    def try_write(self, record: Mapping[str, Any]) -> None:
+        """Write the record and flush it. Raises OSError; FileNotFoundError if the directory is
+        gone."""
+        self.try_put(_fitting(record, self._room_bytes))
+
+    def try_put(self, data: bytes) -> None:
+        """Write any text, like `try_write`. Raises OSError; FileNotFoundError if the directory is
+        gone."""
+        try:
+            _write_all(self._fd, data)
+            os.ftruncate(self._fd, len(data))
+            os.fsync(self._fd)
+            os.rename(room_of(self.path), self.path)  # noqa: PTH104  # as its room was opened
+        except FileNotFoundError:
+            write_text(self.path, data.decode())  # only the reserved file was removed
+            return
+        os.fsync(self._directory)
+
+    def drop(self) -> None:
+        """Free the reserved space; the record is not needed."""
+        self.close()
+        room_of(self.path).unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the descriptors; the reserved space stays."""
+        os.close(self._fd)
+        os.close(self._directory)
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    done = 0
+    while done < len(data):
+        written = os.pwrite(fd, data[done:], done)
+        if not written:
+            raise OSError(errno.EIO, "nothing was written")
+        done += written
+
+
+def _waits() -> Iterator[float]:
+    wait = FIRST_WAIT
+    while True:
+        yield wait
+        wait = min(2 * wait, LONGEST_WAIT)
+
+
+def _fitting(record: Mapping[str, Any], size: int) -> bytes:
+    """Return the record as JSON; drop optional keys if it would not fit into `size` bytes."""
+    short = {**record, "cause": str(record.get("cause"))[:LONGEST_CAUSE]}
+    silent = {**short, **dict.fromkeys(short.keys() & {"last_lines", "last_error"})}
+    least = {**silent, **dict.fromkeys(silent.keys() & {"progress", "evaluation"})}
+    for each in ({**record}, short, silent, least):
+        data = json.dumps(each).encode() + b"\n"
+        if len(data) <= size:
+            return data
+    return data

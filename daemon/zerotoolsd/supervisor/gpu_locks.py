@@ -1,0 +1,354 @@
+"""The locks of the machine's GPUs: which of several daemons' queues has which GPU.
+
+Each GPU has a file named by its UUID. Its directory belongs to root, and every user may create
+files in it (mode 1777). Two flocks decide; the contents of the files are not used:
+
+    the gate    exclusive, on the directory itself, held while a process checks and takes locks
+    a GPU       shared, on its file, by a daemon as long as it leases the GPU, and by the supervisor
+                and the keeper of each attempt on it as long as they live
+
+A process takes a GPU with an exclusive lock, which fails while any other process has a lock. It
+converts the lock to a shared one before it opens the gate. Only processes of the same queue join a
+shared lock: a supervisor while the daemon that holds it lives, a daemon while one of its attempts
+lives there. So the lock lives as long as the job, also without the daemon, and no descriptor is
+passed on. The next daemon finds it again, and it disappears with the last process that holds it.
+
+Other programs take part with `flock FILE COMMAND`: their lock is exclusive.
+
+Every user may create files in the directory, so none of them is trusted. A lock file must be a
+regular file with one hard link, of any owner. Links are not followed, and opening a pipe does not
+block. An existing file is opened without O_CREAT: with `fs.protected_regular`, the kernel refuses
+O_CREAT for another user's file in such a directory, even to root's daemon. A file that others
+remove or replace is detected, and opened again.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import select
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.procfs import open_process, read_process
+from zerotoolsd.supervisor.transient_errors import is_transient
+
+_LINE = re.compile(
+    r"^\d+: FLOCK +ADVISORY +(?:READ|WRITE) +(\d+) +([0-9a-f]+):([0-9a-f]+):(\d+) ", re.M
+)
+MOST_NAMED = 4
+
+
+def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, int]:
+    """Return the live processes that took a flock of the file `found`, except this one: pid to
+    uid."""
+    try:
+        text = (proc / "locks").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return {}
+    pids = [pid for pid in _takers(text, found) if pid not in (0, os.getpid())]
+    uids = {pid: uid_of(pid, proc) for pid in pids}
+    return {pid: uid for pid, uid in uids.items() if uid is not None}
+
+
+def _takers(text: str, found: os.stat_result) -> Iterator[int]:
+    # A line of a waiting process has "->" in the position of the kind of lock.
+    for pid, major, minor, inode in _LINE.findall(text):
+        device = os.makedev(int(major, 16), int(minor, 16))
+        if device == found.st_dev and int(inode) == found.st_ino:
+            yield int(pid)
+
+
+def uid_of(pid: int, proc: Path = Path("/proc")) -> int | None:
+    """Return the real uid of a process; None if it is gone or /proc hides it."""
+    try:
+        # The owner of /proc/PID is root if the process may not be traced.
+        status = (proc / str(pid) / "status").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    line = next((line for line in status.splitlines() if line.startswith("Uid:")), "")
+    parts = line.split()
+    return int(parts[1]) if len(parts) > 1 and parts[1].isdecimal() else None
+
+
+def by_uid(uid: int) -> str:
+    """Name a user by the uid, without looking up a name."""
+    return f"uid {uid}"
+
+
+def named(
+    found: os.stat_result, proc: Path = Path("/proc"), called: Callable[[int], str] = by_uid
+) -> str:
+    """Name the holders for a sentence: `pid 4711 of uid 1002`.
+
+    `called` returns the name of a uid.
+    """
+    by_uid: dict[int, list[int]] = {}
+    for pid, uid in sorted(holders_of(found, proc).items()):
+        by_uid.setdefault(uid, []).append(pid)
+    if not by_uid:
+        return (
+            f"a process that cannot be seen from here (its lock belongs to {called(found.st_uid)})"
+        )
+    return " and ".join(f"{_pids(pids)} of {called(uid)}" for uid, pids in sorted(by_uid.items()))
+
+
+def _pids(pids: list[int]) -> str:
+    listed = ", ".join(map(str, pids[:MOST_NAMED]))
+    return f"pid {listed}" if len(pids) == 1 else f"pids {listed}"
+
+
+TRIES = 5
+"""A file may be made, removed or replaced while it is opened."""
+READABLE = 0o644
+"""Every user who may open a file may lock it."""
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_MOST_NAME = 200
+
+
+class NoLocks(Exception):
+    """No trusted directory of locks exists. The message gives the reason."""
+
+
+class LocksUnknown(Exception):
+    """The machine lacks a resource, so the directory of locks cannot be checked now. The message
+    names the resource."""
+
+
+class Taken(Exception):
+    """The GPU is not ours to use. The text completes "GPU 0 "."""
+
+
+class GateShut(Exception):
+    """Another process takes GPUs now, and may not stop doing so. The message names it."""
+
+
+def lock_name(uuid: str) -> str:
+    """Return the name of a GPU's lock file, made from its UUID; that of a MIG instance may have
+    slashes."""
+    return re.sub(r"[^A-Za-z0-9-]", "_", uuid)[:_MOST_NAME]
+
+
+def _never() -> bool:
+    return False
+
+
+class LockDirectory:
+    """An open directory of locks. Opening it takes no lock."""
+
+    def __init__(self, path: Path, called: Callable[[int], str] = by_uid) -> None:
+        """Open the directory. `called` returns the name of a uid. Raises NoLocks and
+        LocksUnknown."""
+        self.path, self._called = path, called
+        try:
+            self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            if is_transient(error):
+                raise LocksUnknown(f"{path}: {error.strerror}") from None
+            raise NoLocks(f"{path}: {error.strerror}") from None
+        if (why := _why_distrusted(os.fstat(self._fd))) is not None:
+            os.close(self._fd)
+            raise NoLocks(f"{path} {why}")
+
+    def close(self) -> None:
+        """Close it, and with it the gate. Locks of GPUs stay."""
+        os.close(self._fd)
+
+    def try_gate(self) -> bool:
+        """Try to take the gate, and return whether this succeeded. It is held until `close`."""
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def wait_for_gate(self, seconds: float, pause: float = 0.01) -> None:
+        """Wait until the gate is taken. Raises GateShut after `seconds`."""
+        deadline = time.monotonic() + seconds
+        while not self.try_gate():
+            if time.monotonic() > deadline:
+                raise GateShut(self.why_shut())
+            time.sleep(pause)
+
+    def why_shut(self) -> str:
+        """Who has the gate."""
+        return (
+            f"the locks of the GPUs ({self.path}) are in use by {self._named(os.fstat(self._fd))}"
+        )
+
+    def take(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
+        """Lock a GPU; it stays locked while the returned descriptor or a copy of it is open.
+
+        The caller must hold the gate.
+
+        `may_join` returns whether a known process of this queue holds it. Raises Taken.
+        """
+        name = lock_name(uuid)
+        for _ in range(TRIES):
+            try:
+                fd = self._open(name)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise Taken(self._unopened(name, error)) from None
+            try:
+                self._lock(fd, may_join)
+            except BaseException:  # undone, and raised again
+                os.close(fd)
+                raise
+            if self.is_current(uuid, fd):
+                return fd
+            os.close(fd)
+        raise Taken(f"cannot be locked: {self.path / name} is replaced again and again")
+
+    def is_current(self, uuid: str, fd: int) -> bool:
+        """Return whether `fd` is still the file of this GPU."""
+        try:
+            there = os.stat(lock_name(uuid), dir_fd=self._fd, follow_symlinks=False)
+        except OSError:
+            return False
+        return os.path.samestat(there, os.fstat(fd))
+
+    def _open(self, name: str) -> int:
+        try:
+            fd = os.open(name, _FLAGS, dir_fd=self._fd)
+        except FileNotFoundError:
+            fd = self._make(name)
+        found = os.fstat(fd)
+        if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) != READABLE:
+            os.fchmod(fd, READABLE)  # the umask, or an end between the two calls of `_make`
+        return fd
+
+    def _make(self, name: str) -> int:
+        try:
+            fd = os.open(name, _FLAGS | os.O_CREAT | os.O_EXCL, READABLE, dir_fd=self._fd)
+        except FileExistsError:  # another process created it, or a link was there all the time
+            fd = os.open(name, _FLAGS, dir_fd=self._fd)
+        return fd
+
+    def _lock(self, fd: int, may_join: Callable[[], bool]) -> None:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            what = "has other names" if stat.S_ISREG(found.st_mode) else "is not a regular file"
+            raise Taken(f"cannot be locked: its file in {self.path} {what}{_owner(found)}")
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if not may_join():
+                raise Taken(self._held(found)) from None
+        try:
+            # Who does not know of the gate may come between: then it is theirs.
+            fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Taken(self._held(found)) from None
+
+    def _held(self, found: os.stat_result) -> str:
+        return f"is in use by {self._named(found)}, outside of this queue"
+
+    def _named(self, found: os.stat_result) -> str:
+        return named(found, called=self._called)
+
+    def _unopened(self, name: str, error: OSError) -> str:
+        try:
+            owner = _owner(os.stat(name, dir_fd=self._fd, follow_symlinks=False))
+        except OSError:
+            owner = ""
+        why = "is a link" if error.errno == errno.ELOOP else f"({error.strerror})"
+        return f"cannot be locked: {self.path / name} {why}{owner}"
+
+
+def _why_distrusted(found: os.stat_result) -> str | None:
+    if found.st_uid not in (0, os.geteuid()):
+        return f"belongs to uid {found.st_uid}, and must be root's"
+    mode = stat.S_IMODE(found.st_mode)
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        return f"has mode {mode:04o}, so others can remove locks; it must be 1777"
+    return None
+
+
+def _owner(found: os.stat_result) -> str:
+    return f"; it belongs to uid {found.st_uid}, and root may remove it"
+
+
+GATE_SECONDS = 20.0
+"""A daemon has the gate for a pass over its queue, milliseconds."""
+
+
+@dataclass(frozen=True)
+class AttemptLocks:
+    """Descriptors that hold the GPUs; or, of an attempt that may not begin, why."""
+
+    descriptors: tuple[int, ...] = ()
+    refusal: str | None = None
+
+    def close(self) -> None:
+        """Close the descriptors; forks of this process still hold the locks."""
+        for fd in self.descriptors:
+            os.close(fd)
+
+
+def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
+    """Take the locks that the daemon described in `told`; none if that is empty.
+
+    `told` has `directory`, `gpus` (their UUIDs), and `held`, the UUIDs that the process `daemon`
+    holds.
+    """
+    if not told:
+        return AttemptLocks()
+    fds: list[int] = []
+    refusal = None
+    try:
+        directory = LockDirectory(Path(told["directory"]))
+    except NoLocks as error:
+        return AttemptLocks(refusal=f"the locks of the GPUs are gone: {error}")
+    except LocksUnknown as error:
+        return AttemptLocks(refusal=f"the locks of the GPUs cannot be checked: {error}")
+    try:
+        directory.wait_for_gate(seconds)
+        for uuid in told["gpus"]:
+            # No descriptor is passed on, because systemd passes none when it starts the supervisor.
+            fds.append(
+                directory.take(uuid, lambda: uuid in told["held"] and _lives(told["daemon"]))  # noqa: B023  # called at once
+            )
+    except GateShut as error:
+        refusal = str(error)
+    except Taken as error:
+        refusal = f"{uuid} {error}"
+    finally:
+        directory.close()
+    locks = AttemptLocks(tuple(fds), refusal)
+    if refusal is None:
+        return locks
+    locks.close()
+    return AttemptLocks(refusal=refusal)
+
+
+def _lives(process: Mapping[str, int]) -> bool:
+    pid = process["pid"]
+    fd = open_process(pid, process["start_ticks"])
+    if fd is None:
+        return read_process(pid) is None and _is_hidden(pid)
+    os.close(fd)
+    return True
+
+
+def _is_hidden(pid: int) -> bool:
+    """Return whether a process lives that /proc does not show.
+
+    With `hidepid`, /proc hides root's daemon from a user's supervisor. A reused pid is not
+    detected.
+    """
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        return not select.select([fd], [], [], 0)[0]
+    finally:
+        os.close(fd)

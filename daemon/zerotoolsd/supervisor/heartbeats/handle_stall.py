@@ -1,0 +1,257 @@
+"""The action on ranks without progress: report it, write their stacks to the log, end them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
+
+from zerotoolsd.supervisor.heartbeats.rank_heartbeats import Heartbeats, event_of
+from zerotoolsd.supervisor.heartbeats.rank_phases import END, StallLimits
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL
+from zerotoolsd.supervisor.heartbeats.stall_detector import AttemptStall
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.procfs import activity, descendants, processes, report
+from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_reports import Progress
+from zerotoolsd.supervisor.ranks import SupervisedRank
+
+LONGEST_GRACE = 60.0
+"""Longest time in seconds that ranks have to save, if they make progress while they are ended."""
+ASKED = "its ranks made no progress"
+"""The reason of the stop that ranks read."""
+
+
+class Stalls:
+    """Looks for a stall of one attempt, and begins its end. Works in the run directory."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._plan, self._progress = plan, progress
+        on_gpus = bool(plan.gpu_uuids) and not plan.own_program
+        self._limits = StallLimits.from_plan(plan.stall, on_gpus=on_gpus, sees_all=not plan.meeting)
+        self._heartbeats = Heartbeats(
+            self._limits, progress.told, plan.processes, own_program=plan.own_program
+        )
+        self._dump: StackDump | None = None
+        self._stall: AttemptStall | None = None
+        self.cause: str | None = None
+        """The reason to end the attempt, after a stall."""
+        self.rank: int | None = None
+        """The rank that it is ended for."""
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that the ranks need."""
+        return self._heartbeats.variables
+
+    @property
+    def pids(self) -> Collection[int]:
+        """The processes that examine the ranks."""
+        return () if self._dump is None else self._dump.pids
+
+    def look(self, ranks: Sequence[SupervisedRank]) -> bool:
+        """Check the ranks; return whether the attempt must end now. Call it once a second."""
+        live = {rank.index: rank for rank in ranks if rank.status is None}
+        if any(rank.start is not None for rank in live.values()):
+            return False  # a directory or a program does not answer, for which the attempt waits
+        pids = {} if self._plan.launcher else {i: rank.pid for i, rank in live.items()}
+        begun = self._heartbeats.look(pids, sum(rank.log.seen for rank in ranks))
+        if self._heartbeats.awaited is not None:
+            self._progress.awaited = self._heartbeats.awaited
+        if begun is not None and self.cause is None:
+            self._tell(begun, live)
+        if self._dump is None or not self._dump.is_over():
+            return False
+        self._dump = None
+        if self._limits.action != END:
+            return False
+        if self._heartbeats.stall is None:
+            self._say("the ranks make progress again, and are not ended", live)
+            return False
+        return True
+
+    def _tell(self, stall: AttemptStall, live: Mapping[int, SupervisedRank]) -> None:
+        told = self._heartbeats.sentence or ""
+        ends = self._limits.action == END
+        self._stall = stall
+        self._progress.stalled(event_of(stall, told, self._heartbeats.sights, ends=ends))
+        then = "the job is ended" if ends else "the job continues, because of its stall settings"
+        self._say(f"{told}, longer than {stall.deadline:g} s: {then}; the stacks follow", live)
+        self._dump = StackDump(find_spy(self._plan.argv[0], self._plan.env.get("PATH")))
+        answers = {s.rank for s in self._heartbeats.sights if s.beat.dumps}
+        for rank in live.values():
+            for pid in self._programs(rank):
+                self._dump.ask(pid, rank.log, answers=rank.index in answers)
+
+    def _programs(self, rank: SupervisedRank) -> list[int]:
+        if not self._plan.own_program:
+            return [rank.pid]
+        try:
+            below = [process.pid for process in descendants(rank.pid, processes())]
+        except OSError as error:
+            say(f"the programs of rank {rank.index} cannot be found: {error}")
+            below = []
+        return python_programs([rank.pid, *below]) or [rank.pid]
+
+    def _say(self, text: str, live: Mapping[int, SupervisedRank]) -> None:
+        say(text)
+        for rank in live.values():
+            rank.log.add(f"\n[zerotools: {text}]\n")
+
+    def end(self, ranks: Sequence[SupervisedRank]) -> float:
+        """Continue the stopped ranks, which may still save; return the seconds allowed for it.
+
+        They have already been asked to save and stop.
+        """
+        self.cause = self._heartbeats.sentence or "its ranks made no progress"
+        self.rank = None if self._stall is None else self._stall.rank
+        for rank in ranks:
+            # Not reaped yet, so the pid is still of this process. Programs of users:
+            # `ending.stopping`.
+            if rank.status is None and not self._plan.own_program:
+                with suppress(ProcessLookupError):
+                    os.kill(rank.pid, signal.SIGCONT)
+        return min(self._plan.grace_seconds, LONGEST_GRACE)
+
+    def ended(self, pids: Collection[int]) -> None:
+        """Record that these children have ended."""
+        if self._dump is not None:
+            self._dump.ended(pids)
+
+    def close(self) -> None:
+        """Close the heartbeats; no rank lives any more."""
+        self._heartbeats.close()
+
+
+DUMP_SECONDS = 10.0
+"""The longest wait for a dump."""
+ANSWER_SECONDS = 2.0
+_REST_SECONDS = 0.5
+"""The wait for the remaining output of a rank that prints its stacks."""
+MOST_PROGRAMS = 32
+_FILE = "stacks-{pid}.txt"
+_LARGEST = 256 * 1024
+
+
+class Log(Protocol):
+    """Receives the stacks of a process. `seen` is the number of bytes that the process has
+    printed."""
+
+    seen: int
+
+    def add(self, text: str) -> None: ...
+
+
+def find_spy(program: str, path: str | None) -> str | None:
+    """Return the py-spy next to the job's interpreter, or on its PATH; None if it is not
+    installed."""
+    beside = Path(program).with_name("py-spy")
+    folders = [beside.parent, *(Path(each) for each in (path or "").split(":") if each)]
+    return next((str(f / "py-spy") for f in folders if os.access(f / "py-spy", os.X_OK)), None)
+
+
+class StackDump:
+    """The dump of some processes. It runs concurrently with the supervisor's loop."""
+
+    def __init__(self, spy: str | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._spy, self._clock = spy, clock
+        self._began = clock()
+        self._asked: dict[int, tuple[Log, int]] = {}
+        self._running: dict[int, tuple[subprocess.Popen[bytes], int, Log]] = {}
+
+    def ask(self, pid: int, log: Log, *, answers: bool) -> None:
+        """Request the stacks of `pid`; with `answers`, the process prints them itself at a
+        signal."""
+        found = activity(pid)
+        log.add(f"[zerotools: state in the kernel]\n{report(pid)}\n")
+        stopped = found is not None and found.state in "Tt"
+        if answers:
+            with suppress(ProcessLookupError):
+                before = log.seen
+                os.kill(pid, DUMP_SIGNAL)  # a stopped process prints them when it is continued
+                if not stopped:
+                    self._asked[pid] = (log, before)
+                    return
+        self._look(pid, log)
+
+    def _look(self, pid: int, log: Log) -> None:
+        if self._spy is None:
+            log.add(
+                "[zerotools: py-spy is not installed for the job's interpreter, so the stacks "
+                "of this process cannot be shown]\n"
+            )
+            return
+        command = (self._spy, "dump", "--nonblocking", "--pid", str(pid))
+        flags = os.O_CREAT | os.O_TRUNC | os.O_WRONLY | os.O_CLOEXEC
+        try:
+            with os.fdopen(os.open(_FILE.format(pid=pid), flags, 0o600), "wb") as out:
+                spy = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out)
+        except OSError as error:
+            log.add(f"[zerotools: {self._spy} cannot be started: {error.strerror}]\n")
+            return
+        self._running[spy.pid] = (spy, pid, log)
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the dump itself."""
+        return list(self._running)
+
+    def ended(self, pids: Iterable[int]) -> None:
+        """Record that these children have ended. The caller has reaped them."""
+        for pid in pids:
+            found = self._running.pop(pid, None)
+            if found is not None:
+                spy, target, log = found
+                spy.returncode = 0  # the supervisor reaps every child itself
+                log.add(_taken(target))
+
+    def is_over(self) -> bool:
+        """Return whether all have responded, or the time is over; log the others."""
+        passed = self._clock() - self._began
+        for pid, (log, before) in list(self._asked.items()):
+            if log.seen > before:
+                del self._asked[pid]
+            elif passed >= ANSWER_SECONDS:
+                del self._asked[pid]
+                log.add("[zerotools: it does not answer the signal that asks for its stacks]\n")
+                self._look(pid, log)
+        if not self._running and not self._asked:
+            return passed >= _REST_SECONDS
+        if passed < DUMP_SECONDS:
+            return False
+        for spy, target, log in self._running.values():
+            with suppress(ProcessLookupError):
+                os.kill(spy.pid, signal.SIGKILL)
+            spy.returncode = 0
+            log.add(_taken(target) + f"[zerotools: py-spy took more than {DUMP_SECONDS:g} s]\n")
+        self._running.clear()
+        return True
+
+
+def _taken(pid: int) -> str:
+    path = Path(_FILE.format(pid=pid))
+    try:
+        with path.open("rb") as file:
+            text = file.read(_LARGEST).decode(errors="replace")
+        path.unlink()
+    except OSError as error:
+        return f"[zerotools: the stacks of pid {pid} are lost: {error.strerror}]\n"
+    return f"[zerotools: its stacks, by py-spy]\n{text}\n"
+
+
+def python_programs(pids: Sequence[int]) -> list[int]:
+    """Return the pids that are Python programs, which py-spy can read."""
+    found = []
+    for pid in pids:
+        try:
+            name = Path(os.readlink(f"/proc/{pid}/exe")).name  # noqa: PTH115  # "… (deleted)"
+        except OSError:
+            continue
+        if name.startswith(("python", "pypy")):
+            found.append(pid)
+    return found[:MOST_PROGRAMS]

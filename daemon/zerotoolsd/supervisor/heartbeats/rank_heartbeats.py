@@ -1,0 +1,215 @@
+"""The heartbeats of an attempt. The supervisor's loop reads them once a second."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.heartbeats.rank_phases import (
+    COMPLETE,
+    EVALUATING,
+    OFF,
+    SAVING,
+    STARTING,
+    STEPPING,
+    StallLimits,
+)
+from zerotoolsd.supervisor.heartbeats.shared_heartbeat import VARIABLE, Beat, PulseBoard
+from zerotoolsd.supervisor.heartbeats.stall_detector import (
+    NCCL_ADVICE,
+    AttemptStall,
+    Attention,
+    Sight,
+    awaited,
+    hangs_together,
+    sentence,
+    what,
+)
+from zerotoolsd.supervisor.procfs import Activity, activity
+from zerotoolsd.supervisor.rank_log import say
+
+FILE = "heartbeats.json"
+QUIET_SECONDS = 3.0
+"""Seconds of silence before a rank is examined from outside."""
+BETWEEN_SECONDS = 4.0
+"""Between two looks: each takes as much of a processor as all else in a second."""
+_MOST_SHOWN = 64
+
+
+class Heartbeats:
+    """The phases of all ranks. Works in the run directory."""
+
+    def __init__(
+        self, limits: StallLimits, told: ToldBeats, ranks: int, *, own_program: bool
+    ) -> None:
+        self._attention = Attention(limits)
+        self._told = told
+        self._heard, self._output = 0, 0
+        self._board: PulseBoard | None = None
+        if not own_program:
+            try:
+                self._board = PulseBoard(ranks)
+            except OSError as error:
+                say(f"ranks have no pulse: {error}")
+        self._file: int | None = None
+        self._written = ""
+        self.sights: list[Sight] = []
+        self._activities: dict[int, Activity | None] = {}
+        self._next_activities = 0.0
+        self.stall: AttemptStall | None = None
+        self.sentence: str | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables that the ranks need."""
+        return {} if self._board is None else {VARIABLE: self._board.path}
+
+    @property
+    def awaited(self) -> int | None:
+        """The rank that the others wait for."""
+        late = awaited(self.sights)
+        return None if late is None else late.rank
+
+    def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
+        """Read the lines of the live ranks, by their pids; return a stall when it begins.
+
+        `output` is the number of bytes that all ranks have printed. `pids` is empty for a job with
+        a launcher, because only the launcher knows the pids of its ranks.
+        """
+        if (self._told.count, output) != (self._heard, self._output):
+            self._heard, self._output = self._told.count, output
+            self._attention.heard()
+        beats = self._beats(pids)
+        now = time.monotonic()
+        quiet = {sight.rank for sight in self.sights if sight.quiet >= QUIET_SECONDS}
+        if now >= self._next_activities or not quiet <= self._activities.keys():
+            self._activities = {rank: activity(pids[rank]) for rank in quiet & pids.keys()}
+            self._next_activities = now + BETWEEN_SECONDS
+        found = {rank: self._activities.get(rank) for rank in quiet & beats.keys()}
+        self.sights = self._attention.look(beats, now, found)
+        before, self.stall = self.stall, self._attention.stall(self.sights)
+        if self.stall is not None and before is None:  # now examine all of them
+            found = {rank: activity(pid) for rank, pid in pids.items() if rank in beats}
+            self.sights = self._attention.look(beats, now, found)
+            self.stall = self._attention.stall(self.sights)
+        self.sentence = None if self.stall is None else self._words(self.stall)
+        if self._attention.limits.action == OFF:
+            self.stall = None
+        self._write()
+        return self.stall if before is None else None
+
+    def _beats(self, pids: Mapping[int, int]) -> dict[int, Beat]:
+        if self._board is None:
+            known = self._told.beats.items()
+            return {rank: beat for rank, beat in known if not pids or rank in pids}
+        found = {rank: self._board.read(rank) for rank in pids}
+        told = self._told.beats
+        return {rank: beat if beat.count else told.get(rank, beat) for rank, beat in found.items()}
+
+    def _words(self, stall: AttemptStall) -> str:
+        if stall.is_silent:
+            return f"neither output nor a report for {int(stall.seconds)} s"
+        words = sentence(self.sights, stall.rank)
+        hangs = self._attention.limits.on_gpus and hangs_together(self.sights)
+        return f"{words}; {NCCL_ADVICE}" if hangs else words
+
+    def tree(self) -> dict[str, Any]:
+        """Return the tree of `heartbeats.json`, which the views show: seconds, and times of the
+        monotonic clock."""
+        attention, now = self._attention, time.monotonic()
+        late = awaited(self.sights)
+        return {
+            "clock": now,
+            "step": max((sight.beat.step for sight in self.sights), default=0),
+            "last_step_clock": now - attention.since_step if attention.has_stepped else None,
+            "step_seconds": attention.step_seconds,
+            "deadline_seconds": attention.deadline(self.sights) if self.sights else None,
+            "stalled": self.sentence if self.stall is not None else None,
+            "awaited": None if late is None else late.rank,
+            "waits": None if late is None else sentence(self.sights, late.rank),
+            "ranks": [_rank(sight, now) for sight in self.sights[:_MOST_SHOWN]],
+        }
+
+    def _write(self) -> None:
+        """Overwrite the file in place: a reader that finds half of it reads it again."""
+        with suppress(OSError):
+            if self._file is None:
+                flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+                self._file = os.open(FILE, flags, 0o600)
+            data = json.dumps(self.tree()).encode() + b"\n"
+            os.pwrite(self._file, data, 0)
+            os.ftruncate(self._file, len(data))
+
+    def close(self) -> None:
+        """Close and remove the files; no rank lives any more."""
+        if self._board is not None:
+            self._board.close()
+        if self._file is not None:
+            os.close(self._file)
+        with suppress(OSError):
+            Path(FILE).unlink()
+
+
+def _rank(sight: Sight, now: float) -> dict[str, Any]:
+    found: Activity | None = sight.activity
+    return {
+        "rank": sight.rank,
+        "phase": sight.beat.phase,
+        "at": what(sight.beat),
+        "step": sight.beat.step,
+        "since_clock": now - sight.quiet,
+        "waits": sight.beat.waits,
+        "state": None if found is None else found.state,
+    }
+
+
+def event_of(
+    stall: AttemptStall, told: str, sights: Sequence[Sight], *, ends: bool
+) -> dict[str, Any]:
+    """Return the record of a stall for `progress.jsonl`."""
+    return {
+        "event": "stall",
+        "time": time.time(),
+        "why": told,
+        "stalled_rank": stall.rank,
+        "seconds": stall.seconds,
+        "deadline_seconds": stall.deadline,
+        "ends": ends,
+        "at": {str(sight.rank): what(sight.beat) for sight in sights[:_MOST_SHOWN]},
+    }
+
+
+_PHASES = {"train": STEPPING, "eval": EVALUATING, "save": SAVING, "load": "loading"}
+MOST_RANKS = 1024
+
+
+class ToldBeats:
+    """The newest line of each rank with a report."""
+
+    def __init__(self) -> None:
+        self.beats: dict[int, Beat] = {}
+        self.count = 0
+        self._is_complete = False
+
+    def take(self, message: dict[str, Any]) -> None:
+        """Update from one datagram. Its rank is a number; all other values are not trusted."""
+        self.count += 1
+        rank = message["rank"]
+        before = self.beats.get(rank, Beat())
+        if rank not in self.beats and len(self.beats) >= MOST_RANKS:
+            return
+        phase, step = message.get("phase"), message.get("step")
+        if message.get("event") in ("step", "checkpoint", "finished"):
+            self._is_complete = message["event"] == "finished"
+        known = _PHASES.get(phase, STARTING) if isinstance(phase, str) else before.phase
+        whole = step if type(step) is int and 0 <= step < 2**63 else before.step
+        self.beats[rank] = Beat(before.count + 1, known, "", whole)
+        if self._is_complete:
+            for each, beat in self.beats.items():
+                self.beats[each] = replace(beat, phase=COMPLETE)

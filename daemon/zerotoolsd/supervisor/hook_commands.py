@@ -1,0 +1,164 @@
+"""Commands that run next to a job's ranks: each runs once for every new checkpoint.
+
+Killing such a command loses nothing, so it ends with the ranks. Its output has a separate log.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable, Container, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.plan import Plan
+from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_reports import Progress
+from zerotoolsd.supervisor.spawn_child import die_with
+
+THINNING_LOG = "thinning.log"
+UPLOADING_LOG = "uploading.log"
+
+
+class BesideRanks:
+    """The commands that run next to the ranks of an attempt."""
+
+    def __init__(self, plan: Plan, progress: Progress) -> None:
+        self._every = (
+            RepeatedCommand(plan, progress, plan.thinning, THINNING_LOG),
+            RepeatedCommand(plan, progress, plan.uploading, UPLOADING_LOG, from_start=True),
+        )
+
+    @property
+    def pids(self) -> set[int | None]:
+        """The pids of the running processes."""
+        return {each.pid for each in self._every}
+
+    def look(self) -> None:
+        """Start the commands that have something to do."""
+        for each in self._every:
+            each.look()
+
+    def ended(self, pids: Container[int]) -> None:
+        """Record that these children have ended."""
+        for each in self._every:
+            each.ended(pids)
+
+
+class RepeatedCommand:
+    """At most one process at a time. Works in the run directory. `from_start`: it is started once
+    before there is a new checkpoint, for those that an earlier attempt has left to do."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        progress: Progress,
+        command: Sequence[str],
+        log: str,
+        *,
+        from_start: bool = False,
+    ) -> None:
+        self._plan = plan
+        self._progress = progress
+        self._command = command
+        self._log = log
+        self._seen: object = "nothing yet" if from_start else None
+        self.pid: int | None = None
+
+    def look(self) -> None:
+        """Start the command if there is a checkpoint that it has not seen."""
+        newest = self._progress.checkpoint
+        told = None if newest is None else (newest.get("step"), newest.get("path"))
+        if not self._command or self.pid is not None or told == self._seen:
+            return
+        self._seen = told
+        try:
+            self.pid = self._start()
+        except OSError as error:
+            say(f"{self._command[0]} cannot be started: {error.strerror}")
+
+    def _start(self) -> int:
+        with Path(self._log).open("ab") as log:
+            process = subprocess.Popen(
+                self._command,
+                env=dict(self._plan.env),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=die_with(os.getpid(), self._plan.umask),
+            )
+        # The supervisor reaps every child itself; without this, Popen would wait for it as well.
+        process.returncode = 0
+        return process.pid
+
+    def ended(self, pids: Container[int]) -> None:
+        """Record that these children have ended."""
+        if self.pid is not None and self.pid in pids:
+            self.pid = None
+
+
+LOG = "closing.log"
+LOOK_SECONDS = 0.2
+KILL_SECONDS = 10.0
+_TAIL_BYTES = 4096
+
+
+def run_closing(
+    plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], log: str = LOG
+) -> dict[str, Any]:
+    """Run `command` until it ends or a stop is requested; return its result.
+
+    In the result, `why` is None after a success, else one line; `status` is the exit status, or
+    None.
+    """
+    began = time.monotonic()
+    status: int | None = None
+    try:
+        status, why = _run(plan, command, stop_asked, Path(log))
+    except OSError as error:
+        why = f"{command[0]} cannot be started: {error.strerror}"
+    return {"why": why, "status": status, "seconds": time.monotonic() - began}
+
+
+def _run(
+    plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], path: Path
+) -> tuple[int | None, str | None]:
+    with path.open("ab") as log:
+        begin = log.tell()
+        process = subprocess.Popen(
+            command,
+            env=dict(plan.env),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            preexec_fn=die_with(os.getpid(), plan.umask),
+        )
+    while True:
+        try:
+            status = process.wait(LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if stop_asked():
+                process.kill()
+                return None, "it was stopped" + _lingering(process)
+        else:
+            return status, None if status == 0 else _why(path, begin, status)
+
+
+def _lingering(process: subprocess.Popen[bytes]) -> str:
+    try:
+        process.wait(KILL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return f", and pid {process.pid} is blocked by a file system that does not respond"
+    return ""
+
+
+def _why(path: Path, begin: int, status: int) -> str:
+    """Return the last line that the command printed after byte `begin` of its log, or its
+    status."""
+    if status < 0:
+        return f"it was ended by signal {-status}"
+    data = path.read_bytes()[begin:][-_TAIL_BYTES:]
+    lines = data.decode("utf-8", "replace").split("\n")
+    said = (line.strip() for line in reversed(lines) if line.strip())
+    return next(said, f"it ended with status {status}")

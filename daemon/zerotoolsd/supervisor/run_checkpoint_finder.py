@@ -1,0 +1,131 @@
+"""The supervisor's side of the finder, a process that searches directories of users.
+
+Such directories may never respond. The finder prints JSON lines. The first is `{"resume_from": path
+or null, "passed_over": [...], "lost": null or why the job is not to begin}`, and one object follows
+for every checkpoint that it finds. If a disk gives errors, the first line is `{"not_ready": why}`
+and nothing follows. The end of its input requests a last search, after which it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
+from zerotoolsd.supervisor.plan import FINDER, Plan
+from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.rank_reports import Progress
+from zerotoolsd.supervisor.spawn_child import die_with
+
+LAST_LOOK_SECONDS = 30.0
+_SLICE_SECONDS = 0.2
+
+
+class NoAnswer(Exception):
+    """The finder did not report a checkpoint to continue from; the message gives the reason."""
+
+
+@dataclass(frozen=True)
+class FinderAnswer:
+    """The checkpoint to continue from, and the newer, rejected ones, with the reasons. `lost`: why
+    the job cannot continue although it once had a complete checkpoint. `not_ready`: why no
+    checkpoint can be read now."""
+
+    resume_from: str | None
+    passed_over: tuple[tuple[str, str], ...] = ()
+    lost: str | None = None
+    not_ready: str | None = None
+
+
+class Finder:
+    """Searches for the checkpoints of one attempt, in a separate process."""
+
+    def __init__(self, plan: Plan) -> None:
+        """Start the process. Raises OSError."""
+        self._process = subprocess.Popen(
+            plan.finder,
+            env={**os.environ, "ZEROTOOLS_TOKEN": plan.token},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            preexec_fn=die_with(os.getpid(), plan.umask),
+        )
+        assert self._process.stdout is not None
+        self.pid = self._process.pid
+        self.stdout = self._process.stdout.fileno()
+        os.set_blocking(self.stdout, False)
+        self._held = b""
+        self._over = False
+        # The supervisor reaps every child itself; without this, Popen would wait for it as well.
+        self._process.returncode = 0
+
+    def choose(
+        self, stop_asked: Callable[[], bool], waits: Callable[[float], None] = lambda seconds: None
+    ) -> FinderAnswer | None:
+        """Return the checkpoint to continue from; None if a stop is requested meanwhile.
+
+        The file system of the directory may not respond. This waits for it, and calls `waits` with
+        the seconds so far. Raises NoAnswer if the finder ended.
+        """
+        began = time.monotonic()
+        while not stop_asked():
+            answers = self._read()
+            if answers:
+                return _choice(answers[0])
+            if self._over:
+                raise NoAnswer("the search for checkpoints failed; see supervisor.log")
+            waits(time.monotonic() - began)
+            select.select([self.stdout], [], [], _SLICE_SECONDS)
+        return None
+
+    def _read(self) -> list[dict[str, Any]]:
+        """Return the complete lines that have arrived."""
+        while not self._over:
+            try:
+                data = os.read(self.stdout, 1 << 16)
+            except BlockingIOError:
+                break
+            self._over = not data
+            self._held += data
+        *lines, self._held = self._held.split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def drain(self, progress: Progress) -> bool:
+        """Pass on the found checkpoints. Returns False if no more will come."""
+        for message in self._read():
+            progress.found(message["path"], message["step"])
+        return not self._over
+
+    def finish(self, progress: Progress) -> None:
+        """Request a last search, after all ranks have ended, and wait until the finder ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        deadline = time.monotonic() + LAST_LOOK_SECONDS
+        while self.drain(progress):
+            if time.monotonic() > deadline:
+                say(f"the last search for checkpoints took more than {LAST_LOOK_SECONDS:g} s")
+                return
+            select.select([self.stdout], [], [], _SLICE_SECONDS)
+
+
+def searched() -> str:
+    """Return the directory that the finder searches, for messages."""
+    try:
+        found = (read_json(Path(FINDER), LARGEST_RECORD) or {}).get("checkpoint_dir")
+    except (OSError, ValueError):
+        found = None
+    return found if isinstance(found, str) else "the directories of the job"
+
+
+def _choice(answer: dict[str, Any]) -> FinderAnswer:
+    if "not_ready" in answer:
+        return FinderAnswer(None, not_ready=answer["not_ready"])
+    over = tuple((each["path"], each["why"]) for each in answer["passed_over"])
+    return FinderAnswer(answer["resume_from"], over, answer.get("lost"))

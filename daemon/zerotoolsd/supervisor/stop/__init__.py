@@ -1,0 +1,8 @@
+"""Ends the processes of an attempt, and names those that survive.
+
+stop_request_file   requests to stop an attempt, in disk space that was reserved before
+stop_programs       sends SIGTERM to the programs, and lets no other program begin after them
+process_kinds       programs, shells and the like that run them, filters, and their pipes
+output_readers      runners that read the output of programs, and keep running
+reaper              SIGKILL for every descendant, until none is left; names those that survive
+"""

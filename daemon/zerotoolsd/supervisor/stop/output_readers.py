@@ -1,0 +1,152 @@
+"""Runners that read the output of programs, and so must continue during a stop.
+
+Examples are `x=$(train)`, a loop that adds time stamps to lines, and a Python program that copies
+the output of another. If such a runner were stopped, the programs could not write. Each is kept
+from the end of its pipes; it can be stopped without loss when it has read all of them. Methods
+raise OSError if the machine has no descriptors.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Sequence, Set
+
+from zerotoolsd.supervisor.procfs import Process, children_of, read_process
+from zerotoolsd.supervisor.stop import process_kinds
+from zerotoolsd.supervisor.stop import process_kinds as kinds
+
+DRAIN_SECONDS = 5.0
+"""Seconds that filters and readers may still read the output that the programs have written."""
+_SHORT_SECONDS = 1.0
+"""A shell that reads a program's output starts only commands that are shorter than this."""
+
+Key = tuple[int, int]
+"""(pid, start ticks)."""
+
+
+class Flow:
+    """The pipes that the output of some programs passes through, including filters."""
+
+    def __init__(self) -> None:
+        self._passing: dict[Key, tuple[Set[str], Set[str]]] = {}
+
+    def passes(self, process: Process) -> None:
+        """Record that `process` writes the data that it reads."""
+        key = (process.pid, process.start_ticks)
+        if key not in self._passing:
+            self._passing[key] = (
+                process_kinds.read(process.pid).keys(),
+                process_kinds.written(process.pid),
+            )
+
+    def of(self, written: Iterable[Set[str]]) -> Set[str]:
+        """Return the pipes `written` and all that can be reached from them."""
+        found = set().union(*written)
+        size = -1
+        while size != len(found):
+            size = len(found)
+            found.update(*(after for before, after in self._passing.values() if before & found))
+        return found
+
+
+class Readers:
+    """The pipes that runners read, kept from their ends, and which of the runners run on."""
+
+    def __init__(self) -> None:
+        self._kept: dict[Key, dict[str, int | None]] = {}
+        self._fed_at: dict[Key, float] = {}
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._fed_at
+
+    def __bool__(self) -> bool:
+        return bool(self._fed_at)
+
+    def keep(self, process: Process) -> Set[str]:
+        """Return the pipes that `process` reads, and keep all of them from ending."""
+        key = (process.pid, process.start_ticks)
+        kept = self._kept.get(key, {})
+        if key in self._fed_at and kinds.is_named_runner(process):
+            return kept.keys()  # the new pipe is of a $(date)
+        for pipe, number in process_kinds.read(process.pid).items():
+            if pipe not in kept:
+                kept[pipe] = process_kinds.keep_open(process.pid, number)
+                self._kept[key] = kept
+        return kept.keys()
+
+    def feeding(self, process: Process) -> list[Process]:
+        """Return the children of `process` that write into a pipe that it reads.
+
+        They are asked to stop first, and then decide whether it continues. If it is not a shell,
+        all children are returned: such a program starts no command for each line.
+        """
+        children = kinds.not_filters(children_of(process.pid))
+        if not kinds.is_named_runner(process):
+            return children
+        read = self._kept.get((process.pid, process.start_ticks), {}).keys()
+        return [child for child in children if process_kinds.written(child.pid) & read]
+
+    def runs_on(self, process: Process, flow: Set[str]) -> bool:
+        """Return whether `process` only reads from the `flow`, or still has data of it to read.
+
+        A shell may run short commands for each line.
+        """
+        key = (process.pid, process.start_ticks)
+        kept = self._kept.get(key, {})
+        is_fed, now = bool(kept.keys() & flow), time.monotonic()
+        if is_fed:  # others end by themselves, such as that of $(date)
+            self._let_end(key, kept.keys() - flow)
+        waits = kinds.Wait(process.pid)
+        children = children_of(process.pid)
+        does_more = waits.lasts
+        if kinds.is_named_runner(process):
+            # A shell that waits for the program does not read from it (`coproc`).
+            only_feeding = all(process_kinds.written(child.pid) & kept.keys() for child in children)
+            does_more = (does_more and only_feeding) or self._runs_more(
+                process, children, kept.keys(), is_fed=is_fed
+            )
+        if is_fed and not does_more:
+            self._fed_at[key] = now
+            return True
+        fed_at = self._fed_at.get(key)
+        if fed_at is not None and not is_fed and not does_more and now < fed_at + DRAIN_SECONDS:
+            state = read_process(process.pid)
+            is_busy = bool(children) or state is None or state.state != "S"
+            if is_busy or not all(fd is None or process_kinds.is_empty(fd) for fd in kept.values()):
+                return True
+        self._fed_at.pop(key, None)
+        return False
+
+    @staticmethod
+    def _runs_more(
+        shell: Process, children: Sequence[Process], read: Set[str], *, is_fed: bool
+    ) -> bool:
+        """Return whether `shell` runs commands that do not write into its input.
+
+        While its input is fed, commands shorter than `_SHORT_SECONDS` do not count.
+        """
+        commands = [
+            child
+            for child in kinds.not_filters(children)
+            if not process_kinds.written(child.pid) & read
+            and kinds.is_command(child, shell, children)
+        ]
+        return any(not is_fed or kinds.age(child) >= _SHORT_SECONDS for child in commands)
+
+    def _let_end(self, key: Key, ended: Set[str]) -> None:
+        for pipe in ended:
+            fd = self._kept[key].pop(pipe)
+            if fd is not None:
+                os.close(fd)
+
+    def forget(self, key: Key) -> None:
+        """Let the pipes end that the runner `key` reads."""
+        self._fed_at.pop(key, None)
+        self._let_end(key, {*self._kept.get(key, {})})
+        self._kept.pop(key, None)
+
+    def close(self) -> None:
+        """Let all pipes end."""
+        for key in list(self._kept):
+            self.forget(key)

@@ -1,0 +1,203 @@
+"""Ends every descendant, including those that forked twice and started new sessions."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotoolsd.supervisor.cgroups import AttemptGroup
+from zerotoolsd.supervisor.gpu_locks import by_uid
+from zerotoolsd.supervisor.procfs import (
+    Process,
+    boot_id,
+    descendants,
+    kill_process,
+    processes,
+    read_process,
+)
+from zerotoolsd.supervisor.rank_log import say
+
+NoteEnd = Callable[[int, int], None]
+"""(pid, wait status): called while the kernel still knows it."""
+_DUMPED = 0x80
+
+
+def reap(note: NoteEnd = lambda pid, status: None) -> dict[int, int]:
+    """Wait statuses, by pid, of all children that have ended."""
+    ended: dict[int, int] = {}
+    while True:
+        try:
+            found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return ended
+        if found is None:
+            return ended
+        status = _wait_status(found)
+        note(found.si_pid, status)
+        os.waitpid(found.si_pid, 0)
+        ended[found.si_pid] = status
+
+
+def _wait_status(found: os.waitid_result) -> int:
+    if found.si_code == os.CLD_EXITED:
+        return found.si_status << 8
+    return found.si_status | (_DUMPED if found.si_code == os.CLD_DUMPED else 0)
+
+
+def alive_below(pid: int) -> list[Process]:
+    """Return the descendants of `pid` that have not ended."""
+    return [p for p in descendants(pid, processes()) if not p.is_over]
+
+
+@dataclass
+class Killed:
+    """The result of `kill_all`."""
+
+    statuses: dict[int, int] = field(default_factory=dict)
+    """Wait statuses of child processes by pid."""
+    stuck: list[Process] = field(default_factory=list)
+    """Live processes."""
+    refused: set[int] = field(default_factory=set)
+    """Pids of processes that this user may not end."""
+
+    def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
+        """Return the records of the live processes.
+
+        `ranks` maps the pid of each rank to its number.
+        """
+        return [
+            left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
+            for p in self.stuck[:MOST_NAMED]
+        ]
+
+
+def kill_all(
+    deadline_seconds: float,
+    spare: Collection[int] = (),
+    note: NoteEnd = lambda pid, status: None,
+    *,
+    kill: Callable[[Process], object] = kill_process,
+    group: AttemptGroup | None = None,
+) -> Killed:
+    """Send SIGKILL to the `group` and to all descendants except `spare`.
+
+    This is repeated, because they may fork meanwhile. Processes that survive the deadline are
+    reported as leftovers. If the machine has no descriptors left, the search is repeated.
+    """
+    done = Killed()
+    deadline = time.monotonic() + deadline_seconds
+    pause = 0.001
+    while True:
+        try:
+            if group is not None:
+                group.kill()
+            alive = [process for process in _alive(group) if process.pid not in spare]
+            done.refused = _kill_each(alive, kill)
+        except OSError as error:
+            say(f"cannot search for remaining processes: {error}")
+            alive, deadline = [], time.monotonic() + deadline_seconds
+            looked = False
+        else:
+            looked = True
+        done.statuses |= reap(note)
+        if looked and (not alive or time.monotonic() > deadline):
+            done.stuck = alive
+            return done
+        time.sleep(pause)
+        pause = min(pause * 2, 0.1)
+
+
+def _alive(group: AttemptGroup | None) -> list[Process]:
+    found = alive_below(os.getpid())
+    known = {os.getpid(), *(process.pid for process in found)}
+    others = (read_process(pid) for pid in (group.pids() if group else ()) if pid not in known)
+    return found + [process for process in others if process is not None and not process.is_over]
+
+
+def _kill_each(alive: Iterable[Process], kill: Callable[[Process], object]) -> set[int]:
+    """Return the pids of processes that this user may not end. Raises OSError."""
+    refused = set()
+    for process in alive:
+        try:
+            kill(process)
+        except PermissionError:
+            refused.add(process.pid)
+    return refused
+
+
+_LONGEST_PLACE = 64
+MOST_NAMED = 100
+"""Most processes to name for one attempt: the record has a limited size."""
+
+
+def left_behind(
+    process: Process, *, rank: int | None = None, refused: bool = False
+) -> dict[str, Any]:
+    """Return the record of `process`, which is alive although it was killed."""
+    return {
+        "pid": process.pid,
+        "start_ticks": process.start_ticks,
+        "boot_id": boot_id(),
+        "name": process.name,
+        "state": process.state,
+        "place": _place(process.pid),
+        "uid": _uid(process.pid),
+        "rank": rank,
+        "refused": refused,
+        "since": time.time(),
+    }
+
+
+def _place(pid: int) -> str | None:
+    """Return the kernel function that the process sleeps in, if the kernel shows it."""
+    try:
+        text = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None
+    return text[:_LONGEST_PLACE] if text not in ("", "0") else None
+
+
+def _uid(pid: int) -> int | None:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid  # noqa: PTH116  # once for each of many
+    except OSError:
+        return None
+
+
+def is_still_alive(line: Mapping[str, Any]) -> bool:
+    """Return whether the process in a line of `left_behind` is alive."""
+    if line.get("boot_id", boot_id()) != boot_id():
+        return False
+    now = read_process(int(line["pid"]))
+    return now is not None and now.start_ticks == line["start_ticks"] and not now.is_over
+
+
+def in_words(line: Mapping[str, Any], called: Callable[[int], str] = by_uid) -> str:
+    """Format a record: `pid 123 (python3) of rank 0, in state D (nfs_wait_bit_killable)`.
+
+    `called` returns the name of a uid.
+    """
+    name, rank = plain_name(line.get("name")), line.get("rank")
+    words = f"pid {line['pid']}" + (f" ({name})" if name else "")
+    words += f" of rank {rank}" if isinstance(rank, int) else ""
+    if line.get("refused") is True:
+        uid = line.get("uid")
+        return f"{words}, of {called(uid) if type(uid) is int else 'another user'}"
+    state, place = plain_name(line.get("state")), plain_name(line.get("place"))
+    return words + (f", in state {state}" if state else "") + (f" ({place})" if place else "")
+
+
+def plain_name(value: object) -> str:
+    """Return one short line without control characters.
+
+    A program chooses its name, and may write the record.
+    """
+    return (
+        "".join(c for c in value[:_LONGEST_PLACE] if c.isprintable())
+        if isinstance(value, str)
+        else ""
+    )

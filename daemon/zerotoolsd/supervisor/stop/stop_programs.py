@@ -1,0 +1,419 @@
+"""Stops an attempt: its programs save and end, and its script starts no further command.
+
+A shell continues as soon as its program ends: `train && publish` would publish. So the stop walks
+the tree of processes from the top down:
+
+    runner (shell, make)  SIGSTOP; its children are read when it is stopped, so none are missed
+    program               SIGTERM, once. Programs that it starts while it saves get no signal
+    filter (tee, grep)    no signal: it ends with the program that it reads from
+    reader (x=$(train))   SIGSTOP, when it has read the output of the programs
+
+When no program below a runner is left, the runner ends. A runner that handles SIGTERM (`trap`) gets
+the signal and is continued, and then counts as a program. Any other runner is killed before it runs
+again; its wait status is replaced by that of its programs. Example, a rank with a stop in its
+second line:
+
+    bash                  stopped                                ended: its status is 0
+      python prepare.py   has ended
+      python train.py     SIGTERM    saves    exits with 0
+      (python publish.py)                                        never begins
+
+A launcher keeps running, because its ranks may need it. Ranks that it starts again get SIGTERM at
+the next scan. Programs that a `trap` starts get it too, but only in the second half of the grace:
+until then the trap may save with them.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Collection, Iterator, Set
+from dataclasses import dataclass
+
+from zerotoolsd.supervisor.procfs import (
+    Process,
+    children_of,
+    open_process,
+    read_process,
+    send_signal,
+    zombie_status,
+)
+from zerotoolsd.supervisor.rank_log import say
+from zerotoolsd.supervisor.stop import process_kinds
+from zerotoolsd.supervisor.stop import process_kinds as kinds
+from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS, Flow, Key, Readers
+from zerotoolsd.supervisor.stop.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
+
+LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
+"""Seconds between two looks at the tree: if every runner is stopped, and if one is not."""
+_BY_SIGTERM = (signal.SIGTERM, (128 + signal.SIGTERM) << 8)
+"""Wait statuses of shells that SIGTERM has ended; mksh has a handler for it."""
+_SAVED = (0, 75 << 8)
+"""Wait statuses of programs that followed the request."""
+
+
+@dataclass
+class _Taken:
+    """A process that the stop has dealt with. `above` are the runners between it and the rank."""
+
+    process: Process
+    above: tuple[Key, ...]
+    fd: int
+    writes: Set[str]
+    """The pipes that its output goes to."""
+
+
+@dataclass
+class _Held(_Taken):
+    """A runner that stands still."""
+
+    filters_count: bool = False
+    """True if it runs only filters, which count as its programs then."""
+
+
+@dataclass
+class _Asked(_Taken):
+    """A program, or a runner that handles SIGTERM (`is_runner`), that got SIGTERM."""
+
+    is_runner: bool = False
+    saves: bool = False
+    """It handles SIGTERM."""
+
+
+class Stop:
+    """The stop of the processes below some roots, once it has begun. `launcher`: the roots are
+    launchers, and their children the programs."""
+
+    def __init__(self, *, launcher: bool) -> None:
+        self._launcher = launcher
+        self._statuses: dict[int, int] = {}
+        """Wait statuses of the programs of runners that were ended after them, by runner."""
+        self.cut: set[int] = set()
+        """Pids of runners that were killed before they could continue."""
+        self.reached: list[int] = []
+        """Pids that got SIGTERM."""
+        self._late_at: float | None = None
+        """Time after which programs of a `trap` also get SIGTERM; None before the stop begins."""
+        self._others: set[int | None] = set()
+        self._orphans: list[int] = []
+        self._all_asked = False
+        """Whether other orphans have got SIGTERM: these are servers, which the programs may need to
+        save."""
+        self._next = float("inf")
+        self._ends = select.epoll()
+        self._held: dict[Key, _Held] = {}
+        self._asked: dict[Key, _Asked] = {}
+        self._readers = Readers()
+        self._flow = Flow()
+        self._launchers: set[Key] = set()
+        self._past: set[Key] = set()
+        """Processes that are killed or ended, or that this user cannot signal."""
+        self._results: list[tuple[tuple[Key, ...], int]] = []
+        self._draining: dict[Key, int] = {}
+        self._drained_by = float("inf")
+
+    @property
+    def has_begun(self) -> bool:
+        """Return whether the stop has begun."""
+        return self._late_at is not None
+
+    def begin(
+        self, roots: Collection[int], grace_seconds: float, beside: Collection[int | None] = ()
+    ) -> None:
+        """Send SIGTERM to the programs below the pids `roots`, and give them this time to end.
+
+        `beside` are children of this process that do not belong to the job.
+        """
+        self._late_at = time.monotonic() + grace_seconds / 2
+        self._others = {*roots, *beside}
+        self._orphans = kinds.orphans(self._others, shells=True)
+        self.look(roots)
+
+    def fileno(self) -> int:
+        """Return a descriptor that becomes readable when a signalled process has ended.
+
+        Call `look` then.
+        """
+        return self._ends.fileno()
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds until the next scan is due."""
+        return max(0.0, self._next - time.monotonic())
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether all signalled processes have ended, and their filters have written all
+        output."""
+        if self._held or self._asked:
+            return False
+        return not self._draining or time.monotonic() >= self._drained_by
+
+    def status_of(self, pid: int, status: int) -> int:
+        """Return the wait status of a child that ended with `status`.
+
+        A runner that the stop has ended gets the status of its programs.
+        """
+        by_stop = pid in self.cut or status in _BY_SIGTERM
+        return self._statuses.get(pid, status) if by_stop else status
+
+    def look(self, roots: Collection[int]) -> None:
+        """Signal the new processes since the last call, and end runners without programs.
+
+        If the machine has no descriptors left, the next call continues.
+        """
+        self._next = time.monotonic() + OFTEN_SECONDS
+        try:
+            self._look(roots)
+        except OSError as error:
+            say(f"cannot send SIGTERM to all programs of the job yet: {error}")
+        else:
+            told = any(asked.is_runner for asked in self._asked.values())
+            if not self._launchers and not self._readers and not told:
+                self._next += LOOK_SECONDS - OFTEN_SECONDS
+
+    def _look(self, roots: Collection[int]) -> None:
+        self._note_ends()
+        readers = [pid for pid, start in self._draining if (pid, start) in self._readers]
+        begin = [(pid, self._launcher) for pid in roots]
+        begin += [(pid, False) for pid in (*self._orphans, *readers)]
+        found = ((read_process(pid), launcher) for pid, launcher in begin)
+        self._walk([(process, (), launcher) for process, launcher in found if process is not None])
+        self._release()
+        if not self._held and not self._asked and not self._all_asked and self.has_begun:
+            self._all_asked = True
+            self._orphans = kinds.orphans(self._others, shells=False)
+            self._look(roots)
+        elif not self._held and not self._asked:
+            self._drained_by = min(self._drained_by, time.monotonic() + DRAIN_SECONDS)
+
+    @property
+    def _is_late(self) -> bool:
+        return self._late_at is not None and time.monotonic() >= self._late_at
+
+    def _note_ends(self) -> None:
+        ready = {fd for fd, _ in self._ends.poll(0)}
+        for key, asked in list(self._asked.items()):
+            if asked.fd in ready:
+                del self._asked[key]
+                self._forget(key, asked.fd)
+                status = zombie_status(*key)
+                if status is None:  # another waiter was faster
+                    status = 0 if asked.saves else int(signal.SIGTERM)
+                self._results.append((asked.above, status))
+        for key, fd in list(self._draining.items()):
+            if fd in ready:
+                del self._draining[key]
+                self._readers.forget(key)
+                self._forget(key, fd)
+
+    def _forget(self, key: Key, fd: int) -> None:
+        self._past.add(key)
+        self._ends.unregister(fd)
+        os.close(fd)
+
+    def _walk(self, waiting: list[tuple[Process, tuple[Key, ...], bool]]) -> None:
+        """Take in these processes with all that is below them, runners first."""
+        late: list[tuple[Process, tuple[Key, ...]]] = []
+        while waiting or late:
+            if not waiting:  # the programs are known, and so is who reads from them
+                waiting += self._take_reader(*late.pop())
+                continue
+            process, above, launcher = waiting.pop()
+            key = (process.pid, process.start_ticks)
+            if process.is_over or key in self._past:
+                continue
+            if key in self._held:
+                waiting += self._below(self._held[key])
+            elif key in self._asked:
+                if self._asked[key].is_runner and self._is_late:
+                    waiting += self._started_by(process, self._asked[key])
+            elif children := self._of_launcher(process, key, launcher=launcher):
+                waiting += [(child, above, False) for child in children]
+            elif key in self._launchers or (key in self._draining and key not in self._readers):
+                continue
+            elif self._is_runner(process):
+                if self._readers.keep(process):
+                    late.append((process, above))
+                else:
+                    waiting += self._hold(process, above)
+            elif kinds.effect_of(process.pid) is TermEffect.DIES and process_kinds.read(
+                process.pid
+            ):
+                late.append((process, above))
+            else:
+                self._ask(process, above)
+
+    def _noted(self, processes: list[Process]) -> list[Process]:
+        """Record the filters among these processes in the flow of output; return all of them."""
+        for process in filter(is_filter, processes):
+            self._flow.passes(process)
+        return processes
+
+    def _take_reader(
+        self, process: Process, above: tuple[Key, ...]
+    ) -> list[tuple[Process, tuple[Key, ...], bool]]:
+        """Let a process that reads from programs continue, or stop it; return those to walk next.
+
+        If a reader were stopped or killed too early, the programs could not write.
+        """
+        if self._is_runner(process):
+            if self._reads_on(process):
+                return []
+            key = (process.pid, process.start_ticks)
+            feeding = [(child, (*above, key), False) for child in self._readers.feeding(process)]
+            if feeding:  # who of them writes decides
+                self._walk(feeding)
+                if self._reads_on(process):
+                    return []
+            return self._hold(process, above)
+        saving = self._flow.of(each.writes for each in self._asked.values() if each.saves)
+        if process_kinds.read(process.pid).keys() & saving:
+            self._flow.passes(process)
+            self._drain(process)
+        else:
+            self._ask(process, above)
+        return []
+
+    def _started_by(
+        self, process: Process, runner: _Asked
+    ) -> list[tuple[Process, tuple[Key, ...], bool]]:
+        """Return the processes that a runner has started since it handled SIGTERM.
+
+        The runner may have become a program itself (`exec`).
+        """
+        children = children_of(process.pid)
+        if kind_of(process, children) is ProcessKind.RUNNER:
+            return [(child, runner.above, False) for child in kinds.not_filters(children)]
+        key = (process.pid, process.start_ticks)
+        self._ends.unregister(runner.fd)
+        os.close(runner.fd)
+        del self._asked[key]
+        return [(process, runner.above, False)]
+
+    def _of_launcher(self, process: Process, key: Key, *, launcher: bool) -> list[Process]:
+        children = children_of(process.pid)
+        if not launcher and not kinds.is_launcher(process, children):
+            return []
+        if children:
+            self._launchers.add(key)
+        return kinds.ranks_among(children)
+
+    def _is_runner(self, process: Process) -> bool:
+        is_reader = (process.pid, process.start_ticks) in self._readers
+        return is_reader or kind_of(process, children_of(process.pid)) is ProcessKind.RUNNER
+
+    def _reads_on(self, process: Process) -> bool:
+        asked = {key for each in self._asked.values() for key in each.above}
+        writing: list[_Taken] = [held for key, held in self._held.items() if key in asked]
+        writing += self._asked.values()
+        is_reader = self._readers.runs_on(process, self._flow.of(each.writes for each in writing))
+        if is_reader:
+            self._flow.passes(process)
+        return is_reader
+
+    def _hold(
+        self, process: Process, above: tuple[Key, ...]
+    ) -> list[tuple[Process, tuple[Key, ...], bool]]:
+        """Stop a runner, and return its children for the walk."""
+        key = (process.pid, process.start_ticks)
+        fd = open_process(process.pid, process.start_ticks)
+        if fd is None:
+            return []
+        held = _Held(process, above, fd, process_kinds.written(process.pid))
+        try:
+            send_signal(fd, signal.SIGSTOP)
+        except PermissionError:  # of another user, as with sudo: processes below it may be ours
+            os.close(fd)
+            self._past.add(key)
+            return [(child, above, False) for child in children_of(process.pid)]
+        self._held[key] = held
+        kinds.await_halt(process)
+        children = children_of(process.pid)
+        held.filters_count = bool(children) and not kinds.not_filters(children)
+        return list(self._below(held))
+
+    def _below(self, held: _Held) -> Iterator[tuple[Process, tuple[Key, ...], bool]]:
+        above = (*held.above, (held.process.pid, held.process.start_ticks))
+        children = self._noted(children_of(held.process.pid))
+        for child in children if held.filters_count else kinds.not_filters(children):
+            yield child, above, False
+
+    def _ask(self, process: Process, above: tuple[Key, ...], *, is_runner: bool = False) -> None:
+        """Send SIGTERM to a program, and continue it if it was stopped."""
+        key = (process.pid, process.start_ticks)
+        writes = process_kinds.written(process.pid)
+        saves = kinds.effect_of(process.pid) is TermEffect.HANDLES
+        fd = open_process(process.pid, process.start_ticks)
+        if fd is None:
+            return
+        self._ends.register(fd, select.EPOLLIN)
+        try:
+            send_signal(fd, signal.SIGTERM)
+            if is_runner or process.state == "T":
+                send_signal(fd, signal.SIGCONT)
+        except PermissionError:
+            self._forget(key, fd)
+            return
+        self.reached.append(process.pid)
+        self._asked[key] = _Asked(process, above, fd, writes, is_runner, saves)
+
+    def _release(self) -> None:
+        """End the runners that have no signalled program left."""
+        for key, held in sorted(self._held.items(), key=lambda item: -len(item[1].above)):
+            below: list[_Taken] = [*self._asked.values(), *self._held.values()]
+            if any(key in each.above for each in below):
+                continue
+            del self._held[key]
+            self._statuses[held.process.pid] = self._status_below(key)
+            effect = kinds.effect_of(held.process.pid)
+            if effect is TermEffect.HANDLES:
+                self._ask(held.process, held.above, is_runner=True)
+            else:
+                self._kill(key, held, effect)
+            self._readers.forget(key)
+            os.close(held.fd)
+
+    def _kill(self, key: Key, held: _Held, effect: TermEffect) -> None:
+        """End a runner before it runs again."""
+        for child in children_of(held.process.pid):
+            self._let_drain(child)
+        if (process := read_process(held.process.pid)) is not None and not process.is_over:
+            self.cut.add(held.process.pid)
+        by_term = (signal.SIGTERM, signal.SIGCONT)
+        for number in by_term if effect is TermEffect.DIES else (signal.SIGKILL,):
+            send_signal(held.fd, number)
+        self._past.add(key)
+
+    def _let_drain(self, process: Process) -> None:
+        """Wait for a filter that reads from a pipe until it has ended, too."""
+        key = (process.pid, process.start_ticks)
+        if key in self._readers or (is_filter(process) and process_kinds.read(process.pid)):
+            self._drain(process)
+
+    def _drain(self, process: Process) -> None:
+        key = (process.pid, process.start_ticks)
+        if key in self._draining:
+            return
+        if (fd := open_process(process.pid, process.start_ticks)) is not None:
+            self._draining[key] = fd
+            self._ends.register(fd, select.EPOLLIN)
+
+    def _status_below(self, key: Key) -> int:
+        """Return the best status of the programs of a runner; that of SIGTERM if it ran none."""
+        found = [status for above, status in self._results if key in above]
+        return min(found, key=_badness, default=int(signal.SIGTERM))
+
+    def close(self) -> None:
+        """Forget all processes, and send no more signals."""
+        taken: list[_Taken] = [*self._held.values(), *self._asked.values()]
+        for fd in (*(each.fd for each in taken), *self._draining.values()):
+            os.close(fd)
+        self._readers.close()
+        self._ends.close()
+
+
+def _badness(status: int) -> tuple[bool, bool]:
+    return status not in _SAVED, os.WIFSIGNALED(status)

@@ -1,0 +1,113 @@
+"""Writes and reads `request.json`, the request of the daemon to save and stop an attempt.
+
+Its disk space is reserved when the attempt is prepared, so that a job can be cancelled after it has
+filled the disk. If a write still fails, the daemon tries again while the supervisor lives. A
+request may be replaced: a preempted job may be cancelled while it saves.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotoolsd.supervisor.durable_files import (
+    LARGEST_RECORD,
+    REQUEST_BYTES,
+    put,
+    read_json,
+    reserve,
+)
+from zerotoolsd.supervisor.plan import GOES_ON, OUTSIDE, REQUEST, STOP
+
+_LONGEST_GRACE = 1e9
+
+
+def reserve_request(run_dir: Path) -> None:
+    """Reserve the disk space for a request and for the stop file of the ranks, once. Raises
+    OSError."""
+    for path in (run_dir / REQUEST, run_dir / STOP):
+        if not os.path.lexists(path):
+            reserve(path, 0, REQUEST_BYTES)
+
+
+def write_request(run_dir: Path, reason: str, grace_seconds: float | None = None) -> None:
+    """Ask durably; once more is harmless, also with a shorter grace. Raises OSError."""
+    record: dict[str, object] = {"reason": reason}
+    if grace_seconds is not None:
+        record["grace_seconds"] = grace_seconds
+    if _known(run_dir) == record:
+        return
+    put(run_dir / REQUEST, json.dumps(record))
+
+
+def _known(run_dir: Path) -> object:
+    try:
+        return read_json(run_dir / REQUEST, LARGEST_RECORD)
+    except ValueError:
+        return None
+
+
+@dataclass(frozen=True)
+class RequestedStop:
+    """The current request: its `reason`, and `grace_seconds` for the ranks to save. An unchanged
+    value is None. `is_first` is True for the first request."""
+
+    reason: str | None
+    grace_seconds: float | None
+    is_first: bool = False
+
+
+class RequestReader:
+    """Reads the request in the working directory, and later its replacements."""
+
+    def __init__(self, default_grace: float) -> None:
+        self._default_grace = default_grace
+        self._written: int | None = None
+        self.reason: str | None = None
+        """The reason to stop the attempt, after a request."""
+
+    def look(self, *, signalled: bool) -> RequestedStop | None:
+        """Return the request if it changed since the last call. `signalled` is True after a
+        SIGTERM, with or without a readable request."""
+        try:
+            written = Path(REQUEST).stat().st_mtime_ns
+        except OSError:
+            written = None
+        if self.reason is None:
+            return self._first(written, signalled=signalled)
+        if written is None or written == self._written:
+            return None
+        try:
+            request = read_json(Path(REQUEST), LARGEST_RECORD) or {}
+        except (OSError, ValueError):
+            return None
+        self._written = written
+        reason: str | None = str(request.get("reason"))
+        is_firmer = self.reason in GOES_ON and reason not in GOES_ON
+        if is_firmer or self.reason == OUTSIDE:
+            self.reason = reason
+        else:
+            reason = None
+        grace = _grace(request, self._default_grace) if "grace_seconds" in request else None
+        return RequestedStop(reason, grace)
+
+    def _first(self, written: int | None, *, signalled: bool) -> RequestedStop | None:
+        try:
+            request = read_json(Path(REQUEST), LARGEST_RECORD)
+        except (OSError, ValueError) as error:
+            request = {"reason": f"an unreadable request ({error})"}
+        if request is None and not signalled:
+            return None
+        self._written = written
+        request = request or {"reason": OUTSIDE}
+        self.reason = str(request.get("reason"))
+        return RequestedStop(self.reason, _grace(request, self._default_grace), is_first=True)
+
+
+def _grace(request: dict[str, object], default: float) -> float:
+    grace = request.get("grace_seconds", default)
+    if isinstance(grace, (int, float)) and 0 <= grace < _LONGEST_GRACE:
+        return float(grace)
+    return default

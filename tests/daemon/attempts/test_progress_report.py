@@ -1,0 +1,312 @@
+"""Since when an attempt takes no step, by what its supervisor wrote and by what ranks said."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.daemon.daemons import make_job
+from tests.daemon.dispatchers import Running, running
+from tests.daemon.service.test_job_requests import submit, tell
+from tests.daemon.waiting import wait_async
+from zerotoolsd.attempts import last_report
+from zerotoolsd.attempts.progress_report import (
+    Clocks,
+    StartHistory,
+    phase_of,
+    phase_seconds,
+    standstill,
+)
+from zerotoolsd.config.config_tables import WatchConfig
+from zerotoolsd.config.daemon_config import Config
+from zerotoolsd.interface.api_types import JobView
+from zerotoolsd.interface.time_slice import TimeSlice
+
+NOW = Clocks(monotonic=1061.0, time=2_000_061.0)
+RANKS = [
+    {"rank": 0, "phase": "step", "at": "the all-reduce of step 812", "since_clock": 1000.5},
+    {"rank": 1, "phase": "step", "at": "step 812", "since_clock": 1000.0, "state": "T"},
+]
+WRITTEN = {
+    "last_step_clock": 1000.0,
+    "step_seconds": 0.4,
+    "deadline_seconds": 600.0,
+    "stalled": None,
+    "awaited": 1,
+    "ranks": RANKS,
+}
+
+
+def write(run_dir: Path, **changes: Any) -> None:
+    (run_dir / "heartbeats.json").write_text(json.dumps({**WRITTEN, **changes}))
+
+
+def test_what_the_supervisor_wrote_is_told_in_seconds_since_1970(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert standstill(tmp_path, None, NOW) == {
+        "name": "step",
+        "last_step": 2_000_000.0,
+        "step_seconds": 0.4,
+        "step_is_old": True,
+        "late": True,
+        "waits_for": {"rank": 1, "at": "step 812", "since": 2_000_000.0, "state": "T"},
+        "deadline_seconds": 600.0,
+        "stalled": False,
+        "stall": None,
+    }
+    write(tmp_path, stalled="rank 1 has been ...")
+    assert standstill(tmp_path, None, NOW)["stalled"] is True
+
+
+def test_a_clock_that_was_set_changes_no_age(tmp_path: Path) -> None:
+    write(tmp_path)
+    step = {"time": 2_000_000.0, "step_seconds": 0.4}
+    tomorrow = Clocks(monotonic=1001.0, time=2_086_400.0)
+    found = standstill(tmp_path, step, tomorrow)
+    assert (found["last_step"], found["late"]) == (2_086_399.0, False)
+
+
+@pytest.mark.parametrize(
+    ("age", "step_seconds", "late"),
+    [
+        (59.0, 0.4, False),
+        (61.0, 0.4, True),
+        (81.0, 20.0, True),
+        (61.0, None, True),
+    ],
+)
+def test_a_last_step_is_old_after_a_few_steps(
+    tmp_path: Path, age: float, step_seconds: float | None, late: bool
+) -> None:
+    write(tmp_path, last_step_clock=1061.0 - age, step_seconds=step_seconds)
+    assert standstill(tmp_path, None, NOW)["late"] is late
+    ranks = [{**RANKS[0], "phase": "evaluating"}]
+    write(tmp_path, last_step_clock=1061.0 - age, step_seconds=step_seconds, ranks=ranks)
+    found = standstill(tmp_path, None, NOW)
+    assert (found["step_is_old"], found["late"]) == (True, False), "it is in no step"
+
+
+def test_an_attempt_of_an_older_supervisor_has_the_time_of_its_last_step(tmp_path: Path) -> None:
+    found = standstill(tmp_path, {"time": 2_000_000.0, "step_seconds": 0.5}, NOW)
+    assert (found["last_step"], found["step_seconds"], found["late"]) == (2_000_000.0, 0.5, True)
+    assert (found["name"], found["waits_for"]) == (None, None)
+    assert standstill(tmp_path, None, NOW)["late"] is False, "it has taken none"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        '{"ranks": 7, "last_step_clock": "x", "step_seconds": NaN, "awaited": []}',
+        '{"ranks": [{"rank": true}, 7, {"rank": 1, "since_clock": 1e300, "at": 9, "state": "XX"}],'
+        ' "awaited": 1, "last_step_clock": -1.0, "step_seconds": true, "deadline_seconds": 1e400}',
+    ],
+)
+def test_what_a_rank_makes_up_does_no_harm(tmp_path: Path, text: str) -> None:
+    (tmp_path / "heartbeats.json").write_text(text)
+    found = standstill(tmp_path, {"time": "soon", "step_seconds": []}, NOW)
+    assert (found["last_step"], found["step_seconds"], found["late"]) == (None, None, False)
+    assert found["waits_for"] in (None, {"rank": 1, "at": "", "since": None, "state": None})
+    (tmp_path / "heartbeats.json").unlink()
+    os.mkfifo(tmp_path / "heartbeats.json")
+    assert standstill(tmp_path, None, NOW)["name"] is None
+
+
+PHASES = (
+    ("importing torch", 10.0),
+    ("reading the data", 14.0),
+    ("loading step 40", 16.0),
+    ("taking the first step", 46.0),
+)
+
+
+def report(run_dir: Path, shift: float = 0.0) -> None:
+    """Write what an attempt reports that starts; later ones take `shift` longer to load."""
+    lines = [{"event": "phase", "doing": doing, "time": when} for doing, when in PHASES]
+    lines[-1]["time"] = 46.0 + shift
+    lines += [{"event": "step", "step": 1, "time": 50.0 + shift}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (run_dir / "progress.jsonl").write_text(f"no json\n[1]\n{text}", "utf-8")
+
+
+def test_a_phase_lasts_until_the_next_one_or_the_first_step(tmp_path: Path) -> None:
+    report(tmp_path)
+    assert phase_seconds(tmp_path) == {
+        "importing torch": 4.0,
+        "reading the data": 2.0,
+        "loading step N": 30.0,
+        "taking the first step": 4.0,
+        "to the first step": 40.0,
+    }
+    assert phase_seconds(tmp_path / "gone") == {}
+
+
+def test_the_median_is_of_earlier_starts_of_similar_jobs(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        history = StartHistory(it.engine.store)
+        for number, shift in enumerate((0.0, 10.0, 500.0), start=1):
+            job = await submit(it, "exit=0")
+            assert job.id == number
+            await it.reach(job.id, "succeeded")
+            report(it.service.run_dir(job.id, 1), shift)
+        other = await submit(it, "exit=0", model={"config": {"model_type": "other"}})
+        await it.reach(other.id, "succeeded")
+        mine = await submit(it, "exit=0")
+        rows = {number: it.engine.store.job(number) for number in (1, other.id, mine.id)}
+        usual = {
+            number: await history.usual_seconds(row, TimeSlice()) for number, row in rows.items()
+        }
+        assert usual[mine.id]["loading step N"] == pytest.approx(40.0)
+        assert usual[mine.id]["importing torch"] == pytest.approx(4.0)
+        assert usual[mine.id]["to the first step"] == pytest.approx(50.0)
+        assert usual[other.id] == {"importing torch": pytest.approx(4.0)}
+        assert usual[1] == {}
+        assert mine.usual_start_seconds == pytest.approx(50.0)
+        await it.reach(mine.id, "succeeded")
+        over = await it.service.job(mine.id)
+        assert over.usual_start_seconds is None
+
+    tell(tmp_path / "state", story)
+
+
+def test_a_job_that_waited_has_the_times_of_those_that_started_meanwhile(tmp_path: Path) -> None:
+    async def story(it: Running) -> None:
+        before = await submit(it, "exit=0")
+        history, time_slice = StartHistory(it.engine.store), TimeSlice()
+        mine = await submit(it, "exit=0")
+        row = it.engine.store.job(mine.id)
+        waits = replace(row, standing=replace(row.standing, state="queued"))
+        assert await history.usual_seconds(waits, time_slice) == {}
+        await it.reach(before.id, "succeeded")
+        report(it.service.run_dir(before.id, 1))
+        starts = replace(row, standing=replace(row.standing, state="launching"))
+        usual = await history.usual_seconds(starts, time_slice)
+        assert usual["to the first step"] == pytest.approx(40.0)
+
+    tell(tmp_path / "state", story)
+
+
+def test_earlier_jobs_are_read_once_and_in_several_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("zerotoolsd.interface.time_slice.STEP_SECONDS", 0.0)
+
+    async def story(it: Running) -> None:
+        for _ in range(3):
+            job = await submit(it, "exit=0")
+            await it.reach(job.id, "succeeded")
+        history, first, second = StartHistory(it.engine.store), TimeSlice(), TimeSlice()
+        row = it.engine.store.job(job.id)
+        await history.usual_seconds(row, first)
+        assert first.pauses
+        waits = replace(row, standing=replace(row.standing, state="queued"))
+        await history.usual_seconds(waits, second)
+        assert not second.pauses
+
+    tell(tmp_path / "state", story)
+
+
+KEYS = ("doing", "since", "last_progress", "quiet", "last_line")
+LOADS = {"event": "phase", "doing": "loading the weights", "time": 1000.0}
+
+
+def attempt(run_dir: Path, *, log: bytes = b"", at: float = 1000.0) -> Path:
+    """An attempt of two ranks that loads since 1000 s, and wrote last at `at`."""
+    (run_dir / "progress.jsonl").write_text(json.dumps(LOADS) + "\n")
+    (run_dir / "rank-0.log").write_bytes(log)
+    (run_dir / "rank-1.log").write_bytes(b"of another rank\n")
+    for name, when in (("progress.jsonl", 1000.0), ("rank-0.log", at), ("rank-1.log", 900.0)):
+        os.utime(run_dir / name, (when, when))
+    return run_dir
+
+
+def phase(run_dir: Path, now: float, quiet: float = 300.0) -> dict[str, Any]:
+    """What of it is not `standstill`'s."""
+    report = last_report.report_so_far(run_dir)
+    found = phase_of(run_dir, report, ranks=3, quiet_seconds=quiet, now=now)
+    return {name: found[name] for name in KEYS}
+
+
+def test_a_phase_without_progress_is_quiet_after_the_stated_time(tmp_path: Path) -> None:
+    attempt(tmp_path, log=b"first\nreading shard 3\n\n", at=1420.0)
+    assert phase(tmp_path, 1719.0)["quiet"] is False
+    assert phase(tmp_path, 1720.0) == {
+        "doing": "loading the weights",
+        "since": 1000.0,
+        "last_progress": 1420.0,
+        "quiet": True,
+        "last_line": "reading shard 3",
+    }
+    assert phase(tmp_path, 99999.0, quiet=0)["quiet"] is False, "0: never"
+
+
+def test_a_report_is_progress_too(tmp_path: Path) -> None:
+    attempt(tmp_path, log=b"a line\n", at=1000.0)
+    os.utime(tmp_path / "progress.jsonl", (1500.0, 1500.0))
+    assert phase(tmp_path, 1700.0)["quiet"] is False
+
+
+def test_what_else_lies_there_is_not_looked_at(tmp_path: Path) -> None:
+    attempt(tmp_path, log=b"first\n", at=1420.0)
+    for name in ("rank-3.log", "rank-x.log"):  # of three ranks
+        (tmp_path / name).write_text("made up\n")
+    assert phase(tmp_path, 1500.0)["last_line"] == "first"
+
+
+def test_a_log_says_nothing_to_a_terminal(tmp_path: Path) -> None:
+    attempt(tmp_path, log="\x1b[2J\x9bm\u202e ok\n".encode(), at=1420.0)
+    assert phase(tmp_path, 1500.0)["last_line"] == r"\x1b[2J\x9bm\u202e ok"
+
+
+def test_a_bar_that_redraws_its_line_has_a_last_one(tmp_path: Path) -> None:
+    attempt(tmp_path, log=b"loading  10%\rloading  90%\r", at=1001.0)
+    assert phase(tmp_path, 1001.0)["last_line"] == "loading  90%"
+
+
+def test_phases_that_a_rank_makes_up_do_no_harm(tmp_path: Path) -> None:
+    assert phase(tmp_path, 5.0) == {
+        "doing": None,
+        "since": None,
+        "last_progress": None,
+        "quiet": False,
+        "last_line": None,
+    }
+    for number, time in enumerate(("soon", 10**400, -1.0, 1e300, None, [1])):
+        (tmp_path / "progress.jsonl").write_text(json.dumps({**LOADS, "time": time}) + "\n")
+        assert phase(tmp_path, 5.0)["since"] is None, number
+    os.mkfifo(tmp_path / "rank-0.log")
+    (tmp_path / "rank-1.log").write_bytes(b"\xff" * 9000)
+    os.utime(tmp_path / "rank-1.log", (9e9, 9e9))
+    found = phase(tmp_path, 5.0)
+    assert found["last_progress"] == 5.0, "the future is now"
+    assert len(found["last_line"]) == 500
+
+
+def test_a_job_that_hangs_is_shown_as_one_without_progress(tmp_path: Path) -> None:
+    async def told_of() -> None:
+        config = Config(watch=WatchConfig(no_progress_seconds=0.2))
+        async with running(tmp_path / "state", config=config) as it:
+            job, _ = await it.service.submit(
+                make_job("flood=0 release"), uid=os.geteuid(), idempotency_key=None
+            )
+
+            async def quiet() -> JobView | None:
+                view = await it.service.job(job.id)
+                known = view.phase or {}
+                return view if known.get("quiet") and known["last_line"] else None
+
+            view = await wait_async(quiet, "the job to be quiet")
+            assert view is not None
+            assert view.phase is not None
+            assert view.phase["last_line"] == "the end"
+            it.release(job.id)
+            assert (await it.reach(job.id, "succeeded")).phase is None
+
+    asyncio.run(told_of())

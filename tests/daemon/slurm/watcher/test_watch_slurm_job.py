@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.jobs.slurm.fake_programs import calls, programs
+from tests.jobs.tables.test_slurm import job
+from zerotools.io.telemetry.datagrams import Sender
+from zerotools.jobs.slurm.job_directory import END, VIEW, JobDirectory, write_record
+from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
+from zerotools.jobs.slurm.submitting import submit_job
+from zerotoolsd.slurm.watcher.watch_slurm_job import Relay, handed_over, is_told, key_of, note_told
+
+
+class Kept(Sender):
+    """What was sent."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.sent: list[dict[str, Any]] = []
+
+    def send(self, tree: dict[str, Any], *, wait: bool = False) -> None:
+        self.sent.append(tree)
+
+
+def test_steps_and_logs_of_all_attempts_come_here_in_order(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    listed = r"printf '4711\tRUNNING\tNone\t\t1\tn1\tx\n'"
+    commands, home = programs(tmp_path, squeue=listed), tmp_path / "home"
+    directory, _ = submit_job(commands, home, job({"nodes": 2}))
+    jobs = SlurmJobs(commands, home)
+    sender, here = Kept(), tmp_path / "here"
+    here.mkdir()
+    relay = Relay(jobs, directory.path.name, sender, here)
+
+    def attempt(number: int, *lines: dict[str, Any]) -> None:
+        for node in (0, 1):
+            run_dir = directory.run_dir(number, node)
+            run_dir.mkdir(parents=True, exist_ok=True)
+            for rank in (0, 1):
+                (run_dir / f"rank-{rank}.log").write_text(f"{number}.{node}.{rank}\n")
+        text = "".join(f"{json.dumps(line)}\n" for line in lines)
+        (directory.run_dir(number, 0) / "progress.jsonl").write_text(f"{text}half a li")
+
+    def view(*numbers: int) -> dict[str, Any]:
+        attempts = [{"number": number, "ended": None} for number in numbers]
+        own = {"submission": 1, "ranks_of_node": 2}
+        tree = {**jobs.job("4711"), "attempts": attempts, "world_size": 4, "slurm": own}
+        write_record(directory.path / VIEW, tree)
+        return jobs.job("4711")
+
+    attempt(1, {"event": "step", "step": 1}, {"event": "beat"}, {"event": "error", "rank": 0})
+    relay.catch_up(view(1))
+    relay.catch_up(view(1))
+    assert sender.sent == [{"event": "step", "step": 1}]
+    attempt(2, {"event": "checkpoint", "step": 2})
+    relay.catch_up(view(1, 2))
+    assert sender.sent[1:] == [{"event": "checkpoint", "step": 2}]
+    assert capfd.readouterr().out == "1.0.0\n2.0.0\n"
+    assert (here / "rank-3.log").read_text() == "1.1.1\n2.1.1\n"
+
+
+def hand(tmp_path: Path) -> JobDirectory:
+    home = tmp_path / "home"
+    commands = programs(tmp_path, squeue="exit 0")
+    job_dir = tmp_path / "jobs" / "7"
+    job_dir.mkdir(parents=True, exist_ok=True)
+    key = key_of(job_dir, "tiny")
+    return handed_over(commands, SlurmJobs(commands, home), home, job({}), key)
+
+
+def test_an_attempt_finds_what_the_one_before_has_left(tmp_path: Path) -> None:
+    first = hand(tmp_path)
+    assert hand(tmp_path) == first
+    assert len(calls(tmp_path, "sbatch")) == 1
+    assert (first.job() or {})["attended"] is True
+
+
+def test_an_end_is_told_once_and_an_attempt_after_that_submits_again(tmp_path: Path) -> None:
+    directory = hand(tmp_path)
+    write_record(directory.submission_path(1) / END, {"state": "failed", "reason": "x"})
+    assert hand(tmp_path).submissions() == [1]
+    assert not is_told(directory)
+    note_told(directory, tmp_path, 64)
+    assert not is_told(directory)  # whoever tells it may be killed before it has
+    write_record(tmp_path / "exit.json", {"ranks": [{"exit_code": 64}]})
+    assert hand(tmp_path).submissions() == [1, 2]
+    assert len(calls(tmp_path, "sbatch")) == 2
+
+
+def test_a_daemon_that_has_lost_its_state_does_not_find_jobs_of_before(tmp_path: Path) -> None:
+    first = hand(tmp_path)
+    assert hand(tmp_path) == first
+    shutil.rmtree(tmp_path / "jobs")
+    assert hand(tmp_path) != first
+
+
+def test_jobs_of_two_daemons_are_two(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    assert key_of(tmp_path / "a", "x") != key_of(tmp_path / "b", "x")
