@@ -14,7 +14,7 @@ from zerotools.cli.main import build
 from zerotools.core.errors import BadRequest
 from zerotools.public import estimate_memory
 from zerotools.public.estimate_memory import MachineOptions, given_machine
-from zerotools.public.options.option import bound
+from zerotools.public.options.option import bind_options
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Snapshot
 
 
@@ -89,7 +89,7 @@ GIB = 1 << 30
 
 
 def machine(**given: Any) -> Any:
-    return given_machine(bound(MachineOptions, given)).machine()
+    return given_machine(bind_options(MachineOptions, given)).machine()
 
 
 def two_cards() -> Snapshot:
@@ -106,7 +106,7 @@ def two_cards() -> Snapshot:
 @pytest.mark.parametrize("given", [{}, {"gpus": "this machine"}], ids=str)
 def test_what_a_desktop_holds_is_not_there(given: dict[str, Any]) -> None:
     """Jobs end, and a desktop does not."""
-    found = given_machine(bound(MachineOptions, given)).machine(look=two_cards)
+    found = given_machine(bind_options(MachineOptions, given)).machine(look=two_cards)
     assert (found.gpus, found.gpu_memory, found.host_memory) == (2, 22 * GIB, 64 * GIB)
     assert "without 2.0 GiB that a desktop holds" in found.notes[1]
 

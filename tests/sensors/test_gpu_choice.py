@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.sensors.fake import fake_gpu
-from zerotools.sensors.gpu_choice import Entry, GpuChoice, by_preference, means
+from zerotools.sensors.gpu_choice import Entry, GpuChoice, by_preference, matches_gpu
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from zerotools.sensors.gpu_choice import Entry, GpuChoice, by_preference, means
     ],
 )
 def test_an_entry_is_an_index_a_uuid_or_a_model(entry: Entry, is_meant: bool) -> None:
-    assert means(entry, fake_gpu(3)) is is_meant
+    assert matches_gpu(entry, fake_gpu(3)) is is_meant
 
 
 def test_the_order_of_the_list_is_that_of_the_gpus() -> None:

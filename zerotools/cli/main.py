@@ -21,7 +21,7 @@ import click
 from zerotools.cli.command_table import COMMANDS
 from zerotools.cli.group import LazyGroup, debug_option
 from zerotools.cli.output import json_answer
-from zerotools.cli.output.messages import nowhere
+from zerotools.cli.output.messages import null_stream
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_INTERRUPTED
 from zerotools.version import version
 
@@ -91,9 +91,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
     _allow_many_files()
     # Closed by the parent process: no one reads the output.
     if sys.stdout is None:
-        sys.stdout = nowhere()
+        sys.stdout = null_stream()
     if sys.stderr is None:
-        sys.stderr = nowhere()
+        sys.stderr = null_stream()
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal that is not UTF-8
     sys.exit(run(build(), arguments))

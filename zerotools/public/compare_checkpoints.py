@@ -15,7 +15,7 @@ from zerotools.public.options.option import (
     PathOption,
     StrPath,
     Words,
-    bound,
+    bind_options,
     takes_options,
 )
 from zerotools.public.options.read_options import ReadingOptions
@@ -90,7 +90,7 @@ def diff(
             comparison. Unreadable tensors are in the result instead.
         Unsupported: the format of one cannot be read.
     """
-    given = bound(DiffKeywords, options)
+    given = bind_options(DiffKeywords, options)
     asked = checkpoint_diff.DiffOptions(roles=given.pop("role"), **given)
     with recording(), metering(progress) as meter:
         prepared = checkpoint_diff.prepare_diff(path_of(a), path_of(b), asked)

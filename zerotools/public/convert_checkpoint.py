@@ -35,7 +35,7 @@ from zerotools.public.options.option import (
     PathOption,
     Size,
     StrPath,
-    bound,
+    bind_options,
     takes_options,
 )
 from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions, TagOption
@@ -93,7 +93,7 @@ def consolidate(
         BadFile: `path` is not a checkpoint, or the weights or their metadata are damaged.
         Unsupported: the format cannot be read.
     """
-    given = bound(ConsolidateKeywords, options)
+    given = bind_options(ConsolidateKeywords, options)
     prepared = consolidation.prepare(
         path_of(path),
         output_of(out),
@@ -143,7 +143,7 @@ def reshard(
         BadFile: it is not a checkpoint, or it is damaged.
         Unsupported: its format has no ranks, or is not written.
     """
-    given = bound(ReshardKeywords, options)
+    given = bind_options(ReshardKeywords, options)
     prepared = resharding.prepare(
         path_of(path),
         output_of(out),
@@ -283,7 +283,7 @@ def convert(
         BadFile: `path` is not a checkpoint, or it is damaged.
         Unsupported: the format cannot hold the weights.
     """
-    given = bound(ConvertKeywords, options)
+    given = bind_options(ConvertKeywords, options)
     settings = zero_settings(given)
     asked = {name: given[name] for name in _OF_TARGETS}
     asked["max_shard_bytes"] = given["max_shard_size"]

@@ -31,7 +31,7 @@ from zerotools.public.options.option import (
     Size,
     StrPath,
     Words,
-    bound,
+    bind_options,
     declared_options,
     takes_options,
 )
@@ -253,7 +253,7 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
         Unsupported: the architecture is unknown and transformers is not installed; or a job file
             has a DeepSpeed configuration, which only the command can read.
     """
-    given, name = bound(EstimateKeywords, options), str(path_of(model))
+    given, name = bind_options(EstimateKeywords, options), str(path_of(model))
     if not is_job_file(Path(name)):
         return estimated_model(name, given_machine(given).machine(), given)
     refuse_fixed(name, given)

@@ -27,8 +27,8 @@ from zerotools.public.options.option import (
     RESOURCES,
     Option,
     StrPath,
-    bound,
-    several,
+    as_list,
+    bind_options,
     takes_options,
 )
 from zerotools.public.options.read_options import TagOption
@@ -128,7 +128,7 @@ def gather(
             `out` does not exist then. Fetched files are kept, and the same call continues.
         HostUnreachable: a node cannot be reached, or its connection broke.
     """
-    found = gathered(sources, out, bound(GatherKeywords, options), progress)
+    found = gathered(sources, out, bind_options(GatherKeywords, options), progress)
     refuse_nameless(found)
     return found
 
@@ -158,7 +158,7 @@ def gathered(
     before the first file is fetched."""
     began, shells = time.monotonic(), OpenShells()
     destination, at_once, fast = output_of(out), given["workers"], given["fast"]
-    asked = [parse_source(each) for each in several(sources)]
+    asked = [parse_source(each) for each in as_list(sources)]
     seen = survey(asked, destination, tag=given["tag"], shells=shells, at_once=at_once)
     with_names = not given["no_check_names"]
     with metering(progress) as meter:

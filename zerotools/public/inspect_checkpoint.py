@@ -18,7 +18,7 @@ from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
 from zerotools.ops.inspection.run_summary import plain, scaler_to_json
-from zerotools.public.options.option import StrPath, bound, takes_options
+from zerotools.public.options.option import StrPath, bind_options, takes_options
 from zerotools.public.options.read_options import ReadingOptions
 
 
@@ -127,7 +127,7 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
         BadFile: `path` is not a checkpoint, or it is so damaged that its tensors are not known.
         Unsupported: the format cannot be read.
     """
-    given = bound(ReadingOptions, options)
+    given = bind_options(ReadingOptions, options)
     place = path_of(path)
     with recording():  # a file that changes between two looks at it is named
         found = carry_out(formats.read_any(place, **given))

@@ -33,7 +33,7 @@ from zerotools.public.options.option import (
     Option,
     PathOption,
     StrPath,
-    bound,
+    bind_options,
     takes_options,
 )
 from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions
@@ -133,7 +133,7 @@ def salvage(
             saves.
         Unsupported: the format cannot be read.
     """
-    given = bound(SalvageKeywords, options)
+    given = bind_options(SalvageKeywords, options)
     destination, other = output_of(out), given["fill_from"]
     asked = PlanOptions(
         max_shard_bytes=given["max_shard_size"],

@@ -30,7 +30,7 @@ from zerotools.public.options.option import (
     Option,
     Size,
     StrPath,
-    bound,
+    bind_options,
     takes_options,
 )
 from zerotools.public.options.read_options import ConfigDirOption, ReadingOptions
@@ -161,7 +161,7 @@ def serve(
         BadFile: `path` is not a checkpoint, or it is damaged.
         Unsupported: the format cannot be read.
     """
-    given = bound(ServeKeywords, options)
+    given = bind_options(ServeKeywords, options)
     with serving(path_of(path), given, on_error) as (server, served):
         thread = threading.Thread(
             target=server.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True

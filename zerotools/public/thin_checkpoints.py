@@ -25,8 +25,8 @@ from zerotools.public.options.option import (
     PathOption,
     Span,
     StrPath,
-    bound,
-    several,
+    as_list,
+    bind_options,
     takes_options,
 )
 from zerotools.public.options.read_options import ReadingOptions
@@ -181,8 +181,8 @@ def thin(
         BadFile: the checkpoint has problems, or another program changed it. It is left as it was.
         Unsupported: the checkpoint cannot be thinned, or its file system cannot exchange two names.
     """
-    given = bound(ThinKeywords, options)
-    thinning = ThinSteps([path_of(each) for each in several(paths)], given)
+    given = bind_options(ThinKeywords, options)
+    thinning = ThinSteps([path_of(each) for each in as_list(paths)], given)
     found = thinning.planned()
     if given["yes"]:
         with metering(progress) as meter:

@@ -36,7 +36,7 @@ from zerotools.public.options.option import (
     PathOption,
     PathOrFlag,
     StrPath,
-    bound,
+    bind_options,
     takes_options,
 )
 from zerotools.public.options.read_options import ReadingOptions
@@ -158,7 +158,7 @@ def verify(
         BadFile: `path` is not a checkpoint, or it is so damaged that its tensors are not known.
         Unsupported: the format cannot be read.
     """
-    given = bound(VerifyKeywords, options)
+    given = bind_options(VerifyKeywords, options)
     part, against, wanted = chosen_part(given), given["against"], given["write_manifest"]
     fast, with_digests = given["fast"], wanted is not None
     budget = budget_of(given)

@@ -28,19 +28,19 @@ class GpuChoice:
         return replace(snapshot, gpus=tuple(map(self._chosen, snapshot.gpus)))
 
     def _chosen(self, gpu: Gpu) -> Gpu:
-        places = (place for place, entry in enumerate(self.prefer) if means(entry, gpu))
-        excluded = any(means(entry, gpu) for entry in self.exclude)
+        places = (place for place, entry in enumerate(self.prefer) if matches_gpu(entry, gpu))
+        excluded = any(matches_gpu(entry, gpu) for entry in self.exclude)
         return replace(gpu, excluded=excluded, preference=next(places, None))
 
     def unknown(self, gpus: Sequence[Gpu]) -> Iterator[str]:
         """Yield entries that mean none of the GPUs, as `gpus.exclude: "GPU-5"`."""
         for name, entries in (("exclude", self.exclude), ("prefer", self.prefer)):
             for entry in entries:
-                if not any(means(entry, gpu) for gpu in gpus):
+                if not any(matches_gpu(entry, gpu) for gpu in gpus):
                     yield f"gpus.{name}: {entry!r}".replace("'", '"')
 
 
-def means(entry: Entry, gpu: Gpu) -> bool:
+def matches_gpu(entry: Entry, gpu: Gpu) -> bool:
     """Return whether an entry of a list selects this GPU."""
     if isinstance(entry, int):
         return entry == gpu.index
@@ -52,9 +52,9 @@ def means(entry: Entry, gpu: Gpu) -> bool:
 
 def by_preference(gpus: Sequence[Gpu]) -> list[Gpu]:
     """Return `gpus` with the owner's preferred ones first, and the others in their order."""
-    return sorted(gpus, key=place_of)
+    return sorted(gpus, key=preference_rank)
 
 
-def place_of(gpu: Gpu) -> float:
+def preference_rank(gpu: Gpu) -> float:
     """Return the position of the GPU in the owner's order."""
     return float("inf") if gpu.preference is None else gpu.preference

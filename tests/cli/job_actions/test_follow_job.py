@@ -13,7 +13,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, an_attempt
 from zerotools.cli.job_actions.follow_job import Follower
 from zerotools.cli.job_actions.wait_for_jobs import Poller
-from zerotools.cli.job_views.describe_job import loss, why
+from zerotools.cli.job_views.describe_job import loss, reason_text
 from zerotools.cli.job_views.progress_line import ProgressLine, event_text, step_text
 from zerotools.core.errors import DaemonUnreachable, JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -242,25 +242,25 @@ def phase(**changes: Any) -> dict[str, Any]:
 
 def test_a_phase_in_words(service: FakeService) -> None:
     view = service.add(state="running", reason="loading the weights", phase=phase()).to_json()
-    assert why(view, now=1000.0) == (
+    assert reason_text(view, now=1000.0) == (
         "loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log line: "
         "reading \x1b shard 3"
     )
     moving = phase(quiet=False)
-    assert why(view | {"phase": moving}, now=300.0) == "loading the weights for 20 s"
+    assert reason_text(view | {"phase": moving}, now=300.0) == "loading the weights for 20 s"
     compiles = moving | {"doing": "compiling cpu_adam", "last_line": "[2/3] c++ cpu_adam.cpp"}
-    assert why(view | {"phase": compiles, "reason": "compiling cpu_adam"}, now=350.0) == (
+    assert reason_text(view | {"phase": compiles, "reason": "compiling cpu_adam"}, now=350.0) == (
         "compiling cpu_adam for 1 min 10 s; the last log line: [2/3] c++ cpu_adam.cpp"
     )
     trains = phase(doing=None, since=None)
-    assert why(view | {"phase": trains, "reason": None}, now=1000.0) == (
+    assert reason_text(view | {"phase": trains, "reason": None}, now=1000.0) == (
         "no progress for 5 min 00 s; the last log line: reading \x1b shard 3"
     )
-    assert why(view | {"phase": trains, "reason": "cancelled by uid 0"}, now=1000.0).startswith(
-        "cancelled by uid 0, no progress for 5 min 00 s"
-    )
+    assert reason_text(
+        view | {"phase": trains, "reason": "cancelled by uid 0"}, now=1000.0
+    ).startswith("cancelled by uid 0, no progress for 5 min 00 s")
     old = {key: value for key, value in view.items() if key != "phase"}
-    assert why(old) == "loading the weights", "an older daemon says no more"
+    assert reason_text(old) == "loading the weights", "an older daemon says no more"
 
 
 def test_a_phase_moves_on_a_terminal_and_stays_rare_elsewhere(
@@ -313,7 +313,7 @@ def test_a_job_that_takes_no_step_says_so_and_for_whom_it_waits(service: FakeSer
     view = service.add(state="running", reason=None, world_size=2, phase=still).to_json()
 
     def told(now: float = 1000.0, **changes: Any) -> str:
-        return why(view | {"phase": still | changes}, now=now)
+        return reason_text(view | {"phase": still | changes}, now=now)
 
     assert told() == (
         "no step for 41 s (steps take 0.4 s): rank 1 has been in step 812 for 41 s (stopped by a "
@@ -326,11 +326,17 @@ def test_a_job_that_takes_no_step_says_so_and_for_whom_it_waits(service: FakeSer
     complete = {"waits_for": {**STOPPED["waits_for"], "state": "S"}, "name": "complete"}
     assert told(**complete) == "reported that it is complete, and has not ended for 41 s"
     alone = view | {"world_size": 1, "phase": still | {"step_is_old": False}}
-    assert why(alone, now=1000.0) == "it has been in step 812 for 41 s (stopped by a signal)"
+    assert (
+        reason_text(alone, now=1000.0) == "it has been in step 812 for 41 s (stopped by a signal)"
+    )
 
 
 def test_a_stall_is_told_of_with_what_follows() -> None:
-    record = {"event": "stall", "why": "rank 1 has been in step 812 for 10 min", "ends": True}
+    record = {
+        "event": "stall",
+        "why": "rank 1 has been in step 812 for 10 min",
+        "ends": True,
+    }
     told = "stalled: rank 1 has been in step 812 for 10 min; "
     assert (
         event_text(record) == f"{told}its ranks are killed; the stacks of the ranks are in the log"

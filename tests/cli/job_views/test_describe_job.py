@@ -9,7 +9,7 @@ import pytest
 from tests.cli.top.made_looks import NOW, PHASE, a_look, job_of, meaning_in, text_of
 from zerotools.cli.commands import explain, queue, show
 from zerotools.cli.job_views import describe_job
-from zerotools.cli.job_views.describe_job import shown_state, why
+from zerotools.cli.job_views.describe_job import reason_text, shown_state
 from zerotools.cli.top.drawing.job_detail_rows import _standing
 from zerotools.cli.top.drawing.job_rows import JobColumns, job_line
 
@@ -42,7 +42,14 @@ def test_the_state_is_the_same_in_every_view(
     found = job(phase)
     line = job_line(found, JobColumns.of(100, [found]), 100, NOW, mark=" ")
     assert meaning_in(line, state) == meaning
-    tree = {**found, "why": None, "place": None, "holders": [], "retries": NO_RETRIES, "end": None}
+    tree = {
+        **found,
+        "why": None,
+        "place": None,
+        "holders": [],
+        "retries": NO_RETRIES,
+        "end": None,
+    }
     tree |= {"resumed_from": None, "notifications": [], "events": []}
     pages = {
         "queue": queue.table([found], 200),
@@ -70,18 +77,18 @@ def test_a_job_that_gives_way_or_is_over_is_not_shown_as_stalled() -> None:
 def test_a_phase_says_how_long_it_takes_and_how_long_it_usually_does_here() -> None:
     phase = {"doing": "loading", "since": 1000.0, "last_progress": 1000.0, "quiet": False}
     shown = {**job({}), "reason": "loading", "phase": {**phase, "last_line": None}}
-    assert why(shown, now=1012.0) == "loading for 12 s"
+    assert reason_text(shown, now=1012.0) == "loading for 12 s"
     shown["phase"] = {**shown["phase"], "usual_seconds": 40.0}
-    assert why(shown, now=1012.0) == "loading for 12 s (usually 40 s here)"
+    assert reason_text(shown, now=1012.0) == "loading for 12 s (usually 40 s here)"
     shown |= {
         "usual_start_seconds": 90.0,
         "attempt": {**(shown["attempt"] or {}), "started": 990.0},
     }
     said = "loading for 12 s (usually 40 s here), 22 s of usually 1 min 30 s to the first step"
-    assert why(shown, now=1012.0) == said
+    assert reason_text(shown, now=1012.0) == said
     waits = {**shown, "phase": None, "reason": "waits for memory"}
     said = "waits for memory; usually 1 min 30 s from the start to the first step here"
-    assert why(waits, now=1012.0) == said
+    assert reason_text(waits, now=1012.0) == said
 
 
 @pytest.mark.parametrize(("device", "what"), [("cuda", "GPU"), ("cpu", "CPU")])
@@ -97,10 +104,10 @@ def test_a_phase_of_one_rank_is_told_once() -> None:
     late = {"rank": 0, "at": "importing", "since": 1001.0, "state": None}
     shown = {**job({}), "reason": "importing torch", "world_size": 1}
     shown["phase"] = {**phase, "last_line": None, "waits_for": late}
-    assert why(shown, now=1030.0) == "importing torch for 30 s"
+    assert reason_text(shown, now=1030.0) == "importing torch for 30 s"
     shown["phase"] |= {"waits_for": {**late, "state": "T"}}
-    assert why(shown, now=1030.0).endswith(
+    assert reason_text(shown, now=1030.0).endswith(
         "it has been in importing for 29 s (stopped by a signal)"
     )
     shown |= {"world_size": 2}
-    assert why(shown, now=1030.0).endswith("(stopped by a signal), the others wait")
+    assert reason_text(shown, now=1030.0).endswith("(stopped by a signal), the others wait")

@@ -16,7 +16,7 @@ from zerotools.cli.output.language import (
     columns_of,
     language,
     read_catalogue,
-    told,
+    translated,
 )
 from zerotools.cli.output.messages import say_error, wrapped
 
@@ -104,14 +104,14 @@ def test_a_sentence_of_a_report_is_in_the_language_of_the_user(
 ) -> None:
     said = "data.jsonl is not here; put it there, or set data.examples"
     monkeypatch.setenv("ZEROTOOLS_LANG", "zh")
-    assert told(said) == "这里没有 data.jsonl；把它放到那里，或者设置 data.examples"
-    assert told("in no catalogue") == "in no catalogue"
-    assert told("69 to 89") == "69 到 89"
-    assert told("what leads to this") == "what leads to this", "a number stands there"
-    assert told(said, TextIOWrapper(BytesIO(), encoding="ascii")) == said
+    assert translated(said) == "这里没有 data.jsonl；把它放到那里，或者设置 data.examples"
+    assert translated("in no catalogue") == "in no catalogue"
+    assert translated("69 to 89") == "69 到 89"
+    assert translated("what leads to this") == "what leads to this", "a number stands there"
+    assert translated(said, TextIOWrapper(BytesIO(), encoding="ascii")) == said
     assert chinese_hint(said) is None, "a sentence of a report is no hint"
     monkeypatch.setenv("ZEROTOOLS_LANG", "en")
-    assert told(said) == said
+    assert translated(said) == said
 
 
 def test_entries_are_read_by_their_context() -> None:

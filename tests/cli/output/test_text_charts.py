@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from zerotools.cli.output.text_charts import LETTERS, Series, chart, plotted, sparkline, spread
+from zerotools.cli.output.text_charts import (
+    LETTERS,
+    Series,
+    chart,
+    chart_grid,
+    means_over_time,
+    sparkline,
+)
 
 
 def form(value: float) -> str:
@@ -15,15 +22,15 @@ def test_points_that_are_not_joined_have_no_line_between_them() -> None:
     ends = {0: 0.0, 100: 10.0}
     for is_joined, dots in ((True, 20), (False, 2)):
         series = [Series(ends, is_joined=is_joined)]
-        found = plotted(series, form, columns=24, braille=False, rows=5)
+        found = chart_grid(series, form, columns=24, braille=False, rows=5)
         assert found is not None
         assert sum(text != " " for row in found.cells for text, _ in row) == dots
-    assert plotted([Series({})], form, columns=24, braille=False) is None
+    assert chart_grid([Series({})], form, columns=24, braille=False) is None
 
 
 def test_a_cell_says_which_curve_it_is_of() -> None:
     series = [Series({0: 0.0, 9: 0.0}), Series({0: 1.0, 9: 1.0}, "o")]
-    found = plotted(series, form, columns=24, braille=False, rows=3)
+    found = chart_grid(series, form, columns=24, braille=False, rows=3)
     assert found is not None
     assert {number for _, number in found.cells[0]} == {1}
     assert {number for _, number in found.cells[2]} == {0}
@@ -60,6 +67,13 @@ def test_with_bounds_a_flat_curve_is_where_it_lies() -> None:
 
 
 def test_cells_are_of_equal_time_and_a_daemon_that_rests_leaves_no_gap() -> None:
-    assert spread([0, 50, 51, 59], [1, 2, 4, None], 60, 6, 1) == [1, 1, None, None, None, 3]
-    assert spread([0, 10, 20], [1, None, 3], 30, 3, 10) == [1, 1, 3]
-    assert spread([1000], [5], 40, 4, 10) == [None, None, None, 5]
+    assert means_over_time([0, 50, 51, 59], [1, 2, 4, None], 60, 6, 1) == [
+        1,
+        1,
+        None,
+        None,
+        None,
+        3,
+    ]
+    assert means_over_time([0, 10, 20], [1, None, 3], 30, 3, 10) == [1, 1, 3]
+    assert means_over_time([1000], [5], 40, 4, 10) == [None, None, None, 5]

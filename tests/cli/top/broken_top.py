@@ -6,8 +6,8 @@ import sys
 
 from tests.cli.top.made_looks import a_look, job_of
 from zerotools.cli.job_views.describe_job import Job
-from zerotools.cli.top.reading.job_details import LogSeen
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.job_details import LogLines
+from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.cli.top.screen.terminal_colours import styles_of
 from zerotools.cli.top.screen.top_app import Top
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -16,11 +16,11 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 class BrokenReads:
     """The log cannot be read, by a defect."""
 
-    def look(self, chosen: int | None) -> Look:
+    def look(self, chosen: int | None) -> ScreenData:
         """A machine."""
         return a_look(job_of(3))
 
-    def log(self, job: Job, rank: int) -> LogSeen:
+    def log(self, job: Job, rank: int) -> LogLines:
         """Never."""
         raise ValueError("a defect of the reader")
 

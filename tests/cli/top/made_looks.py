@@ -10,12 +10,12 @@ from typing import Any
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing.styled_lines import Line
-from zerotools.cli.top.reading.disk_reader import DiskSeen, SavedDirectory
-from zerotools.cli.top.reading.gpu_holders import GpuHolder, shares_of
-from zerotools.cli.top.reading.job_details import ChosenJob, KeptCheckpoint
+from zerotools.cli.top.reading.disk_reader import CheckpointDirectory, DiskSpace
+from zerotools.cli.top.reading.gpu_holders import GpuHolder, memory_by_owner
+from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
 from zerotools.cli.top.reading.job_list import completed
-from zerotools.cli.top.reading.job_reports import LongCurve, Reported, ReportedCheckpoint
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.job_reports import JobReports, LongCurve, ReportedCheckpoint
+from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Host, Pressure, Snapshot, Stall
 from zerotools.sensors.xids import GpuXid
@@ -77,7 +77,7 @@ def eight_gpus() -> tuple[Gpu, ...]:
     return (*busy, stranger, left, reported, Gpu(index=7, error="NVML: GPU is lost"))
 
 
-def a_look(*jobs: Job, gpus: Sequence[Gpu] | None = None, **changes: Any) -> Look:
+def a_look(*jobs: Job, gpus: Sequence[Gpu] | None = None, **changes: Any) -> ScreenData:
     """The machine with these jobs; the first of them has the GPUs that are busy."""
     found = eight_gpus() if gpus is None else tuple(gpus)
     first = jobs[0] if jobs else None
@@ -97,14 +97,14 @@ def a_look(*jobs: Job, gpus: Sequence[Gpu] | None = None, **changes: Any) -> Loo
         "jobs": tuple(jobs),
         "leases": leases,
         "holders": holders,
-        "shares": {gpu.index: shares_of(gpu, holders[gpu.index]) for gpu in found},
-        "disks": (DiskSeen("/data", 3500 * GIB, 812 * GIB),),
+        "shares": {gpu.index: memory_by_owner(gpu, holders[gpu.index]) for gpu in found},
+        "disks": (DiskSpace("/data", 3500 * GIB, 812 * GIB),),
     }
-    return Look(**{**usual, **changes})
+    return ScreenData(**{**usual, **changes})
 
 
 @cache
-def reported(steps: int = 1000) -> Reported:
+def reported(steps: int = 1000) -> JobReports:
     """A loss that falls, with evaluations, and checkpoints."""
     loss, evals, speed = LongCurve(), LongCurve(), LongCurve()
     for step in range(1, steps + 1):
@@ -116,15 +116,15 @@ def reported(steps: int = 1000) -> Reported:
         ReportedCheckpoint(step, f"/out/{step}", NOW - 240, 13 * GIB, 3.2, "at_save")
         for step in (1000, 750, 500)
     )
-    return Reported(loss.seen(), evals.seen(), speed.seen(), saved)
+    return JobReports(loss.seen(), evals.seen(), speed.seen(), saved)
 
 
-def chosen(job: Job, log: Sequence[str] = ("a line", "the last line")) -> ChosenJob:
+def chosen(job: Job, log: Sequence[str] = ("a line", "the last line")) -> JobDetails:
     """What is known of a job that trains."""
     found = reported()
-    seen = SavedDirectory(NOW - 240, is_thinned=False)
+    seen = CheckpointDirectory(NOW - 240, is_thinned=False)
     kept = tuple(KeptCheckpoint(each, seen) for each in found.checkpoints)
-    return ChosenJob(job["id"], found, tuple(log), kept)
+    return JobDetails(job["id"], found, tuple(log), kept)
 
 
 def text_of(line: Line) -> str:

@@ -38,7 +38,7 @@ from zerotools.public.options.option import (
     Span,
     Switch,
     Words,
-    bound,
+    bind_options,
     declared_options,
     describe_options,
     takes_options,
@@ -177,13 +177,13 @@ class ToyOptions(TypedDict, total=False):
 @takes_options(ToyOptions)
 def toy(path: str, **options: Unpack[ToyOptions]) -> dict[str, Any]:
     """Return what was given."""
-    return bound(ToyOptions, options)
+    return bind_options(ToyOptions, options)
 
 
 @click.command("toy")
 @options_of(ToyOptions)
 def toy_command(**given: Any) -> dict[str, Any]:
-    return bound(ToyOptions, given)
+    return bind_options(ToyOptions, given)
 
 
 def from_line(*words: str) -> dict[str, Any]:
@@ -255,7 +255,7 @@ def test_no_option_takes_a_value_of_another_type(name: str) -> None:
             if (is_free_text and type(wrong) is str) or (is_number and type(wrong) is float):
                 continue
             with pytest.raises(BadRequest):
-                bound(KEYWORDS[name], {**needed, keyword: wrong})
+                bind_options(KEYWORDS[name], {**needed, keyword: wrong})
 
 
 @pytest.mark.parametrize("value", ["no", "false", "", 0, 1, [], "True"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import ask_each, finish
+from zerotools.cli.job_actions.change_jobs import print_changed, request_each
 from zerotools.cli.job_actions.job_reference import jobs_argument, jobs_client
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import (
@@ -20,7 +20,7 @@ from zerotools.cli.job_views.describe_job import (
 )
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import called
+from zerotools.cli.output.messages import command_name
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 if TYPE_CHECKING:
@@ -45,18 +45,18 @@ def command(references: tuple[str, ...], wait: bool, socket: Path | None, as_jso
     """
     client = jobs_client(socket, references)
     told = None if as_json else lambda job: _asked(job, wait)
-    jobs, errors = ask_each(client, references, client.cancel, told, {"do": "cancel"})
+    jobs, errors = request_each(client, references, client.cancel, told, {"do": "cancel"})
     if wait:
         if as_json:  # should the wait be interrupted
             render.print_json({"jobs": jobs})
         jobs = [_until_over(client, job, as_json) for job in jobs]
-    finish(jobs, errors, as_json=as_json)
+    print_changed(jobs, errors, as_json=as_json)
 
 
 def _asked(job: Job, wait: bool) -> str:
     if is_over(job):
         return f"{title(job)} is cancelled; it was not running"
-    hint = "" if wait else f" (see how far it is: {called()} show {job['id']})"
+    hint = "" if wait else f" (see how far it is: {command_name()} show {job['id']})"
     return f"{title(job)} {how_it_stops(job)}{hint}"
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_actions.job_reference import numbers_over, shown_jobs_argument
-from zerotools.cli.options.click_options import SELECTION, GroupedCommand, Span, option
+from zerotools.cli.job_actions.job_reference import finished_job_numbers, shown_jobs_argument
+from zerotools.cli.options.click_options import SELECTION, Duration, GroupedCommand, option
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonRefused
@@ -32,7 +32,7 @@ Answer = dict[str, Any]
     "--older-than",
     group=SELECTION,
     metavar="TIME",
-    type=Span(),
+    type=Duration(),
     help="Only jobs that ended longer ago: 30d, 12h, or seconds.",
 )
 @option(
@@ -92,7 +92,7 @@ def command(
             "no terminal can confirm this; give --yes to remove, or --dry-run to see the plan"
         )
     client = DaemonClient(socket)
-    job_ids = numbers_over(client, references)
+    job_ids = finished_job_numbers(client, references)
     request = {
         "jobs": job_ids or None,
         "states": list(states) or None,

@@ -10,8 +10,8 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_actions.job_reference import find_job, numbers_of, one_job_argument
-from zerotools.cli.job_views.describe_job import Job, how_it_waits, plan, set_part, title
+from zerotools.cli.job_actions.job_reference import find_job, job_numbers, one_job_argument
+from zerotools.cli.job_views.describe_job import Job, how_it_waits, keys_set_by_author, plan, title
 from zerotools.cli.options.click_options import JOB, WHEN, GroupedCommand, option
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.options.submission_options import dependencies, time_of
@@ -73,7 +73,7 @@ def command(
     if given or unset or after or begin is not None:
         changes = {"set": dict(_one(text) for text in given), "unset": list(unset)}
         if after:
-            changes["after"] = dependencies(lambda word: numbers_of(client, word), after)
+            changes["after"] = dependencies(lambda word: job_numbers(client, word), after)
         if begin is not None:
             changes["begin"] = 0 if begin == _NOW else time_of(begin, time.time())
     else:
@@ -99,7 +99,7 @@ def _one(text: str) -> tuple[str, Any]:
 def _from_editor(job: Job) -> dict[str, Any]:
     """Return the changes that the user made to the keys. Raises BadRequest: none, or text that is
     not JSON."""
-    before = {key: value for key, value in set_part(job).items() if key not in _HIDDEN}
+    before = {key: value for key, value in keys_set_by_author(job).items() if key not in _HIDDEN}
     text = click.edit(json.dumps(before, indent=2, ensure_ascii=False) + "\n", extension=".json")
     if text is None:
         raise BadRequest("the job was not changed in the editor")

@@ -38,7 +38,7 @@ from zerotools.public.estimate_memory import (
     given_machine,
     refuse_fixed,
 )
-from zerotools.public.options.option import bound
+from zerotools.public.options.option import bind_options
 
 _CONFIGS = ("job", "deepspeed", "accelerate")
 
@@ -87,7 +87,7 @@ def command(
     cheapest first, with its memory and its keys. The exit status is 7 if there is none that trains
     all that was asked for on these GPUs, or if the job as it is written does not fit.
     """
-    found = _estimated(model, configs, bound(EstimateKeywords, options))
+    found = _estimated(model, configs, bind_options(EstimateKeywords, options))
     if config is not None and as_json:
         raise BadRequest("--print and --json exclude each other; the JSON has all `configs`")
     if way is not None and config is None and write is None:

@@ -26,7 +26,7 @@ from zerotools.ops.gathering.number_gaps import varying
 from zerotools.ops.gathering.staged_check import StagedCheck
 from zerotools.ops.verification.findings import Soundness
 from zerotools.public.gather_shards import GatherKeywords, gathered, refuse_nameless
-from zerotools.public.options.option import bound
+from zerotools.public.options.option import bind_options
 
 MAX_LISTED = 12
 MAX_NAMED = 4
@@ -51,7 +51,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
             say("note", note)
 
     with _hint_at_going_on(out), shown_progress() as progress:
-        found = gathered(sources, out, bound(GatherKeywords, given), progress, say_notes)
+        found = gathered(sources, out, bind_options(GatherKeywords, given), progress, say_notes)
     if as_json:
         render.print_json(found.to_json())
     elif found.gathered is None:

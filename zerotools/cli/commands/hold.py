@@ -8,9 +8,9 @@ from typing import Any
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import ask_each, finish
+from zerotools.cli.job_actions.change_jobs import print_changed, request_each
 from zerotools.cli.job_actions.job_reference import jobs_argument
-from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, stands_still
+from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, waits_for_user
 from zerotools.cli.job_views.describe_job import (
     Job,
     checkpoint_path,
@@ -21,7 +21,7 @@ from zerotools.cli.job_views.describe_job import (
 )
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import called
+from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
 
@@ -58,22 +58,22 @@ def command(
     ask = partial(client.hold, lose_steps=lose_steps)
     told = None if as_json else partial(_asked, wait)
     body = {"do": "hold", "lose_steps": lose_steps}
-    jobs, errors = ask_each(client, references, ask, told, body)
+    jobs, errors = request_each(client, references, ask, told, body)
     if wait:
         if as_json:  # should the wait be interrupted
             render.print_json({"jobs": jobs})
         numbers = [int(job["id"]) for job in jobs]
         ended = {int(job["id"]): job for job in EndingWatch(client, numbers, Poller()).ends(None)}
         jobs = [ended[number] for number in numbers]
-        errors += [_not_held(job) for job in jobs if not stands_still(job)]
+        errors += [_not_held(job) for job in jobs if not waits_for_user(job)]
         if not as_json:
             _say(jobs)
-    finish(jobs, errors, as_json=as_json)
+    print_changed(jobs, errors, as_json=as_json)
 
 
 def _asked(wait: bool, job: Job) -> str:
-    go_on = f"let it start: {called()} release {job['id']}"
-    if stands_still(job):
+    go_on = f"let it start: {command_name()} release {job['id']}"
+    if waits_for_user(job):
         return f"{title(job)} is held; {go_on}"
     then = "" if wait else f"; then it is held; {go_on}"
     return f"{title(job)} {how_it_stops(job)}{then}"
@@ -81,7 +81,7 @@ def _asked(wait: bool, job: Job) -> str:
 
 def _say(jobs: list[dict[str, Any]]) -> None:
     for job in jobs:
-        if stands_still(job):
+        if waits_for_user(job):
             path = checkpoint_path(job)
             newest = f"; its newest checkpoint is {path}" if path else ""
             click.echo(f"{title(job)} is held: {render.clean(str(job['reason']))}{newest}")

@@ -22,7 +22,7 @@ from zerotools.cli.options.launcher_configs import (
 )
 from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
-from zerotools.cli.output.language import told
+from zerotools.cli.output.language import translated
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
@@ -111,7 +111,7 @@ def command(
     """
     if configs.lenient and not configs.any:
         raise BadRequest("--lenient is for a config, and a page is always repaired; leave it out")
-    if configs.any and blocks and (configs.told.launch is None or len(blocks) > 1):
+    if configs.any and blocks and (configs.recipe_options.launch is None or len(blocks) > 1):
         raise BadRequest("--block is for a page or a script; leave it out, or the configs")
     closing = partial(_closing, output, target)
     files: Files = {}
@@ -223,7 +223,7 @@ def page_import(
             "--llamafactory or --axolotl, or start without one: zerotools init asks for the "
             "model and the GPUs, zerotools estimate shows which settings fit them"
         )
-    sys.stderr.write(f"# {told(f'{clean(source)} has these blocks', sys.stderr)}\n")
+    sys.stderr.write(f"# {translated(f'{clean(source)} has these blocks', sys.stderr)}\n")
     for line in listed(blocks):
         sys.stderr.write(f"#   {clean(line)}\n")
     chosen = _of_numbers(blocks, source, numbers) or _only_ones(blocks, source)

@@ -36,7 +36,7 @@ from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.chosen_way import MOST_TOKENS, gib
 from zerotools.ops.estimate.ways import Way
 from zerotools.public.estimate_memory import GivenMachine, MachineOptions, given_machine
-from zerotools.public.options.option import bound
+from zerotools.public.options.option import bind_options
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
 _INTRODUCTION = "# Made by zerotools init. Memory of other settings: zerotools estimate {name}\n\n"
@@ -117,7 +117,7 @@ def command(
     chosen = _model(model, yes=yes)
     seen = _data(data, yes=yes)
     method = method or _method(yes=yes)
-    where = _machine(given_machine(bound(MachineOptions, machine)), snapshot, yes=yes)
+    where = _machine(given_machine(bind_options(MachineOptions, machine)), snapshot, yes=yes)
     wanted = FirstTraining(
         model=chosen.absolute(),
         data=seen,

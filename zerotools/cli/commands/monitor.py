@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.click_options import OUTPUT, GroupedCommand, Span, option
+from zerotools.cli.options.click_options import OUTPUT, Duration, GroupedCommand, option
 from zerotools.cli.options.shared_options import interval_option, json_option, socket_option
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
 from zerotools.sensors.snapshot_source import SnapshotSource
@@ -20,7 +20,7 @@ DAEMON_SECONDS = 2.0
 @option(
     "--history",
     group=OUTPUT,
-    type=Span(),
+    type=Duration(),
     metavar="TIME",
     help="Print the records of the last 1h, 12h, 30d (a year at most), and exit.",
 )

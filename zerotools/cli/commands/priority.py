@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import ask_each, finish
+from zerotools.cli.job_actions.change_jobs import print_changed, request_each
 from zerotools.cli.job_actions.job_reference import one_job_argument
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.options.shared_options import json_option, socket_option
@@ -31,5 +31,5 @@ def command(reference: str, priority: int, socket: Path | None, as_json: bool) -
     told = None if as_json else lambda job: f"{title(job)} has priority {job['priority']}"
     asked = partial(client.set_priority, priority=priority)
     body = {"do": "priority", "priority": priority}
-    jobs, errors = ask_each(client, [reference], asked, told, body)
-    finish(jobs, errors, as_json=as_json)
+    jobs, errors = request_each(client, [reference], asked, told, body)
+    print_changed(jobs, errors, as_json=as_json)

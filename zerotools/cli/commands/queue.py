@@ -20,16 +20,16 @@ from zerotools.cli.job_views.describe_job import (
     loss,
     paint_state,
     ranks,
+    reason_text,
     saved_step,
     shown_state,
     steps,
     user_of,
-    why,
 )
 from zerotools.cli.options.click_options import SELECTION, GroupedCommand, option
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import called
+from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import STATES, TERMINAL
@@ -111,9 +111,9 @@ def command(
         which = "job" if show_all else "waiting or running job"
         click.echo(f"no {which} is {'yours' if user == ME else f'owned by {render.clean(user)}'}")
     elif show_all:
-        click.echo(f"the queue has no jobs; add one with: {called()} submit JOBFILE")
+        click.echo(f"the queue has no jobs; add one with: {command_name()} submit JOBFILE")
     else:
-        click.echo(f"no job waits or runs; list finished jobs with: {called()} queue --all")
+        click.echo(f"no job waits or runs; list finished jobs with: {command_name()} queue --all")
 
 
 def _jobs_of_slurm(
@@ -197,7 +197,7 @@ def _row(job: Job) -> tuple[str, ...]:
         loss(job["progress"]),
         saved_step(job),
         age(job),
-        why(job),
+        reason_text(job),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import ask_each, finish, released
+from zerotools.cli.job_actions.change_jobs import print_changed, release_sentence, request_each
 from zerotools.cli.job_actions.job_reference import jobs_argument
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -27,5 +27,7 @@ def command(references: tuple[str, ...], socket: Path | None, as_json: bool) -> 
     waits for a job that has ended with the wrong result.
     """
     client = DaemonClient(socket)
-    told = None if as_json else released
-    finish(*ask_each(client, references, client.release, told, {"do": "release"}), as_json=as_json)
+    told = None if as_json else release_sentence
+    print_changed(
+        *request_each(client, references, client.release, told, {"do": "release"}), as_json=as_json
+    )

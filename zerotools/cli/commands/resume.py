@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import continue_job, refuse_nodes, released
+from zerotools.cli.job_actions.change_jobs import continue_job, refuse_nodes, release_sentence
 from zerotools.cli.job_actions.job_reference import find_job, job_argument, jobs_client
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.options.submission_options import nodes_of, nodes_option
@@ -36,7 +36,7 @@ def command(reference: str | None, nodes: str | None, socket: Path | None, as_js
             if as_json:
                 render.print_json({"jobs": [job]})
             else:
-                click.echo(released(job))
+                click.echo(release_sentence(job))
             return
         reference = str(before["id"])
     continue_job(socket, reference, asked=asked, as_json=as_json)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.job_actions.change_jobs import continue_job, queued_again
-from zerotools.cli.job_actions.job_reference import find_job, job_argument, member_of
+from zerotools.cli.job_actions.change_jobs import continue_job, restart_words
+from zerotools.cli.job_actions.job_reference import array_member, find_job, job_argument
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.options.submission_options import nodes_of, nodes_option
@@ -86,11 +86,11 @@ def command(
 def _retry_array(
     client: DaemonClient, reference: str, body: Mapping[str, object], *, as_json: bool
 ) -> None:
-    jobs = client.of_array(member_of(client, reference), body, "/retry")["jobs"]
+    jobs = client.of_array(array_member(client, reference), body, "/retry")["jobs"]
     if as_json:
         render.print_json({"jobs": jobs})
         return
     for job in jobs:
-        begins = queued_again(job) if "from_start" in body else "starts from step 1"
+        begins = restart_words(job) if "from_start" in body else "starts from step 1"
         click.echo(f"{title(job)} is queued; it {begins} in {job['output_dir']}")
     click.echo(f"they are the array @{jobs[0]['array']['id']}")

@@ -15,7 +15,7 @@ from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, 
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import say
 from zerotools.core.counts import counted
-from zerotools.public.options.option import bound
+from zerotools.public.options.option import bind_options
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
     the printed token, or sign with the printed keys as for an S3 bucket. Both are new at each
     start. The server runs until Ctrl-C.
     """
-    options = bound(ServeKeywords, given)
+    options = bind_options(ServeKeywords, given)
     with ExitStack() as stack:
         before = signal.signal(signal.SIGTERM, _leave)
         stack.callback(signal.signal, signal.SIGTERM, before)

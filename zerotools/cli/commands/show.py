@@ -13,7 +13,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_actions.job_reference import find_job, jobs_client, shown_jobs_argument
-from zerotools.cli.job_actions.wait_for_jobs import stands_still
+from zerotools.cli.job_actions.wait_for_jobs import waits_for_user
 from zerotools.cli.job_views import job_curves
 from zerotools.cli.job_views.describe_job import (
     Job,
@@ -22,11 +22,12 @@ from zerotools.cli.job_views.describe_job import (
     has_no_heartbeat,
     has_old_step,
     is_over,
+    keys_set_by_author,
     loss,
     paint_state,
     plan,
     ranks,
-    set_part,
+    reason_text,
     shown_state,
     since_step,
     steps,
@@ -34,13 +35,12 @@ from zerotools.cli.job_views.describe_job import (
     uploaded,
     user_of,
     verification,
-    why,
 )
 from zerotools.cli.job_views.job_curves import curves_of
 from zerotools.cli.job_views.progress_line import evaluation, figures, speed, time_left
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import called
+from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -139,7 +139,7 @@ def page(
     lines += render.fields(_facts(job, locks), indent=2)
     if job["attempts"]:
         lines += ["", *_attempts(job, columns)]
-    spec = job["spec"] if whole_spec else set_part(job)
+    spec = job["spec"] if whole_spec else keys_set_by_author(job)
     lines += ["", "job file" if whole_spec else "job file (its defaults: --spec)"]
     return lines + render.fields(flatten(spec), indent=2)
 
@@ -156,7 +156,7 @@ def _attempts(job: Job, columns: int | None) -> list[str]:
 
 
 def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
-    yield "why", why(job)
+    yield "why", reason_text(job)
     for lock in locks:
         yield "a lock", lock
     yield "plan", plan(job)
@@ -196,10 +196,10 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
         yield "environment", f"{what} of its submitter's (--spec shows them), and [env]"
     done = job["state"] == SUCCEEDED and not job["reason"]  # with one, its export has failed
     if is_over(job) and not done and job["latest_checkpoint"]:
-        yield "go on", f"{called()} retry {job['id']}"
-    if stands_still(job):
-        yield "go on", f"{called()} release {job['id']}"
-    yield "log", f"{called()} logs {'' if is_over(job) else '-f '}{job['id']}"
+        yield "go on", f"{command_name()} retry {job['id']}"
+    if waits_for_user(job):
+        yield "go on", f"{command_name()} release {job['id']}"
+    yield "log", f"{command_name()} logs {'' if is_over(job) else '-f '}{job['id']}"
 
 
 def _tasks(found: Mapping[str, Any]) -> str:

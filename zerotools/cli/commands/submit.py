@@ -16,11 +16,11 @@ from zerotools.cli.job_actions.daemon_submission import (
     on_node_rank,
     queue_all,
     submit_array,
-    with_given_environment,
+    with_environment_options,
     with_webhook,
 )
 from zerotools.cli.job_actions.follow_job import follow_submitted
-from zerotools.cli.job_actions.job_reference import is_without_daemon, numbers_of
+from zerotools.cli.job_actions.job_reference import job_numbers, submits_without_daemon
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import (
     Job,
@@ -43,7 +43,7 @@ from zerotools.cli.options.submission_options import (
     waiting_options,
 )
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import called, say
+from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.answer_times import reads_data
 from zerotools.jobs.client.daemon_client import DaemonClient
@@ -211,7 +211,7 @@ def command(
         ]
     if name is not None:
         jobs = [replace(each, spec=replace(each.spec, name=name)) for each in jobs]
-    jobs = with_given_environment(jobs, env_options, machine)
+    jobs = with_environment_options(jobs, env_options, machine)
     if node_rank is not None:
         jobs = [replace(each, spec=on_node_rank(each, node_rank)) for each in jobs]
     if notify is not None:
@@ -220,7 +220,7 @@ def command(
         asked = _members(jobs[0], sweep, array.count) if array.asked else jobs
         _check_stores(asked, writes=not dry_run)
     client = DaemonClient(socket)
-    if is_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
+    if submits_without_daemon(client, jobs, no_daemon=slurm.no_daemon, dry_run=dry_run):
         from zerotools.cli.job_actions.slurm_submission import (  # others do without
             members_for_slurm,
             submit_to_slurm,
@@ -239,7 +239,7 @@ def command(
             follow=follow,
             as_json=as_json,
         )
-    if terms := waiting.terms(lambda word: numbers_of(client, word)):
+    if terms := waiting.terms(lambda word: job_numbers(client, word)):
         jobs = [replace(each, terms=terms) for each in jobs]
     if array.asked:
         return submit_array(client, jobs[0], sweep, array.count, idempotency_key, dry_run, as_json)
@@ -410,5 +410,8 @@ def _say_what_next(job: Job) -> None:
     job_id = job["id"]
     if found := job.get("evaluated_by"):
         click.echo(f"  evaluate it    job {found['job']} starts after its success")
-    click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {job_id}")
-    click.echo(f"  stop it        {called()} cancel {job_id}")
+    click.echo(
+        f"  see the queue  {command_name()} queue\n"
+        f"  read its log   {command_name()} logs -f {job_id}"
+    )
+    click.echo(f"  stop it        {command_name()} cancel {job_id}")

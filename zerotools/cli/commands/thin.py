@@ -16,7 +16,7 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import counted
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note
 from zerotools.ops.thinning.thin_report import SCHEMA, Outcome, Status
-from zerotools.public.options.option import bound
+from zerotools.public.options.option import bind_options
 from zerotools.public.progress import metering
 from zerotools.public.thin_checkpoints import SelectedOptions, ThinKeywords, ThinResult, ThinSteps
 
@@ -37,7 +37,7 @@ def command(paths: tuple[Path, ...], as_json: bool, **given: Any) -> int:
     --older-than, PATH is the directory of a run. The command refuses a checkpoint that a job of the
     daemon would resume from.
     """
-    thinning = ThinSteps(paths, bound(ThinKeywords, given))
+    thinning = ThinSteps(paths, bind_options(ThinKeywords, given))
     found = thinning.planned()
     if not as_json:
         render.print_lines(list(_described(found, yes=given["yes"])))

@@ -61,8 +61,8 @@ def _run(
     """Run the screen until the user quits. Raise the error that ended it, if any."""
     source.begin()
     try:
-        from zerotools.cli.top.reading.disk_reader import PlaceLooker
-        from zerotools.cli.top.reading.refresh import Looking
+        from zerotools.cli.top.reading.disk_reader import DiskReader
+        from zerotools.cli.top.reading.refresh import ScreenReader
         from zerotools.cli.top.screen.terminal_colours import ask_terminal, background_of, styles_of
         from zerotools.cli.top.screen.top_app import Top  # the extra; it takes 0.2 s
     except ImportError:
@@ -75,7 +75,7 @@ def _run(
     if os.environ.get("NO_COLOR") == "":
         del os.environ["NO_COLOR"]  # which is empty, and so not set; textual takes it for set
     colours = "NO_COLOR" not in os.environ
-    looking = Looking(source, reading, PlaceLooker())
+    looking = ScreenReader(source, reading, DiskReader())
     letters = not has_braille(sys.stderr) or os.environ.get("TERM") == CONSOLE
     styles = styles_of(background, colours=colours)
     app = Top(looking, asking, interval, styles, letters=letters)

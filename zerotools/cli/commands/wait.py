@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from zerotools.cli.job_actions.job_reference import find_jobs, jobs_argument, jobs_client
-from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, stands_still
+from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, waits_for_user
 from zerotools.cli.job_views.describe_job import Job, outcome, title
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
@@ -69,7 +69,7 @@ def command(
         raise TimedOut(f"--timeout {timeout}: has passed, and {missing} not ended")
     if bad := [job for job in ended if job["state"] != SUCCEEDED]:
         listed = ", ".join(f"{job['id']} ({_state(job)})" for job in bad)
-        advice = "; see why: zerotools explain JOB" if any(map(stands_still, bad)) else ""
+        advice = "; see why: zerotools explain JOB" if any(map(waits_for_user, bad)) else ""
         raise JobFailed(f"not succeeded: {listed}{advice}")
 
 

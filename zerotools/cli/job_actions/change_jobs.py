@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from zerotools.cli.job_actions.job_reference import find_job, jobs_client, member_of
+from zerotools.cli.job_actions.job_reference import array_member, find_job, jobs_client
 from zerotools.cli.job_views.describe_job import Job, state_words, title
 from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 
-def ask_each(
+def request_each(
     client: DaemonClient | SlurmJobs,
     references: Sequence[str],
     ask: Callable[[Any], dict[str, Any]],
@@ -55,12 +55,12 @@ def _asked(
 ) -> list[dict[str, Any]]:
     if not reference.startswith("@") or not isinstance(client, DaemonClient):
         return [ask(find_job(client, reference)["id"])]
-    answer = client.of_array(member_of(client, reference), of_array)
+    answer = client.of_array(array_member(client, reference), of_array)
     errors += [DaemonRefused(kept["why"], status=409, code="conflict") for kept in answer["kept"]]
     return list(answer["jobs"])
 
 
-def finish(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:
+def print_changed(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:
     """Print the jobs as JSON on request; report all refusals but the last, and raise that."""
     if as_json:
         render.print_json({"jobs": list(jobs)})
@@ -71,7 +71,7 @@ def finish(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bo
         raise errors[-1]
 
 
-def released(job: Job) -> str:
+def release_sentence(job: Job) -> str:
     """Return the sentence on a released job."""
     why = f": {render.clean(job['reason'])}" if job["reason"] else ""
     return f"{title(job)} is not held any more: it is {state_words(job)}{why}"
@@ -107,12 +107,12 @@ def refuse_nodes(asked: Mapping[str, Any]) -> None:
         raise BadRequest("--nodes is only for jobs submitted to Slurm without a daemon")
 
 
-def queued_again(job: Job) -> str:
+def restart_words(job: Job) -> str:
     """Return how a job begins that was queued again: `resumes from the newest checkpoint`."""
     return "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
 
 
 def _say_continued(job: Job, before: Job) -> None:
-    click.echo(f"{title(job)} is queued; it {queued_again(job)} in {job['output_dir']}")
+    click.echo(f"{title(job)} is queued; it {restart_words(job)} in {job['output_dir']}")
     if before["state"] == SUCCEEDED:
         click.echo(f"note: job {before['id']} had succeeded: this is another run of its program")

@@ -13,7 +13,7 @@ import click
 from zerotools.cli.job_views.describe_job import Job, how_it_waits, plan, title
 from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
-from zerotools.cli.output.messages import called, say
+from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import AnswerLost, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.environment import OF_SLURM, capture, named, with_environment
@@ -100,7 +100,10 @@ def _tell_rest(
 ) -> None:
     if len(submissions) == 1:
         if lost:
-            say("warning", f"{submissions[0].source} may be queued; see {called()} queue --all")
+            say(
+                "warning",
+                f"{submissions[0].source} may be queued; see {command_name()} queue --all",
+            )
         return
     done = [
         f"{each.source} (job {job['id']})" for each, job in zip(submissions, jobs, strict=False)
@@ -108,7 +111,7 @@ def _tell_rest(
     parts = [f"queued: {', '.join(done) or 'none'}"]
     rest = [each.source for each in submissions[failed:]]
     if lost:
-        parts.append(f"not known, see {called()} queue: {rest.pop(0)}")
+        parts.append(f"not known, see {command_name()} queue: {rest.pop(0)}")
     if rest:
         parts.append(f"not queued: {', '.join(rest)}")
     click.echo("; ".join(parts), err=True)
@@ -126,7 +129,7 @@ def _shown(spec: JobSpec) -> dict[str, Any]:
     return {**tree, "env": dict.fromkeys(spec.env, HIDDEN)}
 
 
-def with_given_environment(
+def with_environment_options(
     jobs: Sequence[Submission], options: Sequence[str], machine: Elsewhere | None
 ) -> list[Submission]:
     """Return the jobs with the captured variables of their environment."""
@@ -209,9 +212,9 @@ def submit_array(
         return 0
     first, number = jobs[0], jobs[0]["array"]["id"]
     click.echo(f"{len(jobs)} jobs are {how_it_waits(first)}, from {title(first)} on: {plan(first)}")
-    click.echo(f"  see them        {called()} queue --all")
-    click.echo(f"  stop them all   {called()} cancel @{number}")
-    click.echo(f"  wait for them   {called()} wait @{number}")
+    click.echo(f"  see them        {command_name()} queue --all")
+    click.echo(f"  stop them all   {command_name()} cancel @{number}")
+    click.echo(f"  wait for them   {command_name()} wait @{number}")
     return 0
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from zerotools.cli.job_actions.wait_for_jobs import Poller, stands_still
+from zerotools.cli.job_actions.wait_for_jobs import Poller, waits_for_user
 from zerotools.cli.job_views.describe_job import (
     Job,
     checkpoint_path,
@@ -17,13 +17,13 @@ from zerotools.cli.job_views.describe_job import (
     has_old_step,
     is_over,
     outcome,
+    reason_text,
     state_words,
     title,
-    why,
 )
 from zerotools.cli.job_views.progress_line import ProgressLine
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import called
+from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import EXIT_INTERRUPTED, JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import HALTED, HELD, ON_HOLD, PAUSED, SUCCEEDED
@@ -63,7 +63,7 @@ class Follower:
     def _watch(self) -> Job:
         for _ in self._poller.rounds():
             job = self.job = self._poller.ask(lambda: self._client.job(self._id))
-            ends = is_over(job) or stands_still(job)
+            ends = is_over(job) or waits_for_user(job)
             if not ends:
                 self._show_state(job)
                 self._show_phase(job)
@@ -95,7 +95,7 @@ class Follower:
             or has_old_step(job)
             or (phase.get("doing") and phase["doing"] == job["reason"])
         ):
-            self._line.waits(f"{title(job)}: {render.clean(why(job))}")
+            self._line.waits(f"{title(job)}: {render.clean(reason_text(job))}")
 
     def _show_attempts(self, job: Job) -> None:
         """Show everything that attempts have reported since the last round."""
@@ -120,15 +120,15 @@ class Follower:
 
 def _what_now(job: Job) -> str:
     if job["state"] == HALTED:
-        return f"continue from its newest checkpoint: {called()} retry {job['id']}"
+        return f"continue from its newest checkpoint: {command_name()} retry {job['id']}"
     if job["state"] in (ON_HOLD, PAUSED):
-        return f"let it start: {called()} release {job['id']}"
+        return f"let it start: {command_name()} release {job['id']}"
     if job["state"] == HELD:
         return (
-            f"let it continue: {called()} release {job['id']}, or end it: {called()} cancel "
-            f"{job['id']}"
+            f"let it continue: {command_name()} release {job['id']}, or end it: "
+            f"{command_name()} cancel {job['id']}"
         )
-    return f"its log: {called()} logs {job['id']}"
+    return f"its log: {command_name()} logs {job['id']}"
 
 
 def follow_submitted(
@@ -144,8 +144,8 @@ def follow_submitted(
         ended = follower.run()
     except KeyboardInterrupt:
         click.echo(
-            f"\n{title(job)} continues in the background; read its log: {called()} logs -f "
-            f"{job['id']}, stop it: {called()} cancel {job['id']}",
+            f"\n{title(job)} continues in the background; read its log: {command_name()} logs -f "
+            f"{job['id']}, stop it: {command_name()} cancel {job['id']}",
             err=True,
         )
         return EXIT_INTERRUPTED

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from zerotools.cli.output.messages import called
+from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
@@ -51,7 +51,7 @@ def jobs_client(
     return client
 
 
-def is_without_daemon(
+def submits_without_daemon(
     client: DaemonClient, jobs: Sequence[Submission], *, no_daemon: bool, dry_run: bool
 ) -> bool:
     """Return whether jobs go from here to Slurm: they are for it, and no daemon answers to watch
@@ -139,13 +139,13 @@ def find_jobs(
     return found
 
 
-def numbers_of(client: DaemonClient, reference: str) -> list[int]:
+def job_numbers(client: DaemonClient, reference: str) -> list[int]:
     """Return the jobs of `reference`, with an @ all of an array, also finished ones. Raises
     BadRequest: it does not exist."""
     return [int(job["id"]) for job in find_jobs(client, reference, over=True)]
 
 
-def member_of(client: DaemonClient, reference: str) -> int:
+def array_member(client: DaemonClient, reference: str) -> int:
     """Return the number of a job of the array `reference`, `@7` or `@tiny`. Raises BadRequest: it
     does not exist."""
     return int(_first_of(client, reference)["id"])
@@ -179,8 +179,8 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
     named = _named(client, reference)
     if not named:
         raise BadRequest(
-            f"no job has the name {reference!r}; give a number or a name that `{called()} queue "
-            "--all` lists"
+            f"no job has the name {reference!r}; give a number or a name that "
+            f"`{command_name()} queue --all` lists"
         )
     going = [job for job in named if job["state"] not in TERMINAL]
     if len(going) > 1:
@@ -194,7 +194,7 @@ def is_number(reference: str) -> bool:
     return reference.isascii() and reference.isdecimal() and not reference.startswith("0")
 
 
-def numbers_over(client: DaemonClient, references: Sequence[str]) -> list[int]:
+def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> list[int]:
     """Return the jobs of `references` for a command on finished jobs, each once.
 
     Raises:
@@ -222,7 +222,9 @@ def _newest(client: DaemonClient) -> dict[str, Any]:
         jobs = []
     jobs = jobs or client.jobs(limit=1)
     if not jobs:
-        raise BadRequest(f"the queue has no jobs yet; submit one with: {called()} submit JOBFILE")
+        raise BadRequest(
+            f"the queue has no jobs yet; submit one with: {command_name()} submit JOBFILE"
+        )
     return jobs[0]
 
 

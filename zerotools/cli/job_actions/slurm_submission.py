@@ -18,7 +18,7 @@ from zerotools.cli.job_actions.follow_job import follow_submitted
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import Job, plan, title
 from zerotools.cli.output import render
-from zerotools.cli.output.messages import called, say
+from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import (
     BadRequest,
     SlurmUnreachable,
@@ -88,8 +88,11 @@ def submit_to_slurm(
         render.print_json({"dry_run": False, "jobs": queued})
         return 0
     number = queued[-1]["id"]
-    click.echo(f"  see the queue  {called()} queue\n  read its log   {called()} logs -f {number}")
-    click.echo(f"  stop it        {called()} cancel {number}")
+    click.echo(
+        f"  see the queue  {command_name()} queue\n"
+        f"  read its log   {command_name()} logs -f {number}"
+    )
+    click.echo(f"  stop it        {command_name()} cancel {number}")
     return 0
 
 
@@ -247,7 +250,8 @@ def _told(
         say(
             "warning",
             f"{title(job)}: Slurm's controller did not answer, so it is not known whether it is "
-            f"queued; run {called()} queue when it answers again; the job is never queued twice",
+            f"queued; run {command_name()} queue when it answers again; the job is never queued "
+            "twice",
         )
     elif not as_json:
         click.echo(f"{title(job)} is {states.in_words(job['state'])}: {plan(job)}")

@@ -84,7 +84,7 @@ PAUSE_SECONDS = 2.0
 """Between two looks at the jobs of an older daemon, which does not say where its events end."""
 
 
-def stands_still(job: Job) -> bool:
+def waits_for_user(job: Job) -> bool:
     """Return whether it continues only after a user's command."""
     return job["state"] in (HELD, ON_HOLD, PAUSED)
 
@@ -108,7 +108,7 @@ class EndingWatch:
         while True:
             for number in sorted(changed & self.open):
                 job = self._poller.ask(partial(self._client.job, number))
-                if is_over(job) or stands_still(job):
+                if is_over(job) or waits_for_user(job):
                     self.open.discard(number)
                     yield job
             if not self.open:

@@ -64,7 +64,7 @@ def user_of(job: Job) -> str:
     return render.clean(str(job.get("user") or f"uid {job['uid']}"))
 
 
-def why(job: Job, now: float | None = None) -> str:
+def reason_text(job: Job, now: float | None = None) -> str:
     """Return why it waits or how it ended. For a running job, return its phase, the start of that,
     and whether it makes progress: `loading the weights for 12 min 00 s, no progress for 5 min 00 s;
     the last log line: ...`."""
@@ -80,7 +80,7 @@ def why(job: Job, now: float | None = None) -> str:
         parts += usual_start(job, now)
     if is_stalled(job) and phase.get("stall"):  # a daemon of an older version says no sentence
         parts.append(render.clean(str(phase["stall"])))
-    elif standing := standstill(job, now):
+    elif standing := stall_text(job, now):
         parts.append(standing)
     elif phase["quiet"]:
         parts.append(f"no progress for {render.duration(now - phase['last_progress'])}")
@@ -145,7 +145,7 @@ def since_step(job: Job, now: float | None = None) -> str:
     return "" if last is None else render.duration((time.time() if now is None else now) - last)
 
 
-def standstill(job: Job, now: float) -> str:
+def stall_text(job: Job, now: float) -> str:
     """Return the time without progress, and the rank that others wait for: `no step for 41 s (steps
     take 0.4 s): rank 1 has been in step 812 for 41 s (stopped), the others wait`."""
     phase, text = job.get("phase") or {}, ""
@@ -392,7 +392,7 @@ def meaning_of(state: str) -> str:
     return _MEANINGS.get(state.strip().replace(" ", "_"), "strong")
 
 
-def set_part(job: Job) -> dict[str, Any]:
+def keys_set_by_author(job: Job) -> dict[str, Any]:
     """Return the part of a job file that its author set. If the daemon does not report it: the keys
     without their default, and those that this version does not know."""
     from zerotools.jobs.imports.reading.job_keys import default_of, job_keys

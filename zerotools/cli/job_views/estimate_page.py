@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
-from zerotools.cli.output.language import has_wide, told, wrap_wide
+from zerotools.cli.output.language import has_wide, translated, wrap_wide
 from zerotools.core.counts import counted
 from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.jobs.estimating.way_keys import keys_text
@@ -26,7 +26,7 @@ def page(found: Estimate) -> list[str]:
     """Lines for people: first the verdict, then the configurations that fit, and the parts of their
     memory."""
     lines = wrapped(verdict(found))
-    lines += [*([] if found.assumed is None else wrapped(told(found.assumed))), ""]
+    lines += [*([] if found.assumed is None else wrapped(translated(found.assumed))), ""]
     ways = _ways(found)
     lines += [*ways, ""] if ways else []
     lines += [*_head(found), "", *_table(found), ""]
@@ -54,7 +54,7 @@ def page(found: Estimate) -> list[str]:
 
 def verdict(found: Estimate) -> str:
     """Return one sentence in the language of the user: whether it fits, and with which changes."""
-    return told(_verdict(found))
+    return translated(_verdict(found))
 
 
 def _verdict(found: Estimate) -> str:
@@ -74,8 +74,8 @@ def _verdict(found: Estimate) -> str:
 
 def _changes(way: Way) -> str:
     words = way.change_words
-    translated = [told(each) for each in words]
-    return listed(words) if translated == words else "、".join(translated)
+    in_language = [translated(each) for each in words]
+    return listed(words) if in_language == words else "、".join(in_language)
 
 
 def _name(source: str) -> str:
@@ -94,7 +94,7 @@ def _ways(found: Estimate) -> list[str]:
     )
     if fits_as_written and not _is_faster(found):
         return []
-    lines = [told(title)]
+    lines = [translated(title)]
     for number, way in enumerate(ways[:MOST_WAYS], 1):
         row = way.row
         places = [f"{row.peak_bytes / 2**30:.1f} GiB on each GPU"] if found.machine.on_gpu else []
@@ -102,11 +102,11 @@ def _ways(found: Estimate) -> list[str]:
         if way.disk_bytes:
             places.append(f"{way.disk_bytes / 2**30:.1f} GiB of disk")
         what = _changes(way) or f"stage {row.stage}"
-        slow = told(way.slowdown.words)
+        slow = translated(way.slowdown.words)
         if not way.is_as_asked and FitChange.LORA in way.changes:
-            slow += told("; trains adapters, not all weights")
+            slow += translated("; trains adapters, not all weights")
         lines += _indented(f"{number}. {what} ({slow})", "")
-        lines += _indented(", ".join(map(told, places)), "   ")
+        lines += _indented(", ".join(map(translated, places)), "   ")
         keys = keys_text(found.keys_of(way))
         lines += textwrap.wrap(
             render.clean(keys),

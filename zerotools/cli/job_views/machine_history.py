@@ -11,7 +11,7 @@ from typing import Any
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.job_views.job_curves import has_braille
 from zerotools.cli.output import render
-from zerotools.cli.output.text_charts import BLOCKS, LETTERS, sparkline, spread
+from zerotools.cli.output.text_charts import BLOCKS, LETTERS, means_over_time, sparkline
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot import Snapshot
@@ -78,7 +78,7 @@ _JOB = re.compile(r"job\.([0-9]+)\.(?:gpu\.(.+)\.memory_used_bytes|host_memory_b
 
 
 @dataclass(frozen=True)
-class Drawn:
+class HistoryCurve:
     """One curve: its owner, its subject, its columns, its unit, and the value of the highest
     mark."""
 
@@ -103,7 +103,7 @@ def history_lines(
     if not tree["times"]:
         return [f"no records of the last {span}"]
     step = render.duration(tree["step_seconds"])
-    curves = list(drawn_of(tree["series"], snapshot, titles))
+    curves = list(history_curves(tree["series"], snapshot, titles))
     wide = max((render.width(each.owner) for each in curves), default=0)
     what = max((len(each.what) for each in curves), default=0)
     # Words behind the curve: "1023.9 GiB now, 1023.9 GiB most".
@@ -113,16 +113,18 @@ def history_lines(
         owner = each.owner if each.owner != before else ""
         before = each.owner
         bounds = None if each.top is None else (0.0, each.top)
-        cells = spread(tree["times"], each.columns["mean"], seconds, room, tree["step_seconds"])
+        cells = means_over_time(
+            tree["times"], each.columns["mean"], seconds, room, tree["step_seconds"]
+        )
         curve = sparkline(cells, room, bounds, marks)
         pad = " " * (wide - render.width(owner))
         lines.append(f"{owner}{pad}  {each.what:<{what}}  {curve:<{room}}  {_numbers(each)}")
     return lines if columns is None else [render.shorten(line, columns) for line in lines]
 
 
-def drawn_of(
+def history_curves(
     series: Mapping[str, Any], snapshot: Snapshot | None, titles: Mapping[int, str]
-) -> Iterator[Drawn]:
+) -> Iterator[HistoryCurve]:
     """Yield the curves that are drawn, in order: GPUs, host, jobs."""
     gpus = {gpu.uuid: gpu for gpu in (snapshot.gpus if snapshot else ()) if gpu.uuid}
     seen = {name.split(".")[1] for name in series if name.startswith("gpu.")}
@@ -146,7 +148,7 @@ def drawn_of(
 
 def _jobs(
     series: Mapping[str, Any], gpus: Mapping[str, Any], titles: Mapping[int, str]
-) -> Iterator[Drawn]:
+) -> Iterator[HistoryCurve]:
     matches = [found for name in series if (found := _JOB.fullmatch(name))]
     for found in sorted(matches, key=lambda each: (int(each[1]), each[2] or "")):
         owner = titles.get(int(found[1]), f"job {found[1]}")
@@ -162,12 +164,12 @@ def _one(
     what: str,
     show: Callable[[float], str],
     top: float | None = None,
-) -> Iterator[Drawn]:
+) -> Iterator[HistoryCurve]:
     if name in series:
-        yield Drawn(owner, what, series[name], show, top)
+        yield HistoryCurve(owner, what, series[name], show, top)
 
 
-def _numbers(each: Drawn) -> str:
+def _numbers(each: HistoryCurve) -> str:
     last = each.columns["mean"][-1]
     most = max((value for value in each.columns["most"] if value is not None), default=None)
     now = "" if last is None else f"{each.show(last)} now, "

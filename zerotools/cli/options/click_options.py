@@ -95,7 +95,7 @@ def option(
     return click.option(*declarations, cls=GroupedOption, group=group, **attributes)
 
 
-class Span(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
+class Duration(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
     """Seconds: `30d`, `12h`, or a bare number of them."""
 
     name = "time"
@@ -198,6 +198,6 @@ def _type(each: DeclaredOption) -> Any:
         case OptionKind.SIZE:
             return ByteSize()
         case OptionKind.SPAN:
-            return Span()
+            return Duration()
         case _:  # text, and parts, which the function reads
             return str

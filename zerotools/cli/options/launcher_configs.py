@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from zerotools.cli.options.click_options import LAUNCHERS, option
-from zerotools.cli.output.language import has_wide, told, wrap_wide
+from zerotools.cli.output.language import has_wide, translated, wrap_wide
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
@@ -173,7 +173,7 @@ Closing = Callable[[Imported, Recipe | None], Iterable[str]]
 
 
 def _translated(text: str) -> str:
-    return told(text, sys.stderr)
+    return translated(text, sys.stderr)
 
 
 def _wrapped(line: str) -> Iterable[str]:
@@ -196,7 +196,7 @@ class Configs(NamedTuple):
 
     deepspeed: Path | None
     accelerate: Path | None
-    told: RecipeOptions
+    recipe_options: RecipeOptions
     lenient: bool
     written: Mapping[str, str] = MappingProxyType({})
     """Texts of files that a launch script writes, by their paths."""
@@ -204,12 +204,12 @@ class Configs(NamedTuple):
     @property
     def any(self) -> bool:
         """True if a config was named."""
-        return self.deepspeed is not None or self.accelerate is not None or self.told.any
+        return self.deepspeed is not None or self.accelerate is not None or self.recipe_options.any
 
     def recipe(self, number: int | None = None) -> Recipe | None:
         """Return the arguments that were named, if any; `number` chooses among the launch lines of
         a script. Raises as `RecipeOptions.recipe`."""
-        return self.told.recipe(self.lenient, number)
+        return self.recipe_options.recipe(self.lenient, number)
 
     def imported(self, job: JobFile | None) -> Imported:
         """Return the job that `job` and these configs say; the report of it goes to stderr.
@@ -264,7 +264,7 @@ class Configs(NamedTuple):
             *render(result.findings, written=closing is not None, wording=WORDING),
         ]
         if result.changes:
-            head = told("what DeepSpeed gets of it", sys.stderr)
+            head = translated("what DeepSpeed gets of it", sys.stderr)
             lines += [f"# {head}", *(f"#   {x}" for x in result.changes)]
         if result.problem is not None:
             return result
@@ -346,8 +346,8 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
         lenient: bool,
         **given: Any,
     ) -> int:
-        told = RecipeOptions(launch, llamafactory, axolotl)
-        return command(**given, configs=Configs(deepspeed, accelerate, told, lenient))
+        recipe_options = RecipeOptions(launch, llamafactory, axolotl)
+        return command(**given, configs=Configs(deepspeed, accelerate, recipe_options, lenient))
 
     options = (
         option(

@@ -43,7 +43,7 @@ def chinese_hint(message: str) -> str | None:
     return _translation(message, "")
 
 
-def told(text: str, stream: TextIO | None = None) -> str:
+def translated(text: str, stream: TextIO | None = None) -> str:
     """Return a sentence of a report in the language of the user.
 
     It stays English if the catalogue lacks it, or if `stream` (default: stdout) cannot show it.

@@ -103,15 +103,15 @@ def say(label: str, text: str, stream: TextIO | None = None) -> None:
     except OSError:  # full, or closed: the exit status and the JSON still say it
         if stream is not sys.stderr:
             raise
-        sys.stderr = nowhere()  # the interpreter flushes it once more, and would fail then
+        sys.stderr = null_stream()  # the interpreter flushes it once more, and would fail then
 
 
-def nowhere() -> TextIO:
+def null_stream() -> TextIO:
     """Return a stream that discards its input."""
     return os.fdopen(os.open(os.devnull, os.O_WRONLY), "w")
 
 
-def called() -> str:
+def command_name() -> str:
     """Return `zerotools` as it was called, for hints at other commands: with the --host that was
     given."""
     import click  # the daemon prints errors too, without click

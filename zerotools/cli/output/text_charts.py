@@ -52,7 +52,7 @@ def chart(
     If a column stands for several steps it shows the range from the least to the greatest of their
     values.
     """
-    grid = plotted(series, form, columns=columns, braille=braille, least=least, rows=rows)
+    grid = chart_grid(series, form, columns=columns, braille=braille, least=least, rows=rows)
     if grid is None:
         return [f"{title}: no values were reported"]
     edge = "│" if braille else "|"
@@ -66,7 +66,7 @@ def chart(
 
 
 @dataclass(frozen=True)
-class Plotted:
+class ChartGrid:
     """A chart before it is coloured. `labels` stand before the rows, all of one width; a cell is a
     character and the number of the series that it is of, if any; `steps` is the line below."""
 
@@ -75,7 +75,7 @@ class Plotted:
     steps: str
 
 
-def plotted(
+def chart_grid(
     series: Sequence[Series],
     form: NumberFormat,
     *,
@@ -83,7 +83,7 @@ def plotted(
     braille: bool,
     least: float | None = None,
     rows: int = ROWS,
-) -> Plotted | None:
+) -> ChartGrid | None:
     """Return the contents of `chart`, for callers with other colours; None if it has no points."""
     values = [value for each in series for value in each.points.values()]
     steps = [step for each in series for step in each.points]
@@ -106,7 +106,7 @@ def plotted(
                     cells[row][column] = (character, number)
     first, last = f"step {min(steps)}", str(max(steps))
     gap = " " * max(1, width - len(first) - len(last))
-    return Plotted([f"{text:>{margin - 1}}" for text in labels], cells, f"{first}{gap}{last}")
+    return ChartGrid([f"{text:>{margin - 1}}" for text in labels], cells, f"{first}{gap}{last}")
 
 
 class _Canvas:
@@ -198,7 +198,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(known) / len(known) if known else None
 
 
-def spread(
+def means_over_time(
     times: Sequence[int],
     values: Sequence[float | None],
     seconds: int,

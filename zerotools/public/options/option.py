@@ -5,7 +5,7 @@
 
     @takes_options(ThinKeywords)
     def thin(path: StrPath, **options: Unpack[ThinKeywords]) -> ThinResult:
-        given = bound(ThinKeywords, options)
+        given = bind_options(ThinKeywords, options)
 
 `zerotools.cli.options.click_options` makes the option `--force` of the same declaration. This
 module imports neither click nor anything that reads checkpoints.
@@ -275,7 +275,7 @@ _CONVERTED: dict[OptionKind, Callable[[Any], Any]] = {
 }
 
 
-def several(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
+def as_list(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
     """Return a list of the path or the paths that a function takes."""
     if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
         return [given]
@@ -309,7 +309,7 @@ def _declared(name: str, hint: Any) -> DeclaredOption:
     return DeclaredOption(name, option, kinds[0], choices, is_required)
 
 
-def bound(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
+def bind_options(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the value of every declared option: the given one, converted, or the default. None is
     as if the option was not given.
 

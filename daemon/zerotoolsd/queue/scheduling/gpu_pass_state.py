@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerotools.jobs.tables.size_range import MOST_RANKS
-from zerotools.sensors.gpu_choice import by_preference, place_of
+from zerotools.sensors.gpu_choice import by_preference, preference_rank
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.queue.scheduling.declared_memory import GIB
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, count
@@ -273,7 +273,7 @@ class GpuMemoryParts:
         ]
 
         def order(gpu: Gpu) -> tuple[bool, float, int]:
-            preference = 0.0 if isinstance(request.need.gpus, tuple) else place_of(gpu)
+            preference = 0.0 if isinstance(request.need.gpus, tuple) else preference_rank(gpu)
             return self.is_closed(gpu.index), preference, self.rooms[gpu.index]
 
         return sorted(fits, key=order)

@@ -7,13 +7,13 @@ import pytest
 from tests.cli.top.made_looks import GIB, HOST, a_look, meaning_in, text_of
 from zerotools.cli.top.drawing.host_rows import host_lines
 from zerotools.cli.top.drawing.styled_lines import width
-from zerotools.cli.top.reading.disk_reader import DiskSeen
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.disk_reader import DiskSpace
+from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 
 
-def look_of(host: Host = HOST, *disks: DiskSeen) -> Look:
-    look = a_look(disks=disks or (DiskSeen("/data", 3500 * GIB, 812 * GIB),))
+def look_of(host: Host = HOST, *disks: DiskSpace) -> ScreenData:
+    look = a_look(disks=disks or (DiskSpace("/data", 3500 * GIB, 812 * GIB),))
     return replace(look, snapshot=replace(look.snapshot, host=host))
 
 
@@ -35,16 +35,16 @@ def test_a_swap_that_is_used_matters_more_than_a_bar() -> None:
 
 
 def test_more_disks_take_another_line_and_the_fullest_comes_first() -> None:
-    disks = [DiskSeen(f"/d{n}", 100 * GIB, 50 * GIB) for n in range(9)]
+    disks = [DiskSpace(f"/d{n}", 100 * GIB, 50 * GIB) for n in range(9)]
     lines = host_lines(look_of(HOST, *disks), 80, 3)
     assert len(lines) == 3
     assert [f"/d{n} " in "\n".join(map(text_of, lines)) for n in (0, 4, 5)] == [True, True, False]
 
 
 def test_a_disk_that_is_full_silent_or_read_only_stands_out() -> None:
-    full = DiskSeen("/full", 100 * GIB, GIB)
-    silent = DiskSeen("/net/very/long/path/of/a/server", why="does not answer")
-    frozen = DiskSeen("/frozen", 100 * GIB, 50 * GIB, is_read_only=True)
+    full = DiskSpace("/full", 100 * GIB, GIB)
+    silent = DiskSpace("/net/very/long/path/of/a/server", why="does not answer")
+    frozen = DiskSpace("/frozen", 100 * GIB, 50 * GIB, is_read_only=True)
     (line,) = host_lines(look_of(HOST, full, silent, frozen), 400, 1)
     assert meaning_in(line, "1.0G free") == "bad"
     assert meaning_in(line, "does not answer") == "bad"

@@ -21,9 +21,9 @@ from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing import job_detail_rows
 from zerotools.cli.top.drawing.job_detail_rows import checkpoint_lines, detail_lines
 from zerotools.cli.top.drawing.styled_lines import width
-from zerotools.cli.top.reading.disk_reader import SavedDirectory
-from zerotools.cli.top.reading.job_details import ChosenJob, KeptCheckpoint
-from zerotools.cli.top.reading.job_reports import Reported, ReportedCheckpoint
+from zerotools.cli.top.reading.disk_reader import CheckpointDirectory
+from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
+from zerotools.cli.top.reading.job_reports import JobReports, ReportedCheckpoint
 
 FULL: dict[str, Any] = {**STEP, "mfu": 0.41, "skipped_steps": 2, "loss_scale": 65536}
 
@@ -103,7 +103,7 @@ def test_curves_of_another_job_are_not_shown() -> None:
 def test_what_could_not_be_read_is_said() -> None:
     job = job_of(3)
     look = a_look(
-        job, chosen=ChosenJob(3, trouble="only its owner and administrators see the rest")
+        job, chosen=JobDetails(3, trouble="only its owner and administrators see the rest")
     )
     lines = detail_lines(look, job, 80, 9, NOW)
     assert meaning_in(lines[3], "its owner") == "warning"
@@ -111,7 +111,7 @@ def test_what_could_not_be_read_is_said() -> None:
 
 def test_of_somebody_elses_job_only_what_is_seen_is_shown() -> None:
     job = {**job_of(9, name="job-9", phase=None, progress=None), "masked": True, "spec": {}}
-    found = ChosenJob(9, trouble="only its owner and administrators see the rest")
+    found = JobDetails(9, trouble="only its owner and administrators see the rest")
     lines = [text_of(line) for line in detail_lines(a_look(job, chosen=found), job, 80, 9, NOW)]
     assert lines[1:] == ["host peak 6.0 GiB", found.trouble]
 
@@ -126,7 +126,7 @@ def test_errors_in_a_log_stand_out() -> None:
 
 
 def kept(**changes: Any) -> KeptCheckpoint:
-    seen = changes.pop("seen", SavedDirectory(NOW - 60, is_thinned=False))
+    seen = changes.pop("seen", CheckpointDirectory(NOW - 60, is_thinned=False))
     usual = ReportedCheckpoint(40, "/out/40", NOW - 240, 13 * GIB, 3.2, "at_save")
     return KeptCheckpoint(replace(usual, **changes), seen)
 
@@ -134,7 +134,7 @@ def kept(**changes: Any) -> KeptCheckpoint:
 def test_checkpoints_say_whether_they_were_verified() -> None:
     (line,) = checkpoint_lines([kept(verified=None, not_verified="switched off")], 80, 1, NOW)
     assert "? not verified: switched off" in text_of(line)
-    (line,) = checkpoint_lines([kept(seen=SavedDirectory(1.0, is_thinned=True))], 80, 1, NOW)
+    (line,) = checkpoint_lines([kept(seen=CheckpointDirectory(1.0, is_thinned=True))], 80, 1, NOW)
     assert "weights alone (thinned)" in text_of(line)
     (line,) = checkpoint_lines([kept(verified=None, time=None, seconds=None)], 80, 1, NOW)
     assert text_of(line) == "saved step 40 no report about it  1 min ago"
@@ -180,5 +180,5 @@ def test_a_chart_is_kept_while_the_curve_stays_the_same() -> None:
 
 
 def test_nothing_is_no_chart() -> None:
-    assert job_detail_rows.loss_chart(Reported(), 60, 8) == []
-    assert job_detail_rows.speed_chart(Reported().speed, 60, 8) == []
+    assert job_detail_rows.loss_chart(JobReports(), 60, 8) == []
+    assert job_detail_rows.speed_chart(JobReports().speed, 60, 8) == []

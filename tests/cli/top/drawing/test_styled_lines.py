@@ -8,16 +8,16 @@ from rich.cells import cell_len
 from tests.cli.top.made_looks import text_of
 from zerotools.cli.top.drawing.styled_lines import (
     Line,
-    beside,
     cut,
     ends,
     filled,
     flowing,
-    in_letters,
+    in_ascii,
     padded,
     plain,
     ruled,
     shortened,
+    side_by_side,
     width,
 )
 
@@ -70,7 +70,7 @@ def test_a_title_has_a_line_to_the_edge() -> None:
 
 
 def test_blocks_stand_beside_each_other() -> None:
-    lines = beside([[("a", "")]], [[("b", "")], [("c", "")]], 4, 3)
+    lines = side_by_side([[("a", "")]], [[("b", "")], [("c", "")]], 4, 3)
     assert [text_of(line) for line in lines] == ["a    │ b", "     │ c", "     │ "]
 
 
@@ -83,13 +83,13 @@ def test_parts_flow_and_the_least_important_goes_first() -> None:
 
 
 def test_marks_become_letters() -> None:
-    assert in_letters([("▇▓▚╌ ━╌ 61° ✓ ▸ ▁█ ⣿ …", "x")]) == [("#%x- =- 61C + > _# * ~", "x")]
-    assert in_letters([("größe 数据", "")]) == [("gr??e ????", "")]
+    assert in_ascii([("▇▓▚╌ ━╌ 61° ✓ ▸ ▁█ ⣿ …", "x")]) == [("#%x- =- 61C + > _# * ~", "x")]
+    assert in_ascii([("größe 数据", "")]) == [("gr??e ????", "")]
 
 
 @given(st.text(max_size=30))
 def test_a_line_keeps_its_width(text: str) -> None:
     shown = plain(text)
-    ((letters, _),) = in_letters([(shown, "")])
+    ((letters, _),) = in_ascii([(shown, "")])
     assert letters.isascii()
     assert len(letters) == sum(cell_len(each) for each in shown)

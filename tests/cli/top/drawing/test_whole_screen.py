@@ -14,8 +14,8 @@ from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.top.drawing.styled_lines import width
 from zerotools.cli.top.drawing.view_state import HELP, LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
-from zerotools.cli.top.reading.job_details import LogSeen
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.job_details import LogLines
+from zerotools.cli.top.reading.refresh import ScreenData
 
 FIVE = (
     job_of(3),
@@ -27,12 +27,12 @@ FIVE = (
 STATE = ViewState(chosen=3)
 
 
-def full_look(jobs: tuple[Job, ...] = FIVE) -> Look:
+def full_look(jobs: tuple[Job, ...] = FIVE) -> ScreenData:
     return a_look(*jobs, chosen=chosen(jobs[0], [f"line {n}" for n in range(60)]))
 
 
 def draw(
-    columns: int, rows: int, look: Look | None = None, state: ViewState = STATE
+    columns: int, rows: int, look: ScreenData | None = None, state: ViewState = STATE
 ) -> DrawnScreen:
     return draw_screen(look or full_look(), None, state, columns, rows, NOW)
 
@@ -174,7 +174,7 @@ def test_the_last_line_asks_answers_or_takes_a_filter() -> None:
 
 
 def test_pages() -> None:
-    log = LogSeen(3, 0, "log of job 3", ("one", "two"))
+    log = LogLines(3, 0, "log of job 3", ("one", "two"))
     page = draw_screen(full_look(), log, replace(STATE, page=LOG), 80, 24, NOW)
     assert texts(page)[1:3] == ["one", "two"]
     assert texts(page)[-1].startswith("↑↓ scroll")

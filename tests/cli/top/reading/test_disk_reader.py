@@ -8,7 +8,7 @@ import pytest
 
 from harness.patience import patient
 from zerotools.cli.top.reading import disk_reader
-from zerotools.cli.top.reading.disk_reader import DiskSeen, PlaceLooker
+from zerotools.cli.top.reading.disk_reader import DiskReader, DiskSpace
 from zerotools.io.files.mounts import MountPoint
 
 HANGS = """
@@ -38,8 +38,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def looker(clock: Clock) -> Iterator[PlaceLooker]:
-    made = PlaceLooker(
+def looker(clock: Clock) -> Iterator[DiskReader]:
+    made = DiskReader(
         command=(sys.executable, "-c", HANGS),
         deadline_seconds=0.05,
         clock=clock,
@@ -50,7 +50,7 @@ def looker(clock: Clock) -> Iterator[PlaceLooker]:
 
 
 def test_disks_and_checkpoints(tmp_path: Path) -> None:
-    looker = PlaceLooker(deadline_seconds=patient(5))
+    looker = DiskReader(deadline_seconds=patient(5))
     (tmp_path / "step-1").mkdir()
     disk = looker.disk(str(tmp_path / "out"))
     assert disk.why is None
@@ -66,11 +66,11 @@ def test_disks_and_checkpoints(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_hangs_is_told_and_holds_up_no_other(
-    looker: PlaceLooker, clock: Clock, tmp_path: Path
+    looker: DiskReader, clock: Clock, tmp_path: Path
 ) -> None:
-    assert looker.disk("/hung/runs") == DiskSeen("/hung", why="does not answer")
+    assert looker.disk("/hung/runs") == DiskSpace("/hung", why="does not answer")
     # The same mount is not asked again, by whatever path; others are, by another process.
-    assert looker.disk("/hung/elsewhere") == DiskSeen("/hung", why="does not answer")
+    assert looker.disk("/hung/elsewhere") == DiskSpace("/hung", why="does not answer")
     assert len(looker.hanging) == 1
     assert looker.saved(["/hung/step-1"]) is None
     assert looker.disk(str(tmp_path)).why is None
@@ -81,7 +81,7 @@ def test_a_file_system_that_hangs_is_told_and_holds_up_no_other(
 
 
 def test_where_many_hang_nothing_more_is_looked_at(clock: Clock, tmp_path: Path) -> None:
-    looker = PlaceLooker(
+    looker = DiskReader(
         command=(sys.executable, "-c", HANGS),
         deadline_seconds=0.01,
         clock=clock,
@@ -98,14 +98,14 @@ def test_where_many_hang_nothing_more_is_looked_at(clock: Clock, tmp_path: Path)
     ["print('{}'); print('nonsense', flush=True); input(); input()", "print('{}')", "print(1)", ""],
 )
 def test_a_process_that_answers_nonsense_is_replaced(program: str, clock: Clock) -> None:
-    looker = PlaceLooker(command=(sys.executable, "-c", program), clock=clock, mounted=list)
+    looker = DiskReader(command=(sys.executable, "-c", program), clock=clock, mounted=list)
     for _ in range(2):
         assert str(looker.disk("/x").why).startswith("not checked")
     looker.close()
 
 
 def test_a_process_that_does_not_start_is_told(clock: Clock) -> None:
-    looker = PlaceLooker(command=("/nowhere/python",), clock=clock)
+    looker = DiskReader(command=("/nowhere/python",), clock=clock)
     assert "no checking process could be started" in str(looker.disk("/x").why)
     assert looker.saved(["/x"]) is None
     looker.close()

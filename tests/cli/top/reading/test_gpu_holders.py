@@ -11,8 +11,8 @@ from harness.started import Started
 from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_for
 from zerotools.cli.job_views.describe_job import Job
-from zerotools.cli.top.reading.cached_value import Seldom
-from zerotools.cli.top.reading.gpu_holders import GpuHolder, GpuHolders, shares_of
+from zerotools.cli.top.reading.cached_value import CachedValue
+from zerotools.cli.top.reading.gpu_holders import GpuHolder, GpuHolders, memory_by_owner
 from zerotools.cli.top.reading.job_list import completed
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import GpuProcess
@@ -21,7 +21,7 @@ GIB = 1 << 30
 
 
 def holders(*, is_here: bool = True) -> GpuHolders:
-    return GpuHolders(Seldom(10.0, lambda: 0.0), is_here=is_here)
+    return GpuHolders(CachedValue(10.0, lambda: 0.0), is_here=is_here)
 
 
 def a_running_job(run_dir: str, uid: int = 0) -> Job:
@@ -91,7 +91,7 @@ def test_the_memory_of_a_gpu_is_split_by_who_holds_it() -> None:
         GpuHolder(3, "ada: python x.py", "stranger", 10 * GIB),
     ]
     listed = [GpuProcess(each.pid, each.held_bytes) for each in held]
-    shares = shares_of(fake_gpu(0, used_gib=60, processes=listed), held)
+    shares = memory_by_owner(fake_gpu(0, used_gib=60, processes=listed), held)
     assert [(share.kind, share.held_bytes // GIB) for share in shares] == [
         ("job", 30),
         ("residue", 20),
@@ -100,7 +100,7 @@ def test_the_memory_of_a_gpu_is_split_by_who_holds_it() -> None:
 
 
 def test_what_a_driver_keeps_or_does_not_tell_is_no_residue() -> None:
-    assert shares_of(fake_gpu(0, used_gib=0.6), []) == ()
+    assert memory_by_owner(fake_gpu(0, used_gib=0.6), []) == ()
     unknown = [GpuHolder(1, "job 1", "job", None)]
     gpu = fake_gpu(0, used_gib=60, processes=[GpuProcess(1, None)])
-    assert [share.kind for share in shares_of(gpu, unknown)] == ["job"]
+    assert [share.kind for share in memory_by_owner(gpu, unknown)] == ["job"]

@@ -12,9 +12,9 @@ from harness.patience import patient
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
 from zerotools.cli.top.reading import job_details
-from zerotools.cli.top.reading.disk_reader import PlaceLooker
+from zerotools.cli.top.reading.disk_reader import DiskReader
 from zerotools.cli.top.reading.job_details import (
-    ChosenJobReader,
+    JobDetailsReader,
     LogFollower,
     log_lines,
     newest_checkpoint,
@@ -24,8 +24,8 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 
 
 @pytest.fixture
-def places() -> Iterator[PlaceLooker]:
-    looker = PlaceLooker(deadline_seconds=patient(5))
+def places() -> Iterator[DiskReader]:
+    looker = DiskReader(deadline_seconds=patient(5))
     yield looker
     looker.close()
 
@@ -36,7 +36,7 @@ def saved(step: int, path: Path, **changes: Any) -> bytes:
 
 
 def test_checkpoints_that_are_gone_are_not_shown(
-    service: FakeService, client: DaemonClient, places: PlaceLooker, tmp_path: Path
+    service: FakeService, client: DaemonClient, places: DiskReader, tmp_path: Path
 ) -> None:
     view = a_view(3, a_job(), state="running", attempts=(an_attempt(),))
     service.views[3] = view
@@ -44,7 +44,7 @@ def test_checkpoints_that_are_gone_are_not_shown(
     for step in (1, 2):
         service.write(3, "progress.jsonl", saved(step, tmp_path / f"step-{step}"))
     service.write(3, "rank-0.log", b"a line\n")
-    reader = ChosenJobReader(client, places, lambda: 0.0)
+    reader = JobDetailsReader(client, places, lambda: 0.0)
     found = reader.read(completed([view.to_json()])[0])
     assert [(each.reported.step, each.time) for each in found.checkpoints] == [(2, 2.0)]
     assert found.log == ("a line",)
@@ -56,18 +56,18 @@ def test_where_nobody_can_look_what_was_reported_is_shown(
 ) -> None:
     service.views[3] = a_view(3, a_job(), state="running", attempts=(an_attempt(),))
     service.write(3, "progress.jsonl", saved(1, Path("/elsewhere/step-1")))
-    reader = ChosenJobReader(client, None, lambda: 0.0)
+    reader = JobDetailsReader(client, None, lambda: 0.0)
     found = reader.read(completed([client.job(3)])[0]).checkpoints
     assert [(each.reported.path, each.seen) for each in found] == [("/elsewhere/step-1", None)]
 
 
 def test_the_newest_is_known_without_a_report(
-    client: DaemonClient, places: PlaceLooker, tmp_path: Path
+    client: DaemonClient, places: DiskReader, tmp_path: Path
 ) -> None:
     latest = {"step": 40, "path": str(tmp_path), "verified": None, "not_verified": "off"}
     job = completed([{"id": 9, "latest_checkpoint": latest}])[0]
     os.utime(tmp_path, (7.0, 7.0))
-    (found,) = ChosenJobReader(client, places, lambda: 0.0).read(job).checkpoints
+    (found,) = JobDetailsReader(client, places, lambda: 0.0).read(job).checkpoints
     assert (found.reported.not_verified, found.time) == ("off", 7.0)
 
 
@@ -78,13 +78,13 @@ def test_no_checkpoint(latest: object) -> None:
 
 def test_of_somebody_elses_job_nothing_is_asked(client: DaemonClient) -> None:
     job = completed([{"id": 9, "masked": True}])[0]
-    found = ChosenJobReader(client, None, lambda: 0.0).read(job)
+    found = JobDetailsReader(client, None, lambda: 0.0).read(job)
     assert found.trouble == "only its owner and administrators see the rest"
 
 
 def test_what_the_daemon_refuses_is_said(client: DaemonClient) -> None:
     job = completed([{"id": 9, "attempt": {"number": 1}, "attempts": [{"number": 1}]}])[0]
-    assert ChosenJobReader(client, None, lambda: 0.0).read(job).trouble == "job 9 does not exist"
+    assert JobDetailsReader(client, None, lambda: 0.0).read(job).trouble == "job 9 does not exist"
 
 
 def test_lines_of_a_log() -> None:

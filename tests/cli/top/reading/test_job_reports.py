@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
-from zerotools.cli.top.reading.job_reports import CurveSeen, LongCurve, Reported, ReportReader
+from zerotools.cli.top.reading.job_reports import CurveSummary, JobReports, LongCurve, ReportReader
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 
@@ -28,7 +28,7 @@ def with_attempts(service: FakeService, count: int) -> None:
     service.views[3] = a_view(3, a_job(), state="running", attempts=attempts)
 
 
-def read(reader: ReportReader, client: DaemonClient, times: int = 1) -> Reported:
+def read(reader: ReportReader, client: DaemonClient, times: int = 1) -> JobReports:
     for _ in range(times):
         found = reader.read(client.job(3))
     return found
@@ -138,7 +138,7 @@ def test_a_short_curve_is_all_there() -> None:
 
 
 def test_nothing_is_an_empty_curve() -> None:
-    assert LongCurve().seen() == CurveSeen()
+    assert LongCurve().seen() == CurveSummary()
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=500), st.integers(2, 40))

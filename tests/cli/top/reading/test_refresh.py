@@ -9,8 +9,8 @@ from harness.patience import patient
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from tests.daemon.http.api.serving import serving
-from zerotools.cli.top.reading.disk_reader import PlaceLooker
-from zerotools.cli.top.reading.refresh import Looking, RecentSamples
+from zerotools.cli.top.reading.disk_reader import DiskReader
+from zerotools.cli.top.reading.refresh import RecentSamples, ScreenReader
 from zerotools.core.errors import DaemonUnreachable
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote import elsewhere
@@ -25,14 +25,14 @@ def source(count: int = 1) -> SnapshotSource:
 
 
 @pytest.fixture
-def places() -> Iterator[PlaceLooker]:
-    looker = PlaceLooker(deadline_seconds=patient(5))
+def places() -> Iterator[DiskReader]:
+    looker = DiskReader(deadline_seconds=patient(5))
     yield looker
     looker.close()
 
 
 def test_one_reading(
-    service: FakeService, client: DaemonClient, places: PlaceLooker, tmp_path: Path
+    service: FakeService, client: DaemonClient, places: DiskReader, tmp_path: Path
 ) -> None:
     attempts = (an_attempt(),)
     service.views[3] = a_view(
@@ -40,7 +40,7 @@ def test_one_reading(
     )
     service.leases = [{"gpu_uuid": "GPU-fake-0", "job_id": 3, "attempt": 1, "uid": 0}]
     service.write(3, "rank-0.log", b"a line\n")
-    look = Looking(source(), client, places).look(3)
+    look = ScreenReader(source(), client, places).look(3)
     assert (look.trouble, [job["id"] for job in look.jobs]) == ("", [3])
     assert look.leases["GPU-fake-0"]["id"] == 3
     assert look.chosen is not None
@@ -59,7 +59,7 @@ def test_a_daemon_that_dies_leaves_its_jobs_on_the_screen_and_comes_back(
     service.views[3] = a_view(3, a_job(), state="running", attempts=(an_attempt(),))
     path = tmp_path / "run" / "api.sock"
     client = DaemonClient(path, timeout_seconds=patient(5))
-    looking = Looking(source(), client, clock=lambda: now[0])
+    looking = ScreenReader(source(), client, clock=lambda: now[0])
     with serving(service, path):
         assert looking.look(3).trouble == ""
     now[0] = 12.0
@@ -76,7 +76,7 @@ def test_a_daemon_that_dies_leaves_its_jobs_on_the_screen_and_comes_back(
 
 def test_without_a_daemon_the_machine_is_there(tmp_path: Path) -> None:
     client = DaemonClient(tmp_path / "no.sock", timeout_seconds=1)
-    look = Looking(source(8), client).look(None)
+    look = ScreenReader(source(8), client).look(None)
     assert look.trouble.startswith("no daemon answers")
     assert (len(look.snapshot.gpus), look.jobs, look.disks) == (8, (), ())
 
@@ -87,7 +87,7 @@ def test_another_machine_is_what_its_daemon_sees(
     there = elsewhere.Elsewhere("gpu1", "/run/api.sock", "/home/ada", 1000, {})
     elsewhere.leads_to(client.socket, there)
     try:
-        looking = Looking(source(3), client, PlaceLooker())
+        looking = ScreenReader(source(3), client, DiskReader())
         look = looking.look(None)
         assert look.machine == "gpu1"
         assert [gpu.uuid for gpu in look.snapshot.gpus] == ["GPU-fake-0", "GPU-fake-1"]
@@ -98,7 +98,7 @@ def test_another_machine_is_what_its_daemon_sees(
     elsewhere.leads_to(gone, there)
     try:
         with pytest.raises(DaemonUnreachable):
-            Looking(source(), DaemonClient(gone, timeout_seconds=1)).look(None)
+            ScreenReader(source(), DaemonClient(gone, timeout_seconds=1)).look(None)
     finally:
         elsewhere.leads_nowhere(gone)
 

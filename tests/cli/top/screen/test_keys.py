@@ -16,19 +16,21 @@ from zerotools.cli.top.screen.keys import (
     PRIORITY,
     QUIT,
     RESUME,
-    LateAnswers,
-    Shown,
-    Wish,
+    KeyContext,
+    LateResponses,
+    UserAction,
     press,
     typed,
 )
 
 TWO = (job_of(3), job_of(4, "queued", "other"))
-SHOWN = Shown(listed=TWO, job_rows=1)
+SHOWN = KeyContext(listed=TWO, job_rows=1)
 STATE = ViewState(chosen=3)
 
 
-def after(state: ViewState, *keys: str, shown: Shown = SHOWN) -> tuple[ViewState, list[Wish]]:
+def after(
+    state: ViewState, *keys: str, shown: KeyContext = SHOWN
+) -> tuple[ViewState, list[UserAction]]:
     wishes = []
     for key in keys:
         state, wish = press(state, key, key if len(key) == 1 else None, shown)
@@ -55,31 +57,31 @@ def test_a_job_is_cancelled_after_yes_and_not_after_anything_else() -> None:
         state, wishes = after(asks, key)
         assert (state.asks, wishes) == ("", [])
     state, (wish,) = after(asks, "y")
-    assert (state.asks, wish) == ("", Wish(CANCEL, TWO[0]))
+    assert (state.asks, wish) == ("", UserAction(CANCEL, TWO[0]))
 
 
 def test_yes_means_the_job_that_was_asked_about() -> None:
     asks, _ = after(STATE, "c")
     # Meanwhile that one has gone, and another one is under the cursor.
     moved = replace(asks, chosen=4)
-    assert after(moved, "y")[1] == [Wish(CANCEL, TWO[0])]
-    assert after(moved, "y", shown=Shown(listed=TWO[1:]))[1] == []
+    assert after(moved, "y")[1] == [UserAction(CANCEL, TWO[0])]
+    assert after(moved, "y", shown=KeyContext(listed=TWO[1:]))[1] == []
 
 
 def test_wishes() -> None:
-    assert after(STATE, "r")[1] == [Wish(RESUME, TWO[0])]
+    assert after(STATE, "r")[1] == [UserAction(RESUME, TWO[0])]
     assert after(STATE, "plus", "minus")[1] == [
-        Wish(PRIORITY, TWO[0], 1),
-        Wish(PRIORITY, TWO[0], -1),
+        UserAction(PRIORITY, TWO[0], 1),
+        UserAction(PRIORITY, TWO[0], -1),
     ]
-    assert after(STATE, "q")[1] == [Wish(QUIT)]
+    assert after(STATE, "q")[1] == [UserAction(QUIT)]
 
 
 @pytest.mark.parametrize("key", ["c", "r", "l", "plus", "minus", "enter"])
 def test_without_a_job_that_is_said(key: str) -> None:
-    state, wishes = after(ViewState(), key, shown=Shown())
+    state, wishes = after(ViewState(), key, shown=KeyContext())
     assert (state.said, wishes, state.page) == (NO_JOB, [], JOBS)
-    assert after(state, "down", shown=Shown())[0].said == ("", "")
+    assert after(state, "down", shown=KeyContext())[0].said == ("", "")
 
 
 def test_a_filter_is_typed() -> None:
@@ -134,7 +136,7 @@ IDLE = {*BEGINS, "circumflex_accent"}
 
 def left_of(text: str) -> list[str]:
     """The keys that are no answer, and do something."""
-    late, parser = LateAnswers(), XTermParser()
+    late, parser = LateResponses(), XTermParser()
     events = [*parser.feed(text), *parser.feed("")]
     keys = [each.key for each in events if isinstance(each, Key)]
     return [key for key in keys if not late.takes(key) and key not in IDLE]

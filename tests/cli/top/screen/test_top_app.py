@@ -19,10 +19,10 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from tests.daemon.waiting import wait_async, wait_for
 from zerotools.cli.job_views.describe_job import Job
-from zerotools.cli.top.reading.job_details import LogSeen
-from zerotools.cli.top.reading.refresh import Look, Looking
+from zerotools.cli.top.reading.job_details import LogLines
+from zerotools.cli.top.reading.refresh import ScreenData, ScreenReader
 from zerotools.cli.top.screen.terminal_colours import styles_of
-from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, Beside, Canvas, Reads, Top
+from zerotools.cli.top.screen.top_app import EXIT_TERMINATED, BackgroundThread, Canvas, Reads, Top
 from zerotools.core.errors import EXIT_INTERRUPTED
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.fake import FakeProbe, fake_gpu
@@ -32,8 +32,8 @@ Play = Callable[[Pilot[int], Top], Awaitable[None]]
 NEVER = 3600.0
 
 
-def looking(client: DaemonClient) -> Looking:
-    return Looking(SnapshotSource(FakeProbe([fake_gpu(n) for n in range(8)])), client)
+def looking(client: DaemonClient) -> ScreenReader:
+    return ScreenReader(SnapshotSource(FakeProbe([fake_gpu(n) for n in range(8)])), client)
 
 
 def drive(
@@ -228,11 +228,11 @@ class Slow:
         self.asked: list[int | None] = []
         self.jobs = (job_of(3), job_of(4))
 
-    def look(self, chosen: int | None) -> Look:
+    def look(self, chosen: int | None) -> ScreenData:
         self.asked.append(chosen)
         return a_look(*self.jobs)
 
-    def log(self, job: Job, rank: int) -> LogSeen:
+    def log(self, job: Job, rank: int) -> LogLines:
         raise AssertionError(job, rank)
 
 
@@ -263,7 +263,7 @@ def has_size(app: Top, columns: int, rows: int) -> Callable[[], Awaitable[bool]]
 
 
 class Broken(Slow):
-    def log(self, job: Job, rank: int) -> LogSeen:
+    def log(self, job: Job, rank: int) -> LogLines:
         raise ValueError("a defect")
 
 
@@ -330,7 +330,7 @@ def test_what_is_done_beside_comes_to_the_loop_in_order() -> None:
     told: list[Any] = []
 
     async def run() -> None:
-        beside, loop_thread = Beside("test-ends"), threading.get_ident()
+        beside, loop_thread = BackgroundThread("test-ends"), threading.get_ident()
         threads: list[int] = []
 
         def fails() -> int:
@@ -362,7 +362,7 @@ def test_what_comes_after_the_end_is_nobodys() -> None:
         threading.current_thread().name = "done"
 
     async def run() -> None:
-        beside = Beside("test")
+        beside = BackgroundThread("test")
         beside.do(hangs, lambda _: is_done.set(), lambda _: is_done.set())
         beside.do(is_done.set, lambda _: None, lambda _: None)
         beside.close()

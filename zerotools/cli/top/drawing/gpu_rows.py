@@ -18,7 +18,7 @@ from zerotools.cli.top.drawing.bars import level, memory_bar, meter, strip, warm
 from zerotools.cli.top.drawing.short_numbers import in_ranges
 from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, filled, padded, plain
 from zerotools.cli.top.reading.gpu_holders import JOB, GpuHolder, GpuShare
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
@@ -64,7 +64,7 @@ class GpuColumns:
         return cls(name, bar, busy_bar, limit, clock, past)
 
 
-def gpu_lines(look: Look, columns: int, rows: int, *, headed: bool) -> list[Line]:
+def gpu_lines(look: ScreenData, columns: int, rows: int, *, headed: bool) -> list[Line]:
     """Return lines for the GPUs, or the reason for none, in at most `rows` rows."""
     snapshot = look.snapshot
     if not snapshot.gpus:
@@ -86,7 +86,7 @@ def gpu_lines(look: Look, columns: int, rows: int, *, headed: bool) -> list[Line
     return lines
 
 
-def _header(widths: GpuColumns, look: Look) -> Line:
+def _header(widths: GpuColumns, look: ScreenData) -> Line:
     past = "hour" if look.is_hour else "recent"
     words = [
         ("GPU", 3 + widths.name),
@@ -110,7 +110,7 @@ def _titled(word: str, columns: int) -> str:
     return filled(word, columns, right=right) if columns else ""
 
 
-def _gpu(gpu: Gpu, look: Look, widths: GpuColumns, columns: int) -> Line:
+def _gpu(gpu: Gpu, look: ScreenData, widths: GpuColumns, columns: int) -> Line:
     name = plain(gpu.name or "").removeprefix("NVIDIA ")
     line: Line = [(f"{gpu.index:>2} ", "strong")]
     if widths.name:
@@ -175,7 +175,7 @@ def _notes(gpu: Gpu, *, roomy: bool) -> Line:
     return notes
 
 
-def _who(gpu: Gpu, look: Look, shares: Sequence[GpuShare]) -> Line:
+def _who(gpu: Gpu, look: ScreenData, shares: Sequence[GpuShare]) -> Line:
     leased = look.leases.get(gpu.uuid or "")
     if leased is None and not shares:
         return [("excluded" if gpu.excluded else "free", "quiet")]
@@ -189,7 +189,7 @@ def _who(gpu: Gpu, look: Look, shares: Sequence[GpuShare]) -> Line:
     return pieces
 
 
-def _past(gpu: Gpu, look: Look, widths: GpuColumns) -> Line:
+def _past(gpu: Gpu, look: ScreenData, widths: GpuColumns) -> Line:
     line: Line = []
     for name, top in (
         ("memory_used_bytes", gpu.memory_total_bytes),
@@ -211,7 +211,7 @@ def _in_short(gpus: Sequence[Gpu]) -> str:
     return said + (f", {lost} with errors" if lost else "")
 
 
-def process_lines(look: Look, columns: int, rows: int) -> list[Line]:
+def process_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
     """Return a header and the processes, in at most `rows` rows; empty without processes."""
     places: dict[int, list[int]] = {}
     held: dict[int, int | None] = {}

@@ -10,8 +10,8 @@ from rich.cells import cell_len
 from zerotools.cli.top.drawing import short_numbers
 from zerotools.cli.top.drawing.bars import meter, strip, warmth
 from zerotools.cli.top.drawing.styled_lines import Line, cut, padded, plain, shortened, width
-from zerotools.cli.top.reading.disk_reader import DiskSeen
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.disk_reader import DiskSpace
+from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.sensors.snapshot import Host, Stall
 
 NARROWEST, WIDEST = 26, 50
@@ -26,10 +26,10 @@ LOW_SHARE, NO_SHARE = 0.1, 0.03
 """Of a disk, that is free."""
 FULL_SHARE = 0.95
 """Of the memory, that is used."""
-_Cell = Callable[[Look, int], Line]
+_Cell = Callable[[ScreenData, int], Line]
 
 
-def host_lines(look: Look, columns: int, rows: int) -> list[Line]:
+def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
     """Return at most `rows` lines. Disks get the remaining ones; those with the least space come
     first."""
     cells: list[_Cell] = [_processors, _memory, _pressure, _network]
@@ -60,11 +60,11 @@ def _barred(
     return cut([*line, *said, *([(" ", ""), *past] if past else [])], columns)
 
 
-def _past(look: Look, name: str, top: float | None, columns: int) -> Line:
+def _past(look: ScreenData, name: str, top: float | None, columns: int) -> Line:
     return strip(look.past.get(name), columns // 4, top) if columns >= PAST_FROM else []
 
 
-def _processors(look: Look, columns: int) -> Line:
+def _processors(look: ScreenData, columns: int) -> Line:
     host = look.snapshot.host
     load = host.load_average[0] if host.load_average else 0.0
     high = "warning" if load > 2 * host.cpu_count else "quiet"
@@ -76,7 +76,7 @@ def _processors(look: Look, columns: int) -> Line:
     return _barred("CPU", share, said, columns, past, "meter")
 
 
-def _memory(look: Look, columns: int) -> Line:
+def _memory(look: ScreenData, columns: int) -> Line:
     host = look.snapshot.host
     total = host.memory_total_bytes
     share = host.memory_used_bytes / total if total else None
@@ -89,7 +89,7 @@ def _memory(look: Look, columns: int) -> Line:
     return _barred("RAM", share, said, columns, past, "bad" if full else "meter")
 
 
-def _pressure(look: Look, columns: int) -> Line:
+def _pressure(look: ScreenData, columns: int) -> Line:
     """Return the share of the last 10 s that tasks waited."""
     pressure = look.snapshot.host.pressure
     assert pressure is not None
@@ -108,7 +108,7 @@ def _stall(name: str, stall: Stall) -> tuple[str, str]:
     return f"{lost:.0f}" if lost >= 9.95 or not lost else f"{lost:.1f}", meaning
 
 
-def _network(look: Look, columns: int) -> Line:
+def _network(look: ScreenData, columns: int) -> Line:
     host = look.snapshot.host
     line: Line = [("net", "strong")]
     for mark, name, value in _ways(host):
@@ -128,7 +128,7 @@ def _ways(host: Host) -> tuple[tuple[str, str, float | None], ...]:
     )
 
 
-def _disk(disk: DiskSeen, columns: int) -> Line:
+def _disk(disk: DiskSpace, columns: int) -> Line:
     name = plain(disk.at)
     if disk.why is not None:
         said = plain(disk.why)

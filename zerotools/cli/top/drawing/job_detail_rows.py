@@ -16,13 +16,13 @@ from zerotools.cli.job_views.describe_job import (
     user_of,
 )
 from zerotools.cli.output import render
-from zerotools.cli.output.text_charts import FRAME, Plotted, Series, plotted, sparkline
+from zerotools.cli.output.text_charts import FRAME, ChartGrid, Series, chart_grid, sparkline
 from zerotools.cli.top.drawing import help_and_log_pages, short_numbers
 from zerotools.cli.top.drawing.job_rows import reason_of
 from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, flowing, plain, ruled, width
-from zerotools.cli.top.reading.job_details import ChosenJob, KeptCheckpoint
-from zerotools.cli.top.reading.job_reports import CurveSeen, CurveShape, Reported
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.job_details import JobDetails, KeptCheckpoint
+from zerotools.cli.top.reading.job_reports import CurveShape, CurveSummary, JobReports
+from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite
 
@@ -31,7 +31,7 @@ CHART_FROM, TALLEST = 13, 18
 
 
 def detail_lines(
-    look: Look, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
+    look: ScreenData, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
 ) -> list[Line]:
     """Return the known facts of the job in at most `rows` rows; with the end of its log if that is
     not shown elsewhere (`logged`)."""
@@ -48,7 +48,7 @@ def detail_lines(
     return lines[:rows]
 
 
-def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:
+def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:
     """Return checkpoints, curves and log, which share the space."""
     reported = found.reported
     lines: list[Line] = []
@@ -73,7 +73,7 @@ def _rest(found: ChosenJob, columns: int, room: int, now: float, *, logged: bool
     return lines + (log_tail(found.log, columns, left) if logged else [])
 
 
-def _charts(reported: Reported, columns: int, rows: int) -> list[Line]:
+def _charts(reported: JobReports, columns: int, rows: int) -> list[Line]:
     """Return the loss, and if there is space, the speed below it: over the whole space."""
     least = LOWEST + FRAME
     if rows < 2 * least + 4:
@@ -92,7 +92,7 @@ def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
     ]
 
 
-def _standing(job: Job, look: Look, now: float) -> list[str]:
+def _standing(job: Job, look: ScreenData, now: float) -> list[str]:
     """Return `running 3h12m`, `GPU 0-3`, `attempt 2`, the most important first."""
     state = shown_state(job)
     since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
@@ -109,7 +109,7 @@ def _standing(job: Job, look: Look, now: float) -> list[str]:
     return words
 
 
-def _gpus(job: Job, look: Look) -> str:
+def _gpus(job: Job, look: ScreenData) -> str:
     """Return the numbers of the GPUs that its newest attempt has."""
     if job["state"] not in ACTIVE or not job["attempt"]:
         return ""
@@ -199,7 +199,7 @@ LOWEST = 4
 """Rows of the smallest chart."""
 
 
-def loss_line(reported: Reported, columns: int) -> Line:
+def loss_line(reported: JobReports, columns: int) -> Line:
     """Return the loss in one line, with the newest evaluation."""
     said: Line = [*_span(reported.loss)]
     if reported.eval_loss.last is not None:
@@ -210,7 +210,7 @@ def loss_line(reported: Reported, columns: int) -> Line:
     return cut([("loss ", "strong"), drawn, (" ", ""), *said], columns)
 
 
-def eval_line(reported: Reported, columns: int) -> Line:
+def eval_line(reported: JobReports, columns: int) -> Line:
     """Return the evaluations in one line."""
     curve = reported.eval_loss
     said = [*_span(curve), (f"  least {_loss(curve.least)} at {curve.least_step}", "quiet")]
@@ -219,7 +219,7 @@ def eval_line(reported: Reported, columns: int) -> Line:
     return cut([("eval ", "strong"), drawn, (" ", ""), *said], columns)
 
 
-def speed_line(curve: CurveSeen, columns: int) -> Line:
+def speed_line(curve: CurveSummary, columns: int) -> Line:
     """Return tokens per second over the steps, in one line."""
     said: Line = [(f" {short_numbers.thousands(curve.last or 0.0)}", ""), (" tokens/s", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
@@ -227,7 +227,7 @@ def speed_line(curve: CurveSeen, columns: int) -> Line:
     return cut([("speed ", "strong"), drawn, *said], columns)
 
 
-def loss_chart(reported: Reported, columns: int, rows: int) -> list[Line]:
+def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
     """Return the chart of the loss and its evaluations in `rows` rows, at least `LOWEST` and the
     frame."""
     loss, evals = reported.loss, reported.eval_loss
@@ -240,7 +240,7 @@ def loss_chart(reported: Reported, columns: int, rows: int) -> list[Line]:
     return [cut(title, columns), *drawn] if drawn else []
 
 
-def speed_chart(curve: CurveSeen, columns: int, rows: int) -> list[Line]:
+def speed_chart(curve: CurveSummary, columns: int, rows: int) -> list[Line]:
     """Return the chart of tokens per second over the steps, from 0, in `rows` rows."""
     said = short_numbers.thousands(curve.last or 0.0)
     title: Line = [("speed ", "strong"), (said, "curve"), (" tokens/s", "quiet")]
@@ -251,16 +251,16 @@ def speed_chart(curve: CurveSeen, columns: int, rows: int) -> list[Line]:
 @lru_cache(maxsize=KEPT)
 def _loss_rows(loss: CurveShape, evals: CurveShape, columns: int, rows: int) -> list[Line]:
     series = (Series(loss.points), Series(evals.points, is_joined=False))
-    return _rows_of(plotted(series, _loss, columns=columns, braille=True, rows=rows))
+    return _rows_of(chart_grid(series, _loss, columns=columns, braille=True, rows=rows))
 
 
 @lru_cache(maxsize=KEPT)
 def _speed_rows(curve: CurveShape, columns: int, rows: int) -> list[Line]:
     form, series = short_numbers.thousands, (Series(curve.points),)
-    return _rows_of(plotted(series, form, columns=columns, braille=True, least=0.0, rows=rows))
+    return _rows_of(chart_grid(series, form, columns=columns, braille=True, least=0.0, rows=rows))
 
 
-def _rows_of(grid: Plotted | None) -> list[Line]:
+def _rows_of(grid: ChartGrid | None) -> list[Line]:
     if grid is None:
         return []
     lines: list[Line] = []
@@ -278,11 +278,11 @@ def _rows_of(grid: Plotted | None) -> list[Line]:
     return [*lines, [(f"{'':{margin}}{grid.steps}", "quiet")]]
 
 
-def _span(curve: CurveSeen) -> Line:
+def _span(curve: CurveSummary) -> Line:
     return [(f"{_loss(curve.first)} → ", "quiet"), (_loss(curve.last), "")]
 
 
-def _evaluated(curve: CurveSeen) -> Line:
+def _evaluated(curve: CurveSummary) -> Line:
     return [
         (f"{EVALUATION} ", "evals"),
         ("eval ", "strong"),

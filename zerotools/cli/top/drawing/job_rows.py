@@ -17,11 +17,11 @@ from zerotools.cli.job_views.describe_job import (
     meaning_of,
     outcome,
     ranks,
+    reason_text,
     shown_state,
     since_step,
     steps,
     user_of,
-    why,
 )
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import short_numbers
@@ -112,7 +112,7 @@ def reason_of(job: Job, now: float) -> str:
     """Return why it waits, its phase, or how it ended."""
     if job["state"] in TERMINAL:
         return plain(job["reason"] or outcome(job)).removeprefix(f"{job['state']} ")
-    return plain(why(job, now)) or phase_words(job, now)
+    return plain(reason_text(job, now)) or phase_words(job, now)
 
 
 def phase_words(job: Job, now: float) -> str:

@@ -90,7 +90,9 @@ def ruled(title: Line, columns: int, right: Line | None = None) -> Line:
     return [*head, ("─" * (columns - width(head) - width(tail)), "rule"), *tail]
 
 
-def beside(left: Sequence[Line], right: Sequence[Line], columns: int, rows: int) -> list[Line]:
+def side_by_side(
+    left: Sequence[Line], right: Sequence[Line], columns: int, rows: int
+) -> list[Line]:
     """Return two blocks next to each other, the left one `columns` wide, with a line between
     them."""
     blank: Line = []
@@ -127,7 +129,7 @@ _MARKS = str.maketrans(
 )
 
 
-def in_letters(line: Line) -> Line:
+def in_ascii(line: Line) -> Line:
     """Return the same line in ASCII."""
     return [(_ascii(text), meaning) for text, meaning in line]
 

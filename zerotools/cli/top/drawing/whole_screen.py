@@ -20,17 +20,17 @@ from zerotools.cli.top.drawing.styled_lines import (
     CURSOR,
     GAP,
     Line,
-    beside,
     cut,
     ends,
     padded,
     plain,
     ruled,
+    side_by_side,
     width,
 )
 from zerotools.cli.top.drawing.view_state import HELP, LOG, ORDERS, ViewState
-from zerotools.cli.top.reading.job_details import LogSeen
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.job_details import LogLines
+from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.jobs.states import ACTIVE, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
@@ -54,8 +54,8 @@ class DrawnScreen:
 
 
 def draw_screen(
-    look: Look | None,
-    log: LogSeen | None,
+    look: ScreenData | None,
+    log: LogLines | None,
     state: ViewState,
     columns: int,
     rows: int,
@@ -93,7 +93,7 @@ def _above(body: Sequence[Line], foot: Sequence[Line], rows: int) -> list[Line]:
     return [*body[: rows - len(foot)], *([blank] * missing), *foot]
 
 
-def _title(look: Look, columns: int, now: float) -> Line:
+def _title(look: ScreenData, columns: int, now: float) -> Line:
     clock = time.strftime("%H:%M:%S", time.localtime(now))
     states = [str(job["state"]) for job in look.jobs]
     counts = (
@@ -115,7 +115,7 @@ def _title(look: Look, columns: int, now: float) -> Line:
 Body = tuple[list[Line], ViewState, dict[int, int], int]
 
 
-def _body(look: Look, state: ViewState, columns: int, rows: int, now: float) -> Body:
+def _body(look: ScreenData, state: ViewState, columns: int, rows: int, now: float) -> Body:
     """Return the jobs and the chosen one. Rows of jobs are counted from the top of the body."""
     listed = state.listed(look.jobs)
     chosen = next((job for job in listed if job["id"] == state.chosen), None)
@@ -141,7 +141,7 @@ def _lower(jobs: dict[int, int], by: int) -> dict[int, int]:
 
 
 def _two_columns(
-    look: Look,
+    look: ScreenData,
     listed: Sequence[Job],
     chosen: Job,
     state: ViewState,
@@ -165,11 +165,11 @@ def _two_columns(
         left.append(ruled([("log", "strong")], left_columns, [("l  all of it", "quiet")]))
         left += log_tail(look.chosen.log, left_columns, log_rows)
     right = detail_lines(look, chosen, right_columns, rows, now, logged=False)
-    body = [*above, *beside(left, right, left_columns, rows)]
+    body = [*above, *side_by_side(left, right, left_columns, rows)]
     return body, state, _lower(jobs, len(above)), count
 
 
-def _trouble(look: Look, columns: int) -> list[Line]:
+def _trouble(look: ScreenData, columns: int) -> list[Line]:
     if not look.trouble:
         return []
     age = f" (jobs as of {short_numbers.ago(look.jobs_age_seconds)})" if look.jobs else ""
@@ -177,7 +177,7 @@ def _trouble(look: Look, columns: int) -> list[Line]:
 
 
 def _table(
-    look: Look, listed: Sequence[Job], state: ViewState, columns: int, rows: int, now: float
+    look: ScreenData, listed: Sequence[Job], state: ViewState, columns: int, rows: int, now: float
 ) -> tuple[list[Line], ViewState, dict[int, int], int]:
     """Return the table of jobs with its header, in at most `rows` rows."""
     room = max(1, rows - 1)
@@ -197,13 +197,13 @@ def _table(
     return lines, state, jobs, room
 
 
-def _part(look: Look, listed: Sequence[Job], state: ViewState, shown: int) -> str:
+def _part(look: ScreenData, listed: Sequence[Job], state: ViewState, shown: int) -> str:
     if shown == len(listed) and not look.is_cut:
         return ""
     return f"{state.first + 1}-{state.first + shown}/{len(listed)}{'+' if look.is_cut else ''}"
 
 
-def _nothing_listed(look: Look, state: ViewState, columns: int) -> list[Line]:
+def _nothing_listed(look: ScreenData, state: ViewState, columns: int) -> list[Line]:
     if look.jobs and state.only:
         said = f"none of {len(look.jobs)} has “{plain(state.only)}”; Escape shows all"
     elif look.trouble:

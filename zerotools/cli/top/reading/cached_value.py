@@ -10,7 +10,7 @@ SPARED = 50.0
 """A reading that took t seconds is repeated after 50 t at the earliest: 2 % of the time at most."""
 
 
-class Seldom(Generic[T]):
+class CachedValue(Generic[T]):
     """A value that is read again after `seconds`, or later if reading takes long. `clock` returns
     monotonic seconds."""
 

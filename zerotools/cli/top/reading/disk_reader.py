@@ -30,7 +30,7 @@ COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("disk_reader_proce
 
 
 @dataclass(frozen=True)
-class DiskSeen:
+class DiskSpace:
     """A file system: its mount point, and bytes. `why` is the reason if these are not known."""
 
     at: str
@@ -41,18 +41,18 @@ class DiskSeen:
 
 
 @dataclass(frozen=True)
-class SavedDirectory:
+class CheckpointDirectory:
     """The directory of a checkpoint, last written at `time` (seconds since 1970)."""
 
     time: float
     is_thinned: bool
 
 
-class Silent(Exception):
+class NoAnswer(Exception):
     """There was no response in time, or no process to ask; the message names the cause."""
 
 
-class PlaceLooker:
+class DiskReader:
     """Asks one process after another. Not for use by several threads at once. `clock` returns
     monotonic seconds, `mounted` the mounts, `command` is the process."""
 
@@ -71,28 +71,28 @@ class PlaceLooker:
         self._child: subprocess.Popen[bytes] | None = None
         self._hanging: list[_Hanging] = []
 
-    def disk(self, path: str) -> DiskSeen:
+    def disk(self, path: str) -> DiskSpace:
         """Return the file system of `path`, in any case."""
         try:
             found = self._ask({"disk": path}, path)
-        except Silent as silent:
+        except NoAnswer as silent:
             at = min(mounts_of(path, self._mounted()), default=path)
-            return DiskSeen(at, why=str(silent))
+            return DiskSpace(at, why=str(silent))
         if "why" in found:
-            return DiskSeen(path, why=str(found["why"]))
-        return DiskSeen(**found)
+            return DiskSpace(path, why=str(found["why"]))
+        return DiskSpace(**found)
 
-    def saved(self, paths: Sequence[str]) -> list[SavedDirectory | None] | None:
+    def saved(self, paths: Sequence[str]) -> list[CheckpointDirectory | None] | None:
         """Return the existing ones of `paths`, with their times; None: unknown."""
         if not paths:
             return []
         try:
             found = self._ask({"saved": list(paths)}, list(paths))
-        except Silent:
+        except NoAnswer:
             return None
         if "why" in found:
             return None
-        return [None if each is None else SavedDirectory(**each) for each in found["saved"]]
+        return [None if each is None else CheckpointDirectory(**each) for each in found["saved"]]
 
     @property
     def hanging(self) -> list[int]:
@@ -110,9 +110,9 @@ class PlaceLooker:
         mounts = mounts_of(named, self._mounted())
         self._forget_hanging()
         if any(mounts & each.mounts or named == each.named for each in self._hanging):
-            raise Silent("does not answer")
+            raise NoAnswer("does not answer")
         if len(self._hanging) >= MOST_HANGING:
-            raise Silent("not checked: other paths do not answer")
+            raise NoAnswer("not checked: other paths do not answer")
         if self._child is None:
             self._child = self._start()
         try:
@@ -122,11 +122,11 @@ class PlaceLooker:
             child.kill()
             until = self._clock() + PAUSE_SECONDS
             self._hanging.append(_Hanging(child, mounts, named, until))
-            raise Silent("does not answer") from None
+            raise NoAnswer("does not answer") from None
         except (OSError, ValueError) as error:
             child, self._child = self._child, None
             _end(child)
-            raise Silent(f"not checked: the checking process has ended ({error})") from None
+            raise NoAnswer(f"not checked: the checking process has ended ({error})") from None
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -138,12 +138,14 @@ class PlaceLooker:
                 start_new_session=True,  # Ctrl-C on a terminal is for the parent to handle
             )
         except OSError as error:
-            raise Silent(f"not checked: no checking process could be started ({error})") from error
+            raise NoAnswer(
+                f"not checked: no checking process could be started ({error})"
+            ) from error
         try:
             _answer(child, START_SECONDS)
         except (TimeoutError, ValueError) as error:
             _end(child)
-            raise Silent(f"not checked: the checking process did not start ({error})") from None
+            raise NoAnswer(f"not checked: the checking process did not start ({error})") from None
         return child
 
     def _forget_hanging(self) -> None:

@@ -10,7 +10,7 @@ import psutil
 
 from zerotools.cli.job_views.describe_job import Job, title, watched_process
 from zerotools.cli.job_views.process_owners import Owners, RankProcess, find_ranks, find_watched
-from zerotools.cli.top.reading.cached_value import Seldom
+from zerotools.cli.top.reading.cached_value import CachedValue
 from zerotools.sensors.gpu_memory_use import DRIVERS_OWN_BYTES, unaccounted_bytes
 from zerotools.sensors.snapshot import Gpu
 
@@ -46,7 +46,9 @@ class GpuHolders:
     """Reads only the processes that the driver names, each once. If they are not `is_here`, but on
     another machine, only a GPU's lease shows their owner."""
 
-    def __init__(self, watched: Seldom[dict[int, RankProcess]], *, is_here: bool = True) -> None:
+    def __init__(
+        self, watched: CachedValue[dict[int, RankProcess]], *, is_here: bool = True
+    ) -> None:
         self._watched = watched
         self._is_here = is_here
         self._known: dict[psutil.Process, _Identity] = {}
@@ -130,7 +132,7 @@ def _watched_ranks(jobs: Sequence[Job]) -> dict[int, RankProcess]:
     return found
 
 
-def shares_of(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
+def memory_by_owner(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
     """Return the memory of a GPU by its owners, the largest first.
 
     Memory that no process holds is residue, except for the amount that a driver keeps for itself.

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from zerotools.cli.job_views.describe_job import Job, title
-from zerotools.cli.top.reading.cached_value import Seldom
-from zerotools.cli.top.reading.disk_reader import PlaceLooker, SavedDirectory
-from zerotools.cli.top.reading.job_reports import Reported, ReportedCheckpoint, ReportReader
+from zerotools.cli.top.reading.cached_value import CachedValue
+from zerotools.cli.top.reading.disk_reader import CheckpointDirectory, DiskReader
+from zerotools.cli.top.reading.job_reports import JobReports, ReportedCheckpoint, ReportReader
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.step_curves import finite
@@ -26,7 +26,7 @@ class KeptCheckpoint:
     read, or the job is on another machine."""
 
     reported: ReportedCheckpoint
-    seen: SavedDirectory | None
+    seen: CheckpointDirectory | None
 
     @property
     def time(self) -> float | None:
@@ -36,34 +36,36 @@ class KeptCheckpoint:
 
 
 @dataclass(frozen=True)
-class ChosenJob:
+class JobDetails:
     """`checkpoints` are the existing ones, the newest first; `trouble` names the parts that could
     not be read."""
 
     job_id: int
-    reported: Reported = field(default_factory=Reported)
+    reported: JobReports = field(default_factory=JobReports)
     log: tuple[str, ...] = ()
     checkpoints: tuple[KeptCheckpoint, ...] = ()
     trouble: str = ""
 
 
-class ChosenJobReader:
+class JobDetailsReader:
     """Reads one job at a time, and keeps the values of the last few. `places` is None if the jobs
     are on another machine."""
 
     def __init__(
-        self, client: DaemonClient, places: PlaceLooker | None, clock: Callable[[], float]
+        self, client: DaemonClient, places: DiskReader | None, clock: Callable[[], float]
     ) -> None:
         self._client = client
         self._places = places
         self._readers: dict[int, ReportReader] = {}
-        self._there: Seldom[list[SavedDirectory | None] | None] = Seldom(PLACES_SECONDS, clock)
+        self._there: CachedValue[list[CheckpointDirectory | None] | None] = CachedValue(
+            PLACES_SECONDS, clock
+        )
 
-    def read(self, job: Job) -> ChosenJob:
+    def read(self, job: Job) -> JobDetails:
         """Return the currently known facts of it."""
         number = int(job["id"])
         if job.get("masked"):
-            return ChosenJob(number, trouble="only its owner and administrators see the rest")
+            return JobDetails(number, trouble="only its owner and administrators see the rest")
         reader = self._readers.pop(number, None) or ReportReader(self._client, number)
         self._readers[number] = reader
         if len(self._readers) > REMEMBERED:
@@ -72,8 +74,8 @@ class ChosenJobReader:
             reported = reader.read(job)
             log = self._tail(job)
         except ZerotoolsError as error:
-            return ChosenJob(number, trouble=str(error))
-        return ChosenJob(number, reported, log, self._checkpoints(job, reported))
+            return JobDetails(number, trouble=str(error))
+        return JobDetails(number, reported, log, self._checkpoints(job, reported))
 
     def _tail(self, job: Job) -> tuple[str, ...]:
         if not job["attempt"]:
@@ -81,7 +83,7 @@ class ChosenJobReader:
         data = self._client.logs(job["id"], offset=-LOG_BYTES, limit=LOG_BYTES).data
         return tuple(log_lines(data))
 
-    def _checkpoints(self, job: Job, reported: Reported) -> tuple[KeptCheckpoint, ...]:
+    def _checkpoints(self, job: Job, reported: JobReports) -> tuple[KeptCheckpoint, ...]:
         known = {each.path: each for each in reported.checkpoints}
         if (newest := newest_checkpoint(job)) is not None and newest.path not in known:
             known = {newest.path: newest, **known}
@@ -93,7 +95,7 @@ class ChosenJobReader:
             if directory is not None or not looked
         )
 
-    def _seen(self, paths: list[str]) -> list[SavedDirectory | None] | None:
+    def _seen(self, paths: list[str]) -> list[CheckpointDirectory | None] | None:
         places = self._places
         return None if places is None else self._there.get(lambda: places.saved(paths), paths)
 
@@ -126,7 +128,7 @@ LONGEST_LINE = 4096
 
 
 @dataclass(frozen=True)
-class LogSeen:
+class LogLines:
     """The last lines of a log; `dropped` lines were before them."""
 
     job_id: int
@@ -150,7 +152,7 @@ class LogFollower:
         self._rest = ""
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
-    def read(self) -> LogSeen:
+    def read(self) -> LogLines:
         """Return the current contents. Raises ZerotoolsError."""
         while True:
             offset = -FIRST_BYTES if self._offset is None else self._offset
@@ -183,8 +185,8 @@ class LogFollower:
         self._lines.append(line.expandtabs()[:LONGEST_LINE])
         self._count += 1
 
-    def _seen(self) -> LogSeen:
+    def _seen(self) -> LogLines:
         lines = (*self._lines, *([self._rest] if self._rest.strip() else ()))
         name = f"log of {title(self._job)}, rank {self._rank}"
         name += f", attempt {self._attempt}" if self._attempt > 1 else ""
-        return LogSeen(self._job["id"], self._rank, name, lines, self._count - len(self._lines))
+        return LogLines(self._job["id"], self._rank, name, lines, self._count - len(self._lines))

@@ -47,7 +47,7 @@ BLANK: Mapping[str, Any] = MappingProxyType(
 
 
 @dataclass(frozen=True)
-class JobsNow:
+class ListedJobs:
     """`jobs` by number. `is_cut`: there are more of some state than are shown."""
 
     jobs: tuple[Job, ...] = ()
@@ -72,7 +72,7 @@ class JobList:
         self._has_changed = True
         self._spared_until = self._whole_at = 0.0
 
-    def read(self) -> JobsNow:
+    def read(self) -> ListedJobs:
         """Return the jobs now. Raises ZerotoolsError; another daemon may answer after that."""
         try:
             return self._read()
@@ -80,7 +80,7 @@ class JobList:
             self._event, self._whole_at = None, 0.0
             raise
 
-    def _read(self) -> JobsNow:
+    def _read(self) -> ListedJobs:
         begun = self._clock()
         self._has_changed = self._note_events() or self._has_changed
         if begun >= self._whole_at or (self._has_changed and begun >= self._spared_until):
@@ -90,7 +90,7 @@ class JobList:
             self._whole_at = begun + max(WHOLE_SECONDS, SPARED * took)
         else:
             self._list_running()
-        return JobsNow(tuple(self._jobs[number] for number in sorted(self._jobs)), self._is_cut)
+        return ListedJobs(tuple(self._jobs[number] for number in sorted(self._jobs)), self._is_cut)
 
     def _note_events(self) -> bool:
         """Return whether any event happened since the last call; True if that is unknown."""

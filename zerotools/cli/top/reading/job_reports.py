@@ -30,7 +30,7 @@ NO_SHAPE = CurveShape()
 
 
 @dataclass(frozen=True)
-class CurveSeen:
+class CurveSummary:
     """A curve at one moment. Its `shape` may be slightly older, and is the same object until it
     changes, so that drawings of it can be kept. The numbers are current, None without a point;
     `least_step` is the step of the least."""
@@ -99,15 +99,15 @@ class LongCurve:
             del self._parts[place]
             self._shaped_at = -1
 
-    def seen(self) -> CurveSeen:
+    def seen(self) -> CurveSummary:
         """Return the curve now."""
         if not self._parts:
-            return CurveSeen()
+            return CurveSummary()
         parts = list(self._parts.values())
         if self._shaped_at < 0 or self._count - self._shaped_at > self._count // STEADY:
             self._shape, self._shaped_at = _shape_of(parts), self._count
         least = min(parts, key=lambda part: part.low)
-        return CurveSeen(
+        return CurveSummary(
             shape=self._shape,
             first=parts[0].first,
             last=parts[-1].last,
@@ -169,13 +169,13 @@ class ReportedCheckpoint:
 
 
 @dataclass(frozen=True)
-class Reported:
+class JobReports:
     """Curves by step, and the newest checkpoints, the newest first. `is_whole`: all that there is
     was read."""
 
-    loss: CurveSeen = field(default_factory=CurveSeen)
-    eval_loss: CurveSeen = field(default_factory=CurveSeen)
-    speed: CurveSeen = field(default_factory=CurveSeen)
+    loss: CurveSummary = field(default_factory=CurveSummary)
+    eval_loss: CurveSummary = field(default_factory=CurveSummary)
+    speed: CurveSummary = field(default_factory=CurveSummary)
     """Tokens per second."""
     checkpoints: tuple[ReportedCheckpoint, ...] = ()
     is_whole: bool = True
@@ -203,7 +203,7 @@ class ReportReader:
         self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()
         self._checkpoints: dict[str, ReportedCheckpoint] = {}
 
-    def read(self, job: Job) -> Reported:
+    def read(self, job: Job) -> JobReports:
         """Return the reports so far. Raises ZerotoolsError."""
         is_whole = False
         for _ in range(PAGES_AT_ONCE):
@@ -211,7 +211,7 @@ class ReportReader:
             if log is None or not self._read_page(log):
                 is_whole = True
                 break
-        return Reported(
+        return JobReports(
             self._loss.seen(),
             self._eval.seen(),
             self._speed.seen(),

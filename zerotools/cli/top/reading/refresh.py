@@ -11,19 +11,24 @@ from typing import Any
 
 from zerotools.cli.job_views.describe_job import Job
 from zerotools.cli.job_views.machine_screen import daemon_trouble, snapshot_of
-from zerotools.cli.output.text_charts import spread
-from zerotools.cli.top.reading.cached_value import Seldom
-from zerotools.cli.top.reading.disk_reader import DiskSeen, PlaceLooker
+from zerotools.cli.output.text_charts import means_over_time
+from zerotools.cli.top.reading.cached_value import CachedValue
+from zerotools.cli.top.reading.disk_reader import DiskReader, DiskSpace
 from zerotools.cli.top.reading.gpu_holders import (
     WATCHED_SECONDS,
     GpuHolder,
     GpuHolders,
     GpuShare,
     Leases,
-    shares_of,
+    memory_by_owner,
 )
-from zerotools.cli.top.reading.job_details import ChosenJob, ChosenJobReader, LogFollower, LogSeen
-from zerotools.cli.top.reading.job_list import JobList, JobsNow, leased_jobs
+from zerotools.cli.top.reading.job_details import (
+    JobDetails,
+    JobDetailsReader,
+    LogFollower,
+    LogLines,
+)
+from zerotools.cli.top.reading.job_list import JobList, ListedJobs, leased_jobs
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.remote.elsewhere import machine_behind
@@ -39,7 +44,7 @@ PastSeries = Mapping[str, Sequence[float | None]]
 
 
 @dataclass(frozen=True)
-class Look:
+class ScreenData:
     """The drawn values. `trouble` is the reason why the daemon does not answer; `jobs` are then
     those of `jobs_age_seconds` ago. `shares` are the owners of each GPU's memory, `holders` their
     processes, by index; `chosen` is of the job under the cursor."""
@@ -53,21 +58,21 @@ class Look:
     leases: Leases = field(default_factory=dict)
     holders: Mapping[int, tuple[GpuHolder, ...]] = field(default_factory=dict)
     shares: Mapping[int, tuple[GpuShare, ...]] = field(default_factory=dict)
-    disks: tuple[DiskSeen, ...] = ()
-    chosen: ChosenJob | None = None
+    disks: tuple[DiskSpace, ...] = ()
+    chosen: JobDetails | None = None
     past: PastSeries = field(default_factory=dict)
     """Means of the last hour by series if a daemon has them, else of the last minutes."""
     is_hour: bool = False
 
 
-class Looking:
+class ScreenReader:
     """Reads again and again, by one thread at a time. `clock` is monotonic seconds."""
 
     def __init__(
         self,
         source: SnapshotSource,
         client: DaemonClient,
-        places: PlaceLooker | None = None,
+        places: DiskReader | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         elsewhere = machine_behind(client.socket)
@@ -78,18 +83,18 @@ class Looking:
         self._places = places if self._is_here else None
         self._clock = clock
         self._list = JobList(client, clock)
-        self._jobs, self._listed = JobsNow(), clock()
+        self._jobs, self._listed = ListedJobs(), clock()
         self._leases: Sequence[Mapping[str, Any]] = ()
         self._snapshot: Snapshot | None = None
-        self._chosen: ChosenJob | None = None
+        self._chosen: JobDetails | None = None
         self._log: tuple[tuple[int, int], LogFollower] | None = None
-        self._holders = GpuHolders(Seldom(WATCHED_SECONDS, clock), is_here=self._is_here)
-        self._details = ChosenJobReader(client, self._places, clock)
+        self._holders = GpuHolders(CachedValue(WATCHED_SECONDS, clock), is_here=self._is_here)
+        self._details = JobDetailsReader(client, self._places, clock)
         self._samples = RecentSamples()
-        self._hour: Seldom[PastSeries] = Seldom(OFTEN_SECONDS, clock)
-        self._disks: Seldom[tuple[DiskSeen, ...]] = Seldom(OFTEN_SECONDS, clock)
+        self._hour: CachedValue[PastSeries] = CachedValue(OFTEN_SECONDS, clock)
+        self._disks: CachedValue[tuple[DiskSpace, ...]] = CachedValue(OFTEN_SECONDS, clock)
 
-    def look(self, chosen: int | None) -> Look:
+    def look(self, chosen: int | None) -> ScreenData:
         """Read all of it, with the details of one job. An unreadable part has its error instead.
 
         Raises ZerotoolsError if the machine is another one, and its daemon was never reached.
@@ -109,7 +114,7 @@ class Looking:
         self._samples.add(self._snapshot)
         return self._drawn_of(self._snapshot, trouble, chosen)
 
-    def _drawn_of(self, snapshot: Snapshot, trouble: str, chosen: int | None) -> Look:
+    def _drawn_of(self, snapshot: Snapshot, trouble: str, chosen: int | None) -> ScreenData:
         jobs = self._jobs.jobs
         leases = leased_jobs(self._leases, jobs)
         holders = self._holders.read(snapshot.gpus, jobs, leases)
@@ -117,7 +122,7 @@ class Looking:
         if not trouble:
             self._chosen = None if job is None else self._details.read(job)
         hour = {} if trouble else self._hour.get(self._last_hour)
-        return Look(
+        return ScreenData(
             snapshot=snapshot,
             machine=self._machine,
             trouble=trouble,
@@ -126,7 +131,9 @@ class Looking:
             is_cut=self._jobs.is_cut,
             leases=leases,
             holders=holders,
-            shares={gpu.index: shares_of(gpu, holders.get(gpu.index, ())) for gpu in snapshot.gpus},
+            shares={
+                gpu.index: memory_by_owner(gpu, holders.get(gpu.index, ())) for gpu in snapshot.gpus
+            },
             disks=self._disks.get(lambda: self._look_at_disks(jobs), _directories(jobs)),
             chosen=self._chosen if job is not None else None,
             past={**self._samples.series(), **hour},
@@ -142,12 +149,12 @@ class Looking:
             return {}
         times, step = tree["times"], tree["step_seconds"]
         return {
-            name: spread(times, each["mean"], PAST_SECONDS, PAST_CELLS, step)
+            name: means_over_time(times, each["mean"], PAST_SECONDS, PAST_CELLS, step)
             for name, each in tree["series"].items()
             if name.startswith(("gpu.", "host."))
         }
 
-    def _look_at_disks(self, jobs: Sequence[Job]) -> tuple[DiskSeen, ...]:
+    def _look_at_disks(self, jobs: Sequence[Job]) -> tuple[DiskSpace, ...]:
         """Return the disks of jobs' output, one for each file system; those with the least space
         first."""
         places = self._places
@@ -156,7 +163,7 @@ class Looking:
         found = {(disk := places.disk(path)).at: disk for path in _directories(jobs)}
         return tuple(sorted(found.values(), key=_share_free))
 
-    def log(self, job: Job, rank: int) -> LogSeen:
+    def log(self, job: Job, rank: int) -> LogLines:
         """Return the log of a job's rank, each time from the last position. Raises
         ZerotoolsError."""
         if self._log is None or self._log[0] != (job["id"], rank):
@@ -176,7 +183,7 @@ def _directories(jobs: Sequence[Job]) -> list[str]:
     return list(named)[:MOST_DIRECTORIES]
 
 
-def _share_free(disk: DiskSeen) -> float:
+def _share_free(disk: DiskSpace) -> float:
     if disk.free_bytes is None or not disk.total_bytes:
         return -1.0
     return disk.free_bytes / disk.total_bytes

@@ -15,7 +15,7 @@ NO_JOB = ("no job is chosen", "warning")
 
 
 @dataclass(frozen=True)
-class Wish:
+class UserAction:
     """A request to the daemon for a job, or to quit; `change` is of its priority."""
 
     what: str
@@ -24,7 +24,7 @@ class Wish:
 
 
 @dataclass(frozen=True)
-class Shown:
+class KeyContext:
     """The facts that a key may depend on: the listed jobs, rows of their table, lines of the log
     and rows of its page."""
 
@@ -34,10 +34,10 @@ class Shown:
     log_rows: int = 1
 
 
-Pressed = tuple[ViewState, Wish | None]
+Pressed = tuple[ViewState, UserAction | None]
 
 
-def press(state: ViewState, key: str, character: str | None, shown: Shown) -> Pressed:
+def press(state: ViewState, key: str, character: str | None, shown: KeyContext) -> Pressed:
     """Return the state after a key, and its request. `key` is textual's name of it, `character` the
     typed one."""
     if state.typed:
@@ -59,7 +59,7 @@ def typed(state: ViewState, text: str) -> ViewState:
     return replace(state, only=(state.only + new)[:LONGEST_FILTER]) if state.typed else state
 
 
-def chosen_of(state: ViewState, shown: Shown) -> Job | None:
+def chosen_of(state: ViewState, shown: KeyContext) -> Job | None:
     """Return the job under the cursor."""
     return next((job for job in shown.listed if job["id"] == state.chosen), None)
 
@@ -77,14 +77,14 @@ def _typing(state: ViewState, key: str, character: str | None) -> ViewState:
     return typed(state, character or "")
 
 
-def _answered(state: ViewState, key: str, shown: Shown) -> Pressed:
+def _answered(state: ViewState, key: str, shown: KeyContext) -> Pressed:
     """Return the state after an answer: only `y` means yes."""
     job = next((job for job in shown.listed if job["id"] == state.asked), None)
-    wish = Wish(CANCEL, job) if key in ("y", "Y") and job is not None else None
+    wish = UserAction(CANCEL, job) if key in ("y", "Y") and job is not None else None
     return replace(state, asks="", asked=None), wish
 
 
-def _in_log(state: ViewState, key: str, shown: Shown) -> ViewState:
+def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
     page, last = max(1, shown.log_rows - 2), max(0, shown.log_lines - shown.log_rows + 1)
     top = last if state.top is None else state.top
     match key:
@@ -112,13 +112,13 @@ def _or_end(top: int, last: int) -> int | None:
     return None if top >= last else top
 
 
-def _other_rank(state: ViewState, by: int, shown: Shown) -> ViewState:
+def _other_rank(state: ViewState, by: int, shown: KeyContext) -> ViewState:
     job = chosen_of(state, shown)
     ranks = 1 if job is None else max([1, *(job.get("sizes") or (int(job["world_size"] or 1),))])
     return replace(state, rank=(state.rank + by) % ranks, top=None)
 
 
-def _among_jobs(state: ViewState, key: str, shown: Shown) -> Pressed:
+def _among_jobs(state: ViewState, key: str, shown: KeyContext) -> Pressed:
     moves = {
         "up": -1,
         "k": -1,
@@ -133,7 +133,7 @@ def _among_jobs(state: ViewState, key: str, shown: Shown) -> Pressed:
         return state.moved(shown.listed, moves[key]), None
     match key:
         case "q":
-            return state, Wish(QUIT)
+            return state, UserAction(QUIT)
         case "question_mark" | "h":
             return replace(state, page=HELP), None
         case "s":
@@ -156,9 +156,9 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
             asks = f"Cancel {title(job)}? It {how_it_stops(job)}."
             return replace(state, asks=asks, asked=job["id"]), None
         case "r":
-            return state, Wish(RESUME, job)
+            return state, UserAction(RESUME, job)
         case "plus" | "minus":
-            return state, Wish(PRIORITY, job, 1 if key == "plus" else -1)
+            return state, UserAction(PRIORITY, job, 1 if key == "plus" else -1)
     return replace(state, page=LOG, top=None, rank=0), None
 
 
@@ -170,7 +170,7 @@ LONGEST = 40
 user's input."""
 
 
-class LateAnswers:
+class LateResponses:
     r"""Distinguishes pressed keys from a response of the terminal that comes late, over a slow line
     or from a busy machine.
 

@@ -23,19 +23,19 @@ from textual.widget import Widget
 
 from zerotools.cli.job_views.describe_job import Job, title
 from zerotools.cli.output import render
-from zerotools.cli.top.drawing.styled_lines import Line, in_letters
+from zerotools.cli.top.drawing.styled_lines import Line, in_ascii
 from zerotools.cli.top.drawing.view_state import LOG, ViewState
 from zerotools.cli.top.drawing.whole_screen import DrawnScreen, draw_screen
-from zerotools.cli.top.reading.job_details import LogSeen
-from zerotools.cli.top.reading.refresh import Look
+from zerotools.cli.top.reading.job_details import LogLines
+from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.cli.top.screen.keys import (
     CANCEL,
     PRIORITY,
     QUIT,
     RESUME,
-    LateAnswers,
-    Shown,
-    Wish,
+    KeyContext,
+    LateResponses,
+    UserAction,
     chosen_of,
     press,
     typed,
@@ -49,7 +49,7 @@ T = TypeVar("T")
 _Task = Callable[[], None]
 
 
-class Beside:
+class BackgroundThread:
     """Does one thing after another; what comes of it goes to the event loop that it was made in."""
 
     def __init__(self, name: str) -> None:
@@ -142,11 +142,11 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 class Reads(Protocol):
     """Reads the values of the screen, in a thread."""
 
-    def look(self, chosen: int | None) -> Look:
+    def look(self, chosen: int | None) -> ScreenData:
         """Return the machine, the jobs, and details of one."""
         ...
 
-    def log(self, job: Job, rank: int) -> LogSeen:
+    def log(self, job: Job, rank: int) -> LogLines:
         """Return the log of a job's rank."""
         ...
 
@@ -175,19 +175,19 @@ class Top(App[int]):
         super().__init__(ansi_color=True)  # the terminal's own colours
         self.failure: Exception | None = None
         self.state = ViewState()
-        self.look: Look | None = None
+        self.look: ScreenData | None = None
         self._reads = reads
         self._client = client
         self._interval = interval
         self._letters = letters
         self._now = now
         self._canvas = Canvas(styles, self.draw)
-        self._rank_log: LogSeen | None = None
+        self._rank_log: LogLines | None = None
         self._drawn = DrawnScreen([], self.state, {})
-        self._reading: Beside
-        self._asking: Beside
+        self._reading: BackgroundThread
+        self._asking: BackgroundThread
         self._said_until = 0.0
-        self._late_answers = LateAnswers()
+        self._late_answers = LateResponses()
 
     def compose(self) -> ComposeResult:
         """Yield the only widget."""
@@ -195,7 +195,7 @@ class Top(App[int]):
 
     def on_mount(self) -> None:
         """Read at once, and then again and again."""
-        self._reading, self._asking = Beside("top-reads"), Beside("top-asks")
+        self._reading, self._asking = BackgroundThread("top-reads"), BackgroundThread("top-asks")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, EXIT_TERMINATED)
         self.app_resume_signal.subscribe(self, self._come_back)
         self._canvas.focus()
@@ -230,7 +230,7 @@ class Top(App[int]):
             then = partial(self.show, chosen)
             self._reading.do(partial(self._reads.look, chosen), then, self._fail)
 
-    def show(self, chosen: int | None, look: Look) -> None:
+    def show(self, chosen: int | None, look: ScreenData) -> None:
         """Draw the values of one reading, with the details of the job `chosen` at that time."""
         before = [] if self.look is None else self.state.listed(self.look.jobs)
         self.look = look
@@ -247,7 +247,7 @@ class Top(App[int]):
         self._drawn = draw_screen(self.look, self._rank_log, self.state, columns, rows, self._now())
         self.state = self._drawn.state
         lines = self._drawn.lines
-        self._canvas.show([in_letters(line) for line in lines] if self._letters else lines)
+        self._canvas.show([in_ascii(line) for line in lines] if self._letters else lines)
 
     def on_key(self, event: events.Key) -> None:
         """Handle any key."""
@@ -285,7 +285,7 @@ class Top(App[int]):
             self.state, _ = press(before, key, None, self._shown())
             self._after(before, None)
 
-    def _after(self, before: ViewState, wish: Wish | None) -> None:
+    def _after(self, before: ViewState, wish: UserAction | None) -> None:
         """Draw, and carry the request out."""
         if self.look is not None and (self.state.only, self.state.order) != (
             before.only,
@@ -302,8 +302,8 @@ class Top(App[int]):
         if self.state.chosen != before.chosen or before.page == LOG != self.state.page:
             self.refresh_now()
 
-    def _shown(self) -> Shown:
-        return Shown(
+    def _shown(self) -> KeyContext:
+        return KeyContext(
             listed=() if self.look is None else self.state.listed(self.look.jobs),
             job_rows=self._drawn.job_rows,
             log_lines=0 if self._rank_log is None else len(self._rank_log.lines),
@@ -317,7 +317,7 @@ class Top(App[int]):
             reads = partial(self._reads.log, job, self.state.rank)
             self._reading.do(reads, self._show_log, self._refused_log)
 
-    def _show_log(self, log: LogSeen) -> None:
+    def _show_log(self, log: LogLines) -> None:
         if self.state.page != LOG or (log.job_id, log.rank) != (self.state.chosen, self.state.rank):
             return
         dropped = 0 if self._rank_log is None else log.dropped - self._rank_log.dropped
@@ -330,11 +330,11 @@ class Top(App[int]):
         if not isinstance(error, ZerotoolsError):
             self._fail(error)
         elif self.state.page == LOG and self.state.chosen is not None:
-            said = LogSeen(self.state.chosen, self.state.rank, "log", (str(error),))
+            said = LogLines(self.state.chosen, self.state.rank, "log", (str(error),))
             self._rank_log = self._rank_log or said
             self.draw()
 
-    def _grant(self, wish: Wish) -> None:
+    def _grant(self, wish: UserAction) -> None:
         if wish.what == QUIT or wish.job is None:
             self.exit(0)
             return
