@@ -1,1 +1,3 @@
-"""Layer 5: the command line. Tables for people, `--json` for programs, documented exit codes."""
+"""Layer 5: the command line. Commands print tables for people, and JSON with `--json` for programs.
+Their exit codes are documented.
+"""

@@ -175,7 +175,7 @@ OLD_NAMES: dict[str, OldName] = {
         "zerotools.cli.commands.resume", "zerotools retry, and zerotools release for a held job"
     ),
 }
-"""Commands that work and are in no list."""
+"""Old commands. They still work, but the help page and completion do not list them."""
 
 
 SYNONYMS: Mapping[str, str] = {
@@ -204,9 +204,11 @@ SYNONYMS: Mapping[str, str] = {
 
 
 def suggest_commands(word: str, known: Iterable[str]) -> list[str]:
-    """Return the commands of `known` that `word` may mean, the likeliest first; two at most.
+    """Return at most two commands of `known` that the mistyped `word` may mean, the likeliest
+    first.
 
-    A word that is near no command may be near the name of one in another program: `paus`, `mrge`.
+    If `word` is similar to no command, it is compared with the commands of other programs: `paus`
+    is similar to `pause`, which here is `hold`.
     """
     names = list(known)
     other = SYNONYMS.get(word.lower())
@@ -355,8 +357,9 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 
 def epilog(name: str, *, is_on_jobs: bool) -> str | None:
-    """Return the end of a command's help page in click's form, or None: the effect of a verb on
-    each kind of job, and examples."""
+    """Return the last part of a command's help page, in click's markup: examples, and for a command
+    that changes jobs its effect on each kind of job. None if the command has no examples.
+    """
     lines = EXAMPLES.get(name)
     if lines is None:
         return None

@@ -1,7 +1,7 @@
 """A click group that imports only the requested command.
 
-`zerotools inspect` must feel like `ls`: neither the help page, nor completion, nor another command
-may load a module that is not needed.
+`zerotools inspect` should start as fast as `ls`. So neither the help page, nor completion, nor
+another command may import a module that it does not need.
 """
 
 from __future__ import annotations
@@ -24,7 +24,9 @@ from zerotools.cli.output.messages import HOST
 
 
 def debug_option() -> click.Option:
-    """Return `--debug`, which every command takes. `zerotools.cli.main` looks for it itself."""
+    """Return the option `--debug`, which every command has. `cli.main` reads it from the
+    arguments.
+    """
     return click.Option(
         ["--debug"], is_flag=True, expose_value=False, help="Show the traceback of an error."
     )
@@ -38,14 +40,14 @@ ELSEWHERE = (
 
 
 class LazyGroup(click.Group):
-    """A group over a table `name -> Entry`; a module is imported when its command is invoked."""
+    """A group of the commands in a table. The module of a command is imported when it is used."""
 
     def __init__(self, *, entries: Mapping[str, CommandEntry], **attributes: object) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]  # click's own keywords
         self.entries = entries
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return names, in the order of the table; old names are left out."""
+        """Return the names of the commands, in the order of the table, without old names."""
         return list(self.entries)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -64,7 +66,9 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Resolve the command as click does, with the nearest names for an unknown one."""
+        """Find the command as click does. For an unknown name, raise an error that suggests similar
+        names.
+        """
         name = args[0]
         if (
             not (name in self.entries or name in OLD_NAMES or name.startswith("-"))
@@ -86,7 +90,7 @@ class LazyGroup(click.Group):
         return resolved
 
     def _refuse_local(self, ctx: click.Context, name: str, command: click.Command | None) -> None:
-        """Raise an error for --host with a command that only reads this machine."""
+        """Raise an error if --host is given for a command that only reads this machine."""
         asks = command is not None and any(each.name == "socket" for each in command.params)
         entry = self.entries.get(name)
         if not asks or (entry is not None and entry.is_local):
@@ -110,7 +114,7 @@ class LazyGroup(click.Group):
                     formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete command names from the table, options from the parameters."""
+        """Complete names of commands from the table, and options from the parameters."""
         found = [
             CompletionItem(name, help=entry.help)
             for name, entry in self.entries.items()

@@ -1,9 +1,9 @@
-"""The entry point: run the command, and turn whatever goes wrong into one sentence and a status.
+"""The entry point: runs the command, and converts any error to one sentence and an exit status.
 
-Exit status: 0 done; 1 differences or damage found; 2 bad request; 3 bad file; 4 unsupported;
-5 the daemon or a node is unreachable, or refuses; 6 a followed job failed; 7 a training does not
-fit; 70 a defect of zerotools; 71 the operating system refused (disk full, permission); 130
-interrupted; 141 the reader of our output went away.
+Exit status: 0 done; 1 differences or damage found; 2 bad request; 3 bad file; 4 unsupported; 5 the
+daemon or a node is unreachable, or refuses; 6 a followed job failed; 7 a training does not fit; 70
+a defect of zerotools; 71 the operating system refused (disk full, permission); 130 interrupted; 141
+the reader of our output has closed it.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _show_version(ctx: click.Context, _parameter: click.Parameter, is_asked: boo
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and leave with its exit status."""
+    """Run the command line, and end the process with its exit status."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     # A command's objects live until its end: garbage collection is 4 % of `inspect`.
     gc.set_threshold(_MANY_OBJECTS)
@@ -100,7 +100,9 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _allow_many_files() -> None:
-    """Open as many files as the system lets us: a run has thousands, and 1024 is usual."""
+    """Raise the limit of open files as far as the system allows: a run has thousands of files, and
+    1024 is the usual limit.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MANY_FILES if hard == resource.RLIM_INFINITY else min(hard, _MANY_FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
@@ -108,7 +110,7 @@ def _allow_many_files() -> None:
 
 
 def run(group: click.Group, arguments: Sequence[str]) -> int:
-    """Run `group`; say on stderr what went wrong, and return the exit status."""
+    """Run `group`, report an error on stderr, and return the exit status."""
     try:
         status = _invoke(group, list(arguments))
         sys.stdout.flush()

@@ -20,7 +20,7 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (_PACKAGE / "pages", _PACKAGE.parent / "docs")
 """Directories of the pages in a wheel and in a checkout."""
 KINDS = ("tutorial", "how-to", "explanation", "reference")
-"""The folders, in the order of the list."""
+"""The folders of the documentation, in the order of the list of topics."""
 LEAST_WORD = 3
 
 
@@ -39,7 +39,7 @@ class Topic:
 
 
 def all_topics() -> Mapping[str, Topic]:
-    """Return every page by its name, kind by kind.
+    """Return all pages by name, in the order of `KINDS`.
 
     Raises:
         Unsupported: this installation has no pages.
@@ -58,7 +58,7 @@ def all_topics() -> Mapping[str, Topic]:
 
 
 def find_topic(name: str) -> Topic:
-    """Return the page `name`; case and a trailing `.md` are ignored.
+    """Return the page `name`. Case and an ending `.md` are ignored.
 
     Raises:
         BadRequest: the page does not exist.
@@ -73,7 +73,9 @@ def find_topic(name: str) -> Topic:
 
 
 def _in_own_language(topic: Topic) -> Topic:
-    """Return the page in the language of the user, if there is one."""
+    """Return the translation of the page into the language of the user if it exists, else the
+    page.
+    """
     path = topic.path.parent.parent / language() / topic.path.name
     return replace(topic, path=path, title=_title(path)) if path.is_file() else topic
 
@@ -123,7 +125,9 @@ def plain_text(markdown: str, columns: int = 80) -> Iterator[str]:
 
 
 def _blocks(lines: Sequence[str]) -> Iterator[list[str]]:
-    """Yield groups of lines: a fence, a table, a heading, an item, a paragraph."""
+    """Yield groups of lines that belong together: fenced code, a table, a heading, a list item or a
+    paragraph.
+    """
     block: list[str] = []
     is_code = False
     for line in lines:
@@ -172,9 +176,9 @@ def _shown(block: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def _table(block: Sequence[str], columns: int) -> Iterator[str]:
-    """Format a narrow table in columns. In a wide table, each row becomes a list: the first cell on
-    one line, and the other cells below it. If there are several, each is after the name of its
-    column."""
+    """Yield the lines of a table. If it is too wide for columns, each row becomes a list: the first
+    cell, and below it the other cells, each after the name of its column if there are several.
+    """
     rows = [_cells(line) for line in block if not _RULE.fullmatch(line)]
     head, body = rows[0], rows[1:]
     widths = [max(render.width(cell) for cell in column) for column in zip(*rows, strict=False)]
@@ -216,7 +220,7 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _wrap(text: str, columns: int, first: str = "", later: str = "") -> list[str]:
-    """Wrap at words. Unlike textwrap, it counts wide characters as two columns."""
+    """Wrap the text at words. Unlike in textwrap, wide characters count as two columns."""
     lines, line = [], first
     is_empty = True
     for word in text.split():

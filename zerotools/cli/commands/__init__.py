@@ -1,4 +1,4 @@
-"""The commands, one file each, with its `command`. `cli.command_table` lists them by module name.
+"""The commands, one module each. The module defines `command`, and `cli.command_table` lists it.
 
-A command is imported when it is needed, and no command imports another.
+A module is imported when its command is used. No command imports another.
 """

@@ -27,7 +27,7 @@ MEANING = (
 COLUMNS = 80
 INDENT = " " * 8
 SHOWN = 5
-"""Sentences of one broken promise."""
+"""The number of sentences that are shown for one broken promise."""
 
 
 @click.command("chaos")
@@ -88,7 +88,7 @@ def command(
 
 
 def perform(request: DrillRequest, *, as_json: bool) -> int:
-    """Make the drill and print how it goes, on stderr where stdout is for JSON."""
+    """Run the fault injection and print its progress: on stderr if stdout is for JSON."""
     stream = sys.stderr if as_json else sys.stdout
     say = functools.partial(print, file=stream, flush=True)
     say(
@@ -109,7 +109,7 @@ def perform(request: DrillRequest, *, as_json: bool) -> int:
 
 
 def lines_of(report: DrillReport) -> Iterator[str]:
-    """Yield the page at the end."""
+    """Yield the lines of the final report."""
     tally = report.tally
     yield ""
     rows = [(kind, str(count)) for kind, count in report.by_kind.items()]
@@ -150,7 +150,9 @@ def lines_of(report: DrillReport) -> Iterator[str]:
 
 
 def _wrapped(sentence: str) -> Iterator[str]:
-    """Yield a sentence below its guarantee; its quotation of a log has separate lines."""
+    """Yield the lines of a sentence, indented below its guarantee. Quoted lines of a log stay
+    separate.
+    """
     for line in sentence.splitlines():
         yield from textwrap.wrap(
             render.clean(line),

@@ -174,8 +174,10 @@ def _remove(
     logs_only: bool,
     quiet: bool,
 ) -> list[Answer]:
-    """Remove exactly the listed jobs, because the user confirmed only these. Add the removed
-    ones to `gone`, and return the others. Jobs that another process has removed are in neither."""
+    """Remove exactly the listed jobs, because the user confirmed only these. Add the removed jobs
+    to `gone`, and return the jobs that could not be removed. Jobs that another process has removed
+    meanwhile are in neither.
+    """
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]
     try:

@@ -1,4 +1,4 @@
-"""`zerotools consolidate`: one set of weights that loads anywhere."""
+"""`zerotools consolidate`: merge a sharded checkpoint into a Hugging Face model."""
 
 from __future__ import annotations
 

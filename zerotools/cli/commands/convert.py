@@ -1,4 +1,4 @@
-"""`zerotools convert`: the same checkpoint in another format."""
+"""`zerotools convert`: write a checkpoint in another format."""
 
 from __future__ import annotations
 

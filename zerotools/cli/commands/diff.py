@@ -1,4 +1,4 @@
-"""`zerotools diff`: whether two checkpoints are the same, and their differences."""
+"""`zerotools diff`: compare two checkpoints and list their differences."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def describe(difference: CheckpointDiff, top: int, columns: int | None = None) -
 
 
 def _verdict(difference: CheckpointDiff) -> str:
-    """Return the verdict for a script or a hurried reader, in one line."""
+    """Return one line that says whether the checkpoints are equal."""
     if difference.different_models is not None:
         text = f"DIFFERENT MODELS: {render.clean(difference.different_models)}"
         return paint(text, "bad", sys.stdout)
@@ -109,8 +109,9 @@ def _verdict(difference: CheckpointDiff) -> str:
 
 
 def _equal_weights(difference: CheckpointDiff) -> str | None:
-    """Return the verdict on an export and its run: weights that are equal, and state that only one
-    has."""
+    """Return the line for a run and its export: the weights are equal, and only the run has
+    optimizer state.
+    """
     weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
     state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
     casts = [each for each in weights if each.status == result.CAST]
@@ -162,8 +163,9 @@ _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
 
 
 def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterator[str]:
-    """Yield the tensors with the largest distance; names are below their rows if they do not
-    fit."""
+    """Yield the tensors whose values are furthest apart. A name that does not fit into its row is
+    on the line below it.
+    """
     measured = difference.worst(len(difference.tensors))
     shown = measured[:top]
     if not shown:
@@ -199,7 +201,9 @@ def _name(each: TensorDifference) -> str:
 
 
 def _others(difference: CheckpointDiff, top: int) -> Iterator[str]:
-    """Yield differences without a distance, by kind."""
+    """Yield the differences that have no distance between values, such as missing tensors, by
+    kind.
+    """
     for status in (result.UNREADABLE, result.SHAPE, result.DTYPE):
         yield from _listed(_WORDS[status], _of(difference, status), top)
     yield from _cast(difference)
@@ -219,7 +223,7 @@ def _of(difference: CheckpointDiff, status: str) -> list[TensorDifference]:
 
 
 def _lacking_roles(difference: CheckpointDiff, status: str) -> set[str]:
-    """Return the roles that the other checkpoint lacks completely, as one without an optimizer."""
+    """Return the roles, such as `exp_avg`, of which the other checkpoint has no tensor at all."""
     found = {each.role for each in difference.tensors if each.status == status}
     return found - {each.role for each in difference.tensors if each.status != status}
 
@@ -235,7 +239,7 @@ def _listed(title: str, found: Sequence[TensorDifference], top: int) -> Iterator
 
 
 def _cast(difference: CheckpointDiff) -> Iterator[str]:
-    """Yield one line for each two types, without the names of the tensors."""
+    """Yield one line for each pair of types that differ, with the number of tensors."""
     counts: dict[str, int] = {}
     for each in _of(difference, result.CAST):
         if each.a is not None and each.b is not None:

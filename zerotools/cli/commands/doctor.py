@@ -1,4 +1,4 @@
-"""`zerotools doctor`: obstacles to jobs on this machine, with advice."""
+"""`zerotools doctor`: find problems of this machine that could stop jobs."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def examine(
 ) -> Iterator[DoctorFinding]:
     """Yield all findings on this machine.
 
-    `machine` and `health` are the daemon's answers, empty if none answers.
+    `machine` and `health` are the daemon's answers; both are empty if no daemon answers.
     """
     state_dir = default_state_dir()
     if not machine:
@@ -149,7 +149,9 @@ def _write(
 
 
 def _machine(socket: Path) -> Mapping[str, Any]:
-    """Return the daemon's facts of the machine and itself; empty if none answers."""
+    """Return the daemon's answers about the machine and about itself; both are empty if no daemon
+    answers.
+    """
     try:
         return DaemonClient(socket, timeout_seconds=DAEMON_SECONDS).machine()
     except DaemonError:
@@ -164,8 +166,9 @@ def _health(socket: Path) -> Mapping[str, Any]:
 
 
 def lines_of(findings: Sequence[DoctorFinding]) -> list[str]:
-    """Return the page: problems first, with advice below each, then a line for everything that is
-    fine."""
+    """Return the lines of the page: problems first, each with its advice, then one line for
+    everything that is fine.
+    """
     lines = []
     for level in reversed(LEVELS[1:]):
         for each in findings:

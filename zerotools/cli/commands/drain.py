@@ -1,4 +1,4 @@
-"""`zerotools drain`: start no jobs any more."""
+"""`zerotools drain`: start no more jobs."""
 
 from __future__ import annotations
 

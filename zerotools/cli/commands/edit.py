@@ -97,8 +97,11 @@ def _one(text: str) -> tuple[str, Any]:
 
 
 def _from_editor(job: Job) -> dict[str, Any]:
-    """Return the changes that the user made to the keys. Raises BadRequest: none, or text that is
-    not JSON."""
+    """Let the user edit the keys of the job in $EDITOR, and return the changed keys.
+
+    Raises:
+        BadRequest: the user changed nothing, or the text is not JSON.
+    """
     before = {key: value for key, value in keys_set_by_author(job).items() if key not in _HIDDEN}
     text = click.edit(json.dumps(before, indent=2, ensure_ascii=False) + "\n", extension=".json")
     if text is None:

@@ -1,4 +1,4 @@
-"""`zerotools estimate`: whether a training fits, with which stage, and the use of its memory."""
+"""`zerotools estimate`: predict whether a training fits, at which ZeRO stage, and its memory."""
 
 from __future__ import annotations
 
@@ -132,7 +132,9 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
-    """Return the problem in the words of this command, if the batch is missing."""
+    """Return `problem`; if the problem is a missing batch, return one that names the option
+    --batch.
+    """
     if named or "train.batch_size: is missing" not in str(problem):
         return problem
     return BadRequest(
@@ -141,7 +143,8 @@ def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
 
 
 def _chosen(found: Estimate, number: int | None) -> Way:
-    """Return the suggestion with that number, else the cheapest one that meets the request.
+    """Return the suggestion number `number`, or else the cheapest suggestion that meets the
+    request.
 
     Raises:
         BadRequest: the suggestion does not exist, or it needs several nodes.

@@ -1,4 +1,4 @@
-"""`zerotools explain`: why a job waits, stopped or was tried again, with numbers and event ids."""
+"""`zerotools explain`: show why a job waits, stopped or restarted."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def command(reference: str | None, socket: Path | None, as_json: bool) -> None:
 
 
 def page(job: Job, tree: Mapping[str, Any], now: float) -> list[str]:
-    """Return lines of the page; `now` in seconds since the epoch."""
+    """Return the lines of the page. `now` is in seconds since 1970."""
     job = {
         **job,
         "state": tree["state"],
@@ -88,7 +88,9 @@ def _notice(notice: Mapping[str, Any], now: float) -> str:
 
 
 def _holders(holders: Iterable[Mapping[str, Any]], now: float) -> Iterator[tuple[str, str]]:
-    """Yield the holders and their GPUs; GPUs with the same text are one line."""
+    """Yield a line for each job or process that holds GPUs. GPUs with the same text share a
+    line.
+    """
     by_text: dict[str, list[str]] = {}
     for holder in holders:
         by_text.setdefault(_holder(holder, now), []).append(str(holder["what"]))

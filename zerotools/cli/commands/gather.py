@@ -1,4 +1,4 @@
-"""`zerotools gather`: the shards of a checkpoint that lies on several nodes, in one directory."""
+"""`zerotools gather`: collect the shards of a checkpoint from several nodes in one directory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def command(sources: tuple[str, ...], out: Path, as_json: bool, **given: Any) ->
 
 @contextmanager
 def _hint_at_going_on(out: Path) -> Iterator[None]:
-    """Report the files that an unfinished run leaves."""
+    """After an interruption, print which files are kept, and that the same command continues."""
     try:
         yield
     except (KeyboardInterrupt, ZerotoolsError, OSError):
@@ -165,7 +165,9 @@ def _verdict(checked: StagedCheck, *, fast: bool) -> str:
 
 
 def _numbers(name: str, there: list[str]) -> str:
-    """Return the files of a source that are similar to `name`."""
+    """Return a phrase on the files of a source with names like `name`: their numbers if the names
+    differ only in a number.
+    """
     if not there:
         return "none like it"
     numbers = varying(name, there)

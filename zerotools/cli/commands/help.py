@@ -1,4 +1,4 @@
-"""`zerotools help`: the pages of the documentation."""
+"""`zerotools help`: show a page of the documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zerotools import`: the job file that a config of another launcher amounts to."""
+"""`zerotools import`: convert a config or a launch line of another program to a job file."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _CHOICES = {
     "data.text": "data.text, data.tokens or data.examples",
     "train.steps": "train.steps or train.epochs",
 }
-"""The alternatives for missing keys."""
+"""For each missing key, other keys that can be set instead."""
 
 
 def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[int, ...]:
@@ -158,7 +158,9 @@ def command(
 def _closing(
     output: Path | None, target: str, imported: Imported, recipe: Recipe | None
 ) -> Iterator[str]:
-    """Yield the next step with the job file, and the alternative command for the program."""
+    """Yield the next step for the user: how to use the job file, and the alternative to run the
+    program itself.
+    """
     name = "job.toml" if output is None else str(output)
     if output is None:
         yield f"-o {name} writes the job file"
@@ -173,7 +175,7 @@ def _closing(
 
 
 def _page(name: str) -> tuple[str, str]:
-    """Return (the text of a page, its name)."""
+    """Return the text of a page, and its name for messages."""
     if name != "-":
         return read_text(Path(name), "page"), name
     return text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "page"), "page"
@@ -204,11 +206,14 @@ Finish = Callable[[Configs, Recipe | None], Imported]
 def page_import(
     text: str, source: str, numbers: Iterable[int], finish: Finish | None = None
 ) -> Imported:
-    """Return the job in blocks of a page: those of `numbers`, or the only one of each kind.
-    `finish` makes it from their configs and arguments, by default for training.
+    """Import the launch line and the configs that a web page shows, and return the job.
+
+    The page is split into blocks. `numbers` chooses some of them; if it is empty, the page must
+    have only one block of each kind. `finish` makes the job from the configs and the launch line;
+    the default makes a training job.
 
     Raises:
-        BadRequest: the page has none, or several of a kind, or does not have a given number.
+        BadRequest: the page has no block, several of a kind, or no block with a given number.
     """
     blocks, place = blocks_of(text), Path(source)
     if not blocks and (text.startswith("#!") or place.suffix in _SCRIPTS):
@@ -242,7 +247,9 @@ def page_import(
 def _with_deepspeed(
     block: PageBlock, source: str, recipe: Recipe | None, configs: Configs
 ) -> tuple[Recipe | None, Configs]:
-    """Use the config for the file that the launch line names, if it names one."""
+    """Return the recipe and the configs with the DeepSpeed config of a block. If the launch line
+    names a DeepSpeed file, the block is the text of that file.
+    """
     if recipe is not None and recipe.deepspeed is not None:
         named = str(recipe.deepspeed.value)
         return replace(recipe, documents={**recipe.documents, named: block.in_place}), configs
@@ -268,7 +275,11 @@ def _of_numbers(
 
 
 def _only_ones(blocks: Sequence[PageBlock], source: str) -> list[PageBlock]:
-    """Return all blocks, without launch lines that name no program of training."""
+    """Return all blocks, except launch lines of programs that do not train.
+
+    Raises:
+        BadRequest: two blocks are of one kind.
+    """
     usable: list[PageBlock] = []
     refusal: ZerotoolsError | None = None
     for block in blocks:
@@ -297,7 +308,7 @@ def _refuse_two(blocks: Sequence[PageBlock], source: str) -> None:
 
 
 Files = dict[Path, str]
-"""Texts that belong to a job, by the files that they are written to."""
+"""The texts to write, by the path of their file."""
 
 
 def script_import(
@@ -307,8 +318,11 @@ def script_import(
     output: Path | None,
     closing: Closing,
 ) -> tuple[Imported, Files]:
-    """Return a job for the program of `recipe`, and the files to write with the job file
-    `output`: configs in a page or in the script itself, or repaired ones.
+    """Return a job that runs the program of `recipe`, and texts to write next to the job file
+    `output`.
+
+    These texts are configs that the page or the launch script contains, and configs that were
+    repaired. Files that the program can read as they are need not be written.
 
     Raises:
         BadRequest: a program is not found, or a config cannot be read.
@@ -339,8 +353,9 @@ def script_import(
 def _text_to_write(
     configs: Configs, recipe: Recipe, named: ConfigValue, findings: Findings
 ) -> str | None:
-    """Return the text of a config that no file has as the program can read it; None: a file has
-    it."""
+    """Return the text of a config that must be written to a new file, or None if the program can
+    read the existing file.
+    """
     name = str(named.value)
     path = recipe.found(name)
     held = {**configs.written, **recipe.documents}.get(name)

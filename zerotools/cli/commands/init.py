@@ -1,4 +1,4 @@
-"""`zerotools init`: a few questions, and a job file that fits the machine."""
+"""`zerotools init`: ask a few questions, and write a job file that fits the machine."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def _of_number(number: int, ways: Sequence[Way]) -> Way:
 
 
 def _choose(ways: Sequence[Way]) -> Way:
-    """Ask which of several ways to take."""
+    """Show the suggestions that fit, and ask the user for one."""
     if len(ways) == 1:
         return ways[0]
     click.echo("It fits with one of these, cheapest first:", err=True)
@@ -246,7 +246,7 @@ def _machine(given: GivenMachine, snapshot: Snapshot, *, yes: bool) -> GivenMach
 
 
 def _precision(snapshot: Snapshot, machine: GivenMachine) -> str:
-    """Return bf16 if all GPUs compute in it, fp16 on older ones, fp32 on the CPU."""
+    """Return `bf16` if all GPUs support it, `fp16` on older GPUs, and `fp32` on the CPU."""
     if machine.gpus == 0:
         return "fp32"
     known = [gpu.compute_capability for gpu in snapshot.gpus if gpu.compute_capability is not None]

@@ -1,4 +1,4 @@
-"""`zerotools inspect`: the contents of a checkpoint, from its metadata only."""
+"""`zerotools inspect`: show the contents of a checkpoint, from its metadata only."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def command(path: Path, tensors: bool, as_json: bool, **given: Any) -> int:
 
 
 def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
-    """Return lines for people; with `tensors`, every tensor too."""
+    """Return the lines of the page; with `tensors`, also a line for each tensor."""
     lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
     if inspection.run.training.groups:
         lines += ["", *_groups(inspection.run)]
@@ -77,7 +77,7 @@ MAX_AFFECTED = 8
 
 
 def _head(inspection: Inspection) -> list[str]:
-    """Return the problems in one line, before everything else."""
+    """Return the line on the problems, which is printed first; empty without problems."""
     if not inspection.problems:
         return []
     if not inspection.incomplete:
@@ -95,7 +95,9 @@ def _head(inspection: Inspection) -> list[str]:
 
 
 def _problems(inspection: Inspection) -> list[str]:
-    """Return every separate problem, then the tensors that are lost with files, as one."""
+    """Return a line for each problem. Tensors that are lost because their file is missing share one
+    line.
+    """
     consequences = {key.name for key in inspection.incomplete} if inspection.affected else set()
     problems = [
         problem
@@ -175,7 +177,7 @@ def _optimizer(run: RunSummary) -> str:
 
 
 def _scaler(run: RunSummary) -> str:
-    """Return the scale and its kind; empty without a scaler that scales."""
+    """Return the loss scale and its kind; empty if the run does not scale its loss."""
     scaler = run.training.loss_scale
     return f"{scaler.scale:g}, {'dynamic' if scaler.dynamic else 'static'}" if scaler else ""
 
@@ -215,8 +217,9 @@ MAX_FILES = 16
 
 
 def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
-    """Return the files with their sizes; all of them, with numbers, where tensors are listed by
-    these."""
+    """Return the files with their sizes. If tensors are listed, all files are shown, numbered,
+    because the tensors refer to these numbers.
+    """
     files = list(inspection.checkpoint.files.items())
     if numbered:
         rows = [(str(n), name, render.size(count)) for n, (name, count) in enumerate(files)]
@@ -232,7 +235,7 @@ MAX_CHECKPOINTS = 12
 
 
 def _run(run: RunListing) -> list[str]:
-    """Return the run that the checkpoint is of."""
+    """Return the lines on the run that the checkpoint belongs to."""
     rows = [
         (
             render.clean(checkpoint.name),
@@ -255,7 +258,7 @@ def _run(run: RunListing) -> list[str]:
 
 
 def _next(found: InspectResult) -> list[str]:
-    """Return the next steps."""
+    """Return the commands for the next step."""
     if found.run is not None and not found.next and is_model(found.inspection):
         return ["next: nothing to merge; from_pretrained loads it as it lies there"]
     return [f"next: {render.clean(command)}" for command in found.next]

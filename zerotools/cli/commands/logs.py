@@ -1,4 +1,4 @@
-"""`zerotools logs`: the output of a job's ranks."""
+"""`zerotools logs`: print the output of a job's ranks."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def parse_ranks(text: str, job: Job) -> Sequence[int]:
 
 
 class LogReader:
-    """Copies the logs of some ranks of one job into a sink."""
+    """Copies the logs of some ranks of one job to a `LogSink`."""
 
     def __init__(
         self, client: DaemonClient | SlurmJobs, job_id: Any, ranks: Sequence[int], sink: LogSink
@@ -126,8 +126,10 @@ class LogReader:
             self._offsets[attempt, rank] = self._tail_offset(attempt, rank, lines)
 
     def _tail_offset(self, attempt: int, rank: int, lines: int) -> int:
-        """Return the start of the last `lines` lines: read from the end, twice as much each
-        time."""
+        """Return the offset in bytes at which the last `lines` lines of a rank's log begin.
+
+        The log is read from its end, each time twice as many bytes.
+        """
         span = TAIL_BYTES
         while True:
             part = self._client.logs(
@@ -143,7 +145,9 @@ class LogReader:
             span *= 2
 
     def _rest(self, attempt: int, rank: int, offset: int, end: int) -> bytes:
-        """Return the bytes of [offset, end), for ranges that do not fit in one answer."""
+        """Return the bytes [offset, end) of a log, with several requests if one answer is too
+        small.
+        """
         found = b""
         while offset < end:
             part = self._client.logs(
@@ -156,7 +160,9 @@ class LogReader:
         return found
 
     def copy(self, attempt: int) -> bool:
-        """Copy everything so far, rank by rank. Return True if the attempt will write no more."""
+        """Copy the new output of each rank. Return True if the attempt has ended and all of it is
+        copied.
+        """
         done = [self._copy_rank(attempt, rank) for rank in self._ranks]
         return all(done)
 
@@ -173,8 +179,11 @@ class LogReader:
                 return part.over
 
     def follow(self, only: int | None, poller: Poller) -> None:
-        """Print lines until the job is over, or the attempt `only` is. Raises JobFailed unless it
-        succeeded."""
+        """Copy the log until the job, or its attempt `only`, has ended.
+
+        Raises:
+            JobFailed: the job did not succeed.
+        """
         current = only
         for _ in poller.rounds():
             job = poller.ask(lambda: self._client.job(self._id))
@@ -203,34 +212,36 @@ _END = re.compile(rb"\r\n|\n|\r")
 
 
 class LogSink(Protocol):
-    """The destination of ranks' output bytes."""
+    """Gets the output of ranks as bytes, and writes it to stdout in some form."""
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
-        """Take the next bytes of a rank."""
+        """Take the next bytes of a rank's output."""
         ...
 
     def finish(self) -> None:
-        """Write the bytes that are still held: no more come."""
+        """Write the lines that have no end yet. Called after the last `feed`."""
         ...
 
 
 class RawSink:
-    """The same bytes that the rank wrote: for pipes and files."""
+    """Writes the bytes unchanged: for pipes and files."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
-        """Write at once."""
+        """Write the bytes at once."""
         self._stream.write(data)
         self._stream.flush()
 
     def finish(self) -> None:
-        """Do nothing: no bytes are held."""
+        """Do nothing: all bytes are written already."""
 
 
 class LineSink:
-    """Whole lines; escape sequences shown, not obeyed. A progress bar's redraws become lines."""
+    """Writes complete lines of text. Escape sequences are printed as text, so they cannot change
+    the terminal. Each redraw of a progress bar becomes a line.
+    """
 
     def __init__(self, stream: TextIO, *, prefixed: bool) -> None:
         self._stream = stream
@@ -238,7 +249,7 @@ class LineSink:
         self._held: dict[tuple[int, int], bytes] = {}
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
-        """Write the lines that are complete."""
+        """Write the complete lines, and keep the rest until its line ends."""
         *whole, rest = _END.split(self._held.pop((attempt, rank), b"") + data)
         if len(rest) > LONGEST_LINE:
             whole, rest = [*whole, rest], b""
@@ -249,7 +260,7 @@ class LineSink:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Write lines that were never ended."""
+        """Write the last line of each rank, which has no end."""
         for (attempt, rank), line in sorted(self._held.items()):
             self.line(attempt, rank, line)
         self._held.clear()
@@ -263,7 +274,7 @@ class LineSink:
 
 
 class JsonSink(LineSink):
-    """One JSON object for each line."""
+    """Writes one JSON object for each line."""
 
     def __init__(self) -> None:
         super().__init__(sys.stdout, prefixed=False)
@@ -275,7 +286,7 @@ class JsonSink(LineSink):
 
 
 def sink(*, as_json: bool, prefixed: bool) -> LogSink:
-    """Return the right one for stdout."""
+    """Return the `LogSink` for stdout: JSON, lines for a terminal, or unchanged bytes."""
     if as_json:
         return JsonSink()
     if prefixed or sys.stdout.isatty():

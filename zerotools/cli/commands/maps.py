@@ -1,4 +1,4 @@
-"""`zerotools maps`: layouts of programs that train or serve models, and which a checkpoint has."""
+"""`zerotools maps`: show the layouts that training and serving programs give the same weights."""
 
 from __future__ import annotations
 

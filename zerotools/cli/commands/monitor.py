@@ -1,4 +1,4 @@
-"""`zerotools monitor`: GPU and host memory, and which job holds what."""
+"""`zerotools monitor`: show GPU and host memory, and the jobs that use it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zerotools queue`: the jobs, one line each."""
+"""`zerotools queue`: list the jobs, one line each."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from zerotools.jobs.states import STATES, TERMINAL
 HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "saved", "age", "why")
 USER, ME, ALL = "user", "me", "all"
 PRIORITY = "prio"
-"""A column where any of the jobs has another than 0."""
+"""The column of priorities, which is shown if any job has a priority other than 0."""
 RIGHT = ("id", PRIORITY, "stage", "ranks", "step", "loss", "saved", "age")
 LONGEST_NAME = 40
 
@@ -119,7 +119,7 @@ def command(
 def _jobs_of_slurm(
     socket: Path | None, name: str | None, *, show_all: bool
 ) -> list[dict[str, Any]]:
-    """Return the user's jobs that Slurm has without a daemon."""
+    """Return the user's jobs that were submitted to Slurm without a daemon."""
     if socket is not None or not has_slurm_jobs():
         return []
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs  # most have none
@@ -129,7 +129,7 @@ def _jobs_of_slurm(
 
 
 def drain_line(drain: Mapping[str, Any] | None) -> str | None:
-    """Return the sentence on a queue that starts no jobs, or None."""
+    """Return the sentence which says that the queue is drained, or None if it is not."""
     if drain is None:
         return None
     why = f" ({render.clean(drain['why'])})" if drain["why"] else ""
@@ -143,7 +143,11 @@ def drain_line(drain: Mapping[str, Any] | None) -> str | None:
 def all_jobs(
     client: DaemonClient, most: int | None = None, *, user: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return every job (of `user`), or the newest `most` and one, the oldest first."""
+    """Return all jobs, or those of `user`, the oldest first.
+
+    With `most`, return only the newest `most + 1` jobs: one more than are shown, so that the caller
+    knows whether there are more.
+    """
     found = list(islice(client.every_job(user=user), None if most is None else most + 1))
     return found[::-1]
 
@@ -158,10 +162,11 @@ def named_jobs(
 
 
 def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str, Any]]:
-    """Return every unfinished job (of `user`), the oldest first.
+    """Return all unfinished jobs, or those of `user`, the oldest first.
 
-    Request states in the order that jobs pass through them, so that a job with a change in the
-    meantime is not missed; if a job is seen twice, the later view counts.
+    The states are requested one after another, in the order that jobs pass through them. So a job
+    that changes its state in the meantime is not missed. If a job appears twice, the later answer
+    counts.
     """
     found: dict[int, dict[str, Any]] = {}
     for state in (state for state in STATES if state not in TERMINAL):
@@ -171,8 +176,9 @@ def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str
 
 
 def table(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = False) -> list[str]:
-    """Return lines of the listing. Reasons that do not fit next to their jobs are shown in full
-    below them. Owners are shown with `shows_user`, or if there are several."""
+    """Return the lines of the table. A reason that does not fit into the row of its job is shown in
+    full below the row. Owners are shown with `shows_user`, or if the jobs have several owners.
+    """
     headers: tuple[str, ...] = HEADERS
     rows = [_row(job) for job in jobs]
     if any(job.get("priority") for job in jobs):
@@ -202,8 +208,11 @@ def _row(job: Job) -> tuple[str, ...]:
 
 
 def folded(jobs: Sequence[Job]) -> list[Job]:
-    """Return `jobs` with those of one array as one, at the position of its first: with the number
-    of its array, and the counts of states. An array with one remaining job is that job."""
+    """Return `jobs` with one entry for each array instead of its members.
+
+    The entry is at the position of the first member. It has the number of the array, and counts its
+    members by state. If only one member is in `jobs`, that job itself is returned.
+    """
     counts = Counter(_array(job) for job in jobs)
     found: list[Job] = []
     seen: set[int] = set()

@@ -1,4 +1,4 @@
-"""`zerotools reshard`: the same checkpoint for another number of ranks."""
+"""`zerotools reshard`: rewrite a checkpoint for another number of ranks."""
 
 from __future__ import annotations
 

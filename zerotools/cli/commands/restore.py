@@ -1,4 +1,4 @@
-"""`zerotools restore`: put a copy of the daemon's queue back."""
+"""`zerotools restore`: restore the daemon's queue from a copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def command(backup: Path, state_dir: Path | None, release: bool, as_json: bool) 
     The old files are kept in the same directory. At its next start the daemon compares the queue
     with the run directories: jobs that have ended since then stay ended, and running attempts are
     continued. All other jobs are held, because the copy does not know their results: `zerotools
-    resume` runs a job, `zerotools cancel` ends it.
+    release` lets a job continue, `zerotools cancel` ends it.
     """
     copy, kept = queue_copies.restore(
         backup.absolute(), (state_dir or default_state_dir()).absolute(), release=release

@@ -1,4 +1,4 @@
-"""`zerotools salvage`: the weights that are left of a damaged checkpoint."""
+"""`zerotools salvage`: export the undamaged weights of a damaged checkpoint."""
 
 from __future__ import annotations
 
@@ -55,8 +55,9 @@ def command(path: Path, out: Path, as_json: bool, **given: Any) -> int:
 
 
 def describe(found: Salvage) -> Iterator[str]:
-    """Yield lines for people: the verdict, the damage, the losses, the filled parts and their
-    sources."""
+    """Yield the lines of the page: the verdict, the damage, the lost values, and the values that
+    were filled from another checkpoint.
+    """
     yield _verdict(found)
     yield from _listed(
         "damage", [problem.message for problem in found.examined.damage if problem.is_loss]
@@ -112,7 +113,7 @@ def _origin(origin: Origin) -> str:
 
 
 def _lost(found: Salvage) -> Iterator[str]:
-    """Yield tensors with holes by role, weights first."""
+    """Yield the tensors that have lost values, by role, weights first."""
     by_role: dict[str, list[str]] = {}
     for key, holes in found.examined.holes.items():
         by_role.setdefault(key.role, []).append(f"{key.name}: {holes.why or holes}")
@@ -132,7 +133,9 @@ def _filled(found: Salvage) -> Iterator[str]:
 
 
 def _left_out(found: Salvage) -> Iterator[str]:
-    """Yield the names, and the reason unless it is a hole that was listed before."""
+    """Yield the names of the weights that are left out, each with the reason. The reason is omitted
+    if it is a hole that is listed above.
+    """
     listed = {key.name for key in found.examined.holes}
     names = [name for name in found.left_out if name in listed]
     if names:

@@ -1,4 +1,4 @@
-"""`zerotools serve`: read a sharded checkpoint as a model, over HTTP, without writing it."""
+"""`zerotools serve`: serve a sharded checkpoint as a model over HTTP, without writing it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,9 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
 
 
 def _leave(*_: object) -> NoReturn:
-    """End a command that is still preparing, so that its scratch directory is removed."""
+    """End the command on a signal while it still prepares, so that its scratch directory is
+    removed.
+    """
     sys.exit(128 + signal.SIGTERM)
 
 

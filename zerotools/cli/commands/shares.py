@@ -1,4 +1,4 @@
-"""`zerotools shares`: the GPU use of users, next to their configured shares."""
+"""`zerotools shares`: show the GPU time of each user, and the configured shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zerotools show`: everything about one job."""
+"""`zerotools show`: show the facts about one job, or its curves."""
 
 from __future__ import annotations
 
@@ -131,7 +131,9 @@ def _check_options(
 def page(
     job: Job, columns: int | None, *, whole_spec: bool = False, locks: Iterable[str] = ()
 ) -> list[str]:
-    """Return lines of the page, with the locks that may hold up the job."""
+    """Return the lines of the page. `locks` are lines on lock files that the job may be waiting
+    for.
+    """
     state = paint_state(shown_state(job), sys.stdout)
     if job.get("masked"):
         return [f"job {job['id']}: {state}", *render.fields(_seen_by_others(job), indent=2)]
@@ -203,7 +205,9 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(found: Mapping[str, Any]) -> str:
-    """`step 120: hellaswag/acc 0.31 (job 8)`, or the state of the evaluation's job."""
+    """Return the scores of the job's evaluation, `step 120: hellaswag/acc 0.31 (job 8)`, or the
+    state of the job that evaluates.
+    """
     by = f"job {found['job']}"
     if found["step"] is None:
         return f"evaluated by {by} ({states.in_words(found['state'])})"
@@ -211,7 +215,9 @@ def _tasks(found: Mapping[str, Any]) -> str:
 
 
 def _whose_binding(line: Mapping[str, Any], job: Job) -> str:
-    """Return `ranks 0-3: `, or an empty string for a single rank."""
+    """Return the ranks that a binding to processors is for, `ranks 0-3: `; empty for a single
+    rank.
+    """
     launcher, ranks = (job["spec"].get("script") or {}).get("launcher", "plain"), str(line["ranks"])
     if launcher != "plain":
         return f"{launcher} and its ranks: "
@@ -238,7 +244,7 @@ def _times(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _slurm(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the Slurm facts of a job that Slurm has without a daemon."""
+    """Yield the facts on Slurm for a job that was submitted to Slurm without a daemon."""
     slurm = job.get("slurm")
     if not slurm:
         return
@@ -253,7 +259,7 @@ def _whose(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _seen_by_others(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the facts that a daemon shows to other users."""
+    """Yield the facts about a job that users other than its owner may see."""
     yield from _whose(job)
     yield "ranks", f"{ranks(job)} ({job['device']})"
     yield from _times(job)
@@ -285,8 +291,9 @@ def _cause(attempt: Mapping[str, Any]) -> str:
 
 
 def _without_year(unix_seconds: float | None) -> str:
-    """Return the time without its year, so that the row fits into 80 columns; the facts above have
-    it."""
+    """Return the time without its year, so that the row fits into 80 columns. The page shows the
+    year further above.
+    """
     return render.UNKNOWN if unix_seconds is None else render.moment(unix_seconds)[5:]
 
 
@@ -297,7 +304,7 @@ def _exit(attempt: Mapping[str, Any]) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield `train.steps` and `40` for every key, as in a job file."""
+    """Yield the key and the value of each setting, such as `train.steps` and `40`."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")
@@ -311,9 +318,13 @@ OLD_SECONDS = 60.0
 def suspects(
     job: Job, environment: Mapping[str, str] = os.environ, now: float | None = None
 ) -> Iterator[str]:
-    """Yield locks in torch's usual directory of this user, with their age, if the job is a script
-    of the user, runs on this machine, and makes no progress. Those of our trainer wait for none of
-    them. The directories of other users are never opened."""
+    """Yield a line for each old lock file of torch's compiler that the job may be waiting for, with
+    its age.
+
+    A killed compiler leaves its lock, and programs then wait for it forever. Only a job that runs
+    the user's own program on this machine and makes no progress is examined: zerotools' own trainer
+    does not wait for such locks. Only directories of this user are opened.
+    """
     phase = job.get("phase") or {}
     if job.get("uid") != os.geteuid() or not phase.get("quiet") or not job["spec"].get("script"):
         return
@@ -331,8 +342,9 @@ def suspects(
 
 
 def _locks(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the locks in torch's directories: torch/utils/cpp_extension.py,
-    `_get_build_directory`."""
+    """Yield the lock files in torch's build directories. Source: torch/utils/cpp_extension.py,
+    `_get_build_directory`.
+    """
     if given := environment.get("TORCH_EXTENSIONS_DIR"):
         yield from sorted(Path(given).glob("*/lock"))
         return

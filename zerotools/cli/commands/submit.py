@@ -1,4 +1,4 @@
-"""`zerotools submit`: check a job file here, queue it, and follow it on request."""
+"""`zerotools submit`: check job files, queue the jobs, and follow one on request."""
 
 from __future__ import annotations
 
@@ -268,7 +268,9 @@ def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewher
 def _members(
     job: Submission, sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> list[Submission]:
-    """Return the jobs of an array if they name stores: each gets a separate prefix there."""
+    """Return the members of an array as separate jobs if the job writes to object stores: each
+    member gets its own prefix there.
+    """
     if not _names_store(job.spec) and not {"resume_from", "checkpoint.upload_to"} & {*sweep}:
         return []
     members = members_of(given_of(job.spec), sweep, count)
@@ -299,8 +301,9 @@ def _source(path: str) -> str:
 
 
 def _job(name: str, configs: Configs, machine: Elsewhere | None, slurm: SlurmOptions) -> JobSpec:
-    """Return the job in the file `name`; if it runs on another machine, its paths are of that one,
-    so they cannot be relative to a directory here."""
+    """Return the job in the file `name`. If the job runs on another machine, its paths are paths of
+    that machine, and must not be relative to a directory here.
+    """
     if machine is None:
         return read_job(name, configs, slurm)
     job = read_job_file(name)
@@ -319,10 +322,10 @@ def _job(name: str, configs: Configs, machine: Elsewhere | None, slurm: SlurmOpt
 
 
 def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> JobSpec:
-    """Return the job in the file `name`, completed by `configs`.
+    """Return the job in the file `name`, with the settings of `configs` added.
 
     Raises:
-        BadRequest, Unsupported: naming the file and the key.
+        BadRequest, Unsupported: with the name of the file and the key.
     """
     job = read_job_file(name)
     job = replace(job, tree=slurm.applied(job.tree))
@@ -341,9 +344,12 @@ def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> Job
 
 
 def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, show: int) -> int:
-    """Check the jobs without queueing them. The daemon checks files and machine, as at a submit,
-    and builds each model without weights, as its ranks would; without a daemon this is skipped.
-    `show` examples of each job are printed."""
+    """Check the jobs without queueing them.
+
+    The daemon checks files and the machine, as at a submit. It also builds each model without
+    weights, as the ranks would. Without a daemon these checks are skipped. `show` examples of each
+    job are printed.
+    """
     samples: Sequence[dict[str, Any] | None] = ()
     try:
         samples = check_all(client, jobs, models=True, show=show)
@@ -374,8 +380,10 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, s
 def _queue(
     client: DaemonClient, jobs: Sequence[Submission], as_json: bool, key: str | None
 ) -> list[Job]:
-    """Queue the jobs if none is refused, and report each; as JSON all at once, also if the queueing
-    breaks off."""
+    """Queue the jobs if all of them pass the checks, and report each.
+
+    With JSON, all jobs are printed at the end, also if an error stops the queueing.
+    """
     # A check asks the job's interpreter, and returns its notes.
     asked = [job for job in jobs if _has_notes(job.spec)]
     if len(jobs) > 1 or asked:
@@ -396,13 +404,16 @@ def _queue(
 
 
 def _has_notes(spec: JobSpec) -> bool:
-    """Return whether there may be notes before the job is queued."""
+    """Return whether the daemon may have notes on the job, which are requested before it is
+    queued.
+    """
     return reads_data(spec) or bool(spec.metrics.trackers) or _may_go_on_elsewhere(spec)
 
 
 def _may_go_on_elsewhere(spec: JobSpec) -> bool:
-    """Return whether there may be notes on the checkpoint that the job continues from: that of a
-    zerotools job has a record."""
+    """Return whether the job resumes from a checkpoint on which the daemon may have notes: it may
+    be a checkpoint of another program, which lacks facts that zerotools records.
+    """
     return spec.resume_from is not None and spec.engine != "script"
 
 

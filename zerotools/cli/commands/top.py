@@ -1,4 +1,4 @@
-"""`zerotools top`: GPUs, host and jobs on a full screen."""
+"""`zerotools top`: show GPUs, host and jobs on a full screen."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DAEMON_SECONDS = 2.0
 NARROWEST = 60
 AUTO, CONSOLE = "auto", "linux"
 DUMB = ("dumb", "unknown", "")
-"""Values of TERM that say that lines are all that is shown."""
+"""Values of TERM for terminals that can only print lines."""
 
 
 @click.command("top")
@@ -58,7 +58,9 @@ def _run(
     interval: float,
     background: str,
 ) -> int:
-    """Run the screen until the user quits. Raise the error that ended it, if any."""
+    """Run the screen until the user quits, and return the exit status. Raise the error that ended
+    it, if any.
+    """
     source.begin()
     try:
         from zerotools.cli.top.reading.disk_reader import DiskReader

@@ -1,4 +1,4 @@
-"""`zerotools verify`: whether a checkpoint is whole."""
+"""`zerotools verify`: check whether a checkpoint is whole."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _plan_line(found: VerifyResult) -> str:
 
 
 def describe(found: Verification) -> Iterator[str]:
-    """Yield lines for people, the verdict first."""
+    """Yield the lines of the page, the verdict first."""
     path = render.clean(str(found.checkpoint.origin.path))
     portion = found.portion
     keys = [key for key in found.checkpoint.tensors if portion.has_name(key.name)]

@@ -1,4 +1,4 @@
-"""`zerotools wait`: until jobs have ended."""
+"""`zerotools wait`: wait until jobs have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`zerotools web`: a link to the page for a browser."""
+"""`zerotools web`: print a link to the page for browsers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
 
 
 def _other_machine(socket: Path) -> str | None:
-    """Return ssh's name for the machine of the page, if the browser is probably on another."""
+    """Return ssh's name for this machine if the browser is probably on another machine; None
+    otherwise.
+    """
     machine = machine_behind(socket)
     if machine is not None:
         return machine.host
@@ -64,8 +66,11 @@ def _other_machine(socket: Path) -> str | None:
 
 
 def _open(url: str) -> None:
-    """Open a file that redirects there: every user of the machine can read a browser's arguments,
-    and could follow the link first."""
+    """Open a private file in the browser that redirects to the link.
+
+    The link itself is not an argument of the browser, because every user of the machine can read
+    the arguments of processes, and could use the link first.
+    """
     import webbrowser  # it searches for programs, which only this needs
 
     if not webbrowser.open(_private_page(url).as_uri()):
@@ -75,8 +80,9 @@ def _open(url: str) -> None:
 
 
 def _private_page(url: str) -> Path:
-    """Return a page that only its user can read, if possible in a directory that ends with the
-    login; the link is used up long before."""
+    """Write a page that redirects to the link and that only this user can read, and return its
+    path. If possible, its directory is one that is removed when the user logs out.
+    """
     import tempfile
 
     of_login = os.environ.get("XDG_RUNTIME_DIR", "")  # after su it is another user's

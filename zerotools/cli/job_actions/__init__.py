@@ -1,4 +1,5 @@
-"""Acts of several job commands: find the job that is meant, submit, follow, wait, change.
+"""Actions that several job commands share: find the job that is meant, submit, follow, wait,
+change.
 
 job_reference          the job that a command means: a number, a name, or the newest
 daemon_submission      submit jobs and arrays to the daemon

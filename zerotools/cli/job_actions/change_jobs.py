@@ -28,9 +28,13 @@ def request_each(
     told: Callable[[Job], str] | None,
     of_array: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[ZerotoolsError]]:
-    """Call `ask` for each job once, in order, and print the text of `told` for it (None: nothing).
-    Return the changed jobs, and the refusals. An array (`@7`) is one request with the body
-    `of_array`. The refusal of one of its jobs does not prevent the others either."""
+    """Call `ask` with the number of each job, in order, and return the changed jobs and the
+    refusals.
+
+    `told` returns the text that is printed for a changed job; None: nothing is printed. An array
+    (`@7`) is one request with the body `of_array`. If one job is refused, the others are still
+    changed, also within an array.
+    """
     jobs: list[dict[str, Any]] = []
     errors: list[ZerotoolsError] = []
     for reference in dict.fromkeys(references):
@@ -61,7 +65,9 @@ def _asked(
 
 
 def print_changed(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:
-    """Print the jobs as JSON on request; report all refusals but the last, and raise that."""
+    """Print the jobs as JSON if `as_json`. Report all errors except the last, and raise the
+    last.
+    """
     if as_json:
         render.print_json({"jobs": list(jobs)})
     sys.stdout.flush()
@@ -72,7 +78,7 @@ def print_changed(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_j
 
 
 def release_sentence(job: Job) -> str:
-    """Return the sentence on a released job."""
+    """Return the sentence that is printed for a job after its release."""
     why = f": {render.clean(job['reason'])}" if job["reason"] else ""
     return f"{title(job)} is not held any more: it is {state_words(job)}{why}"
 
@@ -82,7 +88,8 @@ def continue_job(
 ) -> None:
     """Queue a new job that continues from the newest checkpoint of a finished one.
 
-    `asked` has the requested nodes of a job that Slurm has without a daemon.
+    `asked` has the number of nodes that the user requested. It is only for jobs that were submitted
+    to Slurm without a daemon.
     """
     client = jobs_client(socket, [reference])
     before = find_job(client, reference)
@@ -102,13 +109,15 @@ def continue_job(
 
 
 def refuse_nodes(asked: Mapping[str, Any]) -> None:
-    """Raise BadRequest if a number of nodes was given for a job of a daemon."""
+    """Raise BadRequest if the user gave a number of nodes for a job of the daemon."""
     if asked:
         raise BadRequest("--nodes is only for jobs submitted to Slurm without a daemon")
 
 
 def restart_words(job: Job) -> str:
-    """Return how a job begins that was queued again: `resumes from the newest checkpoint`."""
+    """Return where a job begins that was queued again: `resumes from the newest checkpoint` or
+    `begins`.
+    """
     return "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
 
 

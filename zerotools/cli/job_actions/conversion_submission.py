@@ -33,12 +33,14 @@ def conversion_submission(
     nodes: int = 1,
     applied: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict,
 ) -> Submission:
-    """Return the job of a conversion. With `try_it` it is planned first, in a separate process, so
-    that errors are reported now. Without it: the source of another job may not exist yet, and a job
-    that was queued under a key before may have written its output.
+    """Return the job of a conversion.
+
+    With `try_it`, a dry run of the conversion in a separate process reports its errors now. It is
+    left out if the source may not exist yet, because another job writes it, or if the output may
+    exist already, because a job with the same idempotency key wrote it.
 
     Raises:
-        BadRequest: it is not a conversion, or one that would fail.
+        BadRequest: the words are not a conversion, or the conversion would fail.
     """
     check_conversion(words, parts)
     try:
@@ -66,7 +68,9 @@ def conversion_submission(
 def _tried(
     words: Sequence[str], possible: Sequence[tuple[str, ...]], parts: int
 ) -> tuple[str, ...]:
-    """Return the first working options; their warnings, or all errors, go to stderr."""
+    """Return the first of the `possible` options with which a dry run succeeds. Its warnings go to
+    stderr, or the errors if none succeeds.
+    """
     for way in possible:
         # The number of a part is known in a job alone.
         options = ("--part", f"1/{parts}") if way == IN_PARTS else way

@@ -29,10 +29,14 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 def check_all(
     client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False, show: int = 0
 ) -> list[dict[str, Any] | None]:
-    """Raise the refusals of any of the jobs, naming its file; all but the last go to stderr. With
-    `models`, also the ranks' refusals of the models. Raises DaemonUnreachable.
+    """Let the daemon check all jobs before any is queued. Each refusal is reported with the name of
+    the job's file: the last one is raised, the others go to stderr.
 
-    Return a preview of `show` examples of each job; empty if none is requested.
+    With `models`, the models are checked as well, as the ranks would do. Return a preview of `show`
+    examples for each job; the list is empty if `show` is 0.
+
+    Raises:
+        DaemonUnreachable: no daemon answers.
     """
     refusals: list[ZerotoolsError] = list(conflicts(submissions))
     samples: list[dict[str, Any] | None] = []
@@ -64,11 +68,12 @@ def queue_all(
     queued: Callable[[Job], None],
     key: str | None = None,
 ) -> list[Job]:
-    """Queue the jobs in order; `queued` is called for each as soon as it is durable. `key` is the
-    idempotency key of a single job; None: a new one for each.
+    """Queue the jobs in order, and return them. `queued` is called for each job as soon as the
+    daemon has stored it. `key` is the idempotency key of a single job; None: each job gets a new
+    key.
 
-    A refusal or a failure is raised with the files that were queued, that may be, and that were
-    not.
+    If an error stops the queueing, stderr gets the files that are queued, that may be queued, and
+    that are not, and the error is raised.
     """
     jobs: list[Job] = []
     for number, each in enumerate(submissions):
@@ -85,7 +90,9 @@ def queue_all(
 
 
 def _queue(client: DaemonClient, submission: Submission, key: str) -> Job:
-    """Submit with a key, so that asking again after a lost answer does not queue it twice."""
+    """Submit a job with an idempotency key. If the answer is lost, submit it again: the key makes
+    sure that it is not queued twice.
+    """
     try:
         return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
     except AnswerLost as lost:
@@ -118,7 +125,9 @@ def _tell_rest(
 
 
 def dry_run_json(specs: Iterable[JobSpec]) -> dict[str, Any]:
-    """Return the answer of a submit that queues nothing. Secrets and values of `env` are hidden."""
+    """Return the JSON of a dry run: the jobs that would be queued, with all keys. Secrets and
+    values of `env` are hidden.
+    """
     return {"dry_run": True, "jobs": [], "specs": [_shown(each) for each in specs]}
 
 
@@ -132,7 +141,9 @@ def _shown(spec: JobSpec) -> dict[str, Any]:
 def with_environment_options(
     jobs: Sequence[Submission], options: Sequence[str], machine: Elsewhere | None
 ) -> list[Submission]:
-    """Return the jobs with the captured variables of their environment."""
+    """Return the jobs with environment variables of this shell added: the usual ones, and those of
+    --env. Notes on variables that were not passed go to stderr.
+    """
     named_ones = named(options, os.environ)
     captured = capture(os.environ if machine is None else machine.environment)
     given = {*named_ones, *(name for each in jobs for name in each.spec.env)}
@@ -160,10 +171,10 @@ def with_environment_options(
 
 
 def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
-    """Return the job for one of its nodes.
+    """Return the job with `node_rank` as its node.
 
     Raises:
-        BadRequest: it has fewer nodes.
+        BadRequest: the job has fewer nodes.
     """
     spec = submission.spec
     nodes = spec.rendezvous.nodes
@@ -174,7 +185,9 @@ def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
 
 
 def with_webhook(spec: JobSpec, url: str) -> JobSpec:
-    """Return the job, which sends to `url`. Raises BadRequest."""
+    """Return the job with the webhook `url` for its notifications. Raises BadRequest if `url` is
+    wrong.
+    """
     if (why := wrong_url(url)) is not None:
         raise BadRequest(f"--notify {masked_url(url)}: {why}")
     return with_key(spec, "notify", webhook=url)
@@ -189,8 +202,9 @@ def submit_array(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Queue the jobs, all of them or none, and report it; with `dry_run`, check all keys here, and
-    let the daemon check the first job."""
+    """Queue all jobs of an array, or none, and report it. With `dry_run`, the keys of all jobs are
+    checked here, and the daemon checks the first job.
+    """
     try:
         members = members_of(given_of(submission.spec), sweep, count)
         specs = [job_from_dict(each.tree, source=each.label or "job") for each in members]
@@ -225,7 +239,9 @@ def _queue_array(
     count: int | None,
     key: str | None,
 ) -> list[dict[str, Any]]:
-    """Submit with a key, so that a retry after a lost answer queues nothing twice."""
+    """Submit an array with an idempotency key, again if the answer is lost. The key makes sure that
+    it is not queued twice.
+    """
     key = key or uuid.uuid4().hex
 
     def ask() -> list[dict[str, Any]]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class Follower:
-    """Shows one job's states and progress on `stream`."""
+    """Prints the states and the progress of one job on `stream`."""
 
     def __init__(
         self, client: DaemonClient | SlurmJobs, job: Job, stream: TextIO, poller: Poller
@@ -41,7 +41,7 @@ class Follower:
         self._client = client
         self._id: Any = job["id"]
         self.job = job
-        """The job as it was last seen."""
+        """The last answer of the daemon about the job."""
         self._poller = poller
         self._line = ProgressLine(stream)
         poller.say = self._line.say
@@ -50,8 +50,11 @@ class Follower:
         self._offset = 0
 
     def run(self) -> Job:
-        """Follow the job until it is over or held, and return it. Raises JobFailed unless it
-        succeeded."""
+        """Follow the job until it has ended or is held, and return it.
+
+        Raises:
+            JobFailed: the job did not succeed.
+        """
         try:
             job = self._watch()
         finally:
@@ -88,7 +91,9 @@ class Follower:
         self._line.say(text)
 
     def _show_phase(self, job: Job) -> None:
-        """Show progress between steps: on a terminal at once, elsewhere from time to time."""
+        """Show what a job does while it makes no steps: on a terminal at once, elsewhere
+        periodically.
+        """
         phase = job.get("phase") or {}
         if (
             phase.get("quiet")
@@ -98,7 +103,7 @@ class Follower:
             self._line.waits(f"{title(job)}: {render.clean(reason_text(job))}")
 
     def _show_attempts(self, job: Job) -> None:
-        """Show everything that attempts have reported since the last round."""
+        """Print the records that attempts have reported since the last call."""
         for attempt in job["attempts"]:
             if attempt["number"] > self._attempt:
                 self._attempt, self._offset = attempt["number"], 0
@@ -134,10 +139,13 @@ def _what_now(job: Job) -> str:
 def follow_submitted(
     client: DaemonClient | SlurmJobs, job: Job, poller: Poller, *, as_json: bool
 ) -> int:
-    """Follow the job until it has ended, and return the exit status; Ctrl-C leaves it running.
+    """Follow the job until it has ended, and return the exit status. Ctrl-C leaves the job running.
 
-    Progress goes to stdout; to stderr where stdout is for JSON, which has the job however that
-    ends. Raises JobFailed.
+    Progress is printed on stdout. With `as_json` it is printed on stderr, and stdout gets the job
+    as JSON, also after an error.
+
+    Raises:
+        JobFailed: the job did not succeed.
     """
     follower = Follower(client, job, sys.stderr if as_json else sys.stdout, poller)
     try:

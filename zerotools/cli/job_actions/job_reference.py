@@ -1,8 +1,8 @@
 """Finds the job that a command means: by a number, by a name, or the newest; and completes names.
 
-Several jobs may have one name, for example jobs that resume each other. The newest is used, unless
-several of them are unfinished: then the command asks for a number. For a user who sees other users'
-jobs, a name means the user's jobs, if any of them has it.
+Several jobs may have the same name, for example jobs that resume each other. Then the newest is
+used. If several of them are unfinished, the command asks for a number. A user who can see jobs of
+others means their own jobs by a name, if any of these has it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,19 @@ if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 PREFIX = "slurm:"
-"""How the number of a job begins that Slurm has without a daemon."""
+"""The prefix in the number of a job that was submitted to Slurm without a daemon."""
 
 
 def jobs_client(
     socket: Path | None, references: Iterable[str | None] = ()
 ) -> DaemonClient | SlurmJobs:
-    """Return the daemon, or Slurm if `references` name jobs of it; also Slurm if no daemon has ever
-    listened here and it has jobs. Raises BadRequest: they name both."""
+    """Return a client of the daemon, or of Slurm if `references` name jobs of Slurm (`slurm:7`).
+
+    Slurm is also used if no daemon has ever run here and jobs were submitted to Slurm from here.
+
+    Raises:
+        BadRequest: the references name jobs of both.
+    """
     named = [each for each in references if each is not None]
     under_slurm = [each for each in named if each.startswith(PREFIX)]
     if under_slurm and len(under_slurm) < len(named):
@@ -54,8 +59,12 @@ def jobs_client(
 def submits_without_daemon(
     client: DaemonClient, jobs: Sequence[Submission], *, no_daemon: bool, dry_run: bool
 ) -> bool:
-    """Return whether jobs go from here to Slurm: they are for it, and no daemon answers to watch
-    them, or none is wanted. Raises BadRequest: none of them is, and --no-daemon was given."""
+    """Return whether this command itself submits the jobs to Slurm: if they are for Slurm, and no
+    daemon answers, or the user does not want one, or this is a dry run.
+
+    Raises:
+        BadRequest: --no-daemon was given, and no job is for Slurm.
+    """
     if not any(each.spec.backend == SLURM for each in jobs):
         if no_daemon:
             raise BadRequest("--no-daemon is for jobs under Slurm; give --slurm, too")
@@ -70,7 +79,7 @@ def submits_without_daemon(
 
 
 def has_slurm_jobs() -> bool:
-    """Return whether any job was submitted to Slurm from here."""
+    """Return whether this user has submitted a job to Slurm without a daemon."""
     from zerotools.jobs.slurm.job_directory import slurm_home
 
     try:
@@ -86,8 +95,9 @@ _MAX_COMPLETED = 100
 def _complete(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return numbers of the newest jobs, or names once a letter was typed; nothing without a
-    daemon."""
+    """Return completions for the shell: numbers of the newest jobs, or names once a letter was
+    typed; nothing without a daemon.
+    """
     socket: Path | None = context.params.get("socket")
     try:
         client = DaemonClient(socket, timeout_seconds=_COMPLETION_SECONDS)
@@ -124,10 +134,13 @@ jobs_argument = click.argument(
 def find_jobs(
     client: DaemonClient | SlurmJobs, reference: str, *, over: bool = False
 ) -> list[dict[str, Any]]:
-    """Return the job of `reference`, or with an @ the unfinished jobs of an array (with `over` all
-    of them), the first one first: `@7` by the number of its first, `@tiny` by the name.
+    """Return the jobs that `reference` means, in the order of their numbers.
 
-    Raises BadRequest: it does not exist.
+    `@7` and `@tiny` mean an array: by the number of its first job, or by its name. Its unfinished
+    jobs are returned, or with `over` all. Any other reference means one job.
+
+    Raises:
+        BadRequest: the job does not exist, or all jobs of the array have ended.
     """
     if not reference.startswith("@") or not isinstance(client, DaemonClient):
         return [find_job(client, reference)]
@@ -140,14 +153,20 @@ def find_jobs(
 
 
 def job_numbers(client: DaemonClient, reference: str) -> list[int]:
-    """Return the jobs of `reference`, with an @ all of an array, also finished ones. Raises
-    BadRequest: it does not exist."""
+    """Return the numbers of the jobs that `reference` means, finished members of an array included.
+
+    Raises:
+        BadRequest: the job does not exist.
+    """
     return [int(job["id"]) for job in find_jobs(client, reference, over=True)]
 
 
 def array_member(client: DaemonClient, reference: str) -> int:
-    """Return the number of a job of the array `reference`, `@7` or `@tiny`. Raises BadRequest: it
-    does not exist."""
+    """Return the number of one job of the array `reference` (`@7` or `@tiny`).
+
+    Raises:
+        BadRequest: the array does not exist.
+    """
     return int(_first_of(client, reference)["id"])
 
 
@@ -160,10 +179,10 @@ def _first_of(client: DaemonClient, reference: str) -> dict[str, Any]:
 
 
 def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[str, Any]:
-    """Return the job of `reference`.
+    """Return the job that `reference` means; None means the newest job.
 
     Raises:
-        BadRequest: it does not exist, or several unfinished jobs have the name.
+        BadRequest: the job does not exist, or several unfinished jobs have the name.
     """
     if not isinstance(client, DaemonClient):
         return client.find(reference)
@@ -190,12 +209,12 @@ def find_job(client: DaemonClient | SlurmJobs, reference: str | None) -> dict[st
 
 
 def is_number(reference: str) -> bool:
-    """Return whether `reference` is the number of a job: 007 is not, but may be a name."""
+    """Return whether `reference` is a job number. `007` is not, but may be a name."""
     return reference.isascii() and reference.isdecimal() and not reference.startswith("0")
 
 
 def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> list[int]:
-    """Return the jobs of `references` for a command on finished jobs, each once.
+    """Return the numbers that `references` mean, each once. Used by commands on finished jobs.
 
     Raises:
         BadRequest: no job has the name, or several have it.
@@ -214,8 +233,9 @@ def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> lis
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:
-    """Return the newest of the caller's jobs, or of all jobs if the caller has none, like root with
-    another user's daemon."""
+    """Return the newest job of the caller. If the caller has no jobs, as root with the daemon of
+    another user, return the newest of all.
+    """
     try:
         jobs = client.jobs(limit=1, user="me")
     except BadRequest:  # a daemon of an older version
@@ -229,8 +249,7 @@ def _newest(client: DaemonClient) -> dict[str, Any]:
 
 
 def _named(client: DaemonClient, name: str) -> list[dict[str, Any]]:
-    """Return the jobs of this name, the newest first: only the caller's jobs if any of them has
-    it."""
+    """Return the jobs with this name, the newest first. If the caller has such jobs, only these."""
     machine = machine_behind(client.socket)
     own = os.getuid() if machine is None else machine.uid
     found = client.jobs_named(name)

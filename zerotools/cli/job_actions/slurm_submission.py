@@ -47,7 +47,9 @@ def submit_to_slurm(
     follow: bool,
     as_json: bool,
 ) -> int:
-    """Submit the jobs to sbatch, and report each. All are checked before the first is submitted."""
+    """Submit the jobs with sbatch, report each, and return the exit status. All jobs are checked
+    before the first is submitted.
+    """
     if machine is not None:
         raise BadRequest(f"--host: log in to {machine.host} to submit to its Slurm")
     _refuse_mixed(submissions)
@@ -97,7 +99,11 @@ def submit_to_slurm(
 
 
 def _check_here(submission: Submission) -> None:
-    """Raise the errors that the daemon would raise, from a local check. Raises BadRequest."""
+    """Check the job in a process on this machine, with the checks that the daemon would do.
+
+    Raises:
+        BadRequest: a check failed.
+    """
     done = subprocess.run(
         [sys.executable, "-P", "-m", "zerotoolsd.slurm.runner.check_submission"],
         input=json.dumps(job_to_dict(submission.spec)),
@@ -114,7 +120,7 @@ def _check_here(submission: Submission) -> None:
 def members_for_slurm(
     submission: Submission, sweep: Mapping[str, list[Any]], count: int | None
 ) -> list[Submission]:
-    """Return the jobs of an array as separate jobs. Raises BadRequest."""
+    """Return the members of an array as separate jobs. Raises BadRequest."""
     found = members_of(given_of(submission.spec), sweep, count)
     return [
         replace(
@@ -127,7 +133,7 @@ def members_for_slurm(
 
 
 def _refuse_mixed(submissions: Sequence[Submission]) -> None:
-    """Raise BadRequest if some of the jobs are not for Slurm."""
+    """Raise BadRequest if only some of the jobs are for Slurm."""
     chosen = [each for each in submissions if each.spec.backend == SLURM]
     if chosen and len(chosen) < len(submissions):
         other = next(each for each in submissions if each.spec.backend != SLURM)
@@ -138,8 +144,11 @@ def _refuse_mixed(submissions: Sequence[Submission]) -> None:
 
 
 def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs) -> list[str]:
-    """Return the waiting conditions of the jobs as options of sbatch; `terms` are those for a
-    daemon. Raises BadRequest."""
+    """Convert the waiting conditions of the jobs, `terms`, to options of sbatch.
+
+    Raises:
+        BadRequest: Slurm has no such condition.
+    """
     for name in ("priority", "hold"):
         if terms.get(name):
             raise BadRequest(
@@ -162,7 +171,9 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
 
 
 def _number(jobs: SlurmJobs, word: str) -> int:
-    """Return Slurm's newest number of a job of ours, or that of any other."""
+    """Return Slurm's number of the job that `word` means: the newest attempt of one of our jobs, or
+    any other job of Slurm.
+    """
     plain = word.removeprefix(PREFIX)
     try:
         found = jobs.find(word)["slurm"]["id"]
@@ -176,8 +187,14 @@ def _number(jobs: SlurmJobs, word: str) -> int:
 
 
 def _is_to_come(commands: SlurmCommands, jobs: SlurmJobs, number: str, condition: str) -> bool:
-    """Return whether the end of a job is still awaited. Slurm forgets jobs some minutes after their
-    end, and does not wait for an unknown one, however it ended. Raises BadRequest."""
+    """Return whether the job `number` has not ended yet, so that another job must wait for it.
+
+    Slurm forgets jobs some minutes after their end. It does not wait for a job that it does not
+    know, whether that succeeded or not.
+
+    Raises:
+        BadRequest: the condition can never be met.
+    """
     try:
         view = jobs.job(number)
     except BadRequest:  # none of ours
@@ -225,8 +242,9 @@ def _show(
 
 
 def _said_by_slurm(commands: SlurmCommands, submission: Submission, text: str) -> str | None:
-    """Return the output of sbatch --test-only, or None if Slurm cannot be reached. Raises
-    BadRequest, Unsupported."""
+    """Return the output of `sbatch --test-only`, or None if Slurm cannot be reached. Raises
+    BadRequest or Unsupported if Slurm refuses the script.
+    """
     try:
         commands.place_of("sbatch")
     except Unsupported as error:

@@ -24,10 +24,11 @@ PATIENCE_SECONDS = 60.0
 
 
 class Poller:
-    """Paces a loop of requests. `pause` and `clock` are time.sleep and time.monotonic. `deadline`
-    is a reading of `clock` after which no request is made.
+    """Repeats requests to the daemon at an interval, and waits for a daemon that restarts.
 
-    `say` gets the line for a lost daemon; a caller that draws on the terminal replaces it.
+    No request is made when `clock` has passed `deadline`. `say` prints the line on a daemon that
+    does not answer; a caller that draws on the terminal replaces it. `pause` and `clock` are
+    time.sleep and time.monotonic, except in tests.
     """
 
     def __init__(
@@ -47,7 +48,9 @@ class Poller:
         self.say: Callable[[str], None] = _to_stderr
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Return the answer; a daemon that answered before may be away for a minute."""
+        """Return the answer to a request. If the daemon has answered before and does not answer
+        now, repeat the request for up to a minute.
+        """
         until: float | None = None
         while True:
             try:
@@ -68,7 +71,7 @@ class Poller:
         return self._deadline is not None and self._clock() >= self._deadline
 
     def rounds(self) -> Iterator[None]:
-        """Yield once every interval, without end."""
+        """Yield once per interval, forever."""
         while True:
             yield
             self._pause(self._interval)
@@ -79,18 +82,22 @@ def _to_stderr(line: str) -> None:
 
 
 WAIT_SECONDS = 20.0
-"""The time that one request for events waits; the next one begins at its end."""
+"""The time after which the daemon answers a request for events if there is none; then the request
+is repeated.
+"""
 PAUSE_SECONDS = 2.0
-"""Between two looks at the jobs of an older daemon, which does not say where its events end."""
+"""The pause between two requests for jobs of an older daemon, which does not number its events."""
 
 
 def waits_for_user(job: Job) -> bool:
-    """Return whether it continues only after a user's command."""
+    """Return whether the job is held, so that only a command of a user lets it continue."""
     return job["state"] in (HELD, ON_HOLD, PAUSED)
 
 
 class EndingWatch:
-    """The ends of the jobs `numbers`. `open` are the unfinished ones."""
+    """Waits until the jobs `numbers` end, by events of the daemon. A job is requested only after it
+    had an event. `open` has the numbers of unfinished jobs.
+    """
 
     def __init__(
         self, client: DaemonClient | SlurmJobs, numbers: Iterable[Any], poller: Poller
@@ -101,8 +108,10 @@ class EndingWatch:
         self.timed_out = False
 
     def ends(self, deadline: float | None) -> Iterator[dict[str, Any]]:
-        """Yield each job when it has ended or is held, until all have or `deadline` (of the
-        monotonic clock) has passed: then set `timed_out`."""
+        """Yield each job when it has ended or is held.
+
+        If `deadline` (of the monotonic clock) passes before, set `timed_out` and stop.
+        """
         since = self._poller.ask(self._client.health).get("last_event")
         changed = set(self.open)
         while True:
@@ -120,7 +129,9 @@ class EndingWatch:
             since, changed = self._next(since, min(left, WAIT_SECONDS))
 
     def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[Any]]:
-        """Return the next event number, and the jobs with events."""
+        """Wait for events. Return the number of the next event, and the numbers of the jobs with
+        events.
+        """
         if since is None:
             time.sleep(min(seconds, PAUSE_SECONDS))
             return None, set(self.open)

@@ -1,4 +1,4 @@
-"""A job in words, for the job commands. Jobs are the daemon's JSON objects."""
+"""Describes a job in words. A job is a JSON object of the daemon."""
 
 from __future__ import annotations
 
@@ -17,19 +17,20 @@ from zerotools.jobs.tables.checkpoint import EXPORT
 
 Job = Mapping[str, Any]
 STALLED, LATE = "stalled", "late"
-"""The displayed state of a running job without progress. STALLED: longer than its deadline. LATE:
-the daemon reports a late step, or a long time without output."""
+"""Displayed states of a running job without progress. STALLED: for longer than the phase allows.
+LATE: the daemon reports a late step, or that there was no output for long.
+"""
 COMPLETE = "complete"
-"""The phase of a program which has reported that the job is complete."""
+"""The phase of a program that has reported the end of its work."""
 SHOWN_SECONDS = 10.0
-"""A rank that the others wait for longer is named."""
+"""A rank is named if the others have waited for it for longer."""
 _STATES = {
     "T": " (stopped by a signal)",
     "t": " (stopped by a debugger)",
     "D": " (waiting in the kernel)",
 }
 LONGEST_LINE = 120
-"""Columns of a log line that are shown of a phase."""
+"""The number of columns of the last log line that are shown."""
 
 _MEANINGS: Mapping[str, str] = {
     states.ON_HOLD: "warning",
@@ -60,14 +61,17 @@ def title(job: Job) -> str:
 
 
 def user_of(job: Job) -> str:
-    """Return the name of its owner, or the uid if it has no name."""
+    """Return the name of the job's owner, or the uid if it has no name."""
     return render.clean(str(job.get("user") or f"uid {job['uid']}"))
 
 
 def reason_text(job: Job, now: float | None = None) -> str:
-    """Return why it waits or how it ended. For a running job, return its phase, the start of that,
-    and whether it makes progress: `loading the weights for 12 min 00 s, no progress for 5 min 00 s;
-    the last log line: ...`."""
+    """Return why a job waits or how it ended.
+
+    For a running job, return its phase, how long that has lasted, and whether the job makes
+    progress: `loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log line:
+    ...`.
+    """
     phase, reason = job.get("phase"), str(job["reason"] or "")
     if not phase:
         return "; ".join(filter(None, (reason, *usual_start(job))))
@@ -91,8 +95,10 @@ def reason_text(job: Job, now: float | None = None) -> str:
 
 
 def usual_start(job: Job, now: float | None = None) -> list[str]:
-    """Say how long starts of such jobs take here up to the first step, and how much is over;
-    nothing if that is not known, or if the job steps already."""
+    """Return a sentence on the usual time from the start to the first step, and the time so far.
+
+    The list is empty if that is not known, or if the job has made a step already.
+    """
     usual, attempt = job.get("usual_start_seconds"), job.get("attempt")
     if usual is None:
         return []
@@ -104,12 +110,14 @@ def usual_start(job: Job, now: float | None = None) -> list[str]:
 
 
 def is_stalled(job: Job) -> bool:
-    """Return whether it runs, and has made no progress for longer than its deadline."""
+    """Return whether the job runs and has made no progress for longer than its phase allows."""
     return job["state"] == states.RUNNING and bool((job.get("phase") or {}).get("stalled"))
 
 
 def shown_state(job: Job) -> str:
-    """Return the state of a job in words."""
+    """Return the state that is shown for a job: its stored state in words, or `stalled` or
+    `late`.
+    """
     phase = job.get("phase") or {}
     if is_stalled(job):
         return STALLED
@@ -119,12 +127,12 @@ def shown_state(job: Job) -> str:
 
 
 def state_words(job: Job) -> str:
-    """Return the stored state of a job in words: `held` for every kind of hold."""
+    """Return the stored state of a job in words. Every kind of hold is `held`."""
     return states.in_words(str(job["state"]))
 
 
 def has_old_step(job: Job) -> bool:
-    """Return whether its last step is older than a few steps, so that its speed is out of date."""
+    """Return whether the last step is so long ago that the speed of the job is out of date."""
     return _is_old(job.get("phase") or {}) or is_stalled(job)
 
 
@@ -133,21 +141,27 @@ def _is_old(phase: Mapping[str, Any]) -> bool:
 
 
 def has_no_heartbeat(job: Job) -> bool:
-    """Return whether it runs without progress reports, which is possible for a user's program."""
+    """Return whether the job runs without reporting progress. Only a user's own program may do
+    so.
+    """
     phase = job.get("phase")
     own = bool(job["spec"].get("script")) and watched_process(job) is None
     return bool(phase) and own and "name" in (phase or {}) and (phase or {})["name"] is None
 
 
 def since_step(job: Job, now: float | None = None) -> str:
-    """Return the age of its last step, as `41 s`; empty if it has made none."""
+    """Return the time since the last step, as `41 s`; empty if there was no step."""
     last = (job.get("phase") or {}).get("last_step")
     return "" if last is None else render.duration((time.time() if now is None else now) - last)
 
 
 def stall_text(job: Job, now: float) -> str:
-    """Return the time without progress, and the rank that others wait for: `no step for 41 s (steps
-    take 0.4 s): rank 1 has been in step 812 for 41 s (stopped), the others wait`."""
+    """Return how long there was no step, and which rank the other ranks wait for; empty if steps
+    are regular.
+
+    An example: `no step for 41 s (steps take 0.4 s): rank 1 has been in step 812 for 41 s (stopped
+    by a signal), the others wait`.
+    """
     phase, text = job.get("phase") or {}, ""
     late = phase.get("waits_for")
     if phase.get("name") == COMPLETE:
@@ -173,19 +187,22 @@ def stall_text(job: Job, now: float) -> str:
 
 
 def is_compiling(job: Job) -> bool:
-    """Return whether its ranks wait for a compiler, which is the only source of output."""
+    """Return whether the ranks wait for a compiler. Then all new log lines come from the
+    compiler.
+    """
     phase = job.get("phase") or {}
     return str(phase.get("doing") or "").startswith("compiling ")
 
 
 def is_over(job: Job) -> bool:
-    """Return whether it has ended for good."""
+    """Return whether the job has ended and will not restart."""
     return job["state"] in TERMINAL
 
 
 def ranks(job: Job) -> str:
-    """Return `2 GPU` or `2 CPU`; of an elastic job `2-8 GPU`, and `2 of 2-8 GPU` once it has
-    begun."""
+    """Return the number of ranks with their device: `2 GPU` or `2 CPU`. For an elastic job, `2-8
+    GPU` before its first start, and `2 of 2-8 GPU` after it.
+    """
     what = "GPU" if job["device"] == "cuda" else "CPU"
     if (watched := watched_process(job)) is not None:
         return f"pid {watched.pid}"
@@ -196,13 +213,17 @@ def ranks(job: Job) -> str:
 
 
 def watched_process(job: Job) -> AdoptedProcess | None:
-    """Return the process that the job watches, or None if it starts one."""
+    """Return the process that the job watches (`zerotools adopt`), or None for a job that starts
+    its processes.
+    """
     adopted = (job["spec"].get("script") or {}).get("adopted")
     return None if adopted is None else adopted_process(adopted)
 
 
 def plan(job: Job) -> str:
-    """Return its plan: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own program`."""
+    """Return what the job will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own
+    program`.
+    """
     if (watched := watched_process(job)) is not None:
         return f"watches process {watched.pid}, which was started by hand"
     steps = job["spec"].get("train", {}).get("steps")
@@ -228,7 +249,7 @@ def _what(job: Job) -> str:
 
 
 def steps(job: Job) -> str:
-    """Return `12/40`; `-` before the first step."""
+    """Return the steps done and the total, as `12/40`; `-` before the first step."""
     progress = job["progress"] or {}
     step = progress.get("step")
     total = job["spec"].get("train", {}).get("steps") or progress.get("steps")
@@ -238,14 +259,14 @@ def steps(job: Job) -> str:
 
 
 def _is_count(value: object) -> bool:
-    """Return whether a value is a count: a job's values may be of any type, and of thousands of
-    digits."""
+    """Return whether `value` is a whole number from 0 to 2^63. A user's program may report any JSON
+    value.
+    """
     return type(value) is int and 0 <= value < 2**63
 
 
 def loss(progress: Mapping[str, Any] | None) -> str:
-    """Return the loss with four decimals; `nan` if a step reported none, because JSON has no
-    NaN."""
+    """Return the loss with four decimals. It is `nan` if the record has null: JSON has no NaN."""
     if not progress or "loss" not in progress:
         return render.UNKNOWN
     value = progress["loss"]
@@ -255,7 +276,7 @@ def loss(progress: Mapping[str, Any] | None) -> str:
 
 
 def age(job: Job, now: float | None = None) -> str:
-    """Return the time since the end of a finished job, or else since its submission."""
+    """Return the time since the job ended, or since its submission if it has not ended."""
     since = job["ended"] or job["created"]
     return render.duration((time.time() if now is None else now) - since)
 
@@ -274,7 +295,9 @@ def outcome(job: Job) -> str:
 
 
 def how_it_waits(job: Job) -> str:
-    """Return the state of a newly submitted job: `queued`, `held`, or the reason why it waits."""
+    """Return the state of a job that was just submitted: `queued`, `held`, or `queued` with a
+    reason.
+    """
     if job["state"] == states.WAITING and job["reason"]:
         return f"queued ({render.clean(job['reason'])})"
     if job["state"] in (states.ON_HOLD, states.WAITING, states.QUEUED):
@@ -285,8 +308,9 @@ def how_it_waits(job: Job) -> str:
 
 
 def how_it_stops(job: Job) -> str:
-    """Return the next events of a stopping job: `saves at its next step, then stops`. They depend
-    on its engine and its phase."""
+    """Return what happens next to a job that is cancelled: `saves at its next step, then stops`. It
+    depends on the engine and the phase of the job.
+    """
     if (watched := watched_process(job)) is not None:
         pid = watched.pid
         return f"stops watching process {pid}, which keeps running (kill {pid} ends it)"
@@ -309,7 +333,7 @@ def how_it_stops(job: Job) -> str:
 
 
 def checkpoint_path(job: Job) -> str:
-    """Return the path of its newest checkpoint; empty if it has none."""
+    """Return the path of the newest checkpoint; empty without a checkpoint."""
     checkpoint = job["latest_checkpoint"]
     return render.clean(str(checkpoint["path"])) if checkpoint else ""
 
@@ -323,8 +347,9 @@ _WAYS = {
 
 
 def verification(job: Job) -> str:
-    """Return the verification of its newest checkpoint: `step 40: verified 10:31:02 (...)`, or the
-    reason why it was not verified; empty without a checkpoint. Older daemons do not report it."""
+    """Return how the newest checkpoint was verified, `step 40: verified 10:31:02 (...)`, or why it
+    was not. Empty without a checkpoint. Older daemons do not report the reason.
+    """
     checkpoint = job["latest_checkpoint"]
     if not checkpoint:
         return ""
@@ -339,8 +364,9 @@ def verification(job: Job) -> str:
 
 
 def uploaded(job: Job) -> str:
-    """Return its newest copy in a store, or the reason why the next one is missing; empty without
-    either."""
+    """Return the newest copy of a checkpoint in an object store, and why a later upload failed.
+    Empty without both.
+    """
     found = job.get("uploaded") or {}
     said = []
     if found.get("path"):
@@ -352,15 +378,17 @@ def uploaded(job: Job) -> str:
 
 
 def thinning(job: Job) -> str | None:
-    """Return the sentence on the thinning of its newest checkpoint; None: none that the daemon
-    knows. The files are not opened here: their file system may not respond."""
+    """Return the daemon's sentence on the thinning of the newest checkpoint, or None if it was not
+    thinned. The checkpoint itself is not read, because its file system may hang.
+    """
     said = job["latest_checkpoint"].get("thinned")
     return render.clean(said) if isinstance(said, str) else None
 
 
 def saved_step(job: Job) -> str:
-    """Return `40 verified`, `40 not verified`, or `40` if that is unknown; `-` without a
-    checkpoint."""
+    """Return the step of the newest checkpoint: `40 verified`, `40 not verified`, `40 thinned`, or
+    `40` if its verification is unknown; `-` without a checkpoint.
+    """
     checkpoint = job["latest_checkpoint"]
     if not checkpoint or not _is_count(checkpoint.get("step")):
         return render.UNKNOWN
@@ -373,8 +401,9 @@ def saved_step(job: Job) -> str:
 
 
 def exported_model(job: Job) -> str:
-    """Return the path of its exported model; empty without an export, or if its reason explains
-    that."""
+    """Return the path of the model that the job exported at its end. Empty if it exported none; the
+    job's reason says why.
+    """
     export_dtype = job["spec"].get("checkpoint", {}).get("export_on_finish")
     if not export_dtype or job["state"] != SUCCEEDED or job["reason"]:
         return ""
@@ -382,19 +411,21 @@ def exported_model(job: Job) -> str:
 
 
 def paint_state(state: str, stream: TextIO) -> str:
-    """Return a job's state as it is shown; `state` may be padded, and have spaces for
-    underscores."""
+    """Return the displayed state of a job in its colour. `state` may be padded with spaces."""
     return paint(state, meaning_of(state), stream)
 
 
 def meaning_of(state: str) -> str:
-    """Return the display style of a state; failed and running jobs have different ones."""
+    """Return the style of a displayed state, a key of `colours`."""
     return _MEANINGS.get(state.strip().replace(" ", "_"), "strong")
 
 
 def keys_set_by_author(job: Job) -> dict[str, Any]:
-    """Return the part of a job file that its author set. If the daemon does not report it: the keys
-    without their default, and those that this version does not know."""
+    """Return the keys of the job file that its author set, as a tree.
+
+    An older daemon does not report them. Then keys with a value other than the default are
+    returned, and keys that this version does not know.
+    """
     from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
 
     known = job_keys()

@@ -1,4 +1,4 @@
-"""The page of an estimate: the training, the table, the choice, and the use of memory."""
+"""The page of `zerotools estimate`: the verdict, configurations that fit, and the memory of one."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from zerotools.ops.estimate.ways import FitChange, Way, listed
 
 _COLUMNS = 80
 MOST_WAYS = 8
-"""More ways than these are in the JSON alone."""
+"""The number of configurations on the page. The JSON has all."""
 
 
 def page(found: Estimate) -> list[str]:
-    """Lines for people: first the verdict, then the configurations that fit, and the parts of their
-    memory."""
+    """Return the lines of the page: the verdict, the configurations that fit, a table of all
+    stages, and the parts of the memory.
+    """
     lines = wrapped(verdict(found))
     lines += [*([] if found.assumed is None else wrapped(translated(found.assumed))), ""]
     ways = _ways(found)
@@ -53,7 +54,9 @@ def page(found: Estimate) -> list[str]:
 
 
 def verdict(found: Estimate) -> str:
-    """Return one sentence in the language of the user: whether it fits, and with which changes."""
+    """Return one sentence in the language of the user: whether the training fits, and with which
+    changes.
+    """
     return translated(_verdict(found))
 
 
@@ -79,7 +82,7 @@ def _changes(way: Way) -> str:
 
 
 def _name(source: str) -> str:
-    """Return the last meaningful part of a path."""
+    """Return the name of a model from the path of its directory or of its config.json."""
     path = Path(source)
     return (path.parent.name if path.name == "config.json" else path.name) or source
 

@@ -27,11 +27,11 @@ MARKS = "*o+x#@%&"
 _COLOURS = ("good", "busy", "warning", "bad", "strong", "quiet")
 
 NamedCurves = Sequence[tuple[str, Curves]]
-"""The title of each job, and its curves."""
+"""The title of each job with its curves."""
 
 
 def plot(named: NamedCurves, output: Path | None) -> None:
-    """Draw into `output`, or on stdout, as large as the terminal is."""
+    """Draw the curves into the picture `output`, or on stdout in the size of the terminal."""
     if output is not None:
         save(named, output)
         click.echo(f"drawn: {output}")
@@ -44,15 +44,18 @@ def plot(named: NamedCurves, output: Path | None) -> None:
 
 
 def has_braille(stream: TextIO) -> bool:
-    """Return whether the stream takes characters beyond ASCII."""
+    """Return whether the encoding of the stream is UTF, which has braille characters."""
     return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def charts(
     named: NamedCurves, columns: int, *, braille: bool, height: int | None = None
 ) -> list[str]:
-    """Return lines with the existing curves, and always the loss: the titles of the jobs, then a
-    chart for each kind of curve, in `height` lines if that is given and enough."""
+    """Return the lines of a chart for each kind of curve, after the titles of the jobs.
+
+    A kind without values has no chart, except the loss. The charts share `height` lines, unless
+    that is None or too few.
+    """
     kinds: list[
         tuple[str, Callable[[Curves], SeriesPoints], Callable[[float], str], float | None]
     ] = [
@@ -102,13 +105,13 @@ GIB = 2**30
 
 
 def check_name(path: Path) -> None:
-    """Raise BadRequest if the name has no suffix of a picture."""
+    """Raise BadRequest if `path` does not end as a picture does."""
     if path.suffix.lower() not in ENDINGS:
         raise BadRequest(f"-o {path}: must end in {' or '.join(ENDINGS)}")
 
 
 def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
-    """Draw loss and memory by step of each job, by its title, into `path`; the ending sets the
+    """Draw the loss and the memory of each job by step into the file `path`. Its ending selects the
     format.
 
     Raises:
@@ -159,8 +162,7 @@ _PAGE = 1000
 
 
 def curves_of(client: DaemonClient, job: Job) -> Curves:
-    """Return the curves of all attempts of `job` and of the jobs that it resumes, up to their last
-    steps."""
+    """Return the curves of `job` over all its attempts, after those of the jobs that it resumes."""
     curves = Curves()
     for each in history(client, job):
         for attempt in each["attempts"]:
@@ -169,9 +171,12 @@ def curves_of(client: DaemonClient, job: Job) -> Curves:
 
 
 def history(client: DaemonClient, job: Job, pages: int | None = None) -> list[Job]:
-    """Return `job` after the jobs that it resumes: the `resume_from` of each lies in the output
-    directory of an older job. A checkpoint of another origin ends the chain, and so does a job that
-    is not in so many `pages` of a thousand (None: all)."""
+    """Return the jobs that `job` resumes, directly or indirectly, the oldest first, and `job` at
+    the end.
+
+    A job resumes an older job if its `resume_from` lies in the output directory of that job. Only
+    `pages` pages of a thousand jobs are searched (None: all).
+    """
     chain: list[Job] = [job]
     older = jobs_before(client, int(job["id"]), pages) if _sources(job) else iter(())
     sources = _sources(job)
@@ -190,8 +195,7 @@ def _sources(job: Job) -> frozenset[str]:
 
 
 def jobs_before(client: DaemonClient, job_id: int, pages: int | None = None) -> Iterator[Job]:
-    """Yield every job with a number below `job_id`, the newest first, from at most `pages`
-    pages."""
+    """Yield the jobs with a number below `job_id`, the newest first, from at most `pages` pages."""
     for _ in count() if pages is None else range(pages):
         page = client.jobs(limit=_PAGE, after=job_id)
         yield from page

@@ -1,4 +1,6 @@
-"""`monitor --history` and `--peaks`: the daemon's history of the machine and of its jobs."""
+"""`monitor --history` and `--peaks`: past values of the machine and of jobs, which the daemon
+keeps.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ PEAK_RIGHT = ("attempt", "host memory", "one GPU", "by its allocator")
 
 
 def show_history(client: DaemonClient, seconds: int, as_json: bool) -> int:
-    """Print the last `seconds`; return 1 if the daemon keeps no history."""
+    """Print the history of the last `seconds`, and return the exit status: 1 if the daemon has
+    trouble with its history.
+    """
     if not 1 <= seconds <= LONGEST_SECONDS:
         raise BadRequest(f"--history {seconds} s: must be from 1 second to 366 days")
     tree = client.history(seconds, POINTS)
@@ -46,7 +50,7 @@ def _lines(client: DaemonClient, tree: Mapping[str, Any], seconds: int) -> list[
 
 
 def show_peaks(client: DaemonClient, as_json: bool) -> int:
-    """Print the most that each attempt held, the newest first."""
+    """Print the peak memory of each attempt, the newest attempt first."""
     found = client.peaks()
     if as_json:
         render.print_json({"peaks": found})
@@ -58,7 +62,7 @@ def show_peaks(client: DaemonClient, as_json: bool) -> int:
 
 
 def peak_lines(peaks: Sequence[Mapping[str, Any]], columns: int | None) -> list[str]:
-    """Return a table, one row for each attempt."""
+    """Return the table of peaks, one row for each attempt."""
     rows = [
         (
             f"{each['job_id']}" + (f" ({render.clean(each['name'])})" if each["name"] else ""),
@@ -79,8 +83,9 @@ _JOB = re.compile(r"job\.([0-9]+)\.(?:gpu\.(.+)\.memory_used_bytes|host_memory_b
 
 @dataclass(frozen=True)
 class HistoryCurve:
-    """One curve: its owner, its subject, its columns, its unit, and the value of the highest
-    mark."""
+    """One row of the history: the GPU, host or job (`owner`), the measured value (`what`), its
+    means and maxima over time (`columns`), its text form, and the value of the highest mark.
+    """
 
     owner: str
     what: str
@@ -97,8 +102,18 @@ def history_lines(
     columns: int | None,
     marks: str = BLOCKS,
 ) -> list[str]:
-    """Return the lines of the answer `tree` of /v1/history; `snapshot` has the GPUs' names,
-    `titles` the jobs'."""
+    """Return the history as lines of text.
+
+    `tree` is the answer of /v1/history, `snapshot` has the names of the GPUs, and `titles` the
+    titles of the jobs. An example:
+
+        the last 1 h 00 min, one point per 20 s
+
+        GPU 0 NVIDIA H100   memory  ▁▁▂▇▇▇▇▇   61.2 GiB now, 71.0 GiB most
+                            busy    ▁▁▁▇▇▇▇█   98 % now, 100 % most
+        host                memory  ▂▂▃▅▅▅▅▅   92.1 GiB now, 95.3 GiB most
+        job 3 (tiny)        host    ▁▁▂▅▅▅▅▅   31.0 GiB now, 31.4 GiB most
+    """
     span = render.duration(seconds)
     if not tree["times"]:
         return [f"no records of the last {span}"]
@@ -125,7 +140,7 @@ def history_lines(
 def history_curves(
     series: Mapping[str, Any], snapshot: Snapshot | None, titles: Mapping[int, str]
 ) -> Iterator[HistoryCurve]:
-    """Yield the curves that are drawn, in order: GPUs, host, jobs."""
+    """Yield the rows of the history in order: GPUs, host, jobs."""
     gpus = {gpu.uuid: gpu for gpu in (snapshot.gpus if snapshot else ()) if gpu.uuid}
     seen = {name.split(".")[1] for name in series if name.startswith("gpu.")}
     named = sorted(seen, key=lambda uuid: (gpus[uuid].index if uuid in gpus else 1 << 30, uuid))

@@ -35,15 +35,20 @@ CLOCK_HEADERS = ("clock", "slowed by")
 RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "clock")
 MOST_XIDS = 4
 WIDE = 110
-"""The minimum width in columns to show clocks; without a terminal they are always shown."""
+"""The least width of a terminal, in columns, to show clocks. Without a terminal they are always
+shown.
+"""
 FRESH_SECONDS = 30.0
-"""The allowed age of the daemon's last snapshot, which it takes less often while idle."""
+"""The greatest age of a snapshot of the daemon that is used. An idle daemon takes fewer
+snapshots.
+"""
 
 
 @dataclass(frozen=True)
 class MonitorView:
-    """The drawn values. `daemon` names the daemon that answered; `leases` maps a GPU's UUID to a
-    job's title."""
+    """The values of one screen. `daemon` names the daemon that answered; `leases` maps the UUID of
+    a GPU to the title of the job that has it.
+    """
 
     snapshot: Snapshot
     daemon: str
@@ -52,7 +57,7 @@ class MonitorView:
 
 
 def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
-    """Return the machine, with the daemon's jobs if one answers; as a view and as JSON."""
+    """Read the machine, and the jobs if a daemon answers. Return both as a view and as JSON."""
     is_here = machine_behind(client.socket) is None
     if is_here:
         source.begin()
@@ -81,10 +86,11 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, 
 def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot of the machine that the daemon describes in its response `machine`.
 
-    `own` is the snapshot of this process, None if the machine is another one. The daemon's values
-    fill the gaps of `own`.
+    `own` is the snapshot that this process took; the daemon's values fill its gaps. It is None if
+    the daemon is on another machine.
 
-    Raises DaemonUnreachable: it is another machine, and its daemon has no snapshot yet.
+    Raises:
+        DaemonUnreachable: the daemon is on another machine, and has no snapshot yet.
     """
     found = machine.get("snapshot")
     if found is not None:
@@ -96,11 +102,12 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
 
 
 def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
-    """Return `own`, with its gaps filled from `theirs`, a snapshot of another process.
+    """Return the snapshot `own` with its gaps filled from `theirs`, the snapshot of another
+    process.
 
-    Filled in are values of the host that need two readings, and earlier XIDs of GPUs. If this
-    process has no NVML, all GPUs are from `theirs`: the other process may have found NVML by
-    another `LD_LIBRARY_PATH`. `theirs` is ignored if the two are too far apart in time.
+    These are values of the host that need two readings, and earlier XIDs of GPUs. If this process
+    has no NVML, all GPUs are from `theirs`: the other process may have found NVML by another
+    `LD_LIBRARY_PATH`. `theirs` is ignored if the two are too far apart in time.
     """
     if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
         return own
@@ -120,7 +127,7 @@ def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
 
 
 def daemon_trouble(error: ZerotoolsError, client: DaemonClient) -> str:
-    """Return why the daemon does not answer, in a sentence."""
+    """Return a sentence on why the daemon does not answer."""
     if isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
         return f"no daemon answers at {client.socket}"
     return str(error)
@@ -133,7 +140,7 @@ def owners_now(jobs: Sequence[Job]) -> Owners:
 
 
 def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
-    """Return processes that jobs watch, by the run directory of the attempt."""
+    """Return the processes that jobs watch, by the run directory of the attempt."""
     return {
         job["attempt"]["run_dir"]: watched
         for job in jobs
@@ -142,7 +149,7 @@ def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
 
 
 def draw(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
-    """Return the lines of the screen; `owners` has the owners of the processes."""
+    """Return the lines of the screen. `owners` knows the jobs of processes."""
     lines = _gpus(view, owners, columns)
     lines += ["", *_host(view.snapshot.host), "", *_jobs(view, owners)]
     return lines if columns is None else [render.shorten(line, columns) for line in lines]
@@ -284,12 +291,14 @@ def show_once(source: SnapshotSource, client: DaemonClient, *, as_json: bool) ->
 
 
 def lines_of(view: MonitorView, columns: int | None) -> list[str]:
-    """Return the screen, with the owners of processes looked up now."""
+    """Return the lines of the screen, after finding the owners of all processes."""
     return draw(view, owners_now(view.jobs), columns)
 
 
 def watch(source: SnapshotSource, client: DaemonClient, interval: float, *, as_json: bool) -> None:
-    """Print a reading each `interval` seconds, until Ctrl-C; `as_json`: each on one line."""
+    """Print a reading every `interval` seconds until Ctrl-C. With `as_json`, each reading is one
+    line.
+    """
     stream = sys.stdout
     redraw = stream.isatty() and not as_json
     with _alternate_screen(stream) if redraw else _plainly():
@@ -322,7 +331,7 @@ def _alternate_screen(stream: TextIO) -> Iterator[None]:
 
 
 def _redraw(stream: TextIO, lines: list[str], snapshot: Snapshot) -> None:
-    """Write over the old lines rather than clear first, which would flicker."""
+    """Write the new lines over the old ones. To clear the screen first would make it flicker."""
     size = shutil.get_terminal_size()
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.taken_at))
     shown = [render.shorten(f"zerotools monitor  {clock}  (Ctrl-C ends it)", size.columns), ""]

@@ -1,6 +1,7 @@
-"""The owners of this machine's processes: our jobs, or others.
+"""Finds the owner of each process of this machine: a job, or a user.
 
-Ranks are identified by a variable of their environment, which only their user and root can read.
+A rank of a job is recognised by a variable in its environment, which only its user and root can
+read.
 """
 
 from __future__ import annotations
@@ -25,7 +26,9 @@ class RankProcess:
 
 
 class Owners:
-    """The processes at one moment. `jobs_by_run_dir` gives the titles of the known jobs."""
+    """The owners of the processes at one moment. `jobs_by_run_dir` has the titles of the known
+    jobs.
+    """
 
     def __init__(
         self, jobs_by_run_dir: Mapping[str, str], ranks: Mapping[int, RankProcess]
@@ -34,16 +37,18 @@ class Owners:
         self._ranks = ranks
 
     def host_bytes(self, run_dir: str) -> int | None:
-        """Return the resident memory of all processes of an attempt; None if none is visible from
-        here.
+        """Return the resident memory of all processes of an attempt, in bytes; None if no process
+        of it can be seen.
 
-        Pages that they share count once for each.
+        A page that processes share is counted once for each of them.
         """
         sizes = [rank.rss_bytes for rank in self._ranks.values() if rank.run_dir == run_dir]
         return sum(sizes) if sizes else None
 
     def of(self, pid: int) -> str:
-        """Return `job 7 (tiny)`, or `ada: python train.py`."""
+        """Return the owner of a process: `job 7 (tiny)`, or the user and the command, `ada: python
+        train.py`.
+        """
         if (rank := self._ranks.get(pid)) is not None:
             return self._titles.get(rank.run_dir, f"a job of another daemon ({rank.run_dir})")
         try:
@@ -56,7 +61,7 @@ class Owners:
 
 
 def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
-    """Return those of `processes` that belong to a job of any daemon, by pid."""
+    """Return the processes that belong to a job of any daemon, by pid."""
     found = {}
     for process in processes:
         try:
@@ -69,7 +74,7 @@ def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
 
 
 def find_watched(run_dir: str, watched: AdoptedProcess) -> dict[int, RankProcess]:
-    """Return a process that a job watches, and its descendants, by pid; empty if it has ended."""
+    """Return the process that a job watches, and its descendants, by pid; empty if it has ended."""
     found = {}
     try:
         root = psutil.Process(watched.pid)
@@ -90,8 +95,9 @@ def _start_ticks(pid: int) -> int:
 def find_owners(
     jobs_by_run_dir: Mapping[str, str], watched: Mapping[str, AdoptedProcess] | None = None
 ) -> Owners:
-    """Return the processes now; `watched` are those that jobs have not started, by run
-    directory."""
+    """Return the owners of all current processes. `watched` has the processes that jobs watch, by
+    run directory.
+    """
     ranks = find_ranks(psutil.process_iter())
     for run_dir, process in (watched or {}).items():
         ranks |= find_watched(run_dir, process)

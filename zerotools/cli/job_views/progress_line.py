@@ -1,5 +1,4 @@
-"""The progress of a job as lines: on a terminal one line, rewritten each time; elsewhere periodic
-lines.
+"""The progress of a job: on a terminal as one line that is redrawn, elsewhere as periodic lines.
 
 Records are the trainer's datagrams (docs/reference/http-api.md): steps, checkpoints, resumes.
 """
@@ -40,17 +39,17 @@ class ProgressLine:
         self._last: ProgressRecord | None = None
 
     def show(self, record: ProgressRecord) -> None:
-        """Show one record: a step, or another event as a sentence."""
+        """Show one record: a step, or a sentence for another event."""
         if record.get("event") == "step":
             self._step(record)
         elif text := event_text(record):
             self.say(text)
 
     def say(self, text: str) -> None:
-        """Print a line that stays on the screen.
+        """Print a line that is not overwritten.
 
-        On a terminal it replaces the progress line; the next step draws that again below. Elsewhere
-        a step that is not printed yet is printed first.
+        On a terminal the progress line is erased first, and the next step draws it again below.
+        Elsewhere a step that was not printed yet is printed first.
         """
         if self._tty:
             self._erase()
@@ -61,7 +60,9 @@ class ProgressLine:
         self._stream.flush()
 
     def waits(self, text: str) -> None:
-        """Show the slow phase of a job; the first words were printed when it began."""
+        """Show what the job does while it makes no steps: on a terminal at once, elsewhere
+        periodically.
+        """
         if self._tty:
             self._erase()
             columns = (render.terminal_columns(self._stream) or 80) - 1
@@ -75,7 +76,7 @@ class ProgressLine:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Print the last step as a line that stays; on a terminal, below later lines."""
+        """Print the last step as a line that is not overwritten."""
         if self._tty and self._last is not None and self._held is None:
             self._step(self._last)
         if self._held is not None:
@@ -110,9 +111,9 @@ def step_text(
 ) -> str:
     """Return `step 12/40 30% loss 2.5031 grad 0.81 lr 3.0e-04 15,300 tokens/s 14 s left`.
 
-    The host memory is the peak of all ranks if that is known, else the memory of rank 0. If
-    `columns` are too few, the least important parts are omitted; the step, the loss and the
-    remaining time stay longest.
+    The host memory is the peak of all ranks if that is known, else the memory of rank 0. If the
+    text is wider than `columns`, the least important parts are left out; the step, the loss and the
+    remaining time are left out last.
     """
     parts = [part for part in _parts(record, host_peak_bytes) if part[1]]
     while columns is not None and len(parts) > 1 and render.width(_joined(parts)) > columns:
@@ -126,8 +127,9 @@ def _joined(parts: list[tuple[int, str]]) -> str:
 
 
 def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
-    """Yield the parts from left to right, each with its priority for omission: the highest first. A
-    text may be empty."""
+    """Yield the parts of the line from left to right, each with a number: the part with the highest
+    number is left out first. A part may be empty.
+    """
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
     yield 0, f"step {step:>{len(str(total))}}/{total}" if total > 0 else f"step {step}"
     yield 3, f"{100 * step // total:3d}%" if total > 0 else ""
@@ -167,7 +169,7 @@ def _host_memory(record: ProgressRecord, peak_bytes: int | None) -> str:
 
 
 def figures(record: ProgressRecord) -> str:
-    """Return `gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`, as far as known."""
+    """Return the known values of `gradient norm 0.81, learning rate 3.0e-04, loss scale 65536`."""
     forms = (
         ("grad_norm", "gradient norm {:.3g}"),
         ("lr", "learning rate {:.1e}"),
@@ -179,7 +181,7 @@ def figures(record: ProgressRecord) -> str:
 
 
 def speed(record: ProgressRecord) -> str:
-    """Return `15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`, as far as known."""
+    """Return the known values of `15,300 tokens/s, MFU 41.3%, 0.21 s for the last step`."""
     forms = (
         ("tokens_per_second", "{:,.0f} tokens/s"),
         ("mfu", "MFU {:.1%}"),
@@ -190,8 +192,9 @@ def speed(record: ProgressRecord) -> str:
 
 
 def time_left(record: ProgressRecord) -> str:
-    """Return the time until the last step, as `14 s`, by the newest pace; empty if it is
-    unknown."""
+    """Return the time until the last step, as `14 s`; empty if it is unknown. It is the estimate of
+    the ranks, or else computed from the last step.
+    """
     step, total = _number(record, "step") or 0, _number(record, "steps") or 0
     left, seconds = _number(record, "seconds_left"), _number(record, "step_seconds")
     if left is None and seconds is not None:
@@ -200,7 +203,9 @@ def time_left(record: ProgressRecord) -> str:
 
 
 def _number(record: ProgressRecord, name: str) -> float | None:
-    """Return a number of a record. What comes from a job may be of any type."""
+    """Return the number `name` of a record, or None if its value is not a finite number. A user's
+    program may report any JSON value.
+    """
     value = record.get(name)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
@@ -208,7 +213,9 @@ def _number(record: ProgressRecord, name: str) -> float | None:
 
 
 def event_text(record: ProgressRecord) -> str:
-    """Return a record that is not a step, in a sentence; empty for one that users need not see."""
+    """Return a sentence for a record that is not a step; empty for a record that users need not
+    see.
+    """
     step, path = int(_number(record, "step") or 0), render.clean(str(record.get("path", "")))
     match record.get("event"):
         case "checkpoint":
@@ -243,7 +250,7 @@ def event_text(record: ProgressRecord) -> str:
 def _cost(record: ProgressRecord) -> str:
     """Return the size of a checkpoint and the time to save it, in parentheses.
 
-    Return an empty text if they are unknown, for example for checkpoints of users' programs.
+    It is empty if they are unknown, for example for checkpoints of users' programs.
     """
     size, seconds = _number(record, "bytes"), _number(record, "seconds")
     return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"

@@ -1,4 +1,6 @@
-"""The first examples of a job as the model sees them, for `submit --dry-run --show N`."""
+"""The first training examples of a job in the form that the model gets: `submit --dry-run --show
+N`.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from zerotools.cli.output.render import clean, duration
 from zerotools.core.counts import counted
 
 BAR = 40
-"""Columns of the longest bar."""
+"""The length of the longest bar, in columns."""
 RATE = 1e14
-"""The assumed useful operations a second, for displaying a time."""
+"""Operations per second that are assumed for the time of an epoch."""
 
 
 def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the lines: each example, and the common facts of all.
+    """Yield the lines on each example, and then those on all examples together.
 
-    Text that the model learns is green, or between `{+` and `+}` without colour.
+    Text that the model is trained on is green, or between `{+` and `+}` without colour.
     """
     if sample is None:
         why = "it consists of token ids, or is too short for one sequence"
@@ -49,7 +51,9 @@ def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str
 
 
 def _expected(sample: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the expected size of the training. Older daemons do not send it."""
+    """Yield lines on the size of the training: sequences, tokens, steps and memory. An older daemon
+    does not send these.
+    """
     packed, epoch, memory = (sample.get(name) for name in ("packed", "epoch", "memory"))
     if packed:
         sequences = counted(packed["sequences"], "sequence")

@@ -1,4 +1,4 @@
-"""Options of commands, and their effects.
+"""Options that several commands share, and the values that they give to the command.
 
 click_options       click options with groups, types for sizes, durations and paths
 shared_options      --json, --socket, --state-dir, --interval

@@ -57,7 +57,7 @@ ORDER = (
 
 
 class GroupedOption(click.Option):
-    """An option that knows its group."""
+    """An option with the name of its group."""
 
     def __init__(self, *args: Any, group: str = GENERAL, **attributes: Any) -> None:
         super().__init__(*args, **attributes)
@@ -66,8 +66,9 @@ class GroupedOption(click.Option):
 
 
 class GroupedCommand(click.Command):
-    """A command that lists its options by group. If all options are of one group, it has the usual
-    single list."""
+    """A command that lists its options by group. If all options are in one group, there is a single
+    list.
+    """
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write one list for each group that has an option."""
@@ -96,7 +97,7 @@ def option(
 
 
 class Duration(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """Seconds: `30d`, `12h`, or a bare number of them."""
+    """Converts `30d`, `12h` or a number to seconds."""
 
     name = "time"
 
@@ -113,7 +114,9 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # not generic before
 
 
 class ByteSize(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """A number of bytes: `5GB` is 5 * 10^9, `1GiB` is 2^30, a bare number counts bytes."""
+    """Converts a size to bytes: `5GB` is 5 * 10^9, `1GiB` is 2^30, and a number without unit counts
+    bytes.
+    """
 
     name = "size"
 
@@ -127,7 +130,9 @@ class ByteSize(click.ParamType):  # type: ignore[type-arg]  # not generic before
 
 
 class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic before click 8.4
-    """Converts text by `path_of`; `-` and similar ones are plain paths."""
+    """Converts the text to a path on this machine, or to a `StorePath` if it is the URL of a
+    store.
+    """
 
     name = "path"
 
@@ -137,7 +142,7 @@ class CheckpointPath(click.ParamType):  # type: ignore[type-arg]  # not generic 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
-        """Return files of this machine, completed by the shell itself."""
+        """Let the shell complete names of files on this machine."""
         return [CompletionItem(incomplete, type="file")]
 
 
@@ -145,8 +150,9 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def options_of(declaration: type) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds all options of the TypedDict to a command. The command gets them
-    by the same keywords as the function."""
+    """Return a decorator that adds all options that the TypedDict `declaration` declares to a
+    command. The command gets their values by the keywords of the Python function.
+    """
 
     def add(command: _Command) -> _Command:
         for each in reversed(declared_options(declaration).values()):
@@ -165,7 +171,7 @@ def options_of(declaration: type) -> Callable[[_Command], _Command]:
 
 
 def _attributes(each: DeclaredOption) -> dict[str, Any]:
-    """Return the arguments of `click.option` that depend on the kind."""
+    """Return the arguments of `click.option` that depend on the kind of the option."""
     kind, default = each.kind, each.default
     if kind is OptionKind.FLAG:
         return {"is_flag": True, "default": default}

@@ -45,7 +45,7 @@ LINE = "the launch line"
 
 
 class RecipeOptions(NamedTuple):
-    """At most one of them."""
+    """Values of --launch, --llamafactory and --axolotl, of which at most one may be given."""
 
     launch: str | None = None
     llamafactory: Path | None = None
@@ -53,16 +53,16 @@ class RecipeOptions(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """True if one was given."""
+        """True if one of the options was given."""
         return any(given is not None for given in self)
 
     def recipe(self, lenient: bool, number: int | None = None) -> Recipe | None:
-        """Return the contents of the given one; None: none was given. `number` chooses among
-        several launch lines.
+        """Read the launch line or the config of the option that was given, and return its recipe;
+        None without one. `number` chooses among several launch lines.
 
         Raises:
-            BadRequest: several were given; a file or a line that cannot be read.
-            Unsupported: YAML, and PyYAML is not installed.
+            BadRequest: several options were given, or the file or line cannot be read.
+            Unsupported: the config is YAML, and PyYAML is not installed.
         """
         given = [f"--{name}" for name, value in self._asdict().items() if value is not None]
         if len(given) > 1:
@@ -111,11 +111,12 @@ def _yaml(path: Path, what: str, lenient: bool) -> Document:
 def named_file(
     recipe: Recipe, named: ConfigValue | None, option: str, given: Path | None
 ) -> Path | None:
-    """Return the config that the recipe names, or `given`. One that is not found is an error in the
-    findings of the recipe.
+    """Return the path of the config that the recipe names, or `given`, the path of the option.
+
+    A config that is not found becomes an error in the findings of the recipe.
 
     Raises:
-        BadRequest: both exist.
+        BadRequest: the recipe and the option both name a config.
     """
     if named is None:
         return given
@@ -169,7 +170,7 @@ RECIPE_OPTIONS = (
 
 
 Closing = Callable[[Imported, Recipe | None], Iterable[str]]
-"""The next steps with an imported job."""
+"""Returns sentences on the next steps with an imported job."""
 
 
 def _translated(text: str) -> str:
@@ -183,55 +184,61 @@ def _wrapped(line: str) -> Iterable[str]:
 
 
 WORDING = Wording(_translated, _wrapped)
-"""Reports in the language of the user."""
+"""Translates the reports to the language of the user, and wraps their lines."""
 
 
 def write_report(lines: Iterable[str]) -> None:
-    """Write lines of a report to standard error."""
+    """Write the lines of a report to stderr."""
     sys.stderr.write("".join(f"{clean(line)}\n" for line in lines))
 
 
 class Configs(NamedTuple):
-    """The files that were named, and whether blog syntax is let pass."""
+    """The configs of other launchers that the options name. With `lenient`, text copied from a web
+    page is repaired.
+    """
 
     deepspeed: Path | None
     accelerate: Path | None
     recipe_options: RecipeOptions
     lenient: bool
     written: Mapping[str, str] = MappingProxyType({})
-    """Texts of files that a launch script writes, by their paths."""
+    """The texts of files that a launch script writes or a web page shows, by path."""
 
     @property
     def any(self) -> bool:
-        """True if a config was named."""
+        """True if an option names a config or a launch line."""
         return self.deepspeed is not None or self.accelerate is not None or self.recipe_options.any
 
     def recipe(self, number: int | None = None) -> Recipe | None:
-        """Return the arguments that were named, if any; `number` chooses among the launch lines of
-        a script. Raises as `RecipeOptions.recipe`."""
+        """Return the recipe of the launch line or config, if one was given; `number` chooses among
+        the launch lines of a script. Raises as `RecipeOptions.recipe`.
+        """
         return self.recipe_options.recipe(self.lenient, number)
 
     def imported(self, job: JobFile | None) -> Imported:
-        """Return the job that `job` and these configs say; the report of it goes to stderr.
+        """Combine the job file `job` with these configs to one job, and report on the import on
+        stderr.
 
         Raises:
-            BadRequest: a file that cannot be read.
-            Unsupported: YAML, and PyYAML is not installed.
+            BadRequest: a file cannot be read.
+            Unsupported: a file is YAML, and PyYAML is not installed.
         """
         return self.with_recipe(job, self.recipe())
 
     def with_recipe(
         self, job: JobFile | None, recipe: Recipe | None, *, closing: Closing | None = None
     ) -> Imported:
-        """Do the same as `imported` for arguments that were read. `closing` yields the next steps,
-        for a command that prints the job file."""
+        """Do the same as `imported` with a `recipe` that was read before. `closing` yields the next
+        steps, for a command that prints the job file.
+        """
         if recipe is not None:
             return self._with_files_of(recipe)._imported(job, recipe, closing)
         return self._imported(job, None, closing)
 
     def _with_files_of(self, recipe: Recipe) -> Configs:
-        """Return these configs with those that the recipe names. Raises BadRequest: both name
-        one."""
+        """Return these configs, with the config files that the recipe names. Raises BadRequest if
+        an option names one as well.
+        """
         deepspeed = named_file(recipe, recipe.deepspeed, "--deepspeed", self.deepspeed)
         accelerate = named_file(recipe, recipe.accelerate_file, "--accelerate", self.accelerate)
         return self._replace(
@@ -274,10 +281,11 @@ class Configs(NamedTuple):
         return result
 
     def _with_named(self, job: JobFile | None) -> tuple[JobFile | None, Path | None]:
-        """Return the job file without the path of DeepSpeed's JSON, and that path.
+        """Return the job file without its key `deepspeed.config`, and the path of DeepSpeed's JSON:
+        of that key or of the option.
 
         Raises:
-            BadRequest: the command line names one, too.
+            BadRequest: the key and the option are both given.
         """
         config = None if job is None else look_up(job.tree, CONFIG)
         if job is None or not isinstance(config, str):
@@ -309,8 +317,9 @@ class Configs(NamedTuple):
         return parse_yaml(text, source=str(path), lenient=self.lenient, keys=YAML_KEYS)
 
     def _named(self, name: str) -> Document:
-        """Return a file that the accelerate config names: from the working directory, as accelerate
-        does, or next to that config."""
+        """Read the DeepSpeed JSON that the accelerate config names. The path is relative to the
+        working directory, as for accelerate, or to the directory of that config.
+        """
         path = expanded(name)
         if self.accelerate is not None and not path.exists():
             beside = self.accelerate.parent / path
@@ -326,14 +335,16 @@ class Configs(NamedTuple):
 
 
 def _release(job: JobFile | None) -> Release:
-    """Return the DeepSpeed of the job's Python; the newest known release if it has none."""
+    """Return the DeepSpeed release that the job's Python has installed, or the newest known
+    release.
+    """
     python = None if job is None else look_up(job.tree, "python")
     found = installed_release(python if isinstance(python, str) else None)
     return NEWEST if found is None else found
 
 
 def config_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options; the command is given them as `configs`."""
+    """Add the options to a command, which gets their values as `configs`."""
 
     @wraps(command)
     def collected(
@@ -379,10 +390,10 @@ def config_options(command: Callable[..., int]) -> Callable[..., int]:
 
 
 def read_job_file(name: str) -> JobFile:
-    """Return the tree of the job file `name`, `-` for standard input.
+    """Read the job file `name`, or standard input if it is `-`.
 
     Raises:
-        BadRequest: it cannot be read, or is neither TOML nor JSON.
+        BadRequest: the file cannot be read, or is neither TOML nor JSON.
     """
     if name == "-":
         source, directory = "standard input", Path.cwd()

@@ -13,8 +13,8 @@ from zerotools.core.errors import BadRequest
 
 
 def _reach(context: click.Context, parameter: click.Parameter, socket: Path | None) -> Path | None:
-    """Return the daemon's socket: with --host one that leads to another machine, until the command
-    ends.
+    """Return the socket of the daemon. With --host, open an ssh tunnel to another machine and
+    return its socket; the tunnel is closed when the command ends.
 
     Raises BadRequest, DaemonUnreachable.
     """
@@ -52,7 +52,7 @@ state_dir_option = click.option(
 
 
 def interval_option(least: float) -> Callable[[Callable[..., int]], Callable[..., int]]:
-    """Return `--interval`, of at least `least` seconds, for commands that poll."""
+    """Return the option `--interval` of at least `least` seconds, for commands that poll."""
     return option(
         "--interval",
         group=OUTPUT,

@@ -40,8 +40,11 @@ class SlurmOptions:
         return int(self.table.get("nodes", 1))
 
     def applied(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the tree of a job file with these settings. Raises BadRequest: it is not for
-        Slurm, and options for Slurm were given."""
+        """Return the job file `tree` with these settings.
+
+        Raises:
+            BadRequest: options for Slurm were given, and the job is not for Slurm.
+        """
         if not self.asked and tree.get("backend") != SLURM:
             first = next(iter(self.table), None if self.gpus_per_node is None else "gpus_per_node")
             if first is not None:
@@ -60,12 +63,14 @@ NO_SLURM = SlurmOptions()
 
 
 def nodes_option(help: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Return the decorator that adds `--nodes N[-MAX]`, a text for `nodes_of`."""
+    """Return the decorator that adds `--nodes N[-MAX]`. `nodes_of` parses its value."""
     return option("--nodes", group=CLUSTER, metavar="N[-MAX]", help=help)
 
 
 def nodes_of(text: str) -> dict[str, int]:
-    """Return the keys of `[slurm]` that `2` or `2-4` mean. Raises BadRequest."""
+    """Return the keys of `[slurm]` for a number of nodes such as `2` or `2-4`. Raises
+    BadRequest.
+    """
     found = re.fullmatch(r"([1-9][0-9]{0,4})(?:-([1-9][0-9]{0,4}))?", text)
     if found is None:
         raise BadRequest(f"--nodes {text}: is not a number of nodes; write 2, or 2-4")
@@ -73,7 +78,7 @@ def nodes_of(text: str) -> dict[str, int]:
 
 
 def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the command gets `slurm`, a SlurmOptions."""
+    """Add the options to a command, which gets their values as `slurm`, a SlurmOptions."""
 
     @option(
         "--slurm",
@@ -145,11 +150,13 @@ class ArrayOptions:
 
     @property
     def asked(self) -> bool:
-        """True if an array is requested."""
+        """True if one of the two options was given."""
         return bool(self.sweeps) or self.count is not None
 
     def sweep(self) -> dict[str, list[Any]]:
-        """Return the values of each key. Raises BadRequest: none, or too many."""
+        """Return the values of each swept key. Raises BadRequest if a key has no values, or there
+        are too many jobs.
+        """
         found: dict[str, list[Any]] = {}
         for text in self.sweeps:
             key, values = values_of(text)
@@ -161,7 +168,7 @@ class ArrayOptions:
 
 
 def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the command gets `array`, an ArrayOptions."""
+    """Add the options to a command, which gets their values as `array`, an ArrayOptions."""
 
     @option(
         "--sweep",
@@ -203,8 +210,9 @@ class WaitingOptions:
     after: tuple[str, ...] = ()
 
     def terms(self, numbers_of: Callable[[str], Sequence[int]]) -> dict[str, Any]:
-        """Return the keys of a request for them; `numbers_of` returns those of the jobs that a word
-        names. Raises BadRequest."""
+        """Return the conditions as keys of a request. `numbers_of` returns the numbers of the jobs
+        that a word of --after means. Raises BadRequest.
+        """
         found: dict[str, Any] = {}
         if self.priority is not None:
             found["priority"] = self.priority
@@ -218,7 +226,7 @@ class WaitingOptions:
 
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options; the command gets `waiting`, a WaitingOptions."""
+    """Add the options to a command, which gets their values as `waiting`, a WaitingOptions."""
 
     @option(
         "--priority",
@@ -262,7 +270,9 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def time_of(text: str, now: float) -> float:
-    """Return the time of WHEN, in seconds since 1970, by the local calendar. Raises BadRequest."""
+    """Convert the value of --begin to seconds since 1970, in local time. `now` is the current time.
+    Raises BadRequest.
+    """
     if text.startswith("+"):
         try:
             return now + seconds_of(int(text[1:]) if text[1:].isdecimal() else text[1:])
@@ -290,8 +300,12 @@ def time_of(text: str, now: float) -> float:
 def dependencies(
     numbers_of: Callable[[str], Sequence[int]], given: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the dependencies of --after; `numbers_of` returns the jobs that a word names. Raises
-    BadRequest: the job or the condition does not exist."""
+    """Return the dependencies for the values of --after. `numbers_of` returns the numbers of the
+    jobs that a word means.
+
+    Raises:
+        BadRequest: the job or the condition does not exist.
+    """
     found: dict[int, dict[str, Any]] = {}
     for text in given:
         reference, colon, condition = text.rpartition(":")

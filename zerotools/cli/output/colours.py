@@ -1,7 +1,8 @@
-"""Colour, on a terminal that supports it: one word for each meaning, and one module with escapes.
+"""Colours of a terminal: a colour for each meaning, such as `warning`. Only this module has escape
+codes.
 
 A stream gets colour if it is a terminal, `NO_COLOR` is unset or empty (https://no-color.org) and
-`TERM` is not `dumb`. Colour repeats the text and never adds to it.
+`TERM` is not `dumb`. The text is complete without colours.
 """
 
 from __future__ import annotations
@@ -23,13 +24,14 @@ _CODES = {
 
 
 def wants_colour(stream: TextIO, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether escapes may be written to `stream`."""
+    """Return whether escape codes may be written to `stream`."""
     return stream.isatty() and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
 
 
 def paint(text: str, meaning: str, stream: TextIO) -> str:
-    """Return `text` in the colour of `meaning`, where `stream` wants it; spaces around it stay
-    plain."""
+    """Return `text` in the colour of `meaning` if `stream` wants colour. Spaces around the text
+    stay uncoloured.
+    """
     bare = text.strip()
     if not bare or not wants_colour(stream):
         return text

@@ -1,4 +1,4 @@
-"""Run a function that writes a checkpoint, and print the result."""
+"""Runs a function that writes a checkpoint, and prints the result."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def convert_and_report(
     *,
     as_json: bool,
 ) -> None:
-    """Call `function` with the options of its command, showing progress, and print the result."""
+    """Call `function` with the options `given` of its command, show the progress, and print the
+    result.
+    """
     in_parts = given["part"] is not None or given["part_from"] is not None
     with hint_at_resuming(out, "" if in_parts else "with --resume "), shown_progress() as progress:
         done = function(path, out, progress=progress, **given)
@@ -94,7 +96,7 @@ def _part_lines(done: ConversionResult) -> Iterator[str]:
 
 
 def print_notes(done: ConversionResult) -> None:
-    """Print the notes for the user on an output."""
+    """Print the notes and warnings of a result, and the parts that were dropped."""
     reasons: dict[str, list[str]] = {}
     for dropped in done.dropped:
         reasons.setdefault(dropped.why, []).append(dropped.what)
@@ -109,7 +111,7 @@ def print_notes(done: ConversionResult) -> None:
 
 
 def print_losses(losses: tuple[Losses, ...]) -> None:
-    """Print which tensors have values that became infinite, or are not finite."""
+    """Print the tensors with values that became infinite by the cast, or that are not finite."""
     lines = []
     for lost in losses:
         if lost.overflowed:
@@ -127,8 +129,9 @@ def print_losses(losses: tuple[Losses, ...]) -> None:
 
 @contextmanager
 def hint_at_resuming(destination: Path, flag: str = "with --resume ") -> Iterator[None]:
-    """Report the files of an interrupted run, and the command to continue it. `flag` is the needed
-    option."""
+    """In this context, Ctrl-C prints which files are kept, and how to continue. `flag` is the
+    option that the same command then needs.
+    """
     try:
         yield
     except KeyboardInterrupt:

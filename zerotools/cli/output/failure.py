@@ -1,4 +1,4 @@
-"""Errors of commands: a sentence for people, fields for programs, an exit status."""
+"""Errors of commands, as a sentence for people, as JSON for programs, and as an exit status."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ class Failure:
     status: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields of an error in the HTTP API, the exit status, and the advice."""
+        """Return the error as JSON: the fields of an error of the HTTP API, with the exit status
+        and the advice.
+        """
         detail, hint = split(self.message)
         return {
             "title": self._title(),
@@ -69,12 +71,12 @@ def report(failure: Failure) -> None:
 
 
 def report_error(error: ZerotoolsError) -> None:
-    """Report an error that does not end the command."""
+    """Report an error after which the command continues."""
     report(failure_of(error))
 
 
 def failure_of(error: Exception) -> Failure:
-    """Return the failure to report for `error`."""
+    """Return the message, exit status and code for `error`."""
     match error:
         case ZerotoolsError():
             return Failure(str(error), error.exit_code, error.code, error.status)
@@ -104,17 +106,19 @@ def failure_of(error: Exception) -> Failure:
 
 
 def _is_unreadable(name: object) -> bool:
-    """Return whether `name` is a file without read permission."""
+    """Return whether `name` is a file that this process may not read."""
     return isinstance(name, str) and Path(name).is_file() and not os.access(name, os.R_OK)
 
 
 def _manual(error: click.UsageError, where: str) -> str:
-    """Return a reference to the help page, unless the error has a suggestion."""
+    """Return a reference to the help page; empty if the message suggests a correction."""
     return "" if "did you mean" in error.format_message() else f"; see {where} --help"
 
 
 def _sentence(text: str) -> str:
-    """Return the message of click in our style: one line, no capital, no full stop."""
+    """Return a message of click in the style of ours: on one line, without a capital and a full
+    stop.
+    """
     text = " ".join(text.split()).removesuffix(".")  # it lists choices one a line, by tabs
     text = text.replace("'. Choose from: ", "'; choose from ")
     return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -3,8 +3,8 @@
     {"schema": "zerotools.cancel/1", "jobs": [...], "errors": [...]}
 
 `render.print_json` sets the object. It is printed at the end of the command, so that `errors` has
-all errors. A command with nothing but errors answers with `zerotools.error/1`. Commands that print
-while they run use `render.print_json_line`. docs/reference/json.md describes the objects.
+all errors. A command that only has errors prints `zerotools.error/1`. Commands that print while
+they run use `render.print_json_line`. docs/reference/json.md describes the objects.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _KEY = "zerotools.json_answer"
 
 
 class JsonAnswer:
-    """The JSON output of one command. `errors` are `Failure.to_json()`."""
+    """The JSON output of one command. `errors` has the results of `Failure.to_json()`."""
 
     def __init__(self) -> None:
         self.errors: list[dict[str, Any]] = []
@@ -31,13 +31,14 @@ class JsonAnswer:
         self._text: str | None = None
 
     def set(self, tree: Mapping[str, Any]) -> None:
-        """Set the object to print at the end of the command. `tree` has its schema already."""
+        """Set the object that is printed at the end of the command. `tree` includes its schema."""
         self.is_asked = True
         self._text = json.dumps(tree, indent=2)
 
     def write(self) -> None:
-        """Print the object. If a command has none, print its errors on one line, as readers of JSON
-        Lines expect."""
+        """Print the object. Without an object, print the errors on one line, because the command
+        may print JSON Lines.
+        """
         if self._text is not None:
             if self.errors:
                 last_key = json.dumps({"errors": self.errors}, indent=2).removeprefix("{")
@@ -48,13 +49,13 @@ class JsonAnswer:
 
 
 def is_asked(arguments: Sequence[str]) -> bool:
-    """Return whether a command line has `--json`, even if it cannot be parsed."""
+    """Return whether the arguments have `--json`, also if click cannot parse them."""
     words = list(arguments)
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 
 
 def open_in(context: click.Context) -> JsonAnswer:
-    """Return the answer of the command line of `context`, which is printed when that closes."""
+    """Return the JSON answer of a command line. It is printed when `context` is closed."""
     root = context.find_root()
     if _KEY not in root.meta:
         root.meta[_KEY] = answer = JsonAnswer()
@@ -65,13 +66,13 @@ def open_in(context: click.Context) -> JsonAnswer:
 
 
 def current() -> JsonAnswer | None:
-    """Return the answer of the current command, or None outside of a command."""
+    """Return the JSON answer of the current command, or None outside of a command."""
     context = click.get_current_context(silent=True)
     return None if context is None else open_in(context)
 
 
 def enveloped(tree: Mapping[str, Any], context: click.Context) -> dict[str, Any]:
-    """Return `tree` with the schema of the current command in front."""
+    """Return `tree` with the schema of the current command as its first key."""
     called = context.info_name
     name = called if called in OLD_NAMES else context.command.name
     assert name is not None
@@ -81,5 +82,5 @@ def enveloped(tree: Mapping[str, Any], context: click.Context) -> dict[str, Any]
 
 
 def schema_of(name: str) -> str:
-    """Return the schema of the JSON that the command `name` prints."""
+    """Return the name of the schema of a command's JSON: `zerotools.cancel/1`."""
     return f"zerotools.{name}/{COMMANDS[name].json_version if name in COMMANDS else 1}"

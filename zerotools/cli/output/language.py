@@ -1,9 +1,9 @@
 """Hints and reports in the language of the user: English, or Chinese for the most frequent ones.
 
-`zh.po` next to this module has the translations. It is read only to show a message to a user with
-the Chinese language, so nothing else pays for it. An error itself stays English, because people
-search for it, and so does all JSON. Entries with the context `report` are headlines and sentences
-of the reports of `import` and `estimate`.
+`zh.po` next to this module has the translations. It is read only to show a message to a user of
+Chinese. An error itself stays English, because people search for its text, and so does all JSON.
+Entries with the context `report` are headlines and sentences of the reports of `import` and
+`estimate`. A Chinese character takes two columns, and its lines need not end at a space.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
 _PLACE = re.compile(r"\{(\w+)\}")
 _NUMBERS = frozenset(("begin", "count", "end", "gib", "length", "line", "stage"))
 _NUMBER = r"\d[\d.,]*"
-"""The texts that may replace a placeholder with these names."""
+"""The form of the text that replaces one of the placeholders `_NUMBERS`."""
 REPORT = "report"
-"""The context of entries for reports; those of hints have none."""
+"""The msgctxt of entries for reports. Entries for hints have none."""
 
 
 def language(environment: Mapping[str, str] = os.environ) -> str:
-    """Return `zh` or `en`: of ZEROTOOLS_LANG, otherwise of the locale."""
+    """Return `zh` or `en`, from ZEROTOOLS_LANG or from the locale."""
     chosen = environment.get(VARIABLE, "")
     names = [chosen] if chosen else [environment.get(name, "") for name in _LOCALE]
     name = next(filter(None, names), "")
@@ -39,7 +39,7 @@ def language(environment: Mapping[str, str] = os.environ) -> str:
 
 
 def chinese_hint(message: str) -> str | None:
-    """Return the hint in Chinese for a whole message, or None if the catalogue has none."""
+    """Return the Chinese hint for an error message, or None if the catalogue has none."""
     return _translation(message, "")
 
 
@@ -77,8 +77,9 @@ def _patterns(context: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def read_catalogue(text: str, context: str = "") -> Iterator[tuple[str, str]]:
-    """Yield each msgid with its msgstr of a PO file, of those with this msgctxt; its header is left
-    out."""
+    """Yield the msgid and msgstr of each entry of a PO file with the msgctxt `context`, without the
+    header.
+    """
     entry: dict[str, str] = {}
     key = ""
     for line in [*text.splitlines(), "msgctxt"]:
@@ -95,7 +96,7 @@ def read_catalogue(text: str, context: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _pattern(msgid: str) -> str:
-    """Return the regular expression for a msgid with {places}."""
+    """Return the regular expression for a msgid with placeholders such as {count}."""
     parts = _PLACE.split(msgid)
     return "".join(
         f"(?P<{part}>{_NUMBER if part in _NUMBERS else '.*?'})" if index % 2 else re.escape(part)
@@ -106,8 +107,7 @@ def _pattern(msgid: str) -> str:
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\uffe0-\uffe6"
 _NOT_FIRST = "，。；：？！、）》」』”’"
 _PIECES = re.compile(rf"\s+|（*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_NOT_FIRST}]*")
-"""The pieces that a line is not cut in: a wide character or a word, with the following
-punctuation."""
+"""Pieces that stay on one line: a wide character or a word, with the punctuation after it."""
 
 
 def has_wide(text: str) -> bool:
@@ -121,9 +121,10 @@ def columns_of(text: str) -> int:
 
 
 def wrap_wide(text: str, columns: int, *, first: str, later: str) -> list[str]:
-    """Cut the text into lines of at most `columns`, except a longer word: a path stays whole.
+    """Cut the text into lines of at most `columns`. A word that is longer, such as a path, is not
+    cut.
 
-    `first` begins the first line, and `later` the others.
+    `first` is the beginning of the first line, and `later` that of the others.
     """
     lines, line = list[str](), first
     for piece in _PIECES.findall(text):

@@ -59,18 +59,22 @@ _PHRASES = (
     ),
 )
 _ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
-"""How a clause begins that tells what to do (a regular expression)."""
+"""The first words of a clause that tells what to do, as a regular expression."""
 _HINT = rf"^(.*); ((?:{_ADVICE})(?!\.?\w|-)[^;]*(?:; or [^;]*)?)$"
-"""Compiled when a message is split: that takes 1 ms."""
+"""The expression for a message with advice. It is compiled when the first message is split, because
+that takes 1 ms.
+"""
 _EXCERPT = re.compile(r" +\d* \| ")
-"""A line of a file that a message shows, or the mark below it."""
+"""The beginning of a line that a message quotes from a file, or of the marks below it."""
 _NARROWEST = 40
 HOST = "host"
-"""The parameter of `zerotools` itself that names another machine."""
+"""The name of the parameter of `zerotools` for another machine."""
 
 
 def split(message: str) -> tuple[str, str]:
-    """Return the error and the advice ("" if the message has no clause with it)."""
+    """Return the error and the advice of a message. The advice is "" if no clause of the message
+    has it.
+    """
     head, newline, excerpt = message.partition("\n")
     if not all(_EXCERPT.match(line) for line in excerpt.splitlines()):
         return message, ""
@@ -90,7 +94,9 @@ def say_error(message: str, stream: TextIO | None = None) -> None:
 
 
 def say(label: str, text: str, stream: TextIO | None = None) -> None:
-    """Print one message; `label` is a key of `_LABELS`. Names in it cannot move the cursor."""
+    """Print one message after `label`, a key of `_LABELS`. Control characters in the text are
+    escaped.
+    """
     stream = stream or sys.stderr
     columns = render.terminal_columns(stream)
     shown = paint(f"{label}:", _LABELS[label], stream)
@@ -112,8 +118,7 @@ def null_stream() -> TextIO:
 
 
 def command_name() -> str:
-    """Return `zerotools` as it was called, for hints at other commands: with the --host that was
-    given."""
+    """Return `zerotools` for hints that name a command, with the --host that the user gave."""
     import click  # the daemon prints errors too, without click
 
     context = click.get_current_context(silent=True)
@@ -122,7 +127,9 @@ def command_name() -> str:
 
 
 def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
-    """Return `lines` cut at words: to `columns`, the first of them after `label`."""
+    """Return `lines` wrapped at words to `columns`. The first line follows `label`, and is
+    shorter.
+    """
     import textwrap  # 1 ms at each start
 
     width = max(_NARROWEST, columns - 1)

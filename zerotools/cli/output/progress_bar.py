@@ -1,6 +1,6 @@
-"""How far a conversion is: a bar on a terminal, a line now and then elsewhere.
+"""The progress of a conversion: a bar on a terminal, elsewhere a line every half a minute.
 
-Both begin with the first bytes, so that a refusal is not preceded by an empty bar.
+It appears with the first bytes, so that no empty bar precedes an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVERY_SECONDS = 30.0
 
 
 class ProgressLines:
-    """`consolidating: 41 %, 3.2 GiB of 7.8 GiB, 40 s left`, every half a minute."""
+    """Prints `consolidating: 41 %, 3.2 GiB of 7.8 GiB, 40 s left` every half a minute."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ProgressLines:
         self._done = 0
 
     def advance(self, count: int) -> None:
-        """Count `count` bytes more as done."""
+        """Add `count` bytes to those that are done."""
         self._done += count
         now = self._clock()
         if now - self._said < self._every or self._done >= self._total:
@@ -53,12 +53,14 @@ class ProgressLines:
         self._stream.flush()
 
     def close(self) -> None:
-        """Do nothing: no line is open."""
+        """Do nothing: every line is complete."""
 
 
 @contextmanager
 def shown_progress(stream: TextIO | None = None) -> Iterator[ProgressBars]:
-    """Yield the `progress=` of a function that shows how far it is on `stream`, or stderr."""
+    """Yield a callback for the parameter `progress` of a function. It shows the progress on
+    `stream`, or on stderr.
+    """
     stream = stream or sys.stderr
 
     def make_bar(total: int, stage: str) -> Any:

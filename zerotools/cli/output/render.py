@@ -1,7 +1,7 @@
-"""The output of commands: plain tables as wide as their content, sizes, durations, JSON.
+"""Formats the output of commands: tables, sizes, durations, JSON.
 
-Text from a file, a job or the daemon goes through `clean`: a control character in a job name must
-not move the reader's cursor.
+Text from a file, a job or the daemon goes through `clean`: a control character in the name of a job
+must not move the cursor of the terminal.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _CONTROL = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ud800-\udfff]"
 )
 _NO_COLUMN = frozenset(("Mn", "Me", "Cf"))
-"""Categories of characters that are drawn over the one before, or not at all."""
+"""Unicode categories of characters that take no column on a terminal."""
 
 
 def clean(text: str) -> str:
-    """Return `text` on one line, with every control character written as an escape."""
+    """Return `text` on one line, with every control character as an escape sequence."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def size(count: int | float | None) -> str:
-    """Return a size for people: `980 B`, `61.2 GiB`; `-` for None."""
+    """Return a number of bytes as text: `980 B`, `61.2 GiB`; `-` for None."""
     if count is None:
         return UNKNOWN
     value, unit = float(count), 0
@@ -42,13 +42,16 @@ def size(count: int | float | None) -> str:
 
 
 def gib(count: int | float | None) -> str:
-    """Return bytes as GiB without the unit, for a column that names it; `-` for None."""
+    """Return bytes as GiB without the unit, for a column with the unit in its header; `-` for
+    None.
+    """
     return UNKNOWN if count is None else f"{count / 2**30:.1f}"
 
 
 def duration(seconds: float | None) -> str:
-    """Return a duration in two units at most: `8 s`, `3 min 20 s`, `2 h 05 min`, `4 d 03 h`; `-`
-    for None."""
+    """Return seconds as text with at most two units: `8 s`, `3 min 20 s`, `2 h 05 min`, `4 d 03 h`;
+    `-` for None.
+    """
     if seconds is None:
         return UNKNOWN
     whole = max(0, round(seconds))
@@ -62,25 +65,25 @@ def duration(seconds: float | None) -> str:
 
 
 def moment(unix_seconds: float | None) -> str:
-    """Return a time of day with its date, in the local zone; `-` for None."""
+    """Return date and time in the local zone; `-` for None."""
     if unix_seconds is None:
         return UNKNOWN
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(unix_seconds))
 
 
 def number(value: float | None, digits: int = 4) -> str:
-    """Return a measurement with `digits` significant digits; `-` for None."""
+    """Return a number with `digits` significant digits; `-` for None."""
     return UNKNOWN if value is None else f"{value:.{digits}g}"
 
 
 def loss(value: float) -> str:
-    """Return a loss with four decimals; for a diverged one, its magnitude."""
+    """Return a loss with four decimals, or in scientific notation if it is a million or more."""
     most = sys.float_info.max  # a whole number in JSON may be larger
     return f"{value:.4f}" if abs(value) < 1e6 else f"{max(-most, min(value, most)):.3e}"
 
 
 def width(text: str) -> int:
-    """Return columns that a terminal gives to `text`."""
+    """Return the number of columns that `text` takes on a terminal."""
     if text.isascii():
         return len(text)
     return sum(
@@ -94,7 +97,7 @@ def width(text: str) -> int:
 
 
 def shorten(text: str, columns: int) -> str:
-    """Return `text` cut to `columns`, with an ellipsis where something was cut off."""
+    """Return `text` in at most `columns` columns, with an ellipsis if it was cut."""
     if width(text) <= columns:
         return text
     kept = ""
@@ -114,11 +117,11 @@ def table(
     indent: int = 0,
     paint: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
 ) -> list[str]:
-    """Return lines of a plain table: two spaces between columns, those named in `right`
-    right-aligned.
+    """Return the lines of a table with two spaces between its columns. The columns named in `right`
+    are right-aligned.
 
-    Every cell is cleaned. Only the last column is shortened, and only where `columns`, the width of
-    the terminal, is given. `paint` colours the padded cells of a column, by its header.
+    Control characters in cells are escaped. If `columns` is given, the width of the terminal, the
+    last column is shortened to fit. `paint` colours the padded cells of a column, by its header.
     """
     cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
     widths = [max(width(cell) for cell in column) for column in zip(*cells, strict=True)]
@@ -149,8 +152,9 @@ def table_and_remarks(
     columns: int | None = None,
     paint: Mapping[str, Callable[[str], str]] = MappingProxyType({}),
 ) -> list[str]:
-    """Return lines of a table with sentences in the last column: whole and below their rows, if
-    they make it wider than `columns`."""
+    """Return the lines of a table with sentences in its last column. If the table is wider than
+    `columns`, the sentences are on separate lines below their rows.
+    """
     plain = table(headers, rows, right=right)
     if columns is None or all(width(line) <= columns for line in plain):
         return table(headers, rows, right=right, paint=paint)
@@ -165,15 +169,16 @@ def table_and_remarks(
 
 
 def fields(pairs: Iterable[tuple[str, str]], *, indent: int = 0) -> list[str]:
-    """Return lines `name  value` with aligned values; pairs with an empty value are omitted."""
+    """Return lines `name  value` with aligned values. Pairs with an empty value are left out."""
     shown = [(name, clean(value)) for name, value in pairs if value]
     column = max((width(name) for name, _ in shown), default=0)
     return [f"{' ' * indent}{name.ljust(column)}  {value}" for name, value in shown]
 
 
 def terminal_columns(stream: TextIO | None = None) -> int | None:
-    """Return the width of the terminal behind `stream` (stdout), or None if it is not a
-    terminal."""
+    """Return the width of the terminal behind `stream` (default: stdout), or None if it is not a
+    terminal.
+    """
     if not (stream or sys.stdout).isatty():
         return None
     import shutil  # 2 ms at each start
@@ -187,9 +192,9 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_json(tree: Mapping[str, Any]) -> None:
-    """Print `tree` on stdout as the JSON object of the command, behind its schema.
+    """Print `tree` as the JSON object of the command, with its schema as the first key.
 
-    It is printed when the command is over, however that ends. Of several calls the last one counts.
+    It is printed when the command ends, also after an error. The last call counts.
     """
     import click  # the daemon prints errors too, without click
 
@@ -200,7 +205,7 @@ def print_json(tree: Mapping[str, Any]) -> None:
 
 
 def print_json_line(tree: Mapping[str, Any]) -> None:
-    """Print `tree` on stdout at once, as one line of JSON behind the schema of the command."""
+    """Print `tree` at once as one line of JSON, with the schema of the command as the first key."""
     import click
 
     from zerotools.cli.output import json_answer
@@ -211,7 +216,7 @@ def print_json_line(tree: Mapping[str, Any]) -> None:
 
 
 def spans(numbers: Sequence[int]) -> str:
-    """Return ascending numbers with consecutive ones joined: `0-3, 7`."""
+    """Return ascending numbers as ranges: `0-3, 7`."""
     runs: list[list[int]] = []
     for number in numbers:
         if runs and number == runs[-1][1] + 1:

@@ -11,7 +11,7 @@ ROWS = 12
 FEWEST_ROWS = 4
 NARROWEST = 20
 FRAME = 2
-"""Lines of a chart besides its rows: the title and the steps."""
+"""The number of lines of a chart besides its rows: the title and the steps."""
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bit of each dot, by row and column within a character."""
@@ -27,8 +27,9 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of a chart: values by step; `mark` draws it without colours, and `paint` colours it.
-    If it is not `is_joined`, its points are drawn without a line."""
+    """A curve of a chart: values by step. `mark` draws its points if the chart has no braille, and
+    `paint` colours them. With `is_joined`, lines connect the points.
+    """
 
     points: SeriesPoints
     mark: str = "*"
@@ -46,11 +47,11 @@ def chart(
     least: float | None = None,
     rows: int = ROWS,
 ) -> list[str]:
-    """Return lines of a chart of `series` by step, at most `columns` wide; `form` writes a value.
-    The lower edge is `least`, or the smallest value. Later curves are drawn over earlier ones.
+    """Return the lines of a chart of `series` by step, at most `columns` wide.
 
-    If a column stands for several steps it shows the range from the least to the greatest of their
-    values.
+    `form` converts a value to text. The lower edge is `least`, or the smallest value if that is
+    smaller. Later curves are drawn over earlier ones. A column that stands for several steps shows
+    the range of their values.
     """
     grid = chart_grid(series, form, columns=columns, braille=braille, least=least, rows=rows)
     if grid is None:
@@ -67,8 +68,10 @@ def chart(
 
 @dataclass(frozen=True)
 class ChartGrid:
-    """A chart before it is coloured. `labels` stand before the rows, all of one width; a cell is a
-    character and the number of the series that it is of, if any; `steps` is the line below."""
+    """A chart without colours. `labels` are the texts before the rows, all of one width. A cell is
+    a character and the index of its series, or None for an empty cell. `steps` is the line below
+    the chart.
+    """
 
     labels: Sequence[str]
     cells: Sequence[Sequence[tuple[str, int | None]]]
@@ -84,7 +87,9 @@ def chart_grid(
     least: float | None = None,
     rows: int = ROWS,
 ) -> ChartGrid | None:
-    """Return the contents of `chart`, for callers with other colours; None if it has no points."""
+    """Return the cells of a chart, for callers with other colours; None if no series has points.
+    The parameters are those of `chart`.
+    """
     values = [value for each in series for value in each.points.values()]
     steps = [step for each in series for step in each.points]
     if not steps:
@@ -110,7 +115,7 @@ def chart_grid(
 
 
 class _Canvas:
-    """Dots, the lower left one at (0, 0)."""
+    """A grid of dots. The lower left dot is (0, 0)."""
 
     def __init__(self, width: int, height: int) -> None:
         self._width = width
@@ -118,7 +123,7 @@ class _Canvas:
         self._dots: set[tuple[int, int]] = set()
 
     def draw(self, series: Series, steps: tuple[int, int], values: tuple[float, float]) -> None:
-        """Draw the curve; the edges are the first and last of `steps` and of `values`."""
+        """Draw a curve. `steps` and `values` are the ranges of the two axes."""
         points = series.points
         (first, last), (low, high) = steps, values
         across, up = (self._width - 1) / max(1, last - first), self._height - 1
@@ -146,14 +151,14 @@ class _Canvas:
             self._dots.add((x0 + round((x1 - x0) * n / count), y0 + round((y1 - y0) * n / count)))
 
     def stars(self, mark: str) -> list[str]:
-        """Return one character for each dot, the top row first."""
+        """Return the rows, the top row first, with one character for each dot."""
         rows = reversed(range(self._height))
         return [
             "".join(mark if (x, y) in self._dots else " " for x in range(self._width)) for y in rows
         ]
 
     def braille(self) -> list[str]:
-        """Return one character for each two by four dots, the top row first."""
+        """Return the rows, the top row first, with one braille character for two by four dots."""
         bits = [[0] * (self._width // 2) for _ in range(self._height // 4)]
         for x, y in self._dots:
             row = self._height - 1 - y
@@ -163,9 +168,9 @@ class _Canvas:
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.-~=+*#"
-"""For terminals that cannot show blocks."""
+"""Marks for terminals that cannot show `BLOCKS`."""
 RESTING_SECONDS = 20
-"""Twice the time between two samples of the daemon while no job runs."""
+"""Twice the time between two measurements of a daemon that runs no job."""
 
 
 def sparkline(
@@ -174,8 +179,12 @@ def sparkline(
     bounds: tuple[float, float] | None = None,
     marks: str = BLOCKS,
 ) -> str:
-    """Return `values` in at most `width` cells, each the mean of its part; blank if unknown.
-    `bounds` are the values of the lowest and the highest mark; None: those of the curve."""
+    """Return `values` as one line of at most `width` marks. A mark is the mean of its part of the
+    values, and blank if all of these are unknown.
+
+    `bounds` are the values of the lowest and the highest mark; None: the least and the greatest
+    mean.
+    """
     if not values or width < 1:
         return ""
     cells = min(width, len(values))
@@ -205,8 +214,12 @@ def means_over_time(
     cells: int,
     step_seconds: int,
 ) -> list[float | None]:
-    """Return means of `cells` equal parts of the `seconds` until the last of `times`. A part
-    without a measurement repeats the one before, for as long as an idle daemon does not measure."""
+    """Divide the last `seconds` before the end of `times` into `cells` equal parts, and return the
+    mean of each.
+
+    A part without a measurement repeats the part before, for as long as an idle daemon may not
+    measure.
+    """
     begin = times[-1] + step_seconds - seconds
     held: list[list[float]] = [[] for _ in range(cells)]
     for time, value in zip(times, values, strict=True):

@@ -1,4 +1,4 @@
-"""Bars: of memory by its owners, of anything by its share, and of a step within its job."""
+"""Bars: of a GPU's memory by its owners, and of any share from 0 to 1."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from zerotools.sensors.snapshot import Gpu
 
 FREE = "free"
 OWNER_MARKS = {JOB: "▇", STRANGER: "▓", RESIDUE: "▚", FREE: "╌"}
-"""Marks of different shapes too, because some users do not see colours."""
+"""The marks differ in shape as well as in colour, because some users do not see colours."""
 
 
 def memory_bar(gpu: Gpu, shares: Sequence[GpuShare], columns: int) -> Line:
-    """Return the memory of a GPU, a part for each kind of owner."""
+    """Return the memory of a GPU as a bar with a part for each kind of owner."""
     total = gpu.memory_total_bytes or 0
     if total <= 0:
         return [("?" * columns, "quiet")]
@@ -35,7 +35,7 @@ def memory_bar(gpu: Gpu, shares: Sequence[GpuShare], columns: int) -> Line:
 
 
 def meter(share: float | None, columns: int, meaning: str = "meter") -> Line:
-    """Return a thin bar; `share` is from 0 to 1."""
+    """Return a thin bar for a share from 0 to 1; None: it is unknown."""
     if columns <= 0:
         return []
     if share is None:
@@ -48,21 +48,25 @@ def meter(share: float | None, columns: int, meaning: str = "meter") -> Line:
 
 
 def level(share: float | None) -> Piece:
-    """Return one cell that is higher the more it is."""
+    """Return one cell with a block as high as the share, from 0 to 1."""
     if share is None:
         return " ", ""
     return BLOCKS[min(len(BLOCKS) - 1, max(0, int(share * len(BLOCKS))))], "meter"
 
 
 def strip(values: Sequence[float | None] | None, columns: int, top: float | None = None) -> Line:
-    """Return the newest values in at most `columns` cells, on a scale from 0 to `top`."""
+    """Return a sparkline of the newest values in at most `columns` cells, on a scale from 0 to
+    `top`.
+    """
     if not values:
         return []
     return [(sparkline(values, columns, None if top is None else (0.0, top)), "strip")]
 
 
 def warmth(value: float | None, warm: float, hot: float) -> str:
-    """Return the style of a number that should be low."""
+    """Return the style of a value that should be low: `warning` from `warm` on, `bad` from `hot`
+    on.
+    """
     if value is None or value < warm:
         return ""
     return "bad" if value >= hot else "warning"

@@ -23,9 +23,9 @@ from zerotools.sensors.snapshot import Gpu
 
 WARM_CELSIUS, HOT_CELSIUS = 80, 88
 ROOMY = 100
-"""The minimum number of columns to show the GPU's name and usual states."""
+"""The least number of columns to show the names of GPUs and their usual states."""
 CALM = ("power limit", "clocks set by hand", "display clocks")
-"""Usual reasons of slow clocks: a busy GPU is at its power limit."""
+"""Reasons for slow clocks that are usual, such as the power limit of a busy GPU."""
 SHORT = {
     "power limit": "power",
     "temperature": "hot",
@@ -42,7 +42,7 @@ SHORT = {
 
 @dataclass(frozen=True)
 class GpuColumns:
-    """The widths of the screen's columns. Zero: the column is omitted."""
+    """The widths of the columns. A column of width 0 is left out."""
 
     name: int
     bar: int
@@ -53,8 +53,9 @@ class GpuColumns:
 
     @classmethod
     def of(cls, columns: int) -> GpuColumns:
-        """Return the widths: a wider screen has more columns; the bar and the owner share the
-        rest."""
+        """Return the widths for a screen of so many columns. A wider screen shows more; the bar and
+        the owner share the rest.
+        """
         name = 16 if columns >= ROOMY else 0
         busy_bar = 12 if columns >= 150 else 0
         past = 20 if columns >= 180 else 12 if columns >= 130 else 0
@@ -65,7 +66,7 @@ class GpuColumns:
 
 
 def gpu_lines(look: ScreenData, columns: int, rows: int, *, headed: bool) -> list[Line]:
-    """Return lines for the GPUs, or the reason for none, in at most `rows` rows."""
+    """Return the rows of the GPUs, at most `rows`; without GPUs, the reason."""
     snapshot = look.snapshot
     if not snapshot.gpus:
         said = plain(snapshot.gpus_error or "NVML answers, and reports none")
@@ -159,7 +160,9 @@ def _clock_meaning(gpu: Gpu) -> str:
 
 
 def _notes(gpu: Gpu, *, roomy: bool) -> Line:
-    """Return the problems of a GPU, shown before its owner; with `roomy`, usual states, too."""
+    """Return the problems of a GPU, which precede the owner. With `roomy`, usual states are
+    included.
+    """
     notes: Line = []
     if gpu.xids:
         notes.append((f"XID {gpu.xids[-1].code} ", "bad"))
@@ -202,7 +205,7 @@ def _past(gpu: Gpu, look: ScreenData, widths: GpuColumns) -> Line:
 
 
 def _in_short(gpus: Sequence[Gpu]) -> str:
-    """Return a summary of `gpus` in one line: the GPUs that have no line because space is short."""
+    """Return one line for several GPUs that have no row of their own."""
     used = sum(gpu.memory_used_bytes or 0 for gpu in gpus)
     total = sum(gpu.memory_total_bytes or 0 for gpu in gpus)
     busy = sum((gpu.utilization_percent or 0) > 0 for gpu in gpus)
@@ -212,7 +215,9 @@ def _in_short(gpus: Sequence[Gpu]) -> str:
 
 
 def process_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
-    """Return a header and the processes, in at most `rows` rows; empty without processes."""
+    """Return a header and a row for each process on GPUs, at most `rows` lines; empty without
+    processes.
+    """
     places: dict[int, list[int]] = {}
     held: dict[int, int | None] = {}
     whose: dict[int, GpuHolder] = {}

@@ -1,4 +1,4 @@
-"""Pages that take the whole screen: the keys, and a log."""
+"""The pages that fill the whole screen: the help on keys, and a log."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ NOTES = (
 
 
 def help_lines(columns: int) -> list[Line]:
-    """Return the keys, and the meaning of marks."""
+    """Return the help page: the keys, and the meaning of marks."""
     lines: list[Line] = [ruled([("keys", "strong")], columns)]
     lines += [[(f"  {key:<10}", "key"), (words, "")] for key, words in KEYS]
     lines += [[], ruled([("marks", "strong")], columns)]
@@ -50,7 +50,7 @@ def help_lines(columns: int) -> list[Line]:
 def log_page(
     title: str, lines: Sequence[str], top: int | None, columns: int, rows: int
 ) -> list[Line]:
-    """Return a log from its line `top` on; None: its end."""
+    """Return a page of a log that begins with line `top`, or for None the end of the log."""
     room = max(1, rows - 1)
     where = "follows" if top is None else f"line {top + 1} of {len(lines)}"
     head = ruled([(plain(title), "strong")], columns, [(where, "quiet")])
@@ -73,13 +73,13 @@ def log_page(
 
 
 def log_meaning(text: str) -> str:
-    """Return the style of a log line that reports an error itself."""
+    """Return the style of a log line: `warning` or `bad` if it reports a warning or an error."""
     found = _WRONG.search(text)
     return "" if found is None else "warning" if found[0].lower().startswith("warn") else "bad"
 
 
 def fold(text: str, columns: int) -> list[str]:
-    """Return a line of a log in as many lines of the screen as it takes."""
+    """Return a line of a log, cut into lines of `columns` columns."""
     rest, found = plain(text), []
     while cell_len(rest) > columns:
         part = set_cell_size(rest, columns)

@@ -1,4 +1,6 @@
-"""Processors, memory, pressure, network and disks of the host, in cells of equal width."""
+"""The rows of the host: processors, memory, pressure, network and disks, in cells of equal
+width.
+"""
 
 from __future__ import annotations
 
@@ -15,23 +17,28 @@ from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.sensors.snapshot import Host, Stall
 
 NARROWEST, WIDEST = 26, 50
-"""The limits of a cell's columns, if the number of cells allows them."""
+"""The least and the greatest width of a cell in columns, if the number of cells allows them."""
 BAR, LONG_BAR, PAST_FROM = 8, 16, 44
-"""Columns of a bar at least and at most, and those of a cell that also shows the past."""
+"""The least and the greatest length of a bar, and the least width of a cell with a sparkline, in
+columns.
+"""
 ROOMY = 34
-"""Columns of a cell that also shows how many processors there are, and a swap that is not used."""
+"""The least width of a cell that also shows the number of processors, and a swap that is not in
+use.
+"""
 STALLED, VERY_STALLED = 5.0, 20.0
-"""Percent of the time that tasks waited."""
+"""Percentages of the time that tasks waited: for a warning, and for an alarm."""
 LOW_SHARE, NO_SHARE = 0.1, 0.03
-"""Of a disk, that is free."""
+"""The free share of a disk: for a warning, and for an alarm."""
 FULL_SHARE = 0.95
-"""Of the memory, that is used."""
+"""The used share of the memory for an alarm."""
 _Cell = Callable[[ScreenData, int], Line]
 
 
 def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
-    """Return at most `rows` lines. Disks get the remaining ones; those with the least space come
-    first."""
+    """Return at most `rows` rows. Disks get the cells that remain; the disks with the least free
+    space come first.
+    """
     cells: list[_Cell] = [_processors, _memory, _pressure, _network]
     if look.snapshot.host.pressure is None:
         cells.remove(_pressure)
@@ -53,7 +60,7 @@ def host_lines(look: ScreenData, columns: int, rows: int) -> list[Line]:
 def _barred(
     name: str, share: float | None, said: Line, columns: int, past: Line, meaning: str
 ) -> Line:
-    """Return a line with a bar in the space that the words leave."""
+    """Return a cell with a name, a bar in the remaining space, and the words `said`."""
     room = columns - cell_len(name) - 2 - width(said) - (width(past) + 1 if past else 0)
     bar = max(min(BAR, room), min(LONG_BAR, room)) if room >= 3 else 0
     line: Line = [(f"{name} ", "strong"), *meter(share, bar, meaning), (" " if bar else "", "")]
@@ -90,7 +97,9 @@ def _memory(look: ScreenData, columns: int) -> Line:
 
 
 def _pressure(look: ScreenData, columns: int) -> Line:
-    """Return the share of the last 10 s that tasks waited."""
+    """Return the cell of pressure: the percentage of the last 10 s in which tasks waited for a
+    resource.
+    """
     pressure = look.snapshot.host.pressure
     assert pressure is not None
     line: Line = [("PSI%", "strong")]

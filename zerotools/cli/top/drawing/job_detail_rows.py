@@ -27,14 +27,17 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 from zerotools.jobs.step_curves import finite
 
 CHART_FROM, TALLEST = 13, 18
-"""The minimum number of rows to draw the loss as a chart, and the maximum of its rows."""
+"""The least number of rows to draw the loss as a chart, and the greatest number of rows of that
+chart.
+"""
 
 
 def detail_lines(
     look: ScreenData, job: Job, columns: int, rows: int, now: float, *, logged: bool = True
 ) -> list[Line]:
-    """Return the known facts of the job in at most `rows` rows; with the end of its log if that is
-    not shown elsewhere (`logged`)."""
+    """Return the details of the job in at most `rows` rows. With `logged`, the end of its log is
+    included.
+    """
     found = look.chosen if look.chosen and look.chosen.job_id == job["id"] else None
     name = plain(title(job))
     standing = _standing(job, look, now)
@@ -49,7 +52,7 @@ def detail_lines(
 
 
 def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: bool) -> list[Line]:
-    """Return checkpoints, curves and log, which share the space."""
+    """Return checkpoints, curves and log, which share `room` rows."""
     reported = found.reported
     lines: list[Line] = []
     if found.trouble:
@@ -74,7 +77,7 @@ def _rest(found: JobDetails, columns: int, room: int, now: float, *, logged: boo
 
 
 def _charts(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return the loss, and if there is space, the speed below it: over the whole space."""
+    """Return the charts of the loss and, if there is space, of the speed, in all of the rows."""
     least = LOWEST + FRAME
     if rows < 2 * least + 4:
         return loss_chart(reported, columns, max(least, rows))
@@ -93,7 +96,9 @@ def log_tail(log: Sequence[str], columns: int, rows: int) -> list[Line]:
 
 
 def _standing(job: Job, look: ScreenData, now: float) -> list[str]:
-    """Return `running 3h12m`, `GPU 0-3`, `attempt 2`, the most important first."""
+    """Return the state of the job in parts, the most important first: `running 3h12m`, `GPU 0-3`,
+    `attempt 2`.
+    """
     state = shown_state(job)
     since = job["ended"] or (job["started"] if job["state"] in ACTIVE else job["created"])
     words = [state if since is None else f"{state} {short_numbers.brief(now - since)}"]
@@ -110,7 +115,9 @@ def _standing(job: Job, look: ScreenData, now: float) -> list[str]:
 
 
 def _gpus(job: Job, look: ScreenData) -> str:
-    """Return the numbers of the GPUs that its newest attempt has."""
+    """Return the numbers of the GPUs that the newest attempt has, as `GPU 0-3`; empty without
+    GPUs.
+    """
     if job["state"] not in ACTIVE or not job["attempt"]:
         return ""
     index = {gpu.uuid: gpu.index for gpu in look.snapshot.gpus}
@@ -119,7 +126,7 @@ def _gpus(job: Job, look: ScreenData) -> str:
 
 
 def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
-    """Return its phase and the start of that, or why it waits, or how it ended."""
+    """Return the phase of the job with its duration, or why the job waits, or how it ended."""
     if job["state"] in TERMINAL:
         return [(0, [(plain(outcome(job)), "bad" if job["state"] == "failed" else "")])]
     said = reason_of(job, now)
@@ -133,7 +140,9 @@ def _doing(job: Job, now: float) -> list[tuple[int, Line]]:
 
 
 def _speed(job: Job) -> list[tuple[int, Line]]:
-    """Return figures of the last step; the least important are omitted first."""
+    """Return figures of the last step. Each has a number: the figure with the highest number is
+    left out first.
+    """
     record = job["progress"] or {}
     forms = (
         (0, "tokens_per_second", "{:,.0f} tokens/s", 1.0),
@@ -159,7 +168,7 @@ def _speed(job: Job) -> list[tuple[int, Line]]:
 def checkpoint_lines(
     kept: Sequence[KeptCheckpoint], columns: int, rows: int, now: float
 ) -> list[Line]:
-    """Return the newest checkpoints, one in a line."""
+    """Return the newest checkpoints, one per row."""
     if not kept:
         return [[("saved ", "strong"), ("nothing yet", "quiet")]] if rows else []
     digits = max(len(str(each.reported.step)) for each in kept[:rows] or kept)
@@ -194,13 +203,13 @@ def _checkpoint(each: KeptCheckpoint, digits: int, now: float) -> Line:
 EVALUATION = "●"
 LONGEST, ROOMY = 100, 90
 KEPT = 4
-"""Charts that are not drawn again while nothing changes."""
+"""The number of drawn charts that are kept for as long as their values do not change."""
 LOWEST = 4
-"""Rows of the smallest chart."""
+"""The number of rows of the lowest chart."""
 
 
 def loss_line(reported: JobReports, columns: int) -> Line:
-    """Return the loss in one line, with the newest evaluation."""
+    """Return the loss as a sparkline, with the newest evaluation."""
     said: Line = [*_span(reported.loss)]
     if reported.eval_loss.last is not None:
         evaluated = _evaluated(reported.eval_loss)
@@ -211,7 +220,7 @@ def loss_line(reported: JobReports, columns: int) -> Line:
 
 
 def eval_line(reported: JobReports, columns: int) -> Line:
-    """Return the evaluations in one line."""
+    """Return the loss of evaluations as a sparkline."""
     curve = reported.eval_loss
     said = [*_span(curve), (f"  least {_loss(curve.least)} at {curve.least_step}", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
@@ -220,7 +229,7 @@ def eval_line(reported: JobReports, columns: int) -> Line:
 
 
 def speed_line(curve: CurveSummary, columns: int) -> Line:
-    """Return tokens per second over the steps, in one line."""
+    """Return the tokens per second as a sparkline."""
     said: Line = [(f" {short_numbers.thousands(curve.last or 0.0)}", ""), (" tokens/s", "quiet")]
     room = min(LONGEST, columns - 6 - width(said))
     drawn: Piece = (sparkline(curve.shape.means, room) if room >= 8 else "", "curve")
@@ -228,8 +237,9 @@ def speed_line(curve: CurveSummary, columns: int) -> Line:
 
 
 def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return the chart of the loss and its evaluations in `rows` rows, at least `LOWEST` and the
-    frame."""
+    """Return a chart of the loss and of evaluations in `rows` rows, of which the title and the
+    steps take two. The chart itself has at least `LOWEST` rows.
+    """
     loss, evals = reported.loss, reported.eval_loss
     title: Line = [("loss ", "strong"), (_loss(loss.last), "curve")]
     if loss.least_step is not None:
@@ -241,7 +251,7 @@ def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
 
 
 def speed_chart(curve: CurveSummary, columns: int, rows: int) -> list[Line]:
-    """Return the chart of tokens per second over the steps, from 0, in `rows` rows."""
+    """Return a chart of the tokens per second from 0 on, in `rows` rows."""
     said = short_numbers.thousands(curve.last or 0.0)
     title: Line = [("speed ", "strong"), (said, "curve"), (" tokens/s", "quiet")]
     drawn = _speed_rows(curve.shape, columns, rows - FRAME)

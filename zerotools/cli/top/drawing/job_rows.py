@@ -1,4 +1,4 @@
-"""The table of jobs: progress for a training one, the reason for a waiting or finished one."""
+"""The table of jobs: the progress of jobs that train, and the reason for others."""
 
 from __future__ import annotations
 
@@ -32,17 +32,19 @@ from zerotools.jobs.step_curves import finite
 
 MARK, ABOVE, BELOW = "▸", "↑", "↓"
 MIDDLE_NAME, LONG_NAME = 15, 26
-"""The columns that names get before the less important figures, and after all of them."""
+"""The columns that names get before the less important figures get space, and after all figures
+have space.
+"""
 IN_STEPS = ("step", "first step")
 """The names of training phases."""
 SHORT_STATES = {"waiting retry": "retries", "launching": "launches"}
 _FIGURES = (("left", 7), ("loss", 8), ("saved", 9), ("tokens/s", 9), ("step", 14), ("ranks", 8))
-"""The columns after the bar, in the order of getting space, with the space before each."""
+"""The columns after the bar with their widths. The first gets its space first."""
 
 
 @dataclass(frozen=True)
 class JobColumns:
-    """Widths; zero: that one is left out."""
+    """The widths of the columns. A column of width 0 is left out."""
 
     id: int
     name: int
@@ -53,7 +55,9 @@ class JobColumns:
 
     @classmethod
     def of(cls, columns: int, jobs: Sequence[Job]) -> JobColumns:
-        """Return the widths for these jobs: the rest goes to the names, and then to the bars."""
+        """Return the widths for these jobs on a screen of so many columns. The remaining space goes
+        to the names, and then to the bars.
+        """
         number = max([3, *(len(str(job["id"])) for job in jobs)])
         owner = 0 if columns < 66 else min(12, max([5, *(cell_len(user_of(job)) for job in jobs)]))
         state, bar, percent = 9, 6, 5
@@ -74,8 +78,7 @@ class JobColumns:
 
 
 def job_header(widths: JobColumns, columns: int, part: str) -> Line:
-    """Return the names of the columns; `part` describes the shown part of the jobs, if not all are
-    shown."""
+    """Return the header of the table. `part` says which jobs are shown, if not all are."""
     owner = f"{filled('owner', widths.owner)} " if widths.owner else ""
     head = f"  {'job':>{widths.id}} {filled('name', widths.name)}{owner}{'state':<10}"
     head += filled(part or "progress", widths.bar + 5)
@@ -84,7 +87,7 @@ def job_header(widths: JobColumns, columns: int, part: str) -> Line:
 
 
 def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: str) -> Line:
-    """Return the line of one job; `mark` is before it, `MARK` if it is chosen."""
+    """Return the row of one job. `mark` precedes it, and is `MARK` for the chosen job."""
     chosen = mark == MARK
     state = shown_state(job)
     owner = f"{filled(plain(user_of(job)), widths.owner)} " if widths.owner else ""
@@ -109,15 +112,16 @@ def job_line(job: Job, widths: JobColumns, columns: int, now: float, *, mark: st
 
 
 def reason_of(job: Job, now: float) -> str:
-    """Return why it waits, its phase, or how it ended."""
+    """Return why the job waits, its phase, or how it ended."""
     if job["state"] in TERMINAL:
         return plain(job["reason"] or outcome(job)).removeprefix(f"{job['state']} ")
     return plain(reason_text(job, now)) or phase_words(job, now)
 
 
 def phase_words(job: Job, now: float) -> str:
-    """Return the phase of its ranks, and the time of their last step; empty if they do not report
-    it."""
+    """Return the phase of the ranks and the time since their last step; empty if they do not report
+    it.
+    """
     name = (job.get("phase") or {}).get("name")
     if not name:
         return ""
@@ -151,8 +155,9 @@ def _text_of(job: Job, name: str, now: float) -> Piece:
 
 
 def saved_step(job: Job) -> Piece:
-    """Return `40 ✓` if the newest checkpoint is verified, `40 ?` if not. Its directory, which may
-    hang, is not accessed."""
+    """Return `40 ✓` if the newest checkpoint is verified, and `40 ?` if it is not. Its directory is
+    not read, because the file system may hang.
+    """
     found = job["latest_checkpoint"] or {}
     step = found.get("step")
     if type(step) is not int or not 0 <= step < 2**63:
@@ -163,17 +168,17 @@ def saved_step(job: Job) -> Piece:
 
 
 def progress_of(job: Job) -> tuple[int, int]:
-    """Return the steps done, and the total; two zeros if unknown."""
+    """Return the number of steps done and the total, or two zeros if they are unknown."""
     done, _, total = steps(job).partition("/")
     known = done.isdecimal() and total.isdecimal() and int(total) > 0
     return (min(int(done), int(total)), int(total)) if known else (0, 0)
 
 
 def seconds_left(job: Job) -> float | None:
-    """Return the seconds until the last step, as its ranks estimate, or by the speed of the last
-    step.
+    """Return the seconds until the last step: the estimate of the ranks, or else by the time of the
+    last step.
 
-    None: not known, or the last step is too long ago.
+    None: it is unknown, or the last step was too long ago.
     """
     done, total = progress_of(job)
     if job["state"] != RUNNING or not total or has_old_step(job):

@@ -1,4 +1,4 @@
-"""Numbers in few columns."""
+"""Numbers, durations and sizes as text of few columns."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def brief(seconds: float | None) -> str:
 
 
 def ago(seconds: float) -> str:
-    """Return an age as `4 min ago`, in one unit."""
+    """Return a time in the past in one unit: `4 min ago`."""
     whole = max(0, round(seconds))
     for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if whole >= length:
@@ -48,7 +48,7 @@ def size(count: float | None) -> str:
 
 
 def used_of(used: float | None, total: float | None) -> str:
-    """Return GiB of GiB: `61.2/80G`."""
+    """Return used and total bytes in GiB: `61.2/80G`."""
     whole = render.UNKNOWN if total is None else f"{total / 2**30:.0f}"
     return f"{render.gib(used)}/{whole}G"
 
@@ -63,12 +63,12 @@ def thousands(count: float) -> str:
 
 
 def unit(value: float | None, name: str) -> str:
-    """Return a whole number with its unit, or `-`."""
+    """Return a value as a whole number with its unit; `-` for None."""
     return render.UNKNOWN if value is None else f"{value:.0f}{name}"
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """Return `0-3,5`."""
+    """Return numbers as ranges: `0-3,5`."""
     ranges: list[list[int]] = []
     for number in sorted(set(numbers)):
         if ranges and number == ranges[-1][1] + 1:

@@ -1,6 +1,7 @@
-"""Lines of text in pieces with a meaning each, measured as in textual.
+"""Lines of text in pieces, each with a meaning that decides its style.
 
-A meaning is a word of `screen.palette`, or empty. The text is complete without colours.
+A meaning is a key of `screen.terminal_colours`, or empty. The text is complete without colours.
+Widths are measured as in textual.
 """
 
 from __future__ import annotations
@@ -14,27 +15,30 @@ from zerotools.cli.output import render
 from zerotools.cli.output.text_charts import BLOCKS, LETTERS
 
 Piece = tuple[str, str]
-"""Text and its meaning."""
+"""A text and its meaning."""
 Line = list[Piece]
 GAP = 2
 CURSOR = "cursor "
-"""The prefix of the meaning of text under the cursor."""
+"""The prefix of meanings for the text under the cursor."""
 _JOINING = re.compile("[\u200c\u200d\ufe00-\ufe0f\U0001f3fb-\U0001f3ff\U000e0100-\U000e01ef]")
-"""Marks that change the character before them, or join two: terminals differ in the width of the
-result."""
+"""Characters that change the one before them, or join two. Terminals differ in the width of the
+result.
+"""
 _PILED = re.compile(
     "([\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]{2})[\u0300-\u036f\u0483-\u0489\u1ab0-\u1aff\u20d0-\u20ff]+"
 )
-"""More than two accents on one letter reach into other lines."""
+"""More than two accents on one letter, which would reach into other lines."""
 
 
 def plain(text: object) -> str:
-    """Return another user's text on one line and with a definite width."""
+    """Return a text of any origin on one line, without characters that terminals show with
+    different widths.
+    """
     return _PILED.sub(r"\1", _JOINING.sub("", render.clean(str(text))))
 
 
 def width(line: Iterable[Piece]) -> int:
-    """Return columns of a line."""
+    """Return the width of a line in columns."""
     return sum(cell_len(text) for text, _ in line)
 
 
@@ -53,7 +57,9 @@ def filled(text: str, columns: int, *, right: bool = False) -> str:
 
 
 def cut(line: Iterable[Piece], columns: int) -> Line:
-    """Return a line in at most `columns` columns; pieces without space are dropped."""
+    """Return a line in at most `columns` columns. A piece that does not fit is shortened, and the
+    pieces after it are dropped.
+    """
     left, kept = columns, []
     for text, meaning in line:
         short = shortened(text, left)
@@ -73,7 +79,9 @@ def padded(line: Iterable[Piece], columns: int) -> Line:
 
 
 def ends(left: Line, right: Line, columns: int) -> Line:
-    """Return one line at each end; the right one is dropped if both do not fit."""
+    """Return one line with `left` at its beginning and `right` at its end. `right` is dropped if
+    both do not fit.
+    """
     room = columns - width(right) - GAP
     if width(left) > room and (not right or room < columns // 2):
         return padded(left, columns)
@@ -81,7 +89,7 @@ def ends(left: Line, right: Line, columns: int) -> Line:
 
 
 def ruled(title: Line, columns: int, right: Line | None = None) -> Line:
-    """Return a title on a thin line up to the edge, with `right` at its end."""
+    """Return a title on a thin line across the screen, with `right` at its end."""
     head: Line = [("── ", "rule"), *title, (" ", "")]
     tail: Line = [] if not right else [(" ", ""), *right, (" ─", "rule")]
     if width(head) + width(tail) > columns - 4:
@@ -93,8 +101,9 @@ def ruled(title: Line, columns: int, right: Line | None = None) -> Line:
 def side_by_side(
     left: Sequence[Line], right: Sequence[Line], columns: int, rows: int
 ) -> list[Line]:
-    """Return two blocks next to each other, the left one `columns` wide, with a line between
-    them."""
+    """Return two blocks of lines next to each other, with a vertical line between them. The left
+    block is `columns` wide.
+    """
     blank: Line = []
     return [
         [
@@ -107,8 +116,9 @@ def side_by_side(
 
 
 def flowing(parts: Sequence[tuple[int, Line]], columns: int, rows: int) -> list[Line]:
-    """Return parts one after another in at most `rows` rows; the number of a part is its priority
-    for omission: the highest first."""
+    """Return parts one after another in at most `rows` rows. Each part has a number: the part with
+    the highest number is left out first.
+    """
     kept = [part for part in parts if part[1]]
     while True:
         lines: list[Line] = []
@@ -130,7 +140,9 @@ _MARKS = str.maketrans(
 
 
 def in_ascii(line: Line) -> Line:
-    """Return the same line in ASCII."""
+    """Return the line in ASCII, for terminals that show only letters. Each mark becomes a letter of
+    the same width.
+    """
     return [(_ascii(text), meaning) for text, meaning in line]
 
 

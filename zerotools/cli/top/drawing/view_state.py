@@ -1,4 +1,4 @@
-"""The user's choices: a job, an order, a filter, a page. Only values."""
+"""The choices of the user: a job, an order, a filter, a page. Only values."""
 
 from __future__ import annotations
 
@@ -34,10 +34,13 @@ def _left(job: Job) -> float:
 
 @dataclass(frozen=True)
 class ViewState:
-    """`chosen` is a job's number; `first` the row at the top of the table; `only` a text that the
-    name or owner has, which is being `typed`; `asks` is a question that waits for yes or no, about
-    the job in the field `asked`; `said` is the daemon's response, and its meaning. The page of a
-    log is that of `rank`, from the line `top`; None: its end, which is followed."""
+    """The choices of the user.
+
+    `chosen` is the number of a job, and `first` the row at the top of the table. Only jobs with the
+    text `only` in their name or owner are listed; `typed` is True while the user types it. `asks`
+    is a question that waits for yes or no, about the job `asked`. `said` is the daemon's response
+    with its meaning. The log page shows the log of `rank` from line `top` on, or its end for None.
+    """
 
     chosen: int | None = None
     order: int = 0
@@ -52,7 +55,7 @@ class ViewState:
     said: tuple[str, str] = ("", "")
 
     def listed(self, jobs: Sequence[Job]) -> list[Job]:
-        """Return the jobs that pass the filter, in their order."""
+        """Return the jobs that pass the filter, in the chosen order."""
         text = self.only.casefold()
         found = [
             job
@@ -62,8 +65,9 @@ class ViewState:
         return sorted(found, key=ORDERS[self.order][1])
 
     def held(self, listed: Sequence[Job], before: Sequence[Job]) -> ViewState:
-        """Return the state with a chosen job that is still listed: the same, or if that is gone,
-        the one in its position."""
+        """Return the state with a chosen job that is in `listed`: the same job, or if it is not
+        listed any more, the job at its position.
+        """
         numbers = [job["id"] for job in listed]
         if self.chosen in numbers:
             return self
@@ -74,7 +78,7 @@ class ViewState:
         return replace(self, chosen=numbers[min(place, len(numbers) - 1)])
 
     def moved(self, listed: Sequence[Job], by: int) -> ViewState:
-        """Return the view with another job chosen, `by` rows further down."""
+        """Return the state with another job chosen, `by` rows further down."""
         if not listed:
             return self
         numbers = [job["id"] for job in listed]
@@ -82,7 +86,9 @@ class ViewState:
         return replace(self, chosen=numbers[min(max(0, place + by), len(numbers) - 1)])
 
     def scrolled(self, listed: Sequence[Job], rows: int) -> ViewState:
-        """Return the state scrolled so that the chosen job is within the rows."""
+        """Return the state with the table scrolled so that the chosen job is visible in `rows`
+        rows.
+        """
         numbers = [job["id"] for job in listed]
         place = numbers.index(self.chosen) if self.chosen in numbers else 0
         first = min(max(self.first, place - rows + 1), place, max(0, len(listed) - rows))

@@ -1,7 +1,7 @@
-"""The whole screen: the rows and columns of each part.
+"""Divides the screen among its parts, and draws it.
 
 On a narrow screen, the parts are below each other: GPUs, host, jobs, the chosen job, keys. From
-`WIDE` columns, jobs and log are to the left of the chosen job.
+`WIDE` columns on, jobs and log are to the left of the chosen job.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ from zerotools.jobs.states import ACTIVE, TERMINAL
 
 LEAST_COLUMNS, LEAST_ROWS = 40, 8
 TITLED, HEADED = 27, 30
-"""The minimum numbers of rows to show the machine's name, and the names of columns."""
+"""The least numbers of rows to show the name of the machine, and the names of columns."""
 WIDE = 150
 MOST_PROCESSES = 10
 FEWEST_JOBS, DETAILS = 5, 7
-"""The rows that jobs have at least before the chosen one gets more than `DETAILS`."""
+"""The chosen job gets more than `DETAILS` rows only if the jobs have at least `FEWEST_JOBS`."""
 
 
 @dataclass(frozen=True)
 class DrawnScreen:
-    """`lines` from the top, `state` with the table scrolled as it is drawn, `jobs` by their row of
-    the screen, and how many `job_rows` the table has."""
+    """The `lines` of the screen from the top, the `state` with the table scrolled as it is drawn,
+    the number of each job in `jobs` by its row, and the number of rows of the table, `job_rows`.
+    """
 
     lines: list[Line]
     state: ViewState
@@ -61,8 +62,9 @@ def draw_screen(
     rows: int,
     now: float,
 ) -> DrawnScreen:
-    """Return all lines, each at most `columns` wide, and at most `rows`; `now` is seconds since
-    1970."""
+    """Return the whole screen, of at most `columns` columns and `rows` rows. `now` is in seconds
+    since 1970.
+    """
     if columns < LEAST_COLUMNS or rows < LEAST_ROWS:
         said = f"{columns}x{rows} is too small: {LEAST_COLUMNS}x{LEAST_ROWS} at least; q quits"
         return DrawnScreen([cut([(said, "warning")], columns)], state, {})
@@ -116,7 +118,9 @@ Body = tuple[list[Line], ViewState, dict[int, int], int]
 
 
 def _body(look: ScreenData, state: ViewState, columns: int, rows: int, now: float) -> Body:
-    """Return the jobs and the chosen one. Rows of jobs are counted from the top of the body."""
+    """Return the rows of the jobs and of the chosen one. The rows of jobs are counted from the top
+    of this part.
+    """
     listed = state.listed(look.jobs)
     chosen = next((job for job in listed if job["id"] == state.chosen), None)
     above = _trouble(look, columns)
@@ -222,7 +226,9 @@ _HELP_KEYS = (("q", "back"),)
 
 
 def _foot(state: ViewState, columns: int) -> list[Line]:
-    """Return the last line: a question, an answer, the filter that is typed, or the keys."""
+    """Return the last lines: a question, a response, the filter that is being typed, or the
+    keys.
+    """
     if state.asks:
         answers: Line = [("y", "key"), (" yes  ", ""), ("n", "key"), (" no", "")]
         *lines, last = _folded((state.asks, "warning"), columns)

@@ -1,11 +1,11 @@
-"""The values of the screen, polled at little cost.
+"""Reads the values of the screen repeatedly, at little cost.
 
 refresh              one reading of all values
 job_list             the jobs, complete only after a change
 job_details          one job: its checkpoints, and its log
 job_reports          the curves and checkpoints that a job reported, each time only new reports
 gpu_holders          the owners of processes on GPUs, and the memory of a GPU by owner
-disk_reader          disks and checkpoint directories, by a process that may hang
-disk_reader_process  that process
+disk_reader          disks and checkpoint directories, by a child process that may hang
+disk_reader_process  the child process
 cached_value         values that are not read every time
 """

@@ -21,7 +21,9 @@ class CachedValue(Generic[T]):
         self._until = 0.0
 
     def get(self, read: Callable[[], T], about: object = None) -> T:
-        """Return the value; call `read` if it is old, or was read for another subject."""
+        """Return the value. It is read with `read` if it is too old, or was read for another
+        `about`.
+        """
         begun = self._clock()
         if self._known is None or self._known[0] != about or begun >= self._until:
             self._known = about, read()

@@ -23,7 +23,9 @@ from zerotools.io.files.mounts import ReadMounts, mounts_of, read_mounts
 
 DEADLINE_SECONDS, START_SECONDS = 0.5, 5.0
 PAUSE_SECONDS = 30.0
-"""The pause before a silent mount is tried again, after the blocked process is gone."""
+"""After a timeout, the mount is not read for so long, and not before the hanging child has
+ended.
+"""
 MOST_HANGING = 4
 LONGEST_ANSWER = 1 << 20
 COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("disk_reader_process.py")))
@@ -31,7 +33,9 @@ COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("disk_reader_proce
 
 @dataclass(frozen=True)
 class DiskSpace:
-    """A file system: its mount point, and bytes. `why` is the reason if these are not known."""
+    """A file system: its mount point `at`, its size and its free space. `why` is the reason if
+    these are unknown.
+    """
 
     at: str
     total_bytes: int | None = None
@@ -42,19 +46,24 @@ class DiskSpace:
 
 @dataclass(frozen=True)
 class CheckpointDirectory:
-    """The directory of a checkpoint, last written at `time` (seconds since 1970)."""
+    """The directory of a checkpoint that was last written at `time`, in seconds since 1970."""
 
     time: float
     is_thinned: bool
 
 
 class NoAnswer(Exception):
-    """There was no response in time, or no process to ask; the message names the cause."""
+    """The child process did not answer in time, or could not be asked. The message has the
+    cause.
+    """
 
 
 class DiskReader:
-    """Asks one process after another. Not for use by several threads at once. `clock` returns
-    monotonic seconds, `mounted` the mounts, `command` is the process."""
+    """Sends requests to a child process, and replaces it if it hangs. Not for use by several
+    threads at once.
+
+    `command` starts the child, `clock` returns monotonic seconds, and `mounted` returns the mounts.
+    """
 
     def __init__(
         self,
@@ -72,7 +81,7 @@ class DiskReader:
         self._hanging: list[_Hanging] = []
 
     def disk(self, path: str) -> DiskSpace:
-        """Return the file system of `path`, in any case."""
+        """Return the file system of `path`. If it cannot be read, the result has the reason."""
         try:
             found = self._ask({"disk": path}, path)
         except NoAnswer as silent:
@@ -83,7 +92,9 @@ class DiskReader:
         return DiskSpace(**found)
 
     def saved(self, paths: Sequence[str]) -> list[CheckpointDirectory | None] | None:
-        """Return the existing ones of `paths`, with their times; None: unknown."""
+        """Return the directory of each path, or None for a path that does not exist. The result is
+        None if the paths cannot be read.
+        """
         if not paths:
             return []
         try:
@@ -96,11 +107,11 @@ class DiskReader:
 
     @property
     def hanging(self) -> list[int]:
-        """The processes that a file system holds up, by pid."""
+        """The pids of child processes that hang in a file system."""
         return [each.child.pid for each in self._hanging]
 
     def close(self) -> None:
-        """End the process; one that hangs ends when it can."""
+        """End the child processes. One that hangs ends when its file system answers."""
         for child in (self._child, *(each.child for each in self._hanging)):
             if child is not None:
                 _end(child)
@@ -167,8 +178,10 @@ class _Hanging:
 def _exchange(
     child: subprocess.Popen[bytes], question: Mapping[str, Any], seconds: float
 ) -> dict[str, Any]:
-    """Exchange one request and response. Raises TimeoutError, and OSError or ValueError if the
-    process is not usable any more."""
+    """Send one request to the child, and return its response.
+
+    Raises TimeoutError, and OSError or ValueError if the child cannot be used any more.
+    """
     assert child.stdin is not None
     child.stdin.write(json.dumps(question).encode() + b"\n")
     child.stdin.flush()
@@ -176,7 +189,7 @@ def _exchange(
 
 
 def _answer(child: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
-    """Return the next line that it writes. Raises as `_exchange`."""
+    """Return the next response of the child. Raises as `_exchange`."""
     assert child.stdout is not None
     until = time.monotonic() + seconds
     waiting = select.poll()

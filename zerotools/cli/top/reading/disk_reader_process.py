@@ -24,7 +24,7 @@ from zerotools.runs.thinning_record import is_thinned
 
 
 def answer(question: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the result; `why` for an error of the system."""
+    """Return the response to one request. After an error of the system, `why` has the reason."""
     try:
         if "disk" in question:
             return disk_at(Path(question["disk"]))
@@ -34,7 +34,7 @@ def answer(question: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def disk_at(path: Path) -> dict[str, Any]:
-    """Return the file system of `path`, also of a future one; `at` is its mount point."""
+    """Return the file system of `path`, which need not exist yet. `at` is the mount point."""
     there = next(each for each in (path, *path.parents) if each.exists()).resolve()
     device, at = there.stat().st_dev, there
     while at != at.parent and at.parent.stat().st_dev == device:
@@ -49,8 +49,9 @@ def disk_at(path: Path) -> dict[str, Any]:
 
 
 def saved_at(path: Path) -> dict[str, Any] | None:
-    """Return when the directory was written, in seconds since 1970, or None if it does not
-    exist."""
+    """Return when the directory was last written, in seconds since 1970, and if it was thinned;
+    None if it does not exist.
+    """
     try:
         return {"time": path.stat().st_mtime, "is_thinned": is_thinned(path)}
     except (FileNotFoundError, NotADirectoryError):
@@ -58,7 +59,7 @@ def saved_at(path: Path) -> dict[str, Any] | None:
 
 
 def main() -> None:
-    """Answer until stdin ends."""
+    """Answer requests until stdin ends."""
     sys.stdout.write("{}\n")
     sys.stdout.flush()
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""The owners of processes that hold memory of GPUs, and the memory of each."""
+"""Finds the owners of processes that hold GPU memory, and the memory of each owner."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ WATCHED_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class GpuHolder:
-    """A process on a GPU: its owner, in words; `kind` is `job` or `stranger`, `held_bytes` None if
-    the driver does not report it."""
+    """A process on a GPU. `owner` is a text, `kind` is `job` or `stranger` (any other process).
+    `held_bytes` is None if the driver does not report it.
+    """
 
     pid: int
     owner: str
@@ -31,7 +32,9 @@ class GpuHolder:
 
 @dataclass(frozen=True)
 class GpuShare:
-    """Bytes of a GPU that one owner holds; `kind` is `job`, `stranger` or `residue`."""
+    """The bytes of a GPU that one owner holds. `kind` is `job`, `stranger` (another process) or
+    `residue` (memory without a process).
+    """
 
     owner: str
     kind: str
@@ -39,12 +42,15 @@ class GpuShare:
 
 
 Leases = Mapping[str, Job]
-"""The job that a GPU is leased to, by the GPU's UUID."""
+"""The job that each GPU is leased to, by the UUID of the GPU."""
 
 
 class GpuHolders:
-    """Reads only the processes that the driver names, each once. If they are not `is_here`, but on
-    another machine, only a GPU's lease shows their owner."""
+    """Finds the owners of processes on GPUs. Each process is examined once.
+
+    If the GPUs are on another machine (not `is_here`), the owner is the job that the GPU is leased
+    to.
+    """
 
     def __init__(
         self, watched: CachedValue[dict[int, RankProcess]], *, is_here: bool = True
@@ -56,7 +62,9 @@ class GpuHolders:
     def read(
         self, gpus: Iterable[Gpu], jobs: Sequence[Job], leases: Leases
     ) -> dict[int, tuple[GpuHolder, ...]]:
-        """Return the processes of each GPU by its index, the largest first."""
+        """Return the processes on each GPU, by the index of the GPU. The process with the most
+        memory is first.
+        """
         adopted = [job["id"] for job in jobs if job["attempt"] and watched_process(job)]
         below = {}
         if adopted and self._is_here:
@@ -133,9 +141,9 @@ def _watched_ranks(jobs: Sequence[Job]) -> dict[int, RankProcess]:
 
 
 def memory_by_owner(gpu: Gpu, holders: Sequence[GpuHolder]) -> tuple[GpuShare, ...]:
-    """Return the memory of a GPU by its owners, the largest first.
+    """Return the memory of a GPU by owner, the largest first.
 
-    Memory that no process holds is residue, except for the amount that a driver keeps for itself.
+    Memory that no process holds is residue, apart from the amount that the driver needs itself.
     """
     held: dict[tuple[str, str], int] = {}
     for each in holders:

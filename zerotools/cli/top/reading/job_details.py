@@ -1,4 +1,4 @@
-"""Details of the chosen job: its reports, its checkpoints, and its log."""
+"""Reads details of the chosen job: its reports, its checkpoints, and its log."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ PLACES_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """A reported checkpoint, and the state of its directory; `seen` is None if it could not be
-    read, or the job is on another machine."""
+    """A checkpoint as the job reported it, and its directory. `seen` is None if the directory could
+    not be read, or if the job is on another machine.
+    """
 
     reported: ReportedCheckpoint
     seen: CheckpointDirectory | None
 
     @property
     def time(self) -> float | None:
-        """When it was saved, in seconds since 1970."""
+        """The time at which it was saved, in seconds since 1970."""
         said = self.reported.time
         return said if said is not None else self.seen.time if self.seen else None
 
 
 @dataclass(frozen=True)
 class JobDetails:
-    """`checkpoints` are the existing ones, the newest first; `trouble` names the parts that could
-    not be read."""
+    """The details of one job. `checkpoints` are those that exist, the newest first. `trouble` is
+    the reason why something could not be read.
+    """
 
     job_id: int
     reported: JobReports = field(default_factory=JobReports)
@@ -48,8 +50,9 @@ class JobDetails:
 
 
 class JobDetailsReader:
-    """Reads one job at a time, and keeps the values of the last few. `places` is None if the jobs
-    are on another machine."""
+    """Reads the details of one job at a time, and remembers the reports of the last few jobs.
+    `places` is None if the jobs are on another machine.
+    """
 
     def __init__(
         self, client: DaemonClient, places: DiskReader | None, clock: Callable[[], float]
@@ -62,7 +65,7 @@ class JobDetailsReader:
         )
 
     def read(self, job: Job) -> JobDetails:
-        """Return the currently known facts of it."""
+        """Return the current details of the job."""
         number = int(job["id"])
         if job.get("masked"):
             return JobDetails(number, trouble="only its owner and administrators see the rest")
@@ -101,7 +104,7 @@ class JobDetailsReader:
 
 
 def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
-    """Return the newest checkpoint as the job itself has it."""
+    """Return the newest checkpoint that the daemon has recorded for the job, or None."""
     found = job["latest_checkpoint"] or {}
     step, path, verified = found.get("step"), found.get("path"), found.get("verified") or {}
     if type(step) is not int or not isinstance(path, str):
@@ -117,7 +120,7 @@ def newest_checkpoint(job: Job) -> ReportedCheckpoint | None:
 
 
 def log_lines(data: bytes) -> list[str]:
-    """Return non-empty lines of a log; each redraw of a progress bar is a separate line."""
+    """Return the lines of a log that are not empty. Each redraw of a progress bar is a line."""
     text = data.decode("utf-8", "replace").replace("\r", "\n")
     return [line.expandtabs() for line in text.split("\n") if line.strip()]
 
@@ -129,7 +132,7 @@ LONGEST_LINE = 4096
 
 @dataclass(frozen=True)
 class LogLines:
-    """The last lines of a log; `dropped` lines were before them."""
+    """The last lines of a log. `dropped` is the number of earlier lines that are not kept."""
 
     job_id: int
     rank: int
@@ -139,7 +142,7 @@ class LogLines:
 
 
 class LogFollower:
-    """Of one rank of a job; when another attempt begins, that one's."""
+    """Follows the log of one rank of a job. When another attempt begins, its log is followed."""
 
     def __init__(self, client: DaemonClient, job: Job, rank: int) -> None:
         self._client = client
@@ -153,7 +156,7 @@ class LogFollower:
         self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
 
     def read(self) -> LogLines:
-        """Return the current contents. Raises ZerotoolsError."""
+        """Read the new part of the log, and return its last lines. Raises ZerotoolsError."""
         while True:
             offset = -FIRST_BYTES if self._offset is None else self._offset
             part = self._client.logs(
@@ -171,8 +174,9 @@ class LogFollower:
                 return self._seen()
 
     def _take(self, text: str) -> None:
-        """Take text: redraws of a progress bar become lines, and a line without an end is shown as
-        it is."""
+        """Add new text. Each redraw of a progress bar becomes a line. A line that has no end yet is
+        shown too.
+        """
         *whole, self._rest = (self._rest + text.replace("\r\n", "\n").replace("\r", "\n")).split(
             "\n"
         )

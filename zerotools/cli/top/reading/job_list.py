@@ -1,6 +1,6 @@
-"""The daemon's jobs: running and waiting ones, and those that ended a short while ago.
+"""Lists the daemon's jobs: running and waiting jobs, and those that ended during the last hour.
 
-All of them are listed only after an event, or after a while; in between, only the running ones.
+All jobs are listed only after an event, or after a while. In between, only running jobs are.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import ACTIVE, STATES, TERMINAL
 
 MOST = 200
-"""Jobs of each state that are shown, and newest ones among which those are found that ended."""
+"""The greatest number of jobs of each state that are shown. Finished jobs are searched among so
+many of the newest.
+"""
 ENDED_SECONDS = 3600.0
 WHOLE_SECONDS = 30.0
 OPEN_STATES = tuple(state for state in STATES if state not in TERMINAL)
@@ -43,19 +45,23 @@ BLANK: Mapping[str, Any] = MappingProxyType(
         "spec": MappingProxyType({}),
     }
 )
-"""The values of a job that a daemon of another version may not send."""
+"""Values of fields that a daemon of another version may not send."""
 
 
 @dataclass(frozen=True)
 class ListedJobs:
-    """`jobs` by number. `is_cut`: there are more of some state than are shown."""
+    """The jobs in the order of their numbers. `is_cut` is True if there are more jobs of a state
+    than are shown.
+    """
 
     jobs: tuple[Job, ...] = ()
     is_cut: bool = False
 
 
 class JobList:
-    """Lists again and again. `clock` is monotonic seconds, `now` seconds since 1970."""
+    """Lists the jobs repeatedly. `clock` returns monotonic seconds, and `now` seconds since
+    1970.
+    """
 
     def __init__(
         self,
@@ -73,7 +79,12 @@ class JobList:
         self._spared_until = self._whole_at = 0.0
 
     def read(self) -> ListedJobs:
-        """Return the jobs now. Raises ZerotoolsError; another daemon may answer after that."""
+        """Return the current jobs.
+
+        Raises:
+            ZerotoolsError: the daemon does not answer. The next call lists all jobs, because
+                another daemon may answer then.
+        """
         try:
             return self._read()
         except ZerotoolsError:
@@ -93,7 +104,7 @@ class JobList:
         return ListedJobs(tuple(self._jobs[number] for number in sorted(self._jobs)), self._is_cut)
 
     def _note_events(self) -> bool:
-        """Return whether any event happened since the last call; True if that is unknown."""
+        """Return whether there was an event since the last call, or if that is unknown."""
         if self._event is None:
             last = self._client.health().get("last_event")
             self._event = last if isinstance(last, int) else None
@@ -132,12 +143,12 @@ class JobList:
 
 
 def completed(jobs: Iterable[Mapping[str, Any]]) -> list[Job]:
-    """Return jobs as this version knows them."""
+    """Return the jobs with all fields that this version needs."""
     return [{**BLANK, **job} for job in jobs]
 
 
 def leased_jobs(leases: Iterable[Mapping[str, Any]], jobs: Iterable[Job]) -> dict[str, Job]:
-    """Return the job that each GPU is leased to, by its UUID."""
+    """Return the job that each GPU is leased to, by the UUID of the GPU."""
     known = {job["id"]: job for job in jobs}
     found = {}
     for lease in leases:

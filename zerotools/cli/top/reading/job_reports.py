@@ -1,4 +1,4 @@
-"""The reports of a job's ranks, polled (each time only new ones), as curves and checkpoints."""
+"""Reads the reports of a job's ranks, each time only new ones, as curves and checkpoints."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ from zerotools.jobs.step_curves import finite, step_of
 
 MOST_PARTS = 600
 STEADY = 300
-"""A curve is redrawn only if it has grown by this part (1/300)."""
+"""A curve is drawn again only after it has grown by 1/300."""
 
 
 @dataclass(frozen=True, eq=False)
 class CurveShape:
-    """The drawn values of a curve: `points` in a chart, `means` of the parts in a line."""
+    """The values of a curve to draw: `points` for a chart, and the `means` of parts for a
+    sparkline.
+    """
 
     points: SeriesPoints = field(default_factory=dict)
     means: tuple[float, ...] = ()
@@ -31,9 +33,12 @@ NO_SHAPE = CurveShape()
 
 @dataclass(frozen=True)
 class CurveSummary:
-    """A curve at one moment. Its `shape` may be slightly older, and is the same object until it
-    changes, so that drawings of it can be kept. The numbers are current, None without a point;
-    `least_step` is the step of the least."""
+    """A curve at one moment.
+
+    `first`, `last` and `least` are current values, None if there is no point. `last_step` and
+    `least_step` are the steps of the last and of the least value. `shape` may be slightly older. It
+    is the same object until it changes, so its drawing can be kept.
+    """
 
     shape: CurveShape = NO_SHAPE
     first: float | None = None
@@ -82,7 +87,7 @@ class LongCurve:
         self._shaped_at = 0
 
     def put(self, step: int, value: float) -> None:
-        """Add a point. A step that is there is not taken twice; see `cut`."""
+        """Add a point. A step that is not later than the last one is ignored; see `cut`."""
         new = _Part(step, value, step, value, value, step, value, value, 1)
         old = self._parts.setdefault(step // self._length, new)
         if old is not new:
@@ -94,13 +99,13 @@ class LongCurve:
             self._halve()
 
     def cut(self, step: int) -> None:
-        """Forget all from `step` on; a part that begins before it stays."""
+        """Remove the points from `step` on. A part that begins before `step` is kept whole."""
         for place in [place for place in self._parts if place * self._length >= step]:
             del self._parts[place]
             self._shaped_at = -1
 
     def seen(self) -> CurveSummary:
-        """Return the curve now."""
+        """Return the current summary of the curve."""
         if not self._parts:
             return CurveSummary()
         parts = list(self._parts.values())
@@ -141,23 +146,29 @@ def _shape_of(parts: list[_Part]) -> CurveShape:
 
 
 PAGE_RECORDS, PAGE_BYTES = 1000, 1 << 19
-"""An answer with fewer of both is the last one for now: the daemon sends a thousand records, or 1
-MiB."""
+"""An answer with fewer records and fewer bytes is the last one for now: the daemon sends at most a
+thousand records or 1 MiB.
+"""
 PAGES_AT_ONCE = 8
-"""The part of a long log that is read before the screen is drawn again."""
+"""The number of answers that are read before the screen is drawn again."""
 WHOLE_BYTES, PARTS = 40 << 20, 40
-"""Of a log longer than `WHOLE_BYTES`, `PARTS` parts are read, evenly spread, and its end."""
+"""Of reports longer than `WHOLE_BYTES`, `PARTS` parts at equal distances are read, and the end."""
 BEHIND_THE_END = 2**62
-"""A request from this position returns the end of the log."""
+"""An offset beyond any end: the answer to it has the offset of the end."""
 MOST_CHECKPOINTS = 64
 OLDER_PAGES = 1
-"""The most pages of a thousand jobs to search for the job that this one continues."""
+"""The number of pages, of a thousand jobs each, that are searched for the job that this one
+resumes.
+"""
 
 
 @dataclass(frozen=True)
 class ReportedCheckpoint:
-    """A checkpoint as its job reported it. `time` is seconds since 1970; `verified` describes the
-    verification, and is None if `not_verified` may have the reason."""
+    """A checkpoint as the job reported it.
+
+    `time` is in seconds since 1970. `verified` describes how it was verified; if it is None,
+    `not_verified` may have the reason.
+    """
 
     step: int
     path: str
@@ -170,8 +181,9 @@ class ReportedCheckpoint:
 
 @dataclass(frozen=True)
 class JobReports:
-    """Curves by step, and the newest checkpoints, the newest first. `is_whole`: all that there is
-    was read."""
+    """The curves of a job by step, and its newest checkpoints, the newest first. `is_whole` is True
+    if all reports were read.
+    """
 
     loss: CurveSummary = field(default_factory=CurveSummary)
     eval_loss: CurveSummary = field(default_factory=CurveSummary)
@@ -182,8 +194,9 @@ class JobReports:
 
 
 class ReportReader:
-    """Reads one job, including the attempts of the jobs that it continues. Of a log longer than
-    `whole_bytes` only `parts` parts are read."""
+    """Reads the reports of one job, after those of the jobs that it resumes. If the reports of an
+    attempt are longer than `whole_bytes`, only `parts` parts of them are read.
+    """
 
     def __init__(
         self,
@@ -197,14 +210,16 @@ class ReportReader:
         self._id = job_id
         self._bounds = whole_bytes, parts
         self._older: list[tuple[int, int]] | None = None
-        """Attempts of older jobs not read yet: number of the job, of the attempt."""
+        """The attempts of older jobs that are not read yet: the numbers of the job and of the
+        attempt.
+        """
         self._done = 0
         self._reading: _AttemptLog | None = None
         self._loss, self._eval, self._speed = LongCurve(), LongCurve(), LongCurve()
         self._checkpoints: dict[str, ReportedCheckpoint] = {}
 
     def read(self, job: Job) -> JobReports:
-        """Return the reports so far. Raises ZerotoolsError."""
+        """Read new reports, and return all so far. Raises ZerotoolsError."""
         is_whole = False
         for _ in range(PAGES_AT_ONCE):
             log = self._next_log(job)
@@ -220,7 +235,9 @@ class ReportReader:
         )
 
     def _next_log(self, job: Job) -> _AttemptLog | None:
-        """Return the log that is read now: one after another, and the newest again and again."""
+        """Return the attempt to read next: first the older ones, then the newest until it ends;
+        None if there is none.
+        """
         if self._older is None:
             chain = history(self._client, job, pages=OLDER_PAGES)[:-1]
             self._older = [(j["id"], each["number"]) for j in chain for each in j["attempts"]]
@@ -237,7 +254,7 @@ class ReportReader:
         return None
 
     def _read_page(self, log: _AttemptLog) -> bool:
-        """Read the next records; return False at the end of those written so far."""
+        """Read the next records. Return False if all records that were written so far are read."""
         records, is_end = log.page()
         for record in records:
             self._take(record, log)
@@ -278,7 +295,7 @@ class ReportReader:
 
 
 class _AttemptLog:
-    """The records of one attempt, page by page."""
+    """The reports of one attempt, read page by page."""
 
     def __init__(
         self, client: DaemonClient, job_id: int, attempt: int, whole_bytes: int, parts: int
@@ -295,7 +312,7 @@ class _AttemptLog:
         self.begins = True
 
     def page(self) -> tuple[list[Mapping[str, Any]], bool]:
-        """Return the next records, and whether these are the last for now."""
+        """Return the next records, and whether they are the last for now."""
         if not self._offset:
             self._plan()
         before = self._offset
@@ -316,7 +333,7 @@ class _AttemptLog:
         return records, is_end
 
     def _plan(self) -> None:
-        """Choose the parts to read of a log that is too long to be read whole."""
+        """If the reports are too long to be read whole, choose the parts to read."""
         try:
             answer = self._client.progress(self._job, attempt=self._attempt, since=BEHIND_THE_END)
         except (BadRequest, DaemonRefused):  # the first page reports it again
@@ -328,7 +345,7 @@ class _AttemptLog:
 
 
 def _count(value: object) -> int | None:
-    """Return a count, or None: a job's values may be of any type."""
+    """Return `value` if it is a count, else None. A user's program may report any JSON value."""
     return value if type(value) is int and 0 <= value < 2**63 else None
 
 

@@ -45,9 +45,12 @@ PastSeries = Mapping[str, Sequence[float | None]]
 
 @dataclass(frozen=True)
 class ScreenData:
-    """The drawn values. `trouble` is the reason why the daemon does not answer; `jobs` are then
-    those of `jobs_age_seconds` ago. `shares` are the owners of each GPU's memory, `holders` their
-    processes, by index; `chosen` is of the job under the cursor."""
+    """The values of one screen.
+
+    If the daemon does not answer, `trouble` has the reason, and `jobs` are those of
+    `jobs_age_seconds` ago. `holders` are the processes on each GPU and `shares` the owners of its
+    memory, both by the index of the GPU. `chosen` has the details of the job under the cursor.
+    """
 
     snapshot: Snapshot
     machine: str = ""
@@ -61,12 +64,16 @@ class ScreenData:
     disks: tuple[DiskSpace, ...] = ()
     chosen: JobDetails | None = None
     past: PastSeries = field(default_factory=dict)
-    """Means of the last hour by series if a daemon has them, else of the last minutes."""
+    """Means of each series over the last hour if a daemon has them, else values of the last
+    minutes.
+    """
     is_hour: bool = False
 
 
 class ScreenReader:
-    """Reads again and again, by one thread at a time. `clock` is monotonic seconds."""
+    """Reads the values of the screen repeatedly, by one thread at a time. `clock` returns monotonic
+    seconds.
+    """
 
     def __init__(
         self,
@@ -95,9 +102,11 @@ class ScreenReader:
         self._disks: CachedValue[tuple[DiskSpace, ...]] = CachedValue(OFTEN_SECONDS, clock)
 
     def look(self, chosen: int | None) -> ScreenData:
-        """Read all of it, with the details of one job. An unreadable part has its error instead.
+        """Read all values, with the details of the job `chosen`. Values that cannot be read have an
+        error instead.
 
-        Raises ZerotoolsError if the machine is another one, and its daemon was never reached.
+        Raises:
+            ZerotoolsError: the daemon is on another machine and has never answered.
         """
         own = self._source.read() if self._is_here else None
         trouble = ""
@@ -155,8 +164,9 @@ class ScreenReader:
         }
 
     def _look_at_disks(self, jobs: Sequence[Job]) -> tuple[DiskSpace, ...]:
-        """Return the disks of jobs' output, one for each file system; those with the least space
-        first."""
+        """Return the file systems of the jobs' output directories, those with the least free space
+        first.
+        """
         places = self._places
         if places is None:
             return ()
@@ -164,20 +174,23 @@ class ScreenReader:
         return tuple(sorted(found.values(), key=_share_free))
 
     def log(self, job: Job, rank: int) -> LogLines:
-        """Return the log of a job's rank, each time from the last position. Raises
-        ZerotoolsError."""
+        """Read the new part of the log of a job's rank, and return its last lines. Raises
+        ZerotoolsError.
+        """
         if self._log is None or self._log[0] != (job["id"], rank):
             self._log = (job["id"], rank), LogFollower(self._client, job, rank)
         return self._log[1].read()
 
     def close(self) -> None:
-        """End the reading processes."""
+        """End the child processes."""
         if self._places is not None:
             self._places.close()
 
 
 def _directories(jobs: Sequence[Job]) -> list[str]:
-    """Return output directories of running and waiting jobs, else of finished ones."""
+    """Return the output directories of the jobs: first those of unfinished jobs, then of the newest
+    finished ones.
+    """
     ordered = sorted(jobs, key=lambda job: (job["state"] in TERMINAL, -job["id"]))
     named = dict.fromkeys(str(job["output_dir"]) for job in ordered if job["output_dir"])
     return list(named)[:MOST_DIRECTORIES]
@@ -193,8 +206,11 @@ SAMPLES = 60
 
 
 class RecentSamples:
-    """Samples by the names of the daemon's series (`GET /v1/history`); the network has separate
-    names."""
+    """Values of the last minutes while the screen was open, for sparklines if no daemon keeps a
+    history.
+
+    The names are those of the daemon's series (`GET /v1/history`), and two more for the network.
+    """
 
     def __init__(self, most: int = SAMPLES) -> None:
         self._most = most
@@ -202,7 +218,7 @@ class RecentSamples:
         self._count = 0
 
     def add(self, snapshot: Snapshot) -> None:
-        """Add a sample of all series; a missing one is a gap."""
+        """Add the values of a snapshot to all series. A missing value is a gap."""
         self._count = min(self._count + 1, self._most)
         now = dict(_values(snapshot))
         for name in now.keys() - self._series.keys():
@@ -214,7 +230,7 @@ class RecentSamples:
                 del self._series[name]
 
     def series(self) -> dict[str, tuple[float | None, ...]]:
-        """Return the samples of each, the oldest first, as many as are kept: None for a gap."""
+        """Return the values of each series, the oldest first. None is a gap."""
         missing = (None,) * (self._most - self._count)
         return {name: (*missing, *values) for name, values in self._series.items()}
 

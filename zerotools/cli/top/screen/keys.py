@@ -1,5 +1,6 @@
-"""The effect of a key on the view, and the request to the daemon: pure functions. Also tells apart
-pressed keys and late responses of the terminal."""
+"""The effect of a key on the view, as pure functions; and which keys are no keys, but late
+responses of the terminal.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ NO_JOB = ("no job is chosen", "warning")
 
 @dataclass(frozen=True)
 class UserAction:
-    """A request to the daemon for a job, or to quit; `change` is of its priority."""
+    """An action that the user requests for a job, or to quit. `change` is the change of the
+    priority.
+    """
 
     what: str
     job: Job | None = None
@@ -25,8 +28,9 @@ class UserAction:
 
 @dataclass(frozen=True)
 class KeyContext:
-    """The facts that a key may depend on: the listed jobs, rows of their table, lines of the log
-    and rows of its page."""
+    """What is on the screen: the listed jobs, the rows of their table, the lines of the log and the
+    rows of its page. The effect of a key may depend on it.
+    """
 
     listed: Sequence[Job] = ()
     job_rows: int = 1
@@ -38,8 +42,9 @@ Pressed = tuple[ViewState, UserAction | None]
 
 
 def press(state: ViewState, key: str, character: str | None, shown: KeyContext) -> Pressed:
-    """Return the state after a key, and its request. `key` is textual's name of it, `character` the
-    typed one."""
+    """Return the state after a key was pressed, and the action that it requests. `key` is textual's
+    name of the key, and `character` the typed character.
+    """
     if state.typed:
         return _typing(state, key, character), None
     state = replace(state, said=("", ""))
@@ -54,7 +59,7 @@ def press(state: ViewState, key: str, character: str | None, shown: KeyContext) 
 
 
 def typed(state: ViewState, text: str) -> ViewState:
-    """Return the state with `text` added to the filter, if that is being typed."""
+    """Return the state with `text` added to the filter, if the user is typing it."""
     new = "".join(each for each in text if each.isprintable())
     return replace(state, only=(state.only + new)[:LONGEST_FILTER]) if state.typed else state
 
@@ -78,7 +83,7 @@ def _typing(state: ViewState, key: str, character: str | None) -> ViewState:
 
 
 def _answered(state: ViewState, key: str, shown: KeyContext) -> Pressed:
-    """Return the state after an answer: only `y` means yes."""
+    """Return the state after a question was answered: only `y` means yes."""
     job = next((job for job in shown.listed if job["id"] == state.asked), None)
     wish = UserAction(CANCEL, job) if key in ("y", "Y") and job is not None else None
     return replace(state, asks="", asked=None), wish
@@ -108,7 +113,7 @@ def _in_log(state: ViewState, key: str, shown: KeyContext) -> ViewState:
 
 
 def _or_end(top: int, last: int) -> int | None:
-    """Return None, which follows the end, if the user has scrolled to the end."""
+    """Return None if the user has scrolled to the end; the page then follows the end of the log."""
     return None if top >= last else top
 
 
@@ -146,7 +151,7 @@ def _among_jobs(state: ViewState, key: str, shown: KeyContext) -> Pressed:
 
 
 def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
-    """Return the keys for the job under the cursor."""
+    """Return the effect of a key that is about the chosen job."""
     if key not in ("l", "enter", "c", "r", "plus", "minus"):
         return state, None
     if job is None:
@@ -163,11 +168,12 @@ def _about_job(state: ViewState, key: str, job: Job | None) -> Pressed:
 
 
 BEGINS = ("right_square_bracket", "1", "1", "semicolon")
-"""They do nothing by themselves."""
+"""The first keys of a response. They have no effect by themselves."""
 ENDS = ("backslash", "ctrl+g")
 LONGEST = 40
-"""The limit in keys. The longest response has 28, so a truncated one does not consume more of the
-user's input."""
+"""The greatest number of keys that are taken for a response. A response has at most 28, so after a
+response without its end, only few of the user's keys are lost.
+"""
 
 
 class LateResponses:
@@ -186,8 +192,9 @@ class LateResponses:
         self._left = 0
 
     def takes(self, key: str) -> bool:
-        """Return whether this key, by textual's name, is part of a response. Each is passed once,
-        in order."""
+        """Return whether this key, by textual's name, is part of a response. Call it once for each
+        key, in order.
+        """
         if self._left:
             self._left = 0 if key in ENDS else self._left - 1
             return True

@@ -30,7 +30,7 @@ _SHAPES = {
     "track": "dim",
     "bad": "bold",
 }
-"""The styles that remain without colours."""
+"""The styles that are also used without colours."""
 _OWN = {
     "key": "bold cyan",
     "job": "green",
@@ -61,16 +61,22 @@ _ON_LIGHT = {
     "good": "color(28)",
     "bad": "bold color(124)",
 }
-"""Of the 256 colours of xterm: at least 4.5 to 1 on white (WCAG 2, success criterion 1.4.3)."""
+"""Colours of xterm's 256 with a contrast of at least 4.5 to 1 on white (WCAG 2, success criterion
+1.4.3).
+"""
 
 _BEHIND = {DARK: "bold on color(237)", LIGHT: "bold on color(254)"}
-"""The background under the cursor; elsewhere it is reversed."""
+"""The style of the row under the cursor, by background. If the background is unknown, the row is
+reversed.
+"""
 
 Styles = Mapping[str, Style]
 
 
 def styles_of(background: str | None, *, colours: bool) -> Styles:
-    """Return styles by meaning. `background` is `light`, `dark`, or None if unknown."""
+    """Return the style of each meaning. `background` is `light`, `dark`, or None if it is
+    unknown.
+    """
     chosen = _ON_LIGHT if background == LIGHT else _OWN
     words = {"": "", **dict.fromkeys(_OWN, ""), **_SHAPES, **(chosen if colours else {})}
     styles = {meaning: Style.parse(text) for meaning, text in words.items()}
@@ -85,7 +91,7 @@ def styles_of(background: str | None, *, colours: bool) -> Styles:
 QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
 SECONDS = 0.6
 SILENT = ("dumb", "linux", "unknown", "")
-"""Values of TERM for terminals that would display the request."""
+"""Values of TERM for terminals that would print the request as text."""
 _ANSWER = re.compile(rb"\x1b\]11;rgba?:([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})/([0-9a-fA-F]{1,4})")
 _END = re.compile(rb"\x1b\[\?[0-9;]*c")
 
@@ -93,7 +99,9 @@ _END = re.compile(rb"\x1b\[\?[0-9;]*c")
 def background_of(
     environment: Mapping[str, str], ask: Callable[[], bytes] | None = None
 ) -> str | None:
-    """Return `light` or `dark`; None: unknown. `ask` returns the terminal's response."""
+    """Return the background of the terminal, `light` or `dark`, or None if it is unknown. `ask`
+    returns the terminal's response.
+    """
     if environment.get("TERM", "") not in SILENT and ask is not None:
         found = background_in(ask())
         if found is not None:
@@ -106,7 +114,7 @@ def background_of(
 
 
 def background_in(answer: bytes) -> str | None:
-    """Return the background in the response to OSC 11."""
+    """Return the background that a response to OSC 11 names, or None."""
     found = _ANSWER.search(answer)
     if found is None:
         return None

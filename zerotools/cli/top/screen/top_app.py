@@ -50,7 +50,11 @@ _Task = Callable[[], None]
 
 
 class BackgroundThread:
-    """Does one thing after another; what comes of it goes to the event loop that it was made in."""
+    """Runs tasks one after another in a thread, and passes their results to the event loop.
+
+    The program does not wait for the thread at its end, because a file system or a driver may block
+    it.
+    """
 
     def __init__(self, name: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -60,13 +64,15 @@ class BackgroundThread:
 
     @property
     def is_idle(self) -> bool:
-        """True if no work is in progress."""
+        """True if no task is running or waiting."""
         return self._count == 0
 
     def do(
         self, task: Callable[[], T], then: Callable[[T], None], failed: Callable[[Exception], None]
     ) -> None:
-        """Have `task` done; the loop calls `then` with its value, or `failed` with its error."""
+        """Run `task` in the thread. The event loop then calls `then` with its value, or `failed`
+        with its error.
+        """
         self._count += 1
 
         def over(value: T | None, error: Exception | None) -> None:
@@ -88,7 +94,7 @@ class BackgroundThread:
         self._tasks.put(work)
 
     def close(self) -> None:
-        """Let the thread end when it has done its work."""
+        """Let the thread end after its tasks."""
         self._tasks.put(None)
 
     def _work(self) -> None:
@@ -97,7 +103,11 @@ class BackgroundThread:
 
 
 class Canvas(Widget, can_focus=True):
-    """Lines of pieces, from the top. `resized` is called after a change of size."""
+    """The widget that shows the lines of the screen. Only lines that changed are written to the
+    terminal.
+
+    `resized` is called after a change of the size.
+    """
 
     DEFAULT_CSS = "Canvas { width: 1fr; height: 1fr; }"
 
@@ -113,7 +123,7 @@ class Canvas(Widget, can_focus=True):
         return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)
 
     def show(self, lines: Sequence[Line]) -> None:
-        """Replace all lines."""
+        """Show these lines instead of the old ones."""
         before, self._lines = self._lines, [list(line) for line in lines]
         columns = self.size.width
         for y in range(max(len(before), len(self._lines))):
@@ -123,11 +133,11 @@ class Canvas(Widget, can_focus=True):
                 self.refresh(Region(0, y, columns, 1))
 
     def on_resize(self) -> None:
-        """Lay out the screen again, in the new size."""
+        """Draw the screen again in its new size."""
         self._resized()
 
     def render_line(self, y: int) -> Strip:
-        """Return one line in the form for textual."""
+        """Return one line as textual wants it."""
         line = self._lines[y] if y < len(self._lines) else []
         styles = self._styles_by_meaning
         segments = [Segment(text, styles.get(meaning)) for text, meaning in line if text]
@@ -140,20 +150,21 @@ EXIT_TERMINATED = 128 + signal.SIGTERM
 
 
 class Reads(Protocol):
-    """Reads the values of the screen, in a thread."""
+    """What the application reads the screen from: a `ScreenReader`, or a fake in tests."""
 
     def look(self, chosen: int | None) -> ScreenData:
-        """Return the machine, the jobs, and details of one."""
+        """Return the values of the screen, with the details of the job `chosen`."""
         ...
 
     def log(self, job: Job, rank: int) -> LogLines:
-        """Return the log of a job's rank."""
+        """Return the last lines of the log of a job's rank."""
         ...
 
 
 class Top(App[int]):
-    """GPUs, host, jobs, and the chosen job. With `letters` all of it is drawn in ASCII. `now`
-    returns seconds since 1970."""
+    """The application. With `letters`, the screen is drawn in ASCII. `now` returns seconds since
+    1970.
+    """
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("ctrl+c", "interrupt", show=False, priority=True),
@@ -190,11 +201,11 @@ class Top(App[int]):
         self._late_answers = LateResponses()
 
     def compose(self) -> ComposeResult:
-        """Yield the only widget."""
+        """Yield the only widget, the canvas."""
         yield self._canvas
 
     def on_mount(self) -> None:
-        """Read at once, and then again and again."""
+        """Start the threads and the timers, and read at once."""
         self._reading, self._asking = BackgroundThread("top-reads"), BackgroundThread("top-asks")
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, EXIT_TERMINATED)
         self.app_resume_signal.subscribe(self, self._come_back)
@@ -204,7 +215,7 @@ class Top(App[int]):
         self.refresh_now()
 
     def on_unmount(self) -> None:
-        """Close the threads at the end."""
+        """Close the threads."""
         self._reading.close()
         self._asking.close()
 
@@ -220,18 +231,20 @@ class Top(App[int]):
 
     @property
     def is_settled(self) -> bool:
-        """True if no reading and no request is in progress."""
+        """True if no value is being read and no request is in progress."""
         return self._reading.is_idle and self._asking.is_idle
 
     def refresh_now(self) -> None:
-        """Begin a reading, unless one is in progress or another page than the jobs is shown."""
+        """Start to read all values, unless they are being read already or the page of a log is
+        shown.
+        """
         if self._reading.is_idle and self.state.page != LOG:
             chosen = self.state.chosen
             then = partial(self.show, chosen)
             self._reading.do(partial(self._reads.look, chosen), then, self._fail)
 
     def show(self, chosen: int | None, look: ScreenData) -> None:
-        """Draw the values of one reading, with the details of the job `chosen` at that time."""
+        """Draw new values, which have the details of the job `chosen`."""
         before = [] if self.look is None else self.state.listed(self.look.jobs)
         self.look = look
         self.state = self.state.held(self.state.listed(look.jobs), before)
@@ -240,7 +253,7 @@ class Top(App[int]):
             self.refresh_now()
 
     def draw(self) -> None:
-        """Draw the known values, at the size of the terminal."""
+        """Draw the last values in the size of the terminal."""
         if self.state.said[0] and time.monotonic() > self._said_until:
             self.state = replace(self.state, said=("", ""))
         columns, rows = self._canvas.size
@@ -250,7 +263,7 @@ class Top(App[int]):
         self._canvas.show([in_ascii(line) for line in lines] if self._letters else lines)
 
     def on_key(self, event: events.Key) -> None:
-        """Handle any key."""
+        """Handle a key."""
         event.stop()
         if self._late_answers.takes(event.key):
             return
@@ -261,22 +274,22 @@ class Top(App[int]):
         self._after(before, wish)
 
     def on_paste(self, event: events.Paste) -> None:
-        """Take the text for the filter."""
+        """Add pasted text to the filter."""
         before, self.state = self.state, typed(self.state, event.text)
         self._after(before, None)
 
     def on_click(self, event: events.Click) -> None:
-        """Choose the clicked job."""
+        """Choose the job in the row that was clicked."""
         if (number := self._drawn.jobs.get(event.y)) is not None:
             before, self.state = self.state, replace(self.state, chosen=number)
             self._after(before, None)
 
     def on_mouse_scroll_down(self) -> None:
-        """Scroll like the key."""
+        """Do what the key `down` does."""
         self._scroll("down")
 
     def on_mouse_scroll_up(self) -> None:
-        """Scroll like the key."""
+        """Do what the key `up` does."""
         self._scroll("up")
 
     def _scroll(self, key: str) -> None:
@@ -286,7 +299,7 @@ class Top(App[int]):
             self._after(before, None)
 
     def _after(self, before: ViewState, wish: UserAction | None) -> None:
-        """Draw, and carry the request out."""
+        """Draw the screen after an event of the user, and carry out the requested action."""
         if self.look is not None and (self.state.only, self.state.order) != (
             before.only,
             before.order,
@@ -311,7 +324,7 @@ class Top(App[int]):
         )
 
     def read_log(self) -> None:
-        """Begin to read new lines of the log, if one is shown."""
+        """Start to read new lines of the log, if the page of a log is shown."""
         job = chosen_of(self.state, self._shown())
         if self.state.page == LOG and job is not None and self._reading.is_idle:
             reads = partial(self._reads.log, job, self.state.rank)
@@ -369,17 +382,17 @@ class Top(App[int]):
         self._asking.do(asks, answered, refused)
 
     def say(self, text: str, meaning: str) -> None:
-        """Show a text in the last line, for a while."""
+        """Show a text in the last line for some seconds."""
         self._said_until = time.monotonic() + SAID_SECONDS
         self.state = replace(self.state, said=(render.clean(text), meaning))
         self.draw()
 
     def _come_back(self, _: App[int]) -> None:
-        """Redraw everything after Ctrl-Z and `fg`, because the screen is empty then."""
+        """Draw everything again after Ctrl-Z and `fg`, because the screen is empty then."""
         self._canvas.refresh()
 
     def action_interrupt(self) -> None:
-        """End on Ctrl-C, as other commands do."""
+        """End on Ctrl-C with the exit status of other commands."""
         self.exit(EXIT_INTERRUPTED)
 
     def _fail(self, error: Exception) -> None:
@@ -387,8 +400,9 @@ class Top(App[int]):
         self.exit(1)
 
     def _handle_exception(self, error: Exception) -> None:
-        """Keep the error for a one-sentence report; Textual would print a traceback with all local
-        variables."""
+        """Keep the error, which is reported in one sentence later. Textual would print a traceback
+        with all local variables.
+        """
         self.failure = self.failure or error
         super()._handle_exception(error)
         self._exit_renderables.clear()
