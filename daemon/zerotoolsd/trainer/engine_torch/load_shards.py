@@ -94,6 +94,7 @@ class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types
 
 def for_torch(metadata: Metadata) -> of_torch.Metadata:
     """Return `metadata` as torch's classes."""
+    has_version = "version" in of_torch.Metadata.__dataclass_fields__  # since torch 2.9
     return of_torch.Metadata(
         state_dict_metadata={key: _tensor(saved) for key, saved in metadata.tensors.items()},
         planner_data=metadata.paths,
@@ -102,7 +103,7 @@ def for_torch(metadata: Metadata) -> of_torch.Metadata:
             for key, saved in metadata.tensors.items()
             for number, (box, item) in enumerate(saved.parts)
         },
-        version=metadata.version,
+        **({"version": metadata.version} if has_version else {}),
     )
 
 

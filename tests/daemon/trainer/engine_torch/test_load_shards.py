@@ -50,7 +50,32 @@ def test_torch_gets_the_same_metadata_as_from_its_own_reader(tmp_path: Path) -> 
     for index, place in ours.storage_data.items():
         assert place == theirs.storage_data[index]
     assert ours.planner_data == theirs.planner_data
-    assert ours.version == theirs.version
+    assert getattr(ours, "version", None) == getattr(theirs, "version", None)
+
+
+def test_metadata_of_torch_2_8_has_no_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from dataclasses import dataclass
+    from typing import Any
+
+    from torch.distributed.checkpoint import metadata as of_torch
+
+    from zerotoolsd.trainer.engine_torch.load_shards import CheckedReader
+
+    @dataclass
+    class Metadata:
+        state_dict_metadata: dict[str, Any]
+        planner_data: Any = None
+        storage_data: Any = None
+        storage_meta: Any = None
+
+    save(tmp_path)
+    monkeypatch.setattr(of_torch, "Metadata", Metadata)
+    assert set(CheckedReader(tmp_path).read_metadata().state_dict_metadata) == {
+        "model.w",
+        "model.step",
+    }
 
 
 @pytest.mark.parametrize("place", ["top", "planner_data"])
