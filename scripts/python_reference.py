@@ -11,10 +11,10 @@ from functools import cache
 from typing import Any
 
 import zerotools
-from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
+from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifference
+from zerotools.ops.estimate.fit_search import Way
 from zerotools.ops.estimate.offload_table import Row
-from zerotools.ops.estimate.ways import Way
-from zerotools.ops.thinning.thin_report import Outcome
+from zerotools.ops.thinning.thin_checkpoint import Outcome
 from zerotools.public.compare_checkpoints import DiffKeywords
 from zerotools.public.convert_checkpoint import (
     ConsolidateKeywords,

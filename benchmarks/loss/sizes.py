@@ -9,7 +9,7 @@ from torch import nn
 
 from benchmarks.loss.live_bytes import LiveBytes
 from zerotools.core.loss_chunks import LossSize
-from zerotools.ops.estimate.state import loss_bytes
+from zerotools.ops.estimate.state_memory import loss_bytes
 from zerotoolsd.trainer.engine.chunked_loss import Parts, SummedLoss, summed_cross_entropy
 from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.zero_training.cases import llama
-from zerotools.ops.estimate.state import Parameter
+from zerotools.ops.estimate.state_memory import Parameter
 
 HEAD = 64
 VOCABULARY = 32_000

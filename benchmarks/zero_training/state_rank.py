@@ -29,7 +29,7 @@ from transformers import AutoModelForCausalLM  # noqa: E402
 
 from zerotools.core.training_memory import DEVICE, DISK, HOST  # noqa: E402
 from zerotools.jobs.jobfile.job_memory import memory_layout_of  # noqa: E402
-from zerotools.ops.estimate.state import (  # noqa: E402
+from zerotools.ops.estimate.state_memory import (  # noqa: E402
     bytes_at,
     gathered,
     textbook,

@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from harness.gpu.checks import GROUPED, Check, Found
-from zerotools.ops.estimate.activations import EAGER, REPEATED, SHARED, MicroBatch, activations_of
+from zerotools.ops.estimate.activation_memory import (
+    EAGER,
+    REPEATED,
+    SHARED,
+    MicroBatch,
+    activations_of,
+)
 
 SHARE = 0.1
 """How far the bytes may be from the predicted ones."""

@@ -18,7 +18,7 @@ from harness.gpu.watched_rank import own_bytes
 from harness.launching import start
 from harness.patience import Deadline
 from harness.started import Started
-from zerotools.ops.estimate.terms import CPU_PROCESS_BYTES, CUDA_CONTEXT, PROCESS_BYTES
+from zerotools.ops.estimate.rank_memory import CPU_PROCESS_BYTES, CUDA_CONTEXT, PROCESS_BYTES
 from zerotools.sensors.nvml import GpuProbe
 
 READINGS = 200

@@ -15,8 +15,8 @@ from zerotools.jobs.estimating.job_workload import workload_of
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.state import state_of
-from zerotools.ops.estimate.terms import Machine
+from zerotools.ops.estimate.rank_memory import Machine
+from zerotools.ops.estimate.state_memory import state_of
 
 SCRIPT = Path(__file__).with_name("fake_rank.py")
 RANKS = 8

@@ -10,9 +10,8 @@ from tests.golden_files import DEEPSPEED, digests
 from zerotools.jobs.jobfile.conversion_job import conversion_tree, ways
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.ops.conversions import consolidate
-from zerotools.ops.conversions.conversion import Conversion, perform
-from zerotools.ops.conversions.in_parts import perform_part, prove_part
-from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.conversions.conversion import Conversion, perform, perform_part, prove_part
+from zerotools.ops.execution.part_share import OutputPart
 from zerotools.ops.execution.workers import MemoryBudget
 
 SOURCE = DEEPSPEED / "z3-bf16-w2" / "checkpoint"

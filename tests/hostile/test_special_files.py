@@ -20,8 +20,8 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
 from zerotools.io.files.regular import open_regular, read_regular
 from zerotools.jobs.datafiles.json_objects import read_objects
 from zerotools.jobs.datafiles.token_files import read_token_header
-from zerotools.ops.foreign.naming import read_order
 from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.resume_from_other_program.name_numbered_state import read_order
 from zerotools.runs.job_record import read_record
 from zerotools.runs.manifest import read_manifest
 

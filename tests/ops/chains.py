@@ -21,7 +21,7 @@ from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.inspection.run_summary import plain
+from zerotools.ops.inspection.checkpoint_summary import plain
 
 WEIGHTS = ("param", "buffer")
 LOOSE = "state"  # tensors of the client's own

@@ -13,8 +13,8 @@ from tests.ops.killed_export import SHARD_BYTES, SMALLEST
 from zerotools.io.output.journal import NAME
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions.consolidate import Options, prepare
-from zerotools.ops.conversions.in_parts import perform_part, prove_part
-from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.conversions.conversion import perform_part, prove_part
+from zerotools.ops.execution.part_share import OutputPart
 
 
 def main() -> None:

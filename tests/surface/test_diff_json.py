@@ -14,7 +14,7 @@ import pytest
 from tests.golden_files import DEEPSPEED
 from tests.ops.exports import model, noise
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, diff
-from zerotools.ops.comparison.result import SCHEMA
+from zerotools.ops.comparison.diff_result import SCHEMA
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/diff-json.md"
 TYPES: dict[str, tuple[type, ...]] = {

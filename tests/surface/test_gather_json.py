@@ -13,7 +13,7 @@ from tests.golden_files import DEEPSPEED
 from tests.io.ssh.double import SshDouble
 from tests.ops.gathering.nodes import split
 from zerotools.cli.commands.gather import command
-from zerotools.ops.gathering.gather_json import SCHEMA
+from zerotools.ops.gathering.gather_files import SCHEMA
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/gather-json.md"
 OF_A_DRY_RUN = 10

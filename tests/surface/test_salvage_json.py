@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from tests.golden_files import DEEPSPEED
 from tests.ops.verification.damage import copy
 from zerotools.cli.commands.salvage import command
-from zerotools.ops.salvage.salvage_json import SCHEMA
+from zerotools.ops.salvage.prepare_salvage import SCHEMA
 
 PAGE = Path(__file__).resolve().parents[2] / "docs/reference/salvage-json.md"
 

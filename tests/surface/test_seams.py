@@ -36,7 +36,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/resources/test_machine_snapshot.py": frozenset({"SnapshotCache._without_answer"}),
     "daemon/children/test_mirror.py": frozenset(
         {
-            "zerotools.ops.mirroring.far_claim.read_claim",
+            "zerotools.ops.mirroring.prefix_owner.read_claim",
             "zerotools.ops.mirroring.mirror.fetch_copy",
         }
     ),
@@ -58,11 +58,11 @@ REPLACED: Mapping[str, frozenset[str]] = {
         {"tiny_model.narrow", "attention_leak_check.small_model"}
     ),
     "jobs/slurm/test_submitting.py": frozenset({"submitting.new_job_directory"}),
-    "ops/conversions/test_in_parts.py": frozenset(
+    "ops/conversions/test_conversion.py": frozenset(
         {"execute_part.remove_journals", "zerotools.io.output.staging.Staging.commit"}
     ),
     "ops/estimate/test_model_shape.py": frozenset({"formats.read_any", "model_shape._built"}),
-    "ops/serving/test_server.py": frozenset({"byte_source.fill"}),
+    "ops/serving/test_model_server.py": frozenset({"byte_source.fill"}),
 }
 """Functions and classes that tests replace, by file."""
 

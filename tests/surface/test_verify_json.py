@@ -8,8 +8,14 @@ from pathlib import Path
 from tests.golden_files import TORCH
 from zerotools.core.checkpoint import Key
 from zerotools.io.numeric.value_counts import ValueCounts
-from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
-from zerotools.ops.verification.verification_json import SCHEMA, to_json
+from zerotools.ops.verification.findings import (
+    SCHEMA,
+    Check,
+    Comparison,
+    Finding,
+    Verification,
+    to_json,
+)
 from zerotools.ops.verification.verify import prepare
 
 OF_THE_COMMAND = ("dry_run", "next", "manifest", "seconds", "bytes_to_read", "files")

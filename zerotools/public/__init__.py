@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
     from zerotools.jobs.estimating.estimating import Estimate
-    from zerotools.ops.comparison.result import CheckpointDiff
+    from zerotools.ops.comparison.diff_result import CheckpointDiff
     from zerotools.public.compare_checkpoints import diff
     from zerotools.public.convert_checkpoint import consolidate, convert, reshard
     from zerotools.public.estimate_memory import estimate
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "zerotools.core.errors": ("BadFile", "BadRequest", "Unsupported", "ZerotoolsError"),
     "zerotools.jobs.estimating.estimating": ("Estimate",),
-    "zerotools.ops.comparison.result": ("CheckpointDiff",),
+    "zerotools.ops.comparison.diff_result": ("CheckpointDiff",),
     "zerotools.public.compare_checkpoints": ("diff",),
     "zerotools.public.convert_checkpoint": ("consolidate", "convert", "reshard"),
     "zerotools.public.gather_shards": ("GatherResult", "gather"),

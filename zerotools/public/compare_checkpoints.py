@@ -7,7 +7,7 @@ from typing import Annotated, TypedDict, Unpack
 from zerotools.io.files.sources import recording
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.comparison import checkpoint_diff
-from zerotools.ops.comparison.result import CheckpointDiff
+from zerotools.ops.comparison.diff_result import CheckpointDiff
 from zerotools.public.options.option import (
     NAMES,
     WHAT,

@@ -11,9 +11,9 @@ from zerotools.ops.conversions import consolidate as consolidation
 from zerotools.ops.conversions import convert as converting
 from zerotools.ops.conversions import reshard as resharding
 from zerotools.ops.conversions.conversion import Conversion, Unchanged
+from zerotools.ops.conversions.convert_to_job import JOB, prepare_job
+from zerotools.ops.conversions.convert_weights import KEEP
 from zerotools.ops.conversions.merged_model import ADAPTER_OPTIONS
-from zerotools.ops.conversions.to_job import JOB, prepare_job
-from zerotools.ops.conversions.weights_alone import KEEP
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.public.options.conversion_options import (
     AdapterOptions,

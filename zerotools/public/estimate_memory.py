@@ -18,10 +18,10 @@ from zerotools.jobs.estimating.estimating import (
 from zerotools.jobs.estimating.job_workload import is_job_file, with_ranks, workload_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_tree
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.cards import MOST_GPU_MEMORY, Cards
+from zerotools.ops.estimate.gpu_cards import MOST_GPU_MEMORY, Cards
 from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.offload_table import OFFLOADS, STAGES
-from zerotools.ops.estimate.terms import Machine
+from zerotools.ops.estimate.rank_memory import Machine
 from zerotools.public.options.option import (
     OUTPUT,
     RESOURCES,

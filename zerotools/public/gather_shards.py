@@ -13,13 +13,12 @@ from zerotools.io.output.staging import partial_of
 from zerotools.io.ssh.far_shell import OpenShells
 from zerotools.io.stores.addresses import output_of
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.gathering import gathering_run
-from zerotools.ops.gathering.gather_json import plan_json, result_json
+from zerotools.ops.gathering import gather_files
+from zerotools.ops.gathering.check_gathered import StagedCheck, check, look
+from zerotools.ops.gathering.gather_files import Gathered, check_room, plan_json, result_json
 from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
-from zerotools.ops.gathering.gathering_run import Gathered, check_room
 from zerotools.ops.gathering.node_source import parse_source
 from zerotools.ops.gathering.node_survey import survey
-from zerotools.ops.gathering.staged_check import StagedCheck, check, look
 from zerotools.ops.verification.verify import DEFAULT_MEMORY
 from zerotools.public.options.conversion_options import CheckNamesOption
 from zerotools.public.options.option import (
@@ -169,7 +168,7 @@ def gathered(
             check_room(plan, partial_of(destination))
             return _result(plan, None, fast, began)
         with meter(plan.bytes_to_fetch, "gather") as on_bytes:
-            done = gathering_run.gather(
+            done = gather_files.gather(
                 plan,
                 lambda directory: _checked(directory, meter, fast=fast, with_names=with_names),
                 shells=shells,

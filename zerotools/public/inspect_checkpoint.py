@@ -14,10 +14,10 @@ from zerotools.core.dtypes import DType
 from zerotools.formats.list_run_checkpoints import RunListing, find_run_listing
 from zerotools.io.files.sources import recording
 from zerotools.io.stores.addresses import path_of
+from zerotools.ops.inspection.checkpoint_summary import plain, scaler_to_json
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json
 from zerotools.ops.inspection.inspect import inspect as carry_out
 from zerotools.ops.inspection.next_commands import next_commands
-from zerotools.ops.inspection.run_summary import plain, scaler_to_json
 from zerotools.public.options.option import StrPath, bind_options, takes_options
 from zerotools.public.options.read_options import ReadingOptions
 

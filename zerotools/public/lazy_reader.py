@@ -117,7 +117,7 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
     @cached_property
     def quantisation(self) -> Quantisation:
         """The quantised weights, with the kind of their quantisation."""
-        from zerotools.ops.quantised.recognise import recognise
+        from zerotools.ops.quantised.find_quantised import recognise
 
         return recognise(self.checkpoint)
 

@@ -12,10 +12,16 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.numeric.numpy_dtypes import CastLosses
-from zerotools.ops.conversions.conversion import Conversion, Unchanged, prove
-from zerotools.ops.conversions.in_parts import check_part, perform_part, prove_part
+from zerotools.ops.conversions.conversion import (
+    Conversion,
+    Unchanged,
+    check_part,
+    perform_part,
+    prove,
+    prove_part,
+)
 from zerotools.ops.execution.execute import WriteReport
-from zerotools.ops.execution.parts.share import OutputPart, PartPlan
+from zerotools.ops.execution.part_share import OutputPart, PartPlan
 from zerotools.ops.uploading.destination import check_write, write
 from zerotools.public.options.write_options import budget_of, chosen_part
 from zerotools.public.progress import ProgressWanted, metering

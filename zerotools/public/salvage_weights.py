@@ -16,8 +16,7 @@ from zerotools.ops.conversions.conversion import prove
 from zerotools.ops.salvage.examine import prepare
 from zerotools.ops.salvage.filled_weights import Part
 from zerotools.ops.salvage.holes import Holes
-from zerotools.ops.salvage.preparation import prepare_salvage
-from zerotools.ops.salvage.salvage_json import to_json
+from zerotools.ops.salvage.prepare_salvage import prepare_salvage, to_json
 from zerotools.ops.salvage.salvage_plan import Salvage
 from zerotools.ops.salvage.salvage_plan import SalvageOptions as PlanOptions
 from zerotools.ops.uploading.destination import check_write

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack
 from zerotools.core.errors import BadRequest
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.conversions.consolidate import prepare
-from zerotools.ops.serving.access import Credentials
+from zerotools.ops.serving.authorization import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
-from zerotools.ops.serving.served_model import served_model
+from zerotools.ops.serving.http_answers import served_model
 from zerotools.public.options.conversion_options import (
     AdapterOptions,
     CheckNamesOption,
@@ -37,7 +37,7 @@ from zerotools.public.options.read_options import ConfigDirOption, ReadingOption
 from zerotools.public.options.write_options import WorkersOption, budget_of
 
 if TYPE_CHECKING:
-    from zerotools.ops.serving.server import ModelServer
+    from zerotools.ops.serving.model_server import ModelServer
 
 _LISTEN = re.compile(r"(?P<host>\[[0-9A-Fa-f:]+\]|[^:\[\]]+):(?P<port>\d{1,5})")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
@@ -197,7 +197,9 @@ def serving(
             section=given["section"],
             config_dir=given["config_dir"],
         )
-        from zerotools.ops.serving.server import ModelServer  # http.server, which no --help needs
+        from zerotools.ops.serving.model_server import (
+            ModelServer,  # http.server, which no --help needs
+        )
 
         credentials, model = Credentials(), served_model(conversion, name)
         with ByteSource(conversion, budget, strict=not given["allow_overflow"]) as source:

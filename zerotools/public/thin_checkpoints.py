@@ -13,10 +13,10 @@ from zerotools.core.thinning import Keep
 from zerotools.formats.format import ReadOptions
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.thinning import in_place
-from zerotools.ops.thinning.run_checkpoints import paths_of, select
+from zerotools.ops.thinning import thin_checkpoint
+from zerotools.ops.thinning.select_checkpoints import paths_of, select
+from zerotools.ops.thinning.thin_checkpoint import SCHEMA, Outcome, Status
 from zerotools.ops.thinning.thin_plan import ThinPlan, leftover_note, prepare
-from zerotools.ops.thinning.thin_report import SCHEMA, Outcome, Status
 from zerotools.public.options.option import (
     OUTPUT,
     WHAT,
@@ -269,7 +269,7 @@ class ThinSteps:
         total = plan.bytes_to_write + plan.bytes_after
         try:
             with meter(total, f"thin {plan.subject.name}") as on_bytes:
-                done = in_place.thin(
+                done = thin_checkpoint.thin(
                     plan,
                     force=self._given["force"],
                     budget=self._budget,

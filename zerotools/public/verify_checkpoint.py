@@ -17,15 +17,14 @@ from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.files.sources import recording
 from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.io.stores.addresses import path_of
-from zerotools.ops.execution.parts.share import OutputPart
-from zerotools.ops.verification.against import against as compared_with
-from zerotools.ops.verification.findings import Finding, Soundness, Verification
-from zerotools.ops.verification.manifests.digest_manifest import (
+from zerotools.ops.execution.part_share import OutputPart
+from zerotools.ops.verification.compare_manifest import against as compared_with
+from zerotools.ops.verification.digest_manifest import (
     check_manifest_target,
     sidecar_of,
     write_digest_manifest,
 )
-from zerotools.ops.verification.verification_json import to_json
+from zerotools.ops.verification.findings import Finding, Soundness, Verification, to_json
 from zerotools.ops.verification.verify import ToVerify
 from zerotools.ops.verification.verify import prepare as prepare_verification
 from zerotools.ops.verification.verify import verify as carry_out

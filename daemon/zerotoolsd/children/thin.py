@@ -28,9 +28,9 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
     from zerotools.core.thinning import Keep
     from zerotools.jobs.client.daemon_client import DaemonClient
     from zerotools.jobs.client.needed_checkpoints import Need, needs, refuse_needed
-    from zerotools.ops.thinning.in_place import thin
+    from zerotools.ops.thinning.swap_directories import clear_left
+    from zerotools.ops.thinning.thin_checkpoint import thin
     from zerotools.ops.thinning.thin_plan import prepare
-    from zerotools.ops.thinning.workspace import clear_left
     from zerotools.runs.checkpoint_dirs import BEST, hinted
 
     def needed() -> list[Need]:

@@ -33,8 +33,8 @@ def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
     """
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
     from zerotools.jobs.tables.data import fixed_length, stated_length
-    from zerotools.ops.foreign.names import unused_order
-    from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
+    from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
+    from zerotools.ops.resume_from_other_program.job_names import unused_order
     from zerotoolsd.trainer.attention_leak_check import check_leaks
     from zerotoolsd.trainer.data.collate import check_decoder_start
     from zerotoolsd.trainer.data.preview import sample_data

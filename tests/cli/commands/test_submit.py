@@ -14,7 +14,7 @@ from tests.io.stores.far import served
 from tests.ops.mirroring.made import place
 from zerotools.cli.main import build, run
 from zerotools.core.errors import BadRequest
-from zerotools.ops.mirroring.far_claim import claim
+from zerotools.ops.mirroring.prefix_owner import claim
 
 JOB = """
 device = "cpu"

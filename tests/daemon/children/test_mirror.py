@@ -129,7 +129,7 @@ def test_a_store_that_does_not_answer_is_waited_for_but_a_run_goes_on_from_its_d
 
     run("fetch", tmp_path)
     save(tmp_path, 4)
-    monkeypatch.setattr("zerotools.ops.mirroring.far_claim.read_claim", silent)
+    monkeypatch.setattr("zerotools.ops.mirroring.prefix_owner.read_claim", silent)
     assert run("fetch", tmp_path) == 0
     assert run("fetch", tmp_path / "empty") == os.EX_TEMPFAIL
     assert run("upload", tmp_path) == os.EX_TEMPFAIL

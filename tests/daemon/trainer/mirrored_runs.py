@@ -35,8 +35,8 @@ from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.io.output.writing_name import WRITING
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.store_path import StorePath
-from zerotools.ops.mirroring.far_copies import refuse_part
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
+from zerotools.ops.mirroring.store_copies import refuse_part
 from zerotools.runs import checkpoint_dirs
 
 STEPS, EVERY, PINNED, KEPT = 96, 4, 16, 2

@@ -165,7 +165,7 @@ def test_what_is_held_is_what_was_predicted(
 ) -> None:
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
     from zerotools.jobs.jobfile.parse import job_from_dict
-    from zerotools.ops.estimate.state import torch_engine_state
+    from zerotools.ops.estimate.state_memory import torch_engine_state
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
     from zerotoolsd.trainer.model.meta_model import draw, read_config
 

@@ -24,7 +24,7 @@ from zerotools.formats.dcp.lay_out_other_format import (
 )
 from zerotools.formats.torch_optimizers import CLASSES
 from zerotools.io.distcp.metadata import read_metadata
-from zerotools.ops.proof.output_proof import read_written_back
+from zerotools.ops.proof import read_written_back
 
 STYLES = ("torch", "accelerate", "torchtitan")
 

@@ -9,7 +9,7 @@ import pytest
 from zerotools.jobs.estimating.attention_kernels import assumed, kernels_of
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.activations import EAGER, MicroBatch, on_gpus
+from zerotools.ops.estimate.activation_memory import EAGER, MicroBatch, on_gpus
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 
 V100 = replace(fake_gpu(1, compute_capability=(7, 0)), name="V100")

@@ -17,7 +17,7 @@ from zerotools.jobs.estimating.whole_job import whole_job
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, read_tree
 from zerotools.ops.estimate.model_shape import of_count
-from zerotools.ops.estimate.terms import Machine
+from zerotools.ops.estimate.rank_memory import Machine
 
 GIB = 1 << 30
 

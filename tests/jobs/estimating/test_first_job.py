@@ -23,7 +23,7 @@ from zerotools.jobs.estimating.seen_here import EXAMPLES, PREFERENCES, TEXT, See
 from zerotools.jobs.estimating.whole_job import RATES
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.text.toml_text import to_toml
-from zerotools.ops.estimate.terms import Machine
+from zerotools.ops.estimate.rank_memory import Machine
 
 GIB = 1 << 30
 DATA = SeenData("/data/*.txt", "text")

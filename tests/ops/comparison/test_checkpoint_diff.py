@@ -19,13 +19,13 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.numpy_dtypes import Array
-from zerotools.ops.comparison import result
+from zerotools.ops.comparison import diff_result
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, diff, prepare_diff
-from zerotools.ops.comparison.result import CheckpointDiff, TensorDifference
+from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifference
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.verification.against import against
+from zerotools.ops.verification.compare_manifest import against
 from zerotools.ops.verification.verify import prepare, verify
 
 Z3 = DEEPSPEED / "z3-bf16-w2/checkpoint"
@@ -67,7 +67,7 @@ def converted(source: Path, out: Path, to: str) -> Path:
 def test_a_conversion_is_equal_to_its_source(tmp_path: Path, to: str) -> None:
     found = compared(Z3, converted(Z3, tmp_path / "out", to))
     assert found.is_equal, found.to_json()
-    assert found.counts[result.EQUAL] == len(found.tensors) == 34
+    assert found.counts[diff_result.EQUAL] == len(found.tensors) == 34
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: path.parent.name)
@@ -75,8 +75,8 @@ def test_a_checkpoint_is_equal_to_itself(source: Path) -> None:
     found = compared(source, source)
     assert found.is_equal
     assert not found.problems
-    assert set(found.counts) == set(result.STATUSES)
-    assert found.counts[result.EQUAL] == len(found.tensors) > 0
+    assert set(found.counts) == set(diff_result.STATUSES)
+    assert found.counts[diff_result.EQUAL] == len(found.tensors) > 0
 
 
 @pytest.mark.parametrize("source", SOURCES[:4], ids=lambda path: path.parent.name)
@@ -105,12 +105,12 @@ def test_an_export_is_equal_after_the_cast(tmp_path: Path) -> None:
     export(Z3, tmp_path / "model")
     found = compared(Z3, tmp_path / "model", roles=["param"], tolerance="cast")
     assert found.is_equal
-    assert (found.counts[result.CAST], found.counts[result.EQUAL]) == (9, 5)
+    assert (found.counts[diff_result.CAST], found.counts[diff_result.EQUAL]) == (9, 5)
     exact = compared(Z3, tmp_path / "model", roles=["param"])
     assert not exact.is_equal
     assert len(exact.differing) == 9
     whole = compared(Z3, tmp_path / "model", tolerance="cast")
-    assert {each.status for each in whole.differing} == {result.ONLY_A}
+    assert {each.status for each in whole.differing} == {diff_result.ONLY_A}
     assert {each.role for each in whole.differing} == {"exp_avg", "exp_avg_sq", "step"}
 
 
@@ -124,7 +124,7 @@ def test_an_export_in_the_other_16_bit_type(tmp_path: Path) -> None:
         place.mkdir()
         for ours, theirs in ((source, exported), (exported, source)):
             found = only(two(place, {"w": ours}, {"w": theirs}, tolerance="cast"))
-            assert found.status == result.CAST
+            assert found.status == diff_result.CAST
             other = against(place / "b", MemoryBudget(2**24))
             assert verify(prepare(place / "a"), other=other).findings == ()
             shutil.rmtree(place)
@@ -132,7 +132,7 @@ def test_an_export_in_the_other_16_bit_type(tmp_path: Path) -> None:
         changed = exported.copy()
         changed.view(np.uint16)[3, 3] ^= 2**15
         found = only(two(place, {"w": source}, {"w": changed}, tolerance="cast"))
-        assert found.status == result.DIFFERS
+        assert found.status == diff_result.DIFFERS
         other = against(place / "b", MemoryBudget(2**24))
         assert verify(prepare(place / "a"), other=other).findings
 
@@ -140,7 +140,7 @@ def test_an_export_in_the_other_16_bit_type(tmp_path: Path) -> None:
 def test_16_bit_copies_of_masters_are_no_difference() -> None:
     found = compared(Z3, DEEPSPEED / "z2-bf16-w2/checkpoint")
     assert not found.differing
-    assert found.counts[result.CAST] == sum(each.is_copy for each in found.tensors) == 7
+    assert found.counts[diff_result.CAST] == sum(each.is_copy for each in found.tensors) == 7
     assert found.run is not None
     assert [each.what for each in found.run.differences] == ["ds_config.zero_optimization.stage"]
 
@@ -151,7 +151,11 @@ def test_where_and_how_far(tmp_path: Path) -> None:
     theirs[123, 45] += 1
     theirs[7, 8] = np.nextafter(theirs[7, 8], np.float32(9))
     tensor = only(two(tmp_path, {"w": ours}, {"w": theirs}))
-    assert (tensor.status, tensor.where, tensor.shape) == (result.DIFFERS, (123, 45), (300, 200))
+    assert (tensor.status, tensor.where, tensor.shape) == (
+        diff_result.DIFFERS,
+        (123, 45),
+        (300, 200),
+    )
     distance = tensor.distance
     assert distance is not None
     assert distance.max_abs is not None
@@ -166,13 +170,13 @@ def test_where_and_how_far(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("tolerance", "status"),
     [
-        ("bits", result.DIFFERS),
-        ("cast", result.DIFFERS),
-        ("ulp=1", result.WITHIN),
-        ("ulp=0", result.DIFFERS),
-        ("abs=1e-6", result.WITHIN),
-        ("rel=1e-6", result.WITHIN),
-        ("abs=1e-9,rel=1e-9", result.DIFFERS),
+        ("bits", diff_result.DIFFERS),
+        ("cast", diff_result.DIFFERS),
+        ("ulp=1", diff_result.WITHIN),
+        ("ulp=0", diff_result.DIFFERS),
+        ("abs=1e-6", diff_result.WITHIN),
+        ("rel=1e-6", diff_result.WITHIN),
+        ("abs=1e-9,rel=1e-9", diff_result.DIFFERS),
     ],
 )
 def test_tolerances(tmp_path: Path, tolerance: str, status: str) -> None:
@@ -181,7 +185,7 @@ def test_tolerances(tmp_path: Path, tolerance: str, status: str) -> None:
     theirs[3] = np.nextafter(theirs[3], np.float32(2))
     found = two(tmp_path, {"w": ours}, {"w": theirs}, tolerance=tolerance)
     assert only(found).status == status
-    assert found.is_equal == (status == result.WITHIN)
+    assert found.is_equal == (status == diff_result.WITHIN)
 
 
 def test_values_that_are_not_numbers(tmp_path: Path) -> None:
@@ -195,28 +199,28 @@ def test_values_that_are_not_numbers(tmp_path: Path) -> None:
 
 
 def _tensor(tensor: TensorDifference) -> dict[str, Any]:
-    return result._tensor_json(tensor, result.Tolerance())
+    return diff_result._tensor_json(tensor, diff_result.Tolerance())
 
 
 @pytest.mark.parametrize(
     ("ours", "theirs", "status"),
     [
-        (np.float32([1.5, 2]), np.float16([1.5, 2]), result.CAST),
-        (np.float32([1.5, 1.0000001]), np.float32([1.5, 1]).astype(BF16), result.CAST),
-        (np.float16([1.5, 2]), np.float32([1.5, 2]).astype(BF16), result.CAST),
-        (np.float32([1.5, 2]), np.float16([1.5, 3]), result.DIFFERS),
-        (np.float32([np.nan]), np.float16([np.nan]), result.CAST),
-        (np.int64([3, 4]), np.int32([3, 4]), result.CAST),
-        (np.int64([3, 2**40]), np.int32([3, 0]), result.DIFFERS),
-        (np.int64([7]), np.float32([7]), result.CAST),
-        (np.array([True, False]), np.uint8([1, 0]), result.CAST),
-        (np.int64([1]), np.uint64([1]), result.DTYPE),
-        (np.complex64([1]), np.float32([1]), result.DTYPE),
-        (np.float32([1]), np.float32([[1]]), result.SHAPE),
-        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), result.EQUAL),
-        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float16), result.CAST),
-        (np.array(2.5, np.float32), np.array(2.5, np.float32), result.EQUAL),
-        (np.array(2.5, np.float32), np.array(2, np.float32), result.DIFFERS),
+        (np.float32([1.5, 2]), np.float16([1.5, 2]), diff_result.CAST),
+        (np.float32([1.5, 1.0000001]), np.float32([1.5, 1]).astype(BF16), diff_result.CAST),
+        (np.float16([1.5, 2]), np.float32([1.5, 2]).astype(BF16), diff_result.CAST),
+        (np.float32([1.5, 2]), np.float16([1.5, 3]), diff_result.DIFFERS),
+        (np.float32([np.nan]), np.float16([np.nan]), diff_result.CAST),
+        (np.int64([3, 4]), np.int32([3, 4]), diff_result.CAST),
+        (np.int64([3, 2**40]), np.int32([3, 0]), diff_result.DIFFERS),
+        (np.int64([7]), np.float32([7]), diff_result.CAST),
+        (np.array([True, False]), np.uint8([1, 0]), diff_result.CAST),
+        (np.int64([1]), np.uint64([1]), diff_result.DTYPE),
+        (np.complex64([1]), np.float32([1]), diff_result.DTYPE),
+        (np.float32([1]), np.float32([[1]]), diff_result.SHAPE),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32), diff_result.EQUAL),
+        (np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float16), diff_result.CAST),
+        (np.array(2.5, np.float32), np.array(2.5, np.float32), diff_result.EQUAL),
+        (np.array(2.5, np.float32), np.array(2, np.float32), diff_result.DIFFERS),
     ],
     ids=lambda value: f"{value.dtype}" if isinstance(value, np.ndarray) else value,
 )
@@ -226,7 +230,7 @@ def test_types_and_shapes(tmp_path: Path, ours: Array, theirs: Array, status: st
     found = two(tmp_path, {"w": ours, "same": same}, {"w": theirs, "same": same}, tolerance="cast")
     tensor = next(each for each in found.tensors if each.name == "w")
     assert tensor.status == status
-    assert found.is_equal == (status in (result.CAST, result.EQUAL))
+    assert found.is_equal == (status in (diff_result.CAST, diff_result.EQUAL))
 
 
 @pytest.mark.parametrize("name", ["float8_e4m3fn", "float8_e5m2"])
@@ -261,8 +265,8 @@ def test_8_bit_floats(tmp_path: Path, name: str) -> None:
 def test_names_that_one_side_lacks(tmp_path: Path) -> None:
     found = two(tmp_path, {"w": noise(3), "x": noise(2)}, {"w": noise(3), "y": noise(4)})
     assert [(each.name, each.status) for each in found.differing] == [
-        ("x", result.ONLY_A),
-        ("y", result.ONLY_B),
+        ("x", diff_result.ONLY_A),
+        ("y", diff_result.ONLY_B),
     ]
     assert not found.is_equal
 
@@ -307,10 +311,10 @@ def test_a_part_that_is_lost_is_told_and_the_rest_compared(tmp_path: Path) -> No
     shutil.copytree(Z3, damaged)
     next(damaged.rglob("*zero_pp_rank_1*optim_states.pt")).unlink()
     found = compared(Z3, damaged)
-    lost = [each for each in found.tensors if each.status == result.UNREADABLE]
+    lost = [each for each in found.tensors if each.status == diff_result.UNREADABLE]
     assert lost
     assert all(each.message for each in lost)
-    assert found.counts[result.EQUAL]
+    assert found.counts[diff_result.EQUAL]
     assert not found.is_equal
     assert any("zero_pp_rank_1" in problem for problem in found.problems)
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.training_memory import MemoryLayout
-from zerotools.ops.estimate.activations import MicroBatch
+from zerotools.ops.estimate.activation_memory import MicroBatch
 from zerotools.ops.estimate.model_shape import read_shape
 from zerotools.ops.estimate.offload_table import (
     ALL,
@@ -21,7 +21,7 @@ from zerotools.ops.estimate.offload_table import (
     row_of,
     rows_of,
 )
-from zerotools.ops.estimate.terms import Machine
+from zerotools.ops.estimate.rank_memory import Machine
 
 GIB = 1 << 30
 SEVEN, SMALL = read_shape("7B"), read_shape("125M")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from zerotools.io.ssh.far_shell import OpenShells
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.gathering.check_gathered import StagedCheck, check, look
+from zerotools.ops.gathering.gather_files import Gathered, gather
 from zerotools.ops.gathering.gather_plan import GatherPlan, prepare
-from zerotools.ops.gathering.gathering_run import Gathered, gather
 from zerotools.ops.gathering.node_source import NodeSource, parse_source
 from zerotools.ops.gathering.node_survey import survey
-from zerotools.ops.gathering.staged_check import StagedCheck, check, look
 
 BUDGET = MemoryBudget(1 << 26, 1)
 

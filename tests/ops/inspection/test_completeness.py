@@ -11,7 +11,7 @@ import pytest
 
 from tests.golden_files import DEEPSPEED
 from zerotools.core.errors import BadFile
-from zerotools.ops.inspection.completeness import check_completeness, damages
+from zerotools.ops.inspection.completeness import check_completeness, damages, lost_rank_sidecars
 
 TRAINER = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"
 
@@ -58,3 +58,26 @@ def test_a_layout_that_is_no_guess_must_be_whole(tmp_path: Path) -> None:
     assert list(damages(path)) == []
     next(path.rglob("*zero_pp_rank_1_mp_rank_00_optim_states.pt")).unlink()
     assert "is missing; the run had 2 ranks" in next(damages(path))
+
+
+@pytest.mark.parametrize(
+    ("names", "world_size", "lost"),
+    [
+        (["c/rng_state_0.pth"], 2, ["c/rng_state_1.pth"]),
+        (["rng_state_0.pth", "rng_state_2.pth"], None, ["rng_state_1.pth"]),
+        (["rng_state.pth"], 2, []),
+        (["random_states_0.pkl", "random_states_1.pkl"], 2, []),
+        (["random_states_1.pkl", "random_states_0.pkl"], 1, []),
+        (
+            ["extra_state_world_size_3_rank_1.pt"],
+            None,
+            ["extra_state_world_size_3_rank_0.pt", "extra_state_world_size_3_rank_2.pt"],
+        ),
+        (["rng_state_999999.pth"], None, [f"rng_state_{n}.pth" for n in range(8)]),
+        ([], 2, []),
+    ],
+)
+def test_what_a_rank_lost(names: list[str], world_size: int | None, lost: list[str]) -> None:
+    found = list(lost_rank_sidecars("/c", names, world_size))
+    assert [each.file for each in found] == lost
+    assert all(f"/c/{each.file} is missing; the run had" in each.message for each in found)

@@ -18,8 +18,8 @@ from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.inspection.checkpoint_summary import plain
 from zerotools.ops.inspection.inspect import inspect, to_json
-from zerotools.ops.inspection.run_summary import plain
 
 CHECKPOINTS = every_checkpoint()
 MADE_UP = "trained parameters are one param group"

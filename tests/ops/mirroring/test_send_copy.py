@@ -17,9 +17,9 @@ from tests.ops.mirroring.made import BUDGET, place, same, save
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.writing_name import WRITING
-from zerotools.ops.mirroring.far_copies import newest_copy
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
 from zerotools.ops.mirroring.send_copy import send_copy
+from zerotools.ops.mirroring.store_copies import newest_copy
 from zerotools.ops.verification import verify
 from zerotools.runs.manifest import MANIFEST, read_manifest
 

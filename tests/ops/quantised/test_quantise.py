@@ -11,8 +11,8 @@ from tests.ops.quantised.models import FP8, fp8_tensors, plain, read
 from zerotools import formats
 from zerotools.core.errors import BadRequest
 from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantise import quantised
-from zerotools.ops.quantised.recognise import recognise
 
 MODEL: dict[str, Array] = {
     "model.embed_tokens.weight": plain(256, 128),

@@ -19,7 +19,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.io.numeric.numpy_dtypes import Array
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.salvage.examine import prepare
-from zerotools.ops.salvage.preparation import prepare_salvage
+from zerotools.ops.salvage.prepare_salvage import prepare_salvage
 from zerotools.ops.salvage.salvage_plan import Salvage, SalvageOptions
 from zerotools.ops.verification.checkpoint_files import archives_in
 

@@ -12,10 +12,10 @@ from threading import Thread
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget
-from zerotools.ops.serving.access import Credentials
+from zerotools.ops.serving.authorization import Credentials
 from zerotools.ops.serving.byte_source import ByteSource
-from zerotools.ops.serving.served_model import ServedModel, served_model
-from zerotools.ops.serving.server import ModelServer
+from zerotools.ops.serving.http_answers import ServedModel, served_model
+from zerotools.ops.serving.model_server import ModelServer
 
 SMALL = MemoryBudget(max_memory=2 * 3 * MIN_TILE_BYTES, workers=2)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerotools.core.thinning import Keep
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.thinning.in_place import Thinned, thin
+from zerotools.ops.thinning.thin_checkpoint import Thinned, thin
 from zerotools.ops.thinning.thin_plan import prepare
 
 GOLDEN = Path(__file__).parents[2] / "golden"

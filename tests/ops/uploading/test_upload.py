@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -18,7 +19,7 @@ from harness.stores import azure, s3
 from harness.stores.faults import FaultProxy
 from harness.stores.gcs import client_env
 from harness.stores.trouble import SLOW_DOWN, Call, EndHere, ForgetWrites, LoseReply, ResetAfter
-from tests.golden_files import DEEPSPEED, JOB
+from tests.golden_files import DEEPSPEED, JOB, TORCH
 from tests.io.stores.far import far, put_directory, served, troubled
 from tests.ops.uploading.sent import send
 from zerotools import formats
@@ -29,9 +30,12 @@ from zerotools.io.output.marker import MARKER
 from zerotools.io.output.writing_name import WRITING
 from zerotools.io.stores.addresses import path_of
 from zerotools.io.stores.writing import put_object
-from zerotools.ops.conversions import consolidate
+from zerotools.ops.conversions import consolidate, reshard
+from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.serving.byte_source import ByteSource
 from zerotools.ops.uploading.destination import check_write, write
+from zerotools.ops.uploading.upload import file_stream
 from zerotools.ops.verification import verify
 from zerotools.runs.manifest import verify_manifest
 
@@ -256,3 +260,30 @@ def test_losses_are_counted_as_on_a_disk(tmp_path: Path, monkeypatch: pytest.Mon
             said.append((str(refusal.value), report.losses, report.bytes_written))
         assert said[0] == said[1]
         assert json.loads(store.get(f"out/{MARKER}"))["files"]["model.safetensors"]["size"]
+
+
+CASES = {
+    "records of one file": DEEPSPEED / "z2-bf16-w2" / "checkpoint",
+    "archives one behind another": TORCH / "fsdp2-dcp-w3" / "checkpoint",
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("held", [0, 300, 5000, 2**30])
+def test_the_stream_is_the_file_that_is_written(tmp_path: Path, case: str, held: int) -> None:
+    conversion = reshard.prepare(CASES[case], tmp_path / "out", world_size=4)
+    assert isinstance(conversion, Conversion)
+    perform(conversion, budget=MemoryBudget(), overwrite=False)
+    told = 0
+
+    def note(count: int, _: object) -> None:
+        nonlocal told
+        told += count
+
+    files = conversion.target.files
+    assert any(plan.checksums for plan in files.values())
+    with ByteSource(conversion, MemoryBudget(), unsigned=True) as source:
+        for name, plan in random.Random(1).sample(sorted(files.items()), len(files)):
+            found = b"".join(file_stream(source, name, plan, held, note))
+            assert found == (tmp_path / "out" / name).read_bytes(), name
+    assert told == conversion.bytes_of_tensors

@@ -13,9 +13,15 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import FLOAT32, FLOAT64
 from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.verification.claimed_bytes import ClaimedBytes, claims_of
 from zerotools.ops.verification.digests import block_hasher, of_blocks
-from zerotools.ops.verification.file_scan import BLOCK_BYTES, Record, ScannedFile, scan
+from zerotools.ops.verification.file_scan import (
+    BLOCK_BYTES,
+    ClaimedBytes,
+    Record,
+    ScannedFile,
+    claims_of,
+    scan,
+)
 
 from .damage import SMALL, flip
 

@@ -17,10 +17,9 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS
 from zerotools.io.files.sources import Sources
-from zerotools.ops.verification.all_checks import OF_ANY_SAVE
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles, archives_in
 from zerotools.ops.verification.findings import Check, Soundness
-from zerotools.ops.verification.verify import ToVerify, prepare, verify
+from zerotools.ops.verification.verify import OF_ANY_SAVE, ToVerify, prepare, verify
 
 from .damage import SMALL, copy, flip, largest_record, messages, verified
 

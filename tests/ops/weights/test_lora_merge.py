@@ -17,7 +17,7 @@ from zerotools.core.target import Target
 from zerotools.formats.dcp.native import DcpNative
 from zerotools.ops.conversions.conversion import Conversion, check_output
 from zerotools.ops.execution.load_arrays import load
-from zerotools.ops.weights import adapter_changes
+from zerotools.ops.weights import adapter_arithmetic
 from zerotools.ops.weights.lora_merge import merge_adapters
 from zerotools.runs.job_record import JobRecord, LoraRecord
 
@@ -54,7 +54,9 @@ def matrices(rows: int = 9, columns: int = 5) -> dict[Key, np.ndarray]:
     return {key: draw.standard_normal(shape).astype("f4") for key, shape in shapes.items()}
 
 
-@pytest.mark.parametrize(("rows", "columns"), [(9, 5), (3, adapter_changes.BLOCK_BYTES // 8 + 1)])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [(9, 5), (3, adapter_arithmetic.BLOCK_BYTES // 8 + 1)]
+)
 def test_the_sum_takes_the_place_of_the_parts(tmp_path: Path, rows: int, columns: int) -> None:
     arrays = matrices(rows, columns)
     merged = merge_adapters(written(tmp_path / "source", arrays), tmp_path / "scratch")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.ops.weights.test_hub_names import written
+from tests.ops.weights.test_restore_hub_layout import written
 from zerotools.core.checkpoint import Key
 from zerotools.ops.weights.tied_weights import resolve_aliases
 

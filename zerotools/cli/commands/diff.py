@@ -25,9 +25,9 @@ from zerotools.core.checkpoint_parts import LOOSE, WEIGHTS
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.core.errors import EXIT_DIFFERENCES
-from zerotools.ops.comparison import result
+from zerotools.ops.comparison import diff_result
+from zerotools.ops.comparison.diff_result import CheckpointDiff, RunComparison, TensorDifference
 from zerotools.ops.comparison.pairing import COPY
-from zerotools.ops.comparison.result import CheckpointDiff, RunComparison, TensorDifference
 from zerotools.public.compare_checkpoints import DiffKeywords, diff
 
 _PATH = CheckpointPath()
@@ -67,15 +67,15 @@ def command(a: Path, b: Path, top: int, as_json: bool, **given: Any) -> int:
 
 
 _WORDS = {
-    result.EQUAL: "equal, bit by bit",
-    result.CAST: "equal after the cast",
-    result.WITHIN: "within the tolerance",
-    result.DIFFERS: "different",
-    result.SHAPE: "different shape",
-    result.DTYPE: "types without a common one",
-    result.UNREADABLE: "cannot be read",
-    result.ONLY_A: "only in A",
-    result.ONLY_B: "only in B",
+    diff_result.EQUAL: "equal, bit by bit",
+    diff_result.CAST: "equal after the cast",
+    diff_result.WITHIN: "within the tolerance",
+    diff_result.DIFFERS: "different",
+    diff_result.SHAPE: "different shape",
+    diff_result.DTYPE: "types without a common one",
+    diff_result.UNREADABLE: "cannot be read",
+    diff_result.ONLY_A: "only in A",
+    diff_result.ONLY_B: "only in B",
 }
 
 
@@ -114,9 +114,11 @@ def _equal_weights(difference: CheckpointDiff) -> str | None:
     """
     weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
     state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
-    casts = [each for each in weights if each.status == result.CAST]
-    only = (result.ONLY_A, result.ONLY_B)
-    if not weights or any(each.status not in (result.EQUAL, result.CAST) for each in weights):
+    casts = [each for each in weights if each.status == diff_result.CAST]
+    only = (diff_result.ONLY_A, diff_result.ONLY_B)
+    if not weights or any(
+        each.status not in (diff_result.EQUAL, diff_result.CAST) for each in weights
+    ):
         return None
     if any(each.status not in only or each.role == LOOSE for each in state):
         return None
@@ -154,7 +156,7 @@ def _counts(difference: CheckpointDiff) -> list[str]:
 
 def _of_copies(difference: CheckpointDiff, status: str) -> str:
     copies = sum(each.is_copy for each in difference.tensors if each.status == status)
-    if status != result.CAST or not copies:
+    if status != diff_result.CAST or not copies:
         return ""
     return f"; {copies} of them are 16-bit copies of masters that only the other has"
 
@@ -204,17 +206,19 @@ def _others(difference: CheckpointDiff, top: int) -> Iterator[str]:
     """Yield the differences that have no distance between values, such as missing tensors, by
     kind.
     """
-    for status in (result.UNREADABLE, result.SHAPE, result.DTYPE):
+    for status in (diff_result.UNREADABLE, diff_result.SHAPE, diff_result.DTYPE):
         yield from _listed(_WORDS[status], _of(difference, status), top)
     yield from _cast(difference)
-    for status, lacking in ((result.ONLY_A, "B"), (result.ONLY_B, "A")):
+    for status, lacking in ((diff_result.ONLY_A, "B"), (diff_result.ONLY_B, "A")):
         found = _of(difference, status)
         roles = _lacking_roles(difference, status)
         whole = [each for each in found if each.role in roles]
         if whole:
             yield f"{_WORDS[status]}: {_by_role(whole)}; {lacking} has no such role"
         yield from _listed(_WORDS[status], [e for e in found if e.role not in roles], top)
-    if any(_lacking_roles(difference, status) for status in (result.ONLY_A, result.ONLY_B)):
+    if any(
+        _lacking_roles(difference, status) for status in (diff_result.ONLY_A, diff_result.ONLY_B)
+    ):
         yield "--role param compares the weights alone"
 
 
@@ -241,7 +245,7 @@ def _listed(title: str, found: Sequence[TensorDifference], top: int) -> Iterator
 def _cast(difference: CheckpointDiff) -> Iterator[str]:
     """Yield one line for each pair of types that differ, with the number of tensors."""
     counts: dict[str, int] = {}
-    for each in _of(difference, result.CAST):
+    for each in _of(difference, diff_result.CAST):
         if each.a is not None and each.b is not None:
             types = f"{each.a.dtype} in A and {each.b.dtype} in B"
             counts[types] = counts.get(types, 0) + 1
@@ -261,7 +265,7 @@ def _by_role(found: Sequence[TensorDifference]) -> str:
 def _detail(each: TensorDifference) -> str:
     if each.message is not None:
         return each.message if each.name in each.message else f"{_name(each)}: {each.message}"
-    if each.status == result.SHAPE and each.a is not None and each.b is not None:
+    if each.status == diff_result.SHAPE and each.a is not None and each.b is not None:
         return f"{_name(each)}: {list(each.a.shape)} in A and {list(each.b.shape)} in B"
     if each.a is not None and each.b is not None:
         return f"{_name(each)}: {each.a.dtype} in A and {each.b.dtype} in B"

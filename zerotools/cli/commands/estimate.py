@@ -30,7 +30,7 @@ from zerotools.jobs.estimating.way_keys import keys_text
 from zerotools.jobs.estimating.whole_job import whole_job
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
-from zerotools.ops.estimate.ways import Way
+from zerotools.ops.estimate.fit_search import Way
 from zerotools.public.estimate_memory import (
     EstimateKeywords,
     estimated_job,

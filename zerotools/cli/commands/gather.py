@@ -19,11 +19,9 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import ZerotoolsError
 from zerotools.formats.torch_optimizers import notes_on_weights
 from zerotools.io.output.staging import partial_of
-from zerotools.ops.gathering.gather_json import SCHEMA
-from zerotools.ops.gathering.gather_plan import GatherPlan
-from zerotools.ops.gathering.gathering_run import Gathered
-from zerotools.ops.gathering.number_gaps import varying
-from zerotools.ops.gathering.staged_check import StagedCheck
+from zerotools.ops.gathering.check_gathered import StagedCheck
+from zerotools.ops.gathering.gather_files import SCHEMA, Gathered
+from zerotools.ops.gathering.gather_plan import GatherPlan, varying
 from zerotools.ops.verification.findings import Soundness
 from zerotools.public.gather_shards import GatherKeywords, gathered, refuse_nameless
 from zerotools.public.options.option import bind_options

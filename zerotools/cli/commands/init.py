@@ -33,8 +33,8 @@ from zerotools.jobs.estimating.seen_here import (
 )
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
-from zerotools.ops.estimate.chosen_way import MOST_TOKENS, gib
-from zerotools.ops.estimate.ways import Way
+from zerotools.ops.estimate.fit_search import Way
+from zerotools.ops.estimate.recommendation import MOST_TOKENS, gib
 from zerotools.public.estimate_memory import GivenMachine, MachineOptions, given_machine
 from zerotools.public.options.option import bind_options
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot

@@ -21,9 +21,9 @@ from zerotools.cli.output.colours import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
+from zerotools.ops.inspection.checkpoint_summary import RunSummary, plain
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
-from zerotools.ops.inspection.run_summary import RunSummary, plain
 from zerotools.public.inspect_checkpoint import InspectResult, inspect
 from zerotools.public.options.read_options import ReadingOptions
 

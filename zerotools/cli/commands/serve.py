@@ -19,7 +19,7 @@ from zerotools.public.options.option import bind_options
 from zerotools.public.serve_checkpoint import ServedCheckpoint, ServeKeywords, serving
 
 if TYPE_CHECKING:
-    from zerotools.ops.serving.server import ModelServer
+    from zerotools.ops.serving.model_server import ModelServer
 
 
 @click.command("serve", cls=GroupedCommand)

@@ -22,9 +22,9 @@ from zerotools.cli.output.progress_bar import shown_progress
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE, BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.ops.verification.all_checks import OF_ANY_SAVE
+from zerotools.ops.verification.checkpoint_files import NO_CHECKSUMS
 from zerotools.ops.verification.findings import Check, Soundness, Verification
-from zerotools.ops.verification.records import NO_CHECKSUMS
+from zerotools.ops.verification.verify import OF_ANY_SAVE
 from zerotools.public.verify_checkpoint import VerifyKeywords, VerifyResult, verify
 
 MAX_FINDINGS = 20

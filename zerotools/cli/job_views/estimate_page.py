@@ -13,9 +13,9 @@ from zerotools.cli.output.language import has_wide, translated, wrap_wide
 from zerotools.core.counts import counted
 from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.jobs.estimating.way_keys import keys_text
+from zerotools.ops.estimate.fit_search import FitChange, Way, listed
 from zerotools.ops.estimate.offload_table import Row
-from zerotools.ops.estimate.terms import NOT_MEASURED
-from zerotools.ops.estimate.ways import FitChange, Way, listed
+from zerotools.ops.estimate.rank_memory import NOT_MEASURED
 
 _COLUMNS = 80
 MOST_WAYS = 8

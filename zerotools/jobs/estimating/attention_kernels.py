@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from zerotools.jobs.tables.model import AUTO
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.activations import EAGER, REPEATED, MicroBatch
+from zerotools.ops.estimate.activation_memory import EAGER, REPEATED, MicroBatch
 from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
 FLASH, EFFICIENT = "torch's flash kernel", "torch's memory-efficient kernel with repeated keys"

@@ -13,8 +13,8 @@ from zerotools.jobs.estimating import attention_kernels
 from zerotools.jobs.estimating.way_keys import way_keys, with_keys
 from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, job_tree
 from zerotools.jobs.jobfile.parse import job_from_tree
-from zerotools.ops.estimate.activations import MicroBatch, on_gpus
-from zerotools.ops.estimate.chosen_way import Choice, choose
+from zerotools.ops.estimate.activation_memory import MicroBatch, on_gpus
+from zerotools.ops.estimate.fit_search import Freedom, Way, Ways, ways_of
 from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape
 from zerotools.ops.estimate.offload_table import (
     ALL,
@@ -30,8 +30,8 @@ from zerotools.ops.estimate.offload_table import (
     row_of_layout,
     rows_of,
 )
-from zerotools.ops.estimate.terms import NOT_MEASURED, Machine, RankMemory
-from zerotools.ops.estimate.ways import Freedom, Way, Ways, ways_of
+from zerotools.ops.estimate.rank_memory import NOT_MEASURED, Machine, RankMemory
+from zerotools.ops.estimate.recommendation import Choice, choose
 
 SCHEMA = "zerotools.estimate/1"
 

@@ -19,13 +19,12 @@ from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, TEXT, SeenD
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
 from zerotools.jobs.estimating.whole_job import tokenizer_of, whole_job
 from zerotools.jobs.estimating.written import job_tree
-from zerotools.ops.estimate.activations import MicroBatch, on_gpus
-from zerotools.ops.estimate.adapters import with_adapters
-from zerotools.ops.estimate.chosen_way import gib, largest_batch, needs_of
-from zerotools.ops.estimate.model_shape import read_shape
+from zerotools.ops.estimate.activation_memory import MicroBatch, on_gpus
+from zerotools.ops.estimate.fit_search import LORA_RANK, FitChange, Freedom, Way
+from zerotools.ops.estimate.model_shape import read_shape, with_adapters
 from zerotools.ops.estimate.offload_table import Workload, row_of_layout
-from zerotools.ops.estimate.terms import Machine
-from zerotools.ops.estimate.ways import LORA_RANK, FitChange, Freedom, Way
+from zerotools.ops.estimate.rank_memory import Machine
+from zerotools.ops.estimate.recommendation import gib, largest_batch, needs_of
 
 MOST_SEQUENCES = 8
 _BYTES = 256

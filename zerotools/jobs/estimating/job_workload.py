@@ -14,17 +14,17 @@ from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.tables.data import longest_sequence
 from zerotools.jobs.tables.model import AUTO
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.activations import EAGER, SHARED, MicroBatch, on_gpus
-from zerotools.ops.estimate.adapters import with_adapters
+from zerotools.ops.estimate.activation_memory import EAGER, SHARED, MicroBatch, on_gpus
 from zerotools.ops.estimate.model_shape import (
     ModelShape,
     cut_by_tensor_ranks,
     of_config,
     read_shape,
     size_in,
+    with_adapters,
 )
 from zerotools.ops.estimate.offload_table import Workload
-from zerotools.ops.estimate.terms import Buckets
+from zerotools.ops.estimate.rank_memory import Buckets
 
 
 def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:

@@ -7,8 +7,8 @@ from typing import Any
 
 from zerotools.core.training_memory import MemoryLayout
 from zerotools.jobs.binding.bind import show
+from zerotools.ops.estimate.fit_search import FitChange, Way
 from zerotools.ops.estimate.offload_table import Workload
-from zerotools.ops.estimate.ways import FitChange, Way
 
 OFFLOAD_DIRECTORY = "offload"
 """The directory of the optimizer on disk, next to the job file; a local NVMe disk is best."""

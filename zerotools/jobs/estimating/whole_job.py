@@ -15,7 +15,7 @@ from typing import Any
 from zerotools.jobs.estimating.estimating import Estimate
 from zerotools.jobs.estimating.seen_here import CONFIG, EXAMPLES, PREFERENCES, TEXT
 from zerotools.jobs.text.toml_text import to_toml
-from zerotools.ops.estimate.ways import Way
+from zerotools.ops.estimate.fit_search import Way
 
 GIB = 1 << 30
 FIRST_RATE = 3e-4

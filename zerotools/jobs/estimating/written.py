@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotools.core.training_memory import MemoryLayout
 from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
-from zerotools.ops.estimate.activations import MicroBatch
+from zerotools.ops.estimate.activation_memory import MicroBatch
 
 _OFF = "none"
 _ACCELERATE = {"none": "none", "cpu": "cpu", "disk": "nvme"}

@@ -45,7 +45,7 @@ def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
 
 
 def _check_place(place: str, output_dir: str | None, given: str | None, *, writes: bool) -> None:
-    from zerotools.ops.mirroring.far_claim import check_claim
+    from zerotools.ops.mirroring.prefix_owner import check_claim
 
     path = _far(place)
     check_claim(path, Path(output_dir or "/nowhere"), "", given)
@@ -58,8 +58,8 @@ def _check_place(place: str, output_dir: str | None, given: str | None, *, write
 
 def _start(spec: Any, given: str, place: str | None) -> Iterator[str]:
     from zerotools.jobs.preflight.resumable import not_resumable
-    from zerotools.ops.mirroring.far_copies import newest_copy
     from zerotools.ops.mirroring.mirror import start_of
+    from zerotools.ops.mirroring.store_copies import newest_copy
     from zerotools.runs.checkpoint_dirs import read_record
 
     path = start_of(_far(given))

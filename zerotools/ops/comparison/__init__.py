@@ -1,4 +1,10 @@
-"""Two checkpoints side by side: which tensors belong together, and how far apart they are.
+"""Compare two checkpoints: pair their tensors, and measure how far apart they are.
 
-Imports `ops.execution`, `ops.weights` and `ops.inspection`.
+checkpoint_diff  `zerotools diff`: prepare the comparison and carry it out
+pairing          the tensors of both that are the same one, and rules that would pair more names
+tensor_blocks    the same elements of two tensors, block by block; weights with an adapter added
+tensor_diff      the difference of each pair of tensors
+training_diff    the difference of steps, param groups, loss scaler and config.json
+tolerance        the difference that is allowed
+diff_result      the result, and its JSON
 """

@@ -16,15 +16,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import flag
-from zerotools.ops.comparison.adapted import Adapted, tolerance_of_sums, with_adapter
-from zerotools.ops.comparison.pairing import (
-    Pairing,
-    Side,
-    pair_up,
-    renamed_sides,
-)
-from zerotools.ops.comparison.proposals import propose
-from zerotools.ops.comparison.result import (
+from zerotools.ops.comparison.diff_result import (
     ONLY_A,
     ONLY_B,
     CheckpointDiff,
@@ -32,11 +24,19 @@ from zerotools.ops.comparison.result import (
     RunComparison,
     TensorDifference,
 )
-from zerotools.ops.comparison.runs import compare_runs, training_or_note
+from zerotools.ops.comparison.pairing import (
+    Pairing,
+    Side,
+    pair_up,
+    propose,
+    renamed_sides,
+)
+from zerotools.ops.comparison.tensor_blocks import Adapted, tolerance_of_sums, with_adapter
 from zerotools.ops.comparison.tensor_diff import bytes_of, compare_tensors
 from zerotools.ops.comparison.tolerance import Tolerance, parse_tolerance
+from zerotools.ops.comparison.training_diff import compare_runs, training_or_note
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.weights.renaming import parse_rule
+from zerotools.ops.weights.rewrite import parse_rule
 
 MAX_MEMORY = 96 * 1024 * 1024
 """Bytes of buffers: with the interpreter and numpy, less than 256 MB."""

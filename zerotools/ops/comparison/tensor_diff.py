@@ -26,10 +26,7 @@ from zerotools.io.numeric.distance import (
 )
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
-from zerotools.ops.comparison.adapted import Adapted, AdaptedTensor
-from zerotools.ops.comparison.blocks import Block, LocatedTensor, TwoTensors
-from zerotools.ops.comparison.pairing import Pair
-from zerotools.ops.comparison.result import (
+from zerotools.ops.comparison.diff_result import (
     CAST,
     DIFFERS,
     DTYPE,
@@ -39,6 +36,14 @@ from zerotools.ops.comparison.result import (
     WITHIN,
     Described,
     TensorDifference,
+)
+from zerotools.ops.comparison.pairing import Pair
+from zerotools.ops.comparison.tensor_blocks import (
+    Adapted,
+    AdaptedTensor,
+    Block,
+    LocatedTensor,
+    TwoTensors,
 )
 from zerotools.ops.comparison.tolerance import Tolerance, common_type
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers

@@ -1,4 +1,13 @@
-"""The commands that write a checkpoint: consolidate, reshard and convert, each first a plan.
+"""Commands that write a checkpoint: consolidate, reshard and convert. Each makes a plan first.
 
-The top package: imports `ops.execution`, `ops.weights` and `ops.sidecars`.
+conversion         the plan as a value, and `perform`, which writes its output
+consolidate        `zerotools consolidate`: the weights as one model
+reshard            `zerotools reshard`: the same checkpoint for another number of ranks
+convert            `zerotools convert`: the same checkpoint in another format
+convert_to_job     `zerotools convert --to job`: a checkpoint that a job resumes from
+convert_weights    weights for a format that holds no optimizer state
+adapter_export     `consolidate --adapter-only`: the PEFT adapter of a run
+merged_model       the model of a run, with its adapters merged
+quantised_output   weights that are dequantised, kept quantised, or quantised for the output
+optimizer_options  learning rate, betas and other values that an optimizer needs to resume
 """

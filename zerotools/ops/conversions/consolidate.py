@@ -12,7 +12,7 @@ from zerotools.core.adapter_names import is_adapter_checkpoint
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.format import (
     DEFAULT_MAX_SHARD_BYTES,
@@ -26,7 +26,12 @@ from zerotools.io.files.sources import recording
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion, refuse_blocked
-from zerotools.ops.conversions.few_bits import (
+from zerotools.ops.conversions.merged_model import (
+    adapter_dtype,
+    merged_model,
+    refuse_with_adapter,
+)
+from zerotools.ops.conversions.quantised_output import (
     AUTO,
     in_asked_values,
     in_few_bits,
@@ -34,32 +39,31 @@ from zerotools.ops.conversions.few_bits import (
     refuse_quantising,
     with_quantised_config,
 )
-from zerotools.ops.conversions.merged_model import (
-    adapter_dtype,
-    merged_model,
-    refuse_with_adapter,
-)
-from zerotools.ops.conversions.unproved_save import unproved_save
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.quantised.dequantise import refuse_split
+from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantise import QUANTISERS
-from zerotools.ops.quantised.recognise import recognise
-from zerotools.ops.sidecars.model_sidecar_choice import lacking_config
-from zerotools.ops.weights.hub_names import hub_layout_of, on_hub_note, restored
+from zerotools.ops.sidecars import lacking_config
+from zerotools.ops.verification.checkpoint_files import files_of
+from zerotools.ops.verification.digest_manifest import sidecar_of
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.name_check import fitted
 from zerotools.ops.weights.reference_model import Reference, check_against, read_reference
-from zerotools.ops.weights.renaming import namer, parse_rule
-from zerotools.ops.weights.rewrite import describe, rename
-from zerotools.ops.weights.selection import (
+from zerotools.ops.weights.restore_hub_layout import hub_layout_of, on_hub_note, restored
+from zerotools.ops.weights.rewrite import (
     MASTERS,
     SIXTEEN_BIT,
     choose_names,
+    describe,
     matcher,
+    namer,
+    parse_rule,
+    rename,
     weights_from,
 )
 from zerotools.ops.weights.tied_weights import resolve_aliases
+from zerotools.runs.file_names import MANIFEST
 
 DTYPES = dtypes.PRECISIONS
 
@@ -346,3 +350,28 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
         f"{len(lost)} tensors do not fit in their new type (the largest fp16 is 65504): {worst}"
         f"{more}; {advice}"
     )
+
+
+def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:
+    """Return a sentence on files of ranks that do not record their save, if no manifest covers
+    them."""
+    if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:
+        return []
+    root = checkpoint.root
+    if any((each / MANIFEST).is_file() for each in (root, root.parent)):
+        return []
+    if sidecar_of(files_of(checkpoint, table)).is_file():
+        return []
+    try:
+        left = checkpoint.files.keys() - set(form.files_of_one_save(checkpoint))
+    except BadFile:  # reported when it is read
+        return []
+    if not left:
+        return []
+    return [
+        (
+            f"cannot check whether {counted(len(left), 'file')} of {len(checkpoint.files)} are "
+            "from one save: to record it, run zerotools verify --write-manifest right after each "
+            "save"
+        )
+    ]

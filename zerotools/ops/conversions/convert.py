@@ -28,11 +28,7 @@ from zerotools.io.output.plain_files import carried_file
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources
-from zerotools.ops.conversions.few_bits import (
-    in_asked_values,
-    refuse_bare_casts,
-    refuse_quantising,
-)
+from zerotools.ops.conversions.convert_weights import KEEP, weights_alone
 from zerotools.ops.conversions.merged_model import (
     ADAPTER_OPTIONS,
     MergedModel,
@@ -41,26 +37,31 @@ from zerotools.ops.conversions.merged_model import (
     refuse_with_adapter,
 )
 from zerotools.ops.conversions.optimizer_options import NAMES, RequestedHyperparameters, completed
-from zerotools.ops.conversions.reshard import resharded
-from zerotools.ops.conversions.weights_alone import KEEP, weights_alone
-from zerotools.ops.conversions.world_size import check_world_size
-from zerotools.ops.foreign.naming import (
+from zerotools.ops.conversions.quantised_output import (
+    in_asked_values,
+    refuse_bare_casts,
+    refuse_quantising,
+)
+from zerotools.ops.conversions.reshard import check_world_size, resharded
+from zerotools.ops.quantised.dequantise import with_true_config
+from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.resume_from_other_program.name_numbered_state import (
     AskedOrder,
     asked_order,
     how_to_name,
     record_of,
     with_names,
+    with_numbered_state,
+    with_proved_names,
     with_record,
     without_optimizer,
 )
-from zerotools.ops.foreign.numbered import with_numbered_state, with_proved_names
-from zerotools.ops.quantised.dequantise import with_true_config
-from zerotools.ops.quantised.quantisation import Quantisation
-from zerotools.ops.quantised.recognise import recognise
-from zerotools.ops.sidecars.left_behind import left_behind, undeclared_losses
-from zerotools.ops.sidecars.model_sidecar_choice import (
+from zerotools.ops.sidecars import (
     lacking_config,
+    left_behind,
     requested_sidecars,
+    undeclared_losses,
 )
 from zerotools.ops.weights.adapter_mapping import scale_note
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped, mapped_training

@@ -15,12 +15,12 @@ from zerotools.formats import FormatTable
 from zerotools.formats.format import flag
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.conversions.conversion import Conversion
-from zerotools.ops.conversions.few_bits import AUTO
+from zerotools.ops.conversions.quantised_output import AUTO
 from zerotools.ops.quantised.quantise import QUANTISERS
-from zerotools.ops.sidecars.model_sidecar_choice import with_sidecars
+from zerotools.ops.sidecars import with_sidecars
 from zerotools.ops.weights.lora_merge import AdapterRequest, MergedAdapters, merge_adapters
 from zerotools.ops.weights.merged_config import with_base_config, with_merged_config
-from zerotools.ops.weights.selection import SIXTEEN_BIT
+from zerotools.ops.weights.rewrite import SIXTEEN_BIT
 
 ADAPTER_OPTIONS = ("adapter_only", "adapter_config", "adapter_name", "base")
 

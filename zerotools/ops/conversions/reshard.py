@@ -17,10 +17,9 @@ from zerotools.ops.conversions.conversion import (
     refuse_blocked,
     with_target_sources,
 )
-from zerotools.ops.conversions.world_size import check_world_size
 from zerotools.ops.execution.plan import prove_source
-from zerotools.ops.foreign.naming import with_record
-from zerotools.ops.sidecars.left_behind import undeclared_losses
+from zerotools.ops.resume_from_other_program.name_numbered_state import with_record
+from zerotools.ops.sidecars import undeclared_losses
 from zerotools.runs.optimizer_names import named_order_of
 
 _AS_IS = WriteOptions()
@@ -106,3 +105,21 @@ def _refuse_useless(
         f"{checkpoint.origin.path} is {form.name}, which does not take "
         f"{' and '.join(map(flag, sorted(useless)))}{advice}"
     )
+
+
+MAX_RANKS = 100_000
+"""Every rank is a file or more; far above any run, and far below what fills memory or a disk."""
+
+
+def check_world_size(world_size: int) -> None:
+    """Refuse a number of ranks that no run has.
+
+    Raises:
+        BadRequest: see above.
+    """
+    if world_size < 1:
+        raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")
+    if world_size > MAX_RANKS:
+        raise BadRequest(
+            f"--world-size is {world_size}; zerotools supports at most {MAX_RANKS} ranks"
+        )

@@ -18,7 +18,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.io.huggingface.class_defaults import class_keys, full_config
 from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.ops.estimate.state import Parameter
+from zerotools.ops.estimate.state_memory import Parameter
 
 RMS, RMS_FP32, LAYER = "rms", "rms in fp32", "layer"
 """Norms: RMS norms with weights that multiply in the model's type or in fp32, and layer norms."""

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from zerotools.core.training_memory import LOCAL, SHARDED, MemoryLayout
-from zerotools.ops.estimate.activations import Activations, MicroBatch, activations_of
+from zerotools.ops.estimate.activation_memory import Activations, MicroBatch, activations_of
 from zerotools.ops.estimate.model_shape import ModelShape
-from zerotools.ops.estimate.terms import (
+from zerotools.ops.estimate.rank_memory import (
     Buckets,
     HeldMemory,
     Machine,

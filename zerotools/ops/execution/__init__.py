@@ -1,4 +1,15 @@
-"""From a source and a target to bytes on disk or in memory: plan, tiles, workers, write, verify.
+"""Carry out a plan: from a source and a target to bytes on disk or in memory.
+
+plan             match the bytes of the source to the chunks of the target, and prove the match
+tiles            cut copies to the size of a buffer
+workers          the threads that fill tiles, within a memory budget
+fill             read and cast the bytes of one tile
+write            create the files of an output, fill them, and add their checksums
+execute          write a whole output, and give it its name
+part_share       the bytes of an output that each of N runs writes
+execute_part     write the share of one run
+resume_identity  the inputs of an output, which an interrupted run must share to be resumed
+load_arrays      load tensors into memory as numpy arrays
 
 Imports `core`, `io` and `formats`, and no other package of `ops`.
 """

@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import astuple, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Key
-from zerotools.core.target import Target
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
+from zerotools.io.files.crc32 import combine, of_zeros
 from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.files.regular import source_file
+from zerotools.io.files.sources import Sources
+from zerotools.io.files.transfer import transfer
 from zerotools.io.numeric.gather import Scratch
 from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses
 from zerotools.io.output.journal import Journal
-from zerotools.ops.execution.checksums import (
-    ChecksummedRange,
-    checksums,
-    crc_of,
-    joined,
-    known_parts,
-)
 from zerotools.ops.execution.fill import Losses, fill, of_weights
 from zerotools.ops.execution.plan import Copy, RangeCopy
 from zerotools.ops.execution.tiles import Tile
@@ -133,3 +134,155 @@ class Writer:
         parts += known_parts(plan, partial(crc_of, self._writes, file))
         for offset, data in checksums(plan.checksums, parts):
             self._writes.write_at(file, offset, data)
+
+
+_READ_BYTES = 2**20
+
+
+def create_file(path: Path, file_plan: FilePlan, sources: Sources, *, shared: bool = False) -> None:
+    """Make one output file at its full size, with everything but its chunks and checksums. With
+    `shared` it may be there: others write what `file_plan` does not have of it.
+
+    Raises:
+        BadRequest: the disk is full, or refuses it for another reason.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("r+b" if _make(path, shared=shared) else "xb") as output:
+        try:
+            if os.fstat(output.fileno()).st_size != file_plan.size:
+                output.truncate(file_plan.size)
+            for literal in file_plan.literals:
+                output.seek(literal.offset)
+                output.write(literal.data)
+            output.flush()
+        except OSError as error:
+            raise BadRequest(
+                f"{path} cannot be written: {error.strerror}; free some space, or choose another "
+                "output"
+            ) from error
+        for carried in file_plan.carried:
+            _carry(carried, output.fileno(), sources)
+
+
+def _make(path: Path, *, shared: bool) -> bool:
+    """Make a file that others make, too; whether it is one."""
+    if shared:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
+    return shared
+
+
+def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
+    """Take bytes of the source over.
+
+    Raises:
+        BadFile: the source is truncated, or another file than it was.
+    """
+    path, begin, length = carried.source, carried.source_offset, carried.length
+    with source_file(path) as source:
+        sources.note(path, source.status())
+        done = transfer(source, begin, output, carried.offset, length)
+    if done < length:
+        raise BadFile(
+            f"{path} ends at byte {begin + done}, but {begin + length} bytes were expected; it is "
+            "truncated"
+        )
+
+
+def complete_file(path: Path, file_plan: FilePlan) -> None:
+    """Write the checksums of a file without tensors, which `create_file` made."""
+    if not file_plan.checksums:
+        return
+    with path.open("r+b") as output:
+
+        def crc_of(offset: int, length: int) -> int:
+            crc, end = 0, offset + length
+            output.seek(offset)
+            while offset < end:
+                part = output.read(min(_READ_BYTES, end - offset))
+                crc, offset = zlib.crc32(part, crc), offset + len(part)
+            return crc
+
+        for offset, data in checksums(file_plan.checksums, known_parts(file_plan, crc_of)):
+            output.seek(offset)
+            output.write(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ChecksummedRange:
+    """`length` bytes of a file from `offset` on, and their CRC-32."""
+
+    offset: int
+    length: int
+    crc: int
+
+
+def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[ChecksummedRange]:
+    """Yield the bytes of the plan itself inside ranges that have checksums.
+
+    `crc_of(offset, length)` reads carried bytes back.
+    """
+    ranges = sorted((checksum.start, checksum.length) for checksum in plan.checksums)
+    starts = [start for start, _ in ranges]
+
+    def is_covered(offset: int) -> bool:
+        position = bisect_left(starts, offset + 1) - 1
+        return position >= 0 and offset < sum(ranges[position])
+
+    for zeros in plan.zeros:
+        if is_covered(zeros.offset):
+            yield ChecksummedRange(zeros.offset, zeros.length, of_zeros(zeros.length))
+    for literal in plan.literals:
+        if is_covered(literal.offset):
+            yield ChecksummedRange(literal.offset, len(literal.data), zlib.crc32(literal.data))
+    for carried in plan.carried:
+        if is_covered(carried.offset):
+            crc = crc_of(carried.offset, carried.length)
+            yield ChecksummedRange(carried.offset, carried.length, crc)
+
+
+def joined(
+    planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
+) -> list[ChecksummedRange]:
+    """Return fewer parts with the same content: consecutive parts of one checksum are joined."""
+    ends = {end for each in planned for end in (each.start, each.start + each.length)}
+    found: list[ChecksummedRange] = []
+    for part in sorted(parts, key=lambda part: part.offset):
+        before = found[-1] if found else None
+        if before and before.offset + before.length == part.offset and part.offset not in ends:
+            crc = combine(before.crc, part.crc, part.length)
+            part = ChecksummedRange(before.offset, before.length + part.length, crc)
+            found.pop()
+        found.append(part)
+    return found
+
+
+def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
+    """Return CRC-32 of bytes that are in a file already."""
+    crc, buffer = 0, memoryview(bytearray(min(length, _READ_BYTES)))
+    for done in range(0, length, _READ_BYTES):
+        part = buffer[: min(_READ_BYTES, length - done)]
+        files.read_into(file, offset + done, part)
+        crc = zlib.crc32(part, crc)
+    return crc
+
+
+def checksums(
+    planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, 4 bytes) of each checksum to write.
+
+    Raises:
+        AssertionError: a range is not exactly covered by the parts: our mistake.
+    """
+    ordered = sorted(parts, key=lambda part: part.offset)
+    offsets = [part.offset for part in ordered]
+    for checksum in planned:
+        crc, end, stop = 0, checksum.start, checksum.start + checksum.length
+        first = bisect_left(offsets, checksum.start)
+        for part in ordered[first : bisect_left(offsets, stop, lo=first)]:
+            assert part.offset == end, f"a checksum covers byte {end}, which nothing wrote"
+            crc = combine(crc, part.crc, part.length)
+            end += part.length
+        assert end == stop, f"a checksum covers bytes {end} to {stop}, which nothing wrote"
+        for offset in checksum.target_offset:
+            yield offset, crc.to_bytes(4, "little")

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from math import prod
 from pathlib import Path
+from typing import NamedTuple
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.io.ssh.far_shell import OpenShells
-from zerotools.ops.gathering.far_digests import make_digests
-from zerotools.ops.gathering.far_listing import FarFile, Listing
-from zerotools.ops.gathering.merging import differing, refusal
-from zerotools.ops.gathering.names_alone import doubt
-from zerotools.ops.gathering.node_survey import NodeSurvey
-from zerotools.ops.gathering.node_threads import for_each
-from zerotools.ops.gathering.number_gaps import gaps
+from zerotools.ops.gathering.node_files import FarFile, Listing, make_digests
+from zerotools.ops.gathering.node_source import for_each
+from zerotools.ops.gathering.node_survey import NodeSurvey, differing, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,3 +146,85 @@ def _divided(found: NodeSurvey, digests: Mapping[str, str]) -> dict[str, tuple[F
         for source, some in taken.items()
         if some
     }
+
+
+def doubt(
+    names: Iterable[str], texts: Mapping[str, str], destination: Path, table: FormatTable = FORMATS
+) -> str | None:
+    """Return the reason why files of these names at `destination` are not a checkpoint, in one
+    sentence; None: they may be one. `texts` are the contents of small files, which may name others.
+    """
+    with tempfile.TemporaryDirectory(prefix="zerotools-names-") as made:
+        root = Path(made) / "checkpoint"
+        for name in names:
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(texts.get(name, ""))
+        try:
+            detect(root, table=table)
+        except (BadFile, BadRequest) as error:
+            return str(error).replace(str(root), str(destination))
+    return None
+
+
+_NUMBER = re.compile(r"\d{1,9}")
+_MOST = 1 << 20
+
+
+class Numbered(NamedTuple):
+    """The name of a file as the texts between its numbers, and the numbers as they are written.
+    Those in the names of directories are text."""
+
+    texts: tuple[str, ...]
+    numbers: tuple[str, ...]
+
+
+def numbered(name: str) -> Numbered:
+    """Return the numbers in the name of a file."""
+    directory, slash, base = name.rpartition("/")
+    first, *rest = _NUMBER.split(base)
+    return Numbered((directory + slash + first, *rest), tuple(_NUMBER.findall(base)))
+
+
+def gaps(names: Iterable[str]) -> Iterator[str]:
+    """Yield names that would complete the numbers of the others, where most of them are there."""
+    families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
+    for name in names:
+        texts, numbers = numbered(name)
+        if numbers:
+            families.setdefault(texts, []).append(numbers)
+    for texts, there in families.items():
+        ranges = [_range({row[place] for row in there}) for place in range(len(texts) - 1)]
+        if not len(there) < prod(map(len, ranges)) <= min(2 * len(there), _MOST):
+            continue
+        known = set(there)
+        for numbers in product(*ranges):
+            if numbers not in known:
+                yield texts[0] + "".join(map("".join, zip(numbers, texts[1:], strict=True)))
+
+
+def _range(there: set[str]) -> list[str]:
+    """Return the expected numbers: from 0, or 1 if that is the first, to the last."""
+    values = {int(each) for each in there}
+    if len(there) < len(values) or len(there) == 1:
+        return sorted(there)
+    first = 1 if min(values) == 1 else 0
+    if max(values) - first >= _MOST:
+        return sorted(there)
+    width = min(map(len, there))
+    return [f"{value:0{width}d}" for value in range(first, max(values) + 1)]
+
+
+def alike(name: str, names: Iterable[str]) -> list[str]:
+    """Return the other `names` that differ from `name` only in their numbers."""
+    texts = numbered(name).texts
+    return [each for each in names if each != name and numbered(each).texts == texts]
+
+
+def varying(name: str, others: Iterable[str]) -> list[int] | None:
+    """Return the numbers of `others`, as `alike` returned them, if `name` differs from all of them
+    in one and the same position; None: in several."""
+    rows = [numbered(each).numbers for each in others]
+    own = numbered(name).numbers
+    places = [n for n, number in enumerate(own) if any(row[n] != number for row in rows)]
+    return sorted(int(row[places[0]]) for row in rows) if len(places) == 1 else None

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from typing import Any
 
-from zerotools.core.errors import BadRequest
+from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.journal import NAME, read_journal
 from zerotools.io.output.marker import is_empty
 from zerotools.io.output.staging import partial_of
 from zerotools.io.ssh.far_shell import OpenShells
-from zerotools.ops.gathering.brought import Brought, brought, identity, start_over
-from zerotools.ops.gathering.far_contents import FarContents, Wanted
-from zerotools.ops.gathering.far_listing import FarFile, Listing, list_source
-from zerotools.ops.gathering.merging import Held, merge
-from zerotools.ops.gathering.node_source import NodeSource
-from zerotools.ops.gathering.node_threads import for_each
+from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wanted, list_source
+from zerotools.ops.gathering.node_source import NodeSource, for_each
 
 LARGEST_TEXT = 256
 """Of a file that may name the checkpoint to take, as `latest` does."""
@@ -200,3 +197,151 @@ def _without_other_tags(
         if holders:
             found[name] = Held(name, holders)
     return found
+
+
+_SHORT = 12
+
+
+@dataclass(frozen=True)
+class Held:
+    """A file, and the names of the sources that have it, in their order."""
+
+    name: str
+    holders: Mapping[str, FarFile]
+
+    @property
+    def size(self) -> int:
+        """In bytes; the same of all of them once they were compared."""
+        return next(iter(self.holders.values())).size
+
+
+def merge(
+    listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
+) -> dict[str, Held]:
+    """Return the files of all listings by name: with a tag, its files and those directly next to
+    it. Include those `kept` from sources of an earlier run.
+
+    Raises:
+        BadFile: a file is a directory in another source.
+        BadRequest: no source has the tag.
+    """
+    found: dict[str, dict[str, FarFile]] = {}
+    for listing in listings:
+        for name, file in listing.files.items():
+            if tag is None or "/" not in name or name.startswith(f"{tag}/"):
+                found.setdefault(name, {})[listing.source.name] = file
+    for name, holders in kept.items():
+        found.setdefault(name, {}).update(holders)
+    if tag is not None and not any(name.startswith(f"{tag}/") for name in found):
+        known = sorted({n.partition("/")[0] for each in listings for n in each.files if "/" in n})
+        raise BadRequest(f"no source has the tag {tag!r}; their directories: {_some(known)}")
+    for name, holders in found.items():
+        _refuse_directories(name, holders, found)
+    return {name: Held(name, holders) for name, holders in sorted(found.items())}
+
+
+def _refuse_directories(
+    name: str, holders: Mapping[str, FarFile], found: Mapping[str, Mapping[str, FarFile]]
+) -> None:
+    for parent in PurePosixPath(name).parents:
+        if (file := found.get(str(parent))) is not None:
+            raise BadFile(
+                f"{parent} is a file in {next(iter(file))} and a directory in "
+                f"{next(iter(holders))}; move the one that does not belong to this checkpoint "
+                "elsewhere"
+            )
+
+
+def differing(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return two sources with different files under the name, or None; `digests` are the known
+    ones."""
+    first, *others = held.holders
+    for other in others:
+        if held.holders[other].size != held.holders[first].size:
+            return first, other
+    for other in others:
+        if digests[other] != digests[first]:
+            return first, other
+    return None
+
+
+def refusal(
+    held: Held, two: tuple[str, str], digests: Mapping[str, str], texts: Mapping[str, str]
+) -> BadFile:
+    """Return the error for a file that differs; `texts` are the contents of small text files."""
+    first, other = two
+    if first in texts and other in texts:
+        return BadFile(
+            f"{held.name} has {texts[first]!r} in {first}, but {texts[other]!r} in {other}: they "
+            "are from two saves; name the one to gather with --tag, or correct the file that is "
+            "wrong"
+        )
+    sizes = held.holders[first].size, held.holders[other].size
+    if sizes[0] != sizes[1]:
+        how = f"has {sizes[0]} bytes in {first} and {sizes[1]} in {other}"
+    else:
+        how = (
+            f"has SHA-256 {digests[first][:_SHORT]}... in {first} and "
+            f"{digests[other][:_SHORT]}... in {other}"
+        )
+    return BadFile(
+        f"{held.name} {how}: they are from two saves; move the one that does not belong to this "
+        "checkpoint elsewhere"
+    )
+
+
+def _some(names: Iterable[str]) -> str:
+    return ", ".join(list(names)[:9]) or "none"
+
+
+COMMAND = "gather"
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A file as its source had it. `sha256` is that of the received bytes; None: it is not
+    complete."""
+
+    source: str
+    size: int
+    time: str
+    sha256: str | None
+
+    @property
+    def file(self) -> FarFile:
+        """The file as a listing has it."""
+        return FarFile(self.size, self.time)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values for the journal."""
+        return asdict(self)
+
+    def is_complete_in(self, directory: Path, name: str) -> bool:
+        """Return whether all of it has arrived and is still in `directory`, with no link on its
+        path."""
+        path = directory / name
+        way = [path, *(each for each in path.parents if each.is_relative_to(directory))]
+        if self.sha256 is None or any(each.is_symlink() for each in way):
+            return False
+        return path.is_file() and path.stat().st_size == self.size
+
+
+def brought(noted: Any) -> Brought | None:
+    """Return a line of the journal as an entry, or None if it is not one."""
+    try:
+        found = Brought(**noted)
+    except TypeError:
+        return None
+    is_text = all(isinstance(each, str) for each in (found.source, found.time, found.sha256 or ""))
+    return found if is_text and isinstance(found.size, int) else None
+
+
+def identity(tag: str | None) -> dict[str, str]:
+    """Return the part of an output's identity that must not change between runs. Sources may be
+    added and removed."""
+    return {"command": COMMAND, "tag": tag or ""}
+
+
+def start_over(directory: Path) -> str:
+    """Return the advice for a new start."""
+    return f"remove {directory} to start over"

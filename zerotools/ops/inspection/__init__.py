@@ -1,4 +1,9 @@
-"""The contents of a checkpoint and its problems, from its metadata only.
+"""The contents of a checkpoint and its problems, from its metadata.
 
-Imports no numpy. Of `ops` it imports only `execution.plan`.
+inspect             `zerotools inspect`: tensors, files and problems
+checkpoint_summary  the training state, and the number of parameters and bytes
+completeness        whether a checkpoint is complete, and files that are cut off or missing
+next_commands       commands that the user can run next
+
+Imports no numpy. Of `ops` it imports `execution.plan` and `quantised`.
 """

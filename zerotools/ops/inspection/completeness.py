@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from zerotools.core.checkpoint import Checkpoint, Problem
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
@@ -127,3 +128,31 @@ def _damage_of_file(path: Path) -> Iterator[str]:
             return
     else:
         yield from torn_files(path)
+
+
+_OF_RANK = re.compile(
+    r"(?P<stem>rng_state_|random_states_|extra_state_world_size_(?P<size>\d{1,6})_rank_)"
+    r"(?P<rank>\d{1,6})(?P<end>\.pth|\.pkl|\.pt)"
+)
+_MOST_NAMED = 8
+
+
+def lost_rank_sidecars(
+    base: object, names: Iterable[str], world_size: int | None
+) -> Iterator[Problem]:
+    """Yield problems for ranks without a file if another of the `world_size` ranks has one. `names`
+    are the files of a checkpoint, relative to `base`."""
+    ranks: dict[tuple[str, str], set[int]] = {}
+    sizes: dict[tuple[str, str], int] = {}
+    for name in names:
+        path = PurePosixPath(name)
+        if match := _OF_RANK.fullmatch(path.name):
+            family = (path.with_name(match["stem"]).as_posix(), match["end"])
+            ranks.setdefault(family, set()).add(int(match["rank"]))
+            sizes[family] = int(match["size"] or world_size or 0)
+    for (stem, end), there in ranks.items():
+        size = max(sizes[stem, end], max(there) + 1)
+        lost = [rank for rank in range(size) if rank not in there][:_MOST_NAMED]
+        for rank in lost:
+            file = f"{stem}{rank}{end}"
+            yield Problem(f"{base}/{file} is missing; the run had {size} ranks", file)

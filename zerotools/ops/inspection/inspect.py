@@ -16,9 +16,9 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.list_run_checkpoints import RunListing
 from zerotools.ops.execution.plan import prove_source, stored_elements
-from zerotools.ops.inspection.run_summary import RunSummary, summarize, training_to_json
+from zerotools.ops.inspection.checkpoint_summary import RunSummary, summarize, training_to_json
+from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantisation import Quantisation
-from zerotools.ops.quantised.recognise import recognise
 
 SCHEMA = "zerotools.inspect/1"
 

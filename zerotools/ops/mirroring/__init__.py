@@ -1,12 +1,12 @@
-"""The checkpoints of a job, copied to an object store while it trains, and fetched from there.
+"""Copy the checkpoints of a job to an object store while it trains, and fetch them from there.
 
-    s3://bucket/run/.zerotools-run.json     the owning run (`far_claim`)
-                   /step-00000040/...       as on the disk, with the marker that every output has
-                   /latest, best            text: the directory; hints only, as on the disk
+    s3://bucket/run/.zerotools-run.json     the run that owns the prefix (`prefix_owner`)
+                   /step-00000040/...       a checkpoint as on the disk, with the marker of outputs
+                   /latest, best            the name of a directory, as text; hints only
 
-far_claim        one run writes to a prefix, and another takes it over only if it resumes from it
-far_copies       the whole checkpoints there, and those to remove
-send_copy        one checkpoint from the disk to the store
-fetch_copy       one checkpoint from the store to the disk
-mirror           a job's directory: checkpoints to send, and those to fetch before it begins
+mirror        a job's directory: which checkpoints to send, and which to fetch before it begins
+prefix_owner  one run writes to a prefix; another takes it over only if it resumes from there
+store_copies  the whole checkpoints in the store, and those to remove
+send_copy     send one checkpoint from the disk to the store
+fetch_copy    fetch one checkpoint from the store to the disk
 """

@@ -17,10 +17,10 @@ from zerotools.io.output.far_staging import ForeignObjects
 from zerotools.io.stores.addresses import lies_in, path_of
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.mirroring import far_claim
-from zerotools.ops.mirroring.far_copies import newest_copy, point_at, refuse_part, remove_old
+from zerotools.ops.mirroring import prefix_owner
 from zerotools.ops.mirroring.fetch_copy import fetch_copy
 from zerotools.ops.mirroring.send_copy import SentCopy, send_copy
+from zerotools.ops.mirroring.store_copies import newest_copy, point_at, refuse_part, remove_old
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST
 from zerotools.runs.retention import KeepRule
@@ -81,7 +81,7 @@ class Mirror:
         return whole
 
     def _refuse_lost(self) -> None:
-        far_claim.refuse_lost(self.place, self.output_dir)
+        prefix_owner.refuse_lost(self.place, self.output_dir)
 
     def _next(self, done: set[str]) -> Path | None:
         """Return the newest wanted checkpoint that is not in `done`, or None."""
@@ -125,7 +125,7 @@ class Mirror:
         above = -1 if own.record is None else own.record.step
         if resume_from is not None and lies_in(resume_from, str(self.place)):
             self._check_start(_far(path_of(resume_from)), resume_from, above)
-        far_claim.claim(self.place, self.output_dir, self.job, resume_from)
+        prefix_owner.claim(self.place, self.output_dir, self.job, resume_from)
         found = newest_copy(self.place, above).path
         if found is None:
             return None
@@ -142,8 +142,8 @@ class Mirror:
             BadRequest: no checkpoint is there, or the job would resume from a newer one of the run.
             As `far_claim.check_claim`, and `start_of`.
         """
-        far_claim.check_claim(self.place, self.output_dir, self.job, given)
-        before = far_claim.read_claim(self.place)
+        prefix_owner.check_claim(self.place, self.output_dir, self.job, given)
+        before = prefix_owner.read_claim(self.place)
         if before is not None and before.job == self.job:
             return
         if start == self.place:

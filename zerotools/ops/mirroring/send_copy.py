@@ -27,7 +27,7 @@ from zerotools.io.stores.far_store import FarObject
 from zerotools.io.stores.store_path import StorePath
 from zerotools.io.stores.writing import forget, remove_objects
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.mirroring.far_copies import is_copy
+from zerotools.ops.mirroring.store_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory
 from zerotools.runs.job_record import RECORD
 from zerotools.runs.manifest import LARGEST_MANIFEST, MANIFEST, ManifestEntry, read_manifest

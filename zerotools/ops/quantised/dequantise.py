@@ -13,13 +13,13 @@ from zerotools.io.files.regular import read_user_file
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.output.plain_files import literal
+from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantisation_config import (
     config_text,
     is_quantised_config,
     quantisation_config,
 )
-from zerotools.ops.quantised.recognise import recognise
 
 
 def dequantised(checkpoint: Checkpoint, found: Quantisation) -> Checkpoint:

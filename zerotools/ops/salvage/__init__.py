@@ -1,13 +1,11 @@
-"""Export the whole weights of a damaged checkpoint, and fill holes with another checkpoint's boxes.
+"""Export the whole weights of a damaged checkpoint, and fill holes from another checkpoint.
 
-sound_files     the sound bytes of the files: checksums, manifests
-holes           the sound chunks of a tensor, and the boxes that none of them has
-examine         the whole tensors, and the losses of the others
-weights         the weights of a checkpoint under the names of an export
-filled_weights  holes filled from other tensors, box by box
-other           the checkpoint that holes are filled from
-mixed_types     one tensor of an output made from parts of different types
-salvage_plan    the export, with filled and omitted weights
-preparation     all of it together
-salvage_json    the result in its documented JSON form
+prepare_salvage   `zerotools salvage`: examine, plan, and describe the result as JSON
+examine           find the tensors that are whole, and the lost parts of the others
+sound_files       the bytes of each file that checksums or manifests prove to be undamaged
+holes             the undamaged chunks of a tensor, and the boxes that no chunk has
+exported_weights  the weights under the names of the export
+fill_source       the other checkpoint
+filled_weights    weights with filled holes, also with parts of several types
+salvage_plan      the weights to write, and those to leave out
 """

@@ -16,12 +16,11 @@ from zerotools.io.files.sources import note_source, recording
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.salvage.holes import Holes, holes_of, sound_tensor
 from zerotools.ops.salvage.sound_files import SoundFile, SoundFiles, claimed_alone, sound_files
-from zerotools.ops.verification.against import beside
-from zerotools.ops.verification.cast_masters import differing_weights
-from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_of
+from zerotools.ops.verification.compare_manifest import beside
+from zerotools.ops.verification.copy_checks import differing_weights
+from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.digests import digests_of
-from zerotools.ops.verification.manifests.digest_manifest import DigestManifest
-from zerotools.ops.verification.records import FilesToScan
 
 OTHER_VALUES = "has other values than the manifest next to the checkpoint"
 

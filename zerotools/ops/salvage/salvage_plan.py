@@ -17,16 +17,13 @@ from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.conversions.merged_model import MergedModel
 from zerotools.ops.quantised.dequantise import refuse_quantised, with_true_config
 from zerotools.ops.salvage.examine import Examined
-from zerotools.ops.salvage.filled_weights import FilledWeight, Part, fill, joined
-from zerotools.ops.salvage.mixed_types import in_pieces
-from zerotools.ops.salvage.other import Other
-from zerotools.ops.salvage.weights import Naming, Weights, tied_to, weights_of
-from zerotools.ops.sidecars.model_sidecar_choice import lacking_config, with_sidecars
+from zerotools.ops.salvage.exported_weights import Naming, Weights, tied_to, weights_of
+from zerotools.ops.salvage.fill_source import Other
+from zerotools.ops.salvage.filled_weights import FilledWeight, Part, fill, in_pieces, joined
+from zerotools.ops.sidecars import lacking_config, with_sidecars
 from zerotools.ops.weights.lora_merge import AdapterRequest
 from zerotools.ops.weights.name_check import fitted
-from zerotools.ops.weights.renaming import namer, parse_rule
-from zerotools.ops.weights.rewrite import describe
-from zerotools.ops.weights.selection import matcher
+from zerotools.ops.weights.rewrite import describe, matcher, namer, parse_rule
 from zerotools.ops.weights.tied_weights import resolve_aliases
 
 COMMAND = "salvage"

@@ -16,11 +16,9 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.io.files.damage import tolerating
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.verification.checkpoint_files import CheckpointFiles
-from zerotools.ops.verification.claimed_bytes import ClaimedBytes
-from zerotools.ops.verification.file_scan import FileScan, scan
-from zerotools.ops.verification.manifests.digest_manifest import DigestManifest
-from zerotools.ops.verification.records import FilesToScan, files_to_scan
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles, FilesToScan, files_to_scan
+from zerotools.ops.verification.digest_manifest import DigestManifest
+from zerotools.ops.verification.file_scan import ClaimedBytes, FileScan, scan
 from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 

@@ -1,11 +1,9 @@
-"""A conversion that is read over the network, and never written.
+"""Serve the output of a conversion over HTTP without writing it.
 
-byte_source     any range of bytes of an output's files, made on request
-served_model    the files of a model with their sizes, types and ETags
-access          authorization: a bearer token, or a signature with a key pair (SigV4)
-answer          the response, before any of it is sent
-requests        ranges and conditions of a request, as in RFC 9110
-plain_pages     the files by their names, and the requests of huggingface_hub
-bucket_pages    the same files as a bucket: the read-only part of S3
-server          the HTTP server
+byte_source    make any range of bytes of an output file on request
+model_server   the HTTP server
+authorization  a bearer token, or a signature with a key pair (SigV4)
+http_answers   the files of the model with their ETags, ranges, conditions, and responses
+hub_requests   requests of huggingface_hub, and plain downloads
+s3_requests    the same files as a read-only S3 bucket
 """

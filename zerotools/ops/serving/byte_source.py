@@ -37,11 +37,9 @@ from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove
 from zerotools.ops.execution.fill import Losses, fill, of_weights
-from zerotools.ops.execution.parts.clip import clip
-from zerotools.ops.execution.parts.share import ByteRange, Extent, extents
+from zerotools.ops.execution.part_share import ByteRange, Extent, clip, extents
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan
-from zerotools.ops.execution.scaled_tiles import check_buffer
-from zerotools.ops.execution.tiles import Tile, tiles_of
+from zerotools.ops.execution.tiles import Tile, check_buffer, tiles_of
 from zerotools.ops.execution.workers import MemoryBudget
 
 AHEAD, FAR_AHEAD = 4, 12

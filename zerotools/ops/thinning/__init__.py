@@ -1,11 +1,9 @@
-"""Dropping the optimizer state of a checkpoint in place: the one operation that changes its source.
+"""Remove the optimizer state of a checkpoint in place: the only operation that changes its source.
 
-entries          the entries of a checkpoint's directory, and a check that they are unchanged
-run_checkpoints  the selected checkpoints of a run
-thin_plan        files to remove and to write, and the space that frees; nothing is written
-workspace        the directory next to it: the lock, the exchange, files of a killed run
-building         the new directory: links to kept files, new files, records
-checking         checks that the new directory is whole, and its tensors unchanged
-in_place         these in order
-thin_report      the result as JSON
+select_checkpoints  the checkpoints of a run to thin
+thin_plan           the files to remove and to write, and the bytes that become free
+directory_entries   the entries of a checkpoint's directory, and a check that they are unchanged
+thinned_copy        make the new directory and check it
+swap_directories    exchange the two directories, and remove files of a killed run
+thin_checkpoint     all steps in order, and the result as JSON
 """

@@ -20,9 +20,9 @@ from zerotools.formats.torch_optimizers import WEIGHT_ROLES
 from zerotools.io.files.regular import read_regular
 from zerotools.io.files.sources import Sources, recording
 from zerotools.io.output.plain_files import literal
-from zerotools.ops.thinning.entries import Entries, entries_of
-from zerotools.ops.thinning.run_checkpoints import checkpoints_in
-from zerotools.ops.thinning.workspace import has_leftovers
+from zerotools.ops.thinning.directory_entries import Entries, entries_of
+from zerotools.ops.thinning.select_checkpoints import checkpoints_in
+from zerotools.ops.thinning.swap_directories import has_leftovers
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.verify import ToVerify, verify
 from zerotools.runs.file_names import MANIFEST, RECORD

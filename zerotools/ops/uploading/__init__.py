@@ -1,7 +1,6 @@
-"""Output that is written to an object store, from any source, without a disk in between.
+"""Write an output to an object store, without a copy on a disk.
 
-destination   the output of a command: to a store, or to a disk
-upload        a conversion with files that are made and sent in parallel
-file_stream   the bytes of one file in order, with checksums that precede their data
-upload_memory the division of the budget
+destination    write to a disk or to a store, as the path of the output says
+upload         make and send the files in parallel
+upload_memory  divide the memory budget between making and sending
 """

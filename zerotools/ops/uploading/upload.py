@@ -8,7 +8,9 @@ manifest, and the marker last of all (`far_staging`).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import astuple
 from pathlib import PurePosixPath
@@ -18,6 +20,7 @@ from typing import Any
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
+from zerotools.core.target import Checksum, FilePlan
 from zerotools.formats import format_of
 from zerotools.io.files.sources import Sources
 from zerotools.io.numeric.cast_torch import cast_for
@@ -33,12 +36,10 @@ from zerotools.ops.conversions.conversion import (
 )
 from zerotools.ops.execution.execute import ReadBack, WriteReport, refuse_astray
 from zerotools.ops.execution.fill import Losses
-from zerotools.ops.execution.identity import identity_of
+from zerotools.ops.execution.resume_identity import identity_of
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.proof.output_record import OutputProof, put_sidecar
-from zerotools.ops.proof.source_proof import prove_source
-from zerotools.ops.serving.byte_source import ByteSource
-from zerotools.ops.uploading.file_stream import file_stream
+from zerotools.ops.proof import OutputProof, prove_source, put_sidecar
+from zerotools.ops.serving.byte_source import ByteSource, Note
 from zerotools.ops.uploading.upload_memory import UploadMemory
 from zerotools.runs.manifest import MANIFEST, ManifestEntry, manifest_text
 
@@ -246,3 +247,74 @@ def _marker(conversion: Conversion, staging: FarStaging, found: ReadBack) -> byt
             files[name]["digest"] = found.digests[name]
     algorithm = found.algorithm if found.digests else None
     return marker_text(conversion.command, files, algorithm, {"run": staging.run}).encode()
+
+
+def file_stream(
+    source: ByteSource, file: str, plan: FilePlan, held: int, note: Note
+) -> Iterator[bytes]:
+    """Yield all bytes of `file`, in pieces of bounded size. `note` is as that of `ByteSource.read`,
+    and gets each byte once. The errors are the same."""
+    patches = _Patches()
+    ordered = sorted(plan.checksums, key=lambda each: each.start)
+    at = first = 0
+    while first < len(ordered):
+        begin, end, following = _span(ordered, first, held)
+        if following == first:  # too large to be held
+            large = ordered[first]
+            crc = 0
+            for data in source.read(file, large.start, large.start + large.length):
+                crc = zlib.crc32(data, crc)
+            patches.add(large, crc)
+            first += 1
+            continue
+        yield from patches.put(source.read(file, at, begin, note), at)
+        made = bytearray()
+        for data in source.read(file, begin, end, note):
+            made += data
+        view = memoryview(made)
+        for each in ordered[first:following]:
+            start = each.start - begin
+            patches.add(each, zlib.crc32(view[start : start + each.length]))
+        view.release()
+        yield from patches.put(iter((bytes(made),)), begin)
+        at, first = end, following
+    yield from patches.put(source.read(file, at, plan.size, note), at)
+
+
+def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int, int]:
+    """Return the stretch of the records that are held together, and the number of the one after
+    them."""
+    begin = end = min(ordered[first].start, *ordered[first].target_offset)
+    number = first
+    while number < len(ordered):
+        stop = ordered[number].start + ordered[number].length
+        if stop - begin > held:
+            break
+        end, number = stop, number + 1
+    return begin, end, number
+
+
+class _Patches:
+    """The known checksums, by their position."""
+
+    def __init__(self) -> None:
+        self._known: list[tuple[int, bytes]] = []
+
+    def add(self, checksum: Checksum, crc: int) -> None:
+        for offset in checksum.target_offset:
+            insort(self._known, (offset, crc.to_bytes(4, "little")))
+
+    def put(self, pieces: Iterator[bytes], at: int) -> Iterator[bytes]:
+        """Yield pieces that follow one another from byte `at` on, with the checksums in them."""
+        for piece in pieces:
+            first = bisect_left(self._known, (at - 3, b""))
+            last = bisect_left(self._known, (at + len(piece), b""))
+            if first < last:
+                changed = bytearray(piece)
+                for offset, data in self._known[first:last]:
+                    begin, end = max(offset, at), min(offset + 4, at + len(piece))
+                    changed[begin - at : end - at] = data[begin - offset : end - offset]
+                yield bytes(changed)
+            else:
+                yield piece
+            at += len(piece)

@@ -2,20 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from zerotools.core.checkpoint import Checkpoint
-from zerotools.formats import FORMATS, FormatTable, read_any, require_readable
+from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
+from zerotools.core.errors import BadFile, Unsupported
+from zerotools.core.training_state import TrainingState
+from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
 from zerotools.io.files.sources import Sources, note_source, recording
-from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.ops.execution.part_share import OutputPart
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.verification.against import Against
-from zerotools.ops.verification.all_checks import AllChecks
-from zerotools.ops.verification.checkpoint_files import CheckpointFiles, files_of
-from zerotools.ops.verification.findings import Verification
-from zerotools.ops.verification.portion import WHOLE, Portion, portion_of
+from zerotools.ops.inspection.completeness import lost_rank_sidecars
+from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.verification.checkpoint_files import (
+    CheckpointFiles,
+    FilesToScan,
+    files_of,
+    files_to_scan,
+)
+from zerotools.ops.verification.compare_manifest import Against, Comparing, beside, compare_files
+from zerotools.ops.verification.copy_checks import (
+    Difference,
+    counts_of,
+    differing_replicas,
+    differing_weights,
+)
+from zerotools.ops.verification.digest_manifest import (
+    DigestManifest,
+    FileDigest,
+    WrittenRecord,
+    digested,
+    written_record,
+)
+from zerotools.ops.verification.file_scan import (
+    NEVER_NEGATIVE,
+    ClaimedBytes,
+    FileScan,
+    Record,
+    claims_of,
+    scan,
+)
+from zerotools.ops.verification.findings import Check, Comparison, Finding, Verification
+from zerotools.ops.verification.value_checks import is_mask, meaningless_scales, odd_values
+from zerotools.ops.verification.verify_part import WHOLE, Portion, portion_of
+from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 DEFAULT_MEMORY = 256 * 2**20
 
@@ -119,4 +152,327 @@ def verify(
         None if found.findings else found.manifest,
         found.as_written,
         given.portion,
+    )
+
+
+_MAX_NAMED = 3
+_INDEX = ".index.json"
+OF_ANY_SAVE = "nothing in it identifies its save or its rank"
+
+
+class AllChecks:
+    """The checks of one checkpoint, or of a portion of it; each adds to `findings`."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        files: CheckpointFiles,
+        table: FormatTable,
+        budget: MemoryBudget,
+        portion: Portion,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._files = files
+        self._table = table
+        self._form = format_of(checkpoint, table)
+        self._budget = budget
+        self._portion = portion
+        self.findings: list[Finding] = []
+        self.unchecked: dict[str, str] = {}
+        self.odd: dict[Key, ValueCounts] = {}
+        self.comparison: Comparison | None = None
+        self.manifest: DigestManifest | None = None
+        self.as_written: Comparison | None = None
+        self._incomplete: frozenset[Key] = frozenset()
+        self._training = TrainingState()
+        self._claims = ClaimedBytes()
+        self._digests: dict[str, FileDigest] = {}
+
+    def structure(self) -> None:
+        """Check the metadata, and the files next to it that describe it."""
+        inspection = inspect(self._checkpoint, self._table)
+        self._incomplete = frozenset(inspection.incomplete)
+        self._training = inspection.run.training
+        self._add(Check.STRUCTURE, inspection.problems)
+        self._add(Check.STRUCTURE, self._form.false_hints(self._checkpoint))
+        ranks = self._checkpoint.origin.world_size
+        self._add(Check.STRUCTURE, lost_rank_sidecars(self._files.base, self._files.names, ranks))
+
+    def record(self) -> WrittenRecord | None:
+        """Return the record inside an output, if it can be read."""
+        try:
+            return written_record(self._files, self._checkpoint.root)
+        except BadFile as error:
+            self.findings.append(Finding(Check.MANIFEST, str(error)))
+            return None
+
+    def sidecar(self, record: WrittenRecord | None) -> Against | None:
+        """Return the manifest next to the checkpoint, if it can be read and is of this one."""
+        try:
+            found = beside(self._files)
+        except (BadFile, Unsupported) as error:
+            self.findings.append(Finding(Check.MANIFEST, str(error)))
+            return None
+        name = None if found is None or record is None else record.conflict(found.manifest)
+        if found is None or record is None or name is None:
+            return found
+        message = (
+            f"{found.path} is the manifest of another checkpoint: it has another digest of {name} "
+            f"than zerotools {record.command} recorded in {record.path}; move it to its "
+            "checkpoint, or remove it"
+        )
+        self.findings.append(Finding(Check.MANIFEST, message, name))
+        return None
+
+    def bytes(self, on_bytes: Callable[[int], None], *, digests: bool) -> None:
+        """Check the checksums in the files themselves, and a job's manifest."""
+        to_scan = files_to_scan(self._checkpoint, self._files)
+        claims = self._claims = claims_of(self._checkpoint)
+        for name, fault in to_scan.faults:
+            if self._portion.has_file(name):
+                self.findings.append(Finding(Check.BYTES, fault, name))
+        own = [each for each in to_scan.files if self._portion.has_file(each.name)]
+        scans, self.odd = scan(
+            self._files.base, own, claims, self._budget, on_bytes, digests=digests
+        )
+        for each in scans:
+            self._damage(each, claims)
+            if each.digest is not None and each.error is None:
+                self._digests[each.file.name] = FileDigest(each.file.size, each.digest)
+        self.unchecked = self._without_manifest(to_scan)
+
+    def copies(self) -> None:
+        """Check that copies of the same values are equal."""
+        if self._portion.is_first:
+            try:
+                self._form.compare_copies(self._checkpoint)
+            except BadFile as error:
+                self.findings.append(Finding(Check.STRUCTURE, str(error)))
+        own = {
+            key: tensor
+            for key, tensor in self._sound_tensors().items()
+            if self._portion.has_name(key.name)
+        }
+        for key, difference in _quietly(
+            differing_replicas(self._checkpoint, own, self._budget), self.findings
+        ):
+            self.findings.append(Finding(Check.STRUCTURE, difference, tensor=key))
+
+    def meaning(self) -> None:
+        """Check that the numbers are possible, and that weights are the casts of their masters."""
+        elsewhere = {
+            key: key.role in NEVER_NEGATIVE
+            for key in self._claims.elsewhere
+            if self._portion.has_name(key.name)
+        }
+        self.odd |= counts_of(self._checkpoint, elsewhere, self._budget)
+        for key, counts in self.odd.items():
+            if counts.infinities and key.role == "param" and is_mask(self._checkpoint, key):
+                continue
+            for sentence in odd_values(self._checkpoint, key, counts):
+                self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
+        scales = meaningless_scales(
+            self._checkpoint, self._sound_tensors(), self._portion.has_name, self._budget
+        )
+        for key, sentence in _quietly(scales, self.findings):
+            self.findings.append(Finding(Check.MEANING, sentence, tensor=key))
+        try:
+            pairs = (
+                pair
+                for pair in self._form.weight_pairs(self._checkpoint)
+                if self._portion.has_name(pair[0])
+            )
+            found = list(differing_weights(self._checkpoint, pairs, self._budget))
+        except BadFile as error:
+            self.findings.append(Finding(Check.BYTES, str(error)))
+            return
+        self.findings += [_not_the_cast(self._checkpoint, each) for each in found]
+
+    def compare_with_record(self, record: WrittenRecord | None) -> None:
+        """Check that the files of an output are the written ones."""
+        if record is None:
+            return
+        known = {n: each for n, each in record.files.items() if self._portion.has_file(n)}
+        wrong = list(compare_files(known, self._digests, "its record"))
+        self.findings += [
+            Finding(
+                Check.MANIFEST,
+                f"{self._files.base / name} {fault} (zerotools {record.command} wrote "
+                f"{record.path}); take another copy, or remove that record if you changed the file "
+                "yourself",
+                name,
+            )
+            for name, fault in wrong
+        ]
+        vouched = known.keys() - {name for name, _ in wrong}
+        self.as_written = Comparison(record.path, by_files=True, vouched=frozenset(vouched))
+        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
+
+    def compare(
+        self, other: Against | None, on_bytes: Callable[[int], None], *, digests: bool
+    ) -> None:
+        """Compare this checkpoint with the manifest `other`, if one is given.
+
+        With `digests`, also make a manifest of this checkpoint, unless there are findings.
+        """
+        if other is None and not digests:
+            return
+        sound = self._sound_tensors()
+        keys = [key for key in digested(self._checkpoint, self._training) if key in sound]
+        comparing = Comparing(
+            self._checkpoint,
+            self._files,
+            self._training,
+            keys,
+            self._budget,
+            on_bytes,
+            self._portion,
+        )
+        try:
+            if other is not None:
+                found, self.comparison = comparing.compare(other, self._digests, self._claims)
+                self.findings += found
+                self._vouch(self.comparison)
+            if digests and not self.findings:
+                self.manifest = comparing.manifest(self._digests)
+        except BadFile as error:
+            self.findings.append(Finding(Check.BYTES, str(error)))
+
+    def _vouch(self, comparison: Comparison) -> None:
+        """Mark files as checked if the comparison proves that they are equal.
+
+        If all tensors are equal bit by bit, this includes files that the manifest does not list:
+        those that hold only tensors, and an index with the positions of tensors.
+        """
+        vouched = set(comparison.vouched)
+        if comparison.is_exact and not (self.findings or self._form.holds_state):
+            below = self._checkpoint.root.relative_to(self._files.base)
+            vouched |= {(below / name).as_posix() for name in self._checkpoint.files}
+            vouched |= {name for name in self._files.names if name.endswith(_INDEX)}
+        self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
+
+    def own_unchecked(self) -> dict[str, str]:
+        """Return the unchecked files of the portion. If its tensors were compared, but not every
+        bit of them, no other portion can prove the files that they lie in."""
+        compared = self.comparison
+        if compared is not None and not (compared.by_files or compared.is_exact):
+            return self.unchecked
+        return {n: why for n, why in self.unchecked.items() if self._portion.has_file(n)}
+
+    def changed(self, sources: Sources) -> None:
+        """Add findings for files that were written during the verification."""
+        for path, difference in sources.changed():
+            self.findings.append(
+                Finding(
+                    Check.CHANGED,
+                    f"{path} changed while it was verified: {difference}; a program is writing "
+                    "there: wait until it is done, and verify again",
+                )
+            )
+
+    def _add(self, check: Check, problems: Iterable[Problem]) -> None:
+        for each in problems:
+            tensor = None if each.tensor is None else Key(each.tensor, "param")
+            self.findings.append(Finding(check, each.message, each.file, tensor))
+
+    def _damage(self, found: FileScan, claims: ClaimedBytes) -> None:
+        name = found.file.name
+        if found.error is not None:
+            self.findings.append(Finding(Check.BYTES, found.error, name))
+            return
+        for record, crc in found.damaged:
+            holds = _held(claims, found.file.claimed_as, record)
+            self.findings.append(
+                Finding(
+                    Check.BYTES,
+                    f"{self._files.base / name}: record {record.name!r} has CRC-32 {crc:08x}, but "
+                    f"the zip directory has {record.crc:08x}: its bytes have changed since it was "
+                    f"saved{holds}; take another copy",
+                    name,
+                )
+            )
+
+    def _without_manifest(self, to_scan: FilesToScan) -> dict[str, str]:
+        """Return the files that are still unchecked after a job's manifest."""
+        vouched: set[str] = set()
+        unchecked = {**self._of_any_save(), **to_scan.unchecked, **self._doubts()}
+        for directory in {self._files.base, self._checkpoint.root.parent}:
+            if not directory.is_relative_to(self._files.base) or not (
+                (directory / MANIFEST).is_file()
+            ):
+                continue
+            self._add(Check.BYTES, verify_manifest(directory, only=partial(self._has, directory)))
+            vouched.add(self._files.name_of(directory / MANIFEST))
+            try:
+                listed = read_manifest(directory)
+            except BadFile:
+                continue
+            vouched |= {self._files.name_of(directory / name) for name in listed}
+        return {name: why for name, why in unchecked.items() if name not in vouched}
+
+    def _has(self, directory: Path, name: str) -> bool:
+        """Return whether a file of `directory` is one of this portion."""
+        return self._portion.has_file(self._files.name_of(directory / name))
+
+    def _doubts(self) -> dict[str, str]:
+        """Return the files that suggest a missing file that may never have existed."""
+        below = self._checkpoint.root.relative_to(self._files.base)
+        doubts = self._form.doubts(self._checkpoint)
+        return {(below / name).as_posix(): why for name, why in doubts.items()}
+
+    def _of_any_save(self) -> dict[str, str]:
+        """Return files that may each be sound, but are of another save than the others."""
+        essential = self._files.essential
+        if len(essential) < 2:
+            return {}
+        below = self._checkpoint.root.relative_to(self._files.base)
+        try:
+            known = self._form.files_of_one_save(self._checkpoint)
+        except BadFile:  # another check reports its fault
+            known = ()
+        proved = {(below / name).as_posix() for name in known}
+        names = (name for name in self._files.names if name in essential - proved)
+        return dict.fromkeys(names, OF_ANY_SAVE)
+
+    def _sound_tensors(self) -> Mapping[Key, Tensor]:
+        faulty = {finding.tensor.name for finding in self.findings if finding.tensor is not None}
+        return {
+            key: tensor
+            for key, tensor in self._checkpoint.tensors.items()
+            if key not in self._incomplete and key.name not in faulty
+        }
+
+
+def _quietly(
+    differences: Iterator[tuple[Key, str]], findings: list[Finding]
+) -> Iterator[tuple[Key, str]]:
+    """Yield the differences; a file that cannot be read is a finding."""
+    try:
+        yield from differences
+    except (BadFile, Unsupported) as error:
+        findings.append(Finding(Check.BYTES, str(error)))
+
+
+def _held(claims: ClaimedBytes, file: str | None, record: Record) -> str:
+    """Return the end of a sentence that names the tensors with elements in a record."""
+    if file is None or not record.length:
+        return ""
+    within = claims.within(file, record.begin, record.begin + record.length)
+    names = [str(claims.keys[number]) for _, _, number in within]
+    if not names:
+        return ""
+    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+    return f"; it holds {', '.join(names[:_MAX_NAMED])}{more}"
+
+
+def _not_the_cast(checkpoint: Checkpoint, found: Difference) -> Finding:
+    weight = checkpoint.root / next(iter(found.weight.chunks)).file
+    master = checkpoint.root / next(iter(found.master.chunks)).file
+    return Finding(
+        Check.MEANING,
+        f"{weight}: {found.name} is not the {found.weight.dtype} of its master in {master}: "
+        f"{found.elements} of {found.numel} elements differ, the first at {found.first}; the files "
+        "are of two steps, the flat buffers do not lie in the order of param_shapes, or an average "
+        "was swapped in for the weights; take another checkpoint",
+        tensor=Key(found.name, "param"),
     )

@@ -24,7 +24,7 @@ from zerotools.core.adapter_names import (
 )
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.ops.weights.adapter_changes import Change, Layout, Offset, Product, Rows
+from zerotools.ops.weights.adapter_arithmetic import Change, Layout, Offset, Product, Rows
 from zerotools.ops.weights.adapter_config import ADAPTER_CONFIG, scale_of, token_indices
 
 _ROLES = ("param", "buffer")

@@ -25,7 +25,7 @@ from zerotools.maps.model_layout import ModelLayout, layout_of_model
 from zerotools.maps.views import TensorView, view_of_rows, whole
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.adapter_config import choose_config, rank_and_alpha
-from zerotools.ops.weights.rearrange import rearranged
+from zerotools.ops.weights.strided_views import rearranged
 
 MEGATRON = "megatron"
 _WEIGHT = ".weight"

@@ -39,7 +39,7 @@ from zerotools.maps.hub_tensor_names import has_transposed_experts, names_of_mod
 from zerotools.maps.map_file import HUB
 from zerotools.maps.transformers_names import MEMORY, PrefixMap, prefix_map_of
 from zerotools.ops.weights.adapted_model import AdaptedModel, LacksBase, adapted, plain_weights
-from zerotools.ops.weights.adapter_changes import Product, applied, block_reader, blocks_of
+from zerotools.ops.weights.adapter_arithmetic import Product, applied, block_reader, blocks_of
 from zerotools.ops.weights.adapter_config import (
     ADAPTER_CONFIG,
     BASE_NAME,
@@ -48,13 +48,11 @@ from zerotools.ops.weights.adapter_config import (
     refuse_changed_base,
 )
 from zerotools.ops.weights.adapter_mapping import mapped_config, saved_tensors
-from zerotools.ops.weights.base_weights import check_bytes, with_base
-from zerotools.ops.weights.embeddings import HEADS, is_embedding, model_config, with_tied_head
-from zerotools.ops.weights.given_base import read_base, with_given_base
+from zerotools.ops.weights.base_model import check_bytes, read_base, with_base, with_given_base
 from zerotools.ops.weights.layout_mapping import MapRequest, mapped
 from zerotools.ops.weights.layout_search import shapes_of
-from zerotools.ops.weights.rewrite import rename
-from zerotools.ops.weights.selection import MASTERS, weights_from
+from zerotools.ops.weights.merged_config import HEADS, is_embedding, model_config, with_tied_head
+from zerotools.ops.weights.rewrite import MASTERS, rename, weights_from
 from zerotools.runs.job_record import JobRecord, LoraRecord
 
 _MAX_NAMED = 3

@@ -27,13 +27,12 @@ from zerotools.maps.detect_layout import detect_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import NameFaults, names_of_model
 from zerotools.maps.map_file import HUB
-from zerotools.ops.quantised.recognise import recognise
-from zerotools.ops.weights.layout_search import shapes_of
+from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.weights.layout_search import WRAPPERS, Unwrapping, namings, shapes_of
 from zerotools.ops.weights.loading_trial import Unbuildable, trials
 from zerotools.ops.weights.merged_config import merged_tree
 from zerotools.ops.weights.reference_model import Reference
 from zerotools.ops.weights.rewrite import rename
-from zerotools.ops.weights.wrapped_names import WRAPPERS, Unwrapping, namings
 
 _MOST_NAMED = 3
 _MOST_PATTERNS = 8

@@ -250,7 +250,7 @@ def _part(given: Any) -> Any:
 
 
 def _gpus(given: Any) -> Any:
-    from zerotools.ops.estimate.cards import Cards, cards_of
+    from zerotools.ops.estimate.gpu_cards import Cards, cards_of
 
     if isinstance(given, Cards):
         return given

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from zerotools.core.errors import BadRequest
-from zerotools.ops.execution.parts.share import OutputPart
+from zerotools.ops.execution.part_share import OutputPart
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.public.options.option import OUTPUT, RESOURCES, Option, Part, Size
 

@@ -21,9 +21,9 @@ from zerotools.jobs.estimating.way_keys import keys_text, layout_keys
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.chosen_way import excess
 from zerotools.ops.estimate.offload_table import Row, Workload, row_of_layout, rows_of
-from zerotools.ops.estimate.terms import NOT_MEASURED, Machine
+from zerotools.ops.estimate.rank_memory import NOT_MEASURED, Machine
+from zerotools.ops.estimate.recommendation import excess
 from zerotoolsd.queue.expected_memory import SURE
 
 GIB = 1 << 30

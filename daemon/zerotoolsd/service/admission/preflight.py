@@ -19,7 +19,7 @@ from zerotools.jobs.preflight.resumable import not_resumable
 from zerotools.jobs.tables.checkpoint import EXPORT
 from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.foreign.run import is_foreign, was_made_elsewhere
+from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_made_elsewhere
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.service.admission import (

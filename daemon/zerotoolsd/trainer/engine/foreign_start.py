@@ -11,17 +11,20 @@ from zerotools.jobs.tables.deepspeed import at, optimizer_of
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.tables.train import TrainSpec
-from zerotools.ops.foreign.check import (
+from zerotools.ops.resume_from_other_program.foreign_run import ForeignRun, read_run
+from zerotools.ops.resume_from_other_program.job_checks import (
+    OPTIONS_RESTORED,
     FoundState,
+    JobOptimizer,
     check_complete,
     check_for_deepspeed,
     check_state,
     check_weights,
+    differences,
+    unknown,
     weights_of,
 )
-from zerotools.ops.foreign.names import WantedModel, with_job_names
-from zerotools.ops.foreign.notes import OPTIONS_RESTORED, JobOptimizer, differences, unknown
-from zerotools.ops.foreign.run import ForeignRun, read_run
+from zerotools.ops.resume_from_other_program.job_names import WantedModel, with_job_names
 from zerotools.runs.foreign_job_record import foreign_record
 from zerotools.runs.job_record import JobRecord, ModelRecord
 from zerotoolsd.trainer.engine.schedule import learning_rate

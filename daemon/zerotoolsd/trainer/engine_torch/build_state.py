@@ -12,7 +12,7 @@ import torch
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_memory import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.ops.estimate.state import optimizer_state_of_all_ranks
+from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.engine.chunked_loss import cut_loss, loss_size_of
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts, separate_experts

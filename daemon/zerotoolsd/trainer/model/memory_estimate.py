@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from zerotools.core.loss_chunks import LossSize
 from zerotools.core.training_memory import DEVICE, DISK, HOST, MemoryLayout
-from zerotools.ops.estimate.state import Parameter, bytes_at, gathered, loss_bytes, state_of
+from zerotools.ops.estimate.state_memory import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.nf4_linear import packed_linears
 from zerotoolsd.trainer.model.optimizer_groups import matrices_of

@@ -250,7 +250,7 @@ def test_generating_is_as_it_was() -> None:
 def test_what_is_predicted_of_its_memory_is_held(precision: str, cut: str) -> None:
     """Within 1 %, of every tensor that an operation makes."""
     from benchmarks.loss.sizes import held
-    from zerotools.ops.estimate.state import loss_bytes
+    from zerotools.ops.estimate.state_memory import loss_bytes
 
     size = LossSize(rows=256, vocabulary=2048, hidden=256, cut=cut)
     assert held(size, precision) == pytest.approx(loss_bytes(size, precision), rel=1e-2)

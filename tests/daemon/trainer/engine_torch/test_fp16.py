@@ -19,7 +19,7 @@ from zerotools.jobs.tables.spec import FP16_ON_CPU
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
-from zerotools.ops.inspection.run_summary import summarize, training_to_json
+from zerotools.ops.inspection.checkpoint_summary import summarize, training_to_json
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.nan_and_loss_scale import after, initial
 

@@ -11,7 +11,7 @@ from tests.golden_files import DEEPSPEED
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.training_state import Scalar
 from zerotools.formats import read, training_of
-from zerotools.ops.inspection.run_summary import plain
+from zerotools.ops.inspection.checkpoint_summary import plain
 
 CASES = sorted(
     path.parent

@@ -1,0 +1,204 @@
+"""The same elements of two tensors with different positions in files, block by block.
+
+If both tensors are ranges of the flattened tensor, a block is any range; else it is a box with
+elements that are also a range.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from threading import local
+from typing import NamedTuple
+
+import numpy as np
+
+from zerotools.core.adapter_names import DEFAULT, adapter_tensors
+from zerotools.core.boxes import Box, BoxIndex, contiguous_boxes
+from zerotools.core.checkpoint import Checkpoint, ChunkBox, Key
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
+from zerotools.core.flat_ranges import Range, covering_ranges
+from zerotools.formats import FORMATS, FormatTable, read_any
+from zerotools.io.files.open_files import ThreadFiles
+from zerotools.io.numeric.gather import Scratch, gather, gather_flat
+from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_cast, numpy_dtype
+from zerotools.ops.execution.plan import distinct_chunks
+from zerotools.ops.weights.adapted_model import plain_weights
+from zerotools.ops.weights.adapter_arithmetic import Change, applied, block_reader
+from zerotools.ops.weights.adapter_config import (
+    check_config,
+    read_adapter_config,
+    refuse_changed_base,
+)
+from zerotools.ops.weights.lora_merge import on_base
+from zerotools.ops.weights.rewrite import MASTERS, weights_from
+
+_ALIGNMENT = 16
+
+
+class Block(NamedTuple):
+    """Elements [begin, end) of a flattened tensor, and the box that they are, if any."""
+
+    begin: int
+    end: int
+    box: Box | None
+
+
+class LocatedTensor:
+    """A tensor that is proved to be whole, and where its elements lie."""
+
+    def __init__(self, checkpoint: Checkpoint, key: Key) -> None:
+        """Open the pair. Raises BadFile: it has a hole, an overlap, or a chunk outside its file."""
+        tensor = checkpoint.tensors[key]
+        self.dtype: DType = tensor.dtype
+        self.shape = tensor.shape
+        self.ranges = covering_ranges(tensor, checkpoint.files)
+        self._begins = [each.begin for each in self.ranges or ()]
+        self._chunks = [] if self.ranges is not None else distinct_chunks(key, tensor, checkpoint)
+        self._index = BoxIndex([chunk.box for chunk in self._chunks])
+        self.is_in_order = all(chunk.is_contiguous for chunk in self._chunks)
+
+    def read(self, files: ThreadFiles, block: Block, raw: Array, buffer: Array) -> None:
+        """Put the elements of `block` into the bytes `raw`, in row-major order."""
+        if self.ranges is not None:
+            gather_flat(files, self._pieces(block), self.dtype.itemsize, raw.data)
+            return
+        assert block.box is not None, "only a tensor of ranges has blocks that are not boxes"
+        pieces = [
+            ChunkBox(self._chunks[position], common)
+            for position, common in self._index.meeting(block.box)
+        ]
+        gather(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
+
+    def sizes(self) -> Array | None:
+        """Return the magnitudes of the summands of the elements that this thread read last; None
+        for elements that are stored."""
+        return None
+
+    def _pieces(self, block: Block) -> Iterator[Range]:
+        ranges, itemsize = self.ranges or (), self.dtype.itemsize
+        for position in range(bisect_right(self._begins, block.begin) - 1, len(ranges)):
+            begin, end, file, offset = ranges[position]
+            if begin >= block.end:
+                return
+            first = max(begin, block.begin)
+            yield Range(first, min(end, block.end), file, offset + (first - begin) * itemsize)
+
+
+class TwoTensors:
+    """Two tensors of one shape, to be read side by side."""
+
+    def __init__(self, ours: LocatedTensor, theirs: LocatedTensor) -> None:
+        self.ours = ours
+        self.theirs = theirs
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element of both."""
+        return self.ours.dtype.itemsize + self.theirs.dtype.itemsize
+
+    def blocks(self, tile_bytes: int, wide_bytes: int) -> Iterator[Block]:
+        """Yield all elements in blocks that fit, with both tensors, in a buffer of `tile_bytes`, or
+        of `wide_bytes` if one tensor lies in its files in another order."""
+        is_in_order = self.ours.is_in_order and self.theirs.is_in_order
+        room = tile_bytes if is_in_order else max(tile_bytes, wide_bytes)
+        most = (room - 2 * _ALIGNMENT) // self.itemsize
+        whole = Box.whole(self.ours.shape)
+        if self.ours.ranges is not None and self.theirs.ranges is not None:
+            for begin in range(0, whole.numel, most):
+                yield Block(begin, min(whole.numel, begin + most), None)
+            return
+        begin = 0
+        for box in contiguous_boxes(whole, most):
+            yield Block(begin, begin + box.numel, box)
+            begin += box.numel
+
+    def read(
+        self, ours: ThreadFiles, theirs: ThreadFiles, block: Block, scratch: Scratch
+    ) -> tuple[Array, Array]:
+        """Return the bytes of a block in both: views into `scratch`, valid until its next use."""
+        lengths = [
+            (block.end - block.begin) * each.dtype.itemsize for each in (self.ours, self.theirs)
+        ]
+        second = -(-lengths[0] // _ALIGNMENT) * _ALIGNMENT
+        raw = scratch.hold(second + lengths[1])
+        found = raw[: lengths[0]], raw[second:]
+        self.ours.read(ours, block, found[0], scratch.read)
+        self.theirs.read(theirs, block, found[1], scratch.read)
+        return found
+
+
+# The widest step between two numbers of a type, relative to them.
+_STEP = {BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """The change that an adapter makes to one weight; `halves` holds the tensors that are named."""
+
+    changes: tuple[Change, ...]
+    halves: Checkpoint
+
+
+class AdaptedTensor(LocatedTensor):
+    """A weight with an adapter added, as an fp32 tensor. Its blocks are boxes, so that rows and
+    columns are known."""
+
+    def __init__(self, checkpoint: Checkpoint, key: Key, adapted: Adapted) -> None:
+        """Open the pair. Raises BadFile: it has a hole, an overlap, or a chunk outside its file."""
+        super().__init__(checkpoint, key)
+        self._stored = LocatedTensor(checkpoint, key)
+        read = block_reader(checkpoint, key)
+        self._apply = applied(adapted.changes, adapted.halves, self.shape, read)
+        self.dtype, self.ranges = FLOAT32, None
+        self._last = local()
+
+    def read(self, files: ThreadFiles, block: Block, raw: Array, buffer: Array) -> None:
+        """Read the sum, like `LocatedTensor.read`."""
+        box, dtype = block.box, self._stored.dtype
+        assert box is not None, "a tensor without ranges is read by boxes"
+        stored = np.empty((block.end - block.begin) * dtype.itemsize, np.uint8)
+        self._stored.read(files, block, stored, buffer)
+        values = as_type(stored.view(numpy_dtype(dtype)), FLOAT32).reshape(box.shape)
+        total = self._apply(box, values)
+        raw.view(np.float32).reshape(box.shape)[...] = total
+        self._last.sizes = np.maximum(np.abs(values), np.abs(total - values)).ravel()
+
+    def sizes(self) -> Array | None:
+        """Return the magnitudes of both summands: PEFT rounds the added values, and their sum may
+        be small."""
+        sizes: Array = self._last.sizes
+        return sizes
+
+
+def with_adapter(
+    base: Checkpoint, path: Path, table: FormatTable = FORMATS
+) -> tuple[Checkpoint, Mapping[Key, Adapted]]:
+    """Return the model `base` with the adapter in the directory `path`. Modules that the adapter
+    holds whole replace the base's, and the rest is added to weights as they are read.
+
+    Raises:
+        BadRequest: it is not an adapter, or not one of this model.
+        BadFile: its files are damaged, or half of it is missing.
+        Unsupported: it is of a kind that is not summed here.
+    """
+    config = read_adapter_config(path)
+    adapter = read_any(path, table=table)
+    tensors = adapter_tensors(adapter.tensors, None, path)
+    check_config(config, tensors, {e.saved: adapter.tensors[e.key] for e in tensors}, path)
+    refuse_changed_base(config, path)
+    held = weights_from(adapter, MASTERS)
+    model = on_base(held, plain_weights(held, DEFAULT), tensors, config, base)
+    changes = {key: Adapted(each, model.halves) for key, each in model.changes.items()}
+    made = model.weights  # and the values of B for the run
+    return replace(made, origin=base.origin, native=base.native, state=base.state), changes
+
+
+def tolerance_of_sums(merged: Checkpoint) -> str:
+    """Return the allowed difference of a merged model from base and adapter: a rounding step of its
+    narrowest type, and the effect of the order of a sum in fp32."""
+    types = {t.dtype for key, t in merged.tensors.items() if key.role in ("param", "param16")}
+    steps = [_STEP[dtype] for dtype in types if dtype in _STEP]
+    return f"abs=1e-06,rel={max(steps, default=1e-5):g}"

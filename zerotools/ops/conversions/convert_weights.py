@@ -1,0 +1,149 @@
+"""The weights that `convert` gives to a format without an optimizer, and notes on the rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.checkpoint_parts import extra_roles, state_words
+from zerotools.core.dtypes import FLOAT32
+from zerotools.core.target import Dropped, Target
+from zerotools.core.training_state import TrainingState
+from zerotools.formats import FormatTable
+from zerotools.formats.format import Format
+from zerotools.ops.conversions.consolidate import DTYPES, cast_dtype, choose_dtype
+from zerotools.ops.conversions.merged_model import MergedModel
+from zerotools.ops.conversions.quantised_output import AUTO, in_few_bits, with_quantised_config
+from zerotools.ops.quantised.quantisation import Quantisation
+from zerotools.ops.quantised.quantise import QUANTISERS, Quantised
+from zerotools.ops.weights.name_check import fitted
+from zerotools.ops.weights.restore_hub_layout import (
+    hub_layout_of,
+    keys_on_hub,
+    on_hub_note,
+    restored,
+)
+from zerotools.ops.weights.rewrite import (
+    MASTERS,
+    SIXTEEN_BIT,
+    choose_names,
+    describe,
+    matcher,
+    weights_from,
+)
+from zerotools.ops.weights.tied_weights import resolve_aliases
+
+KEEP = "keep"
+
+
+@dataclass(frozen=True)
+class WeightsAlone:
+    """`described` are the weights in the output's types, `weights` the same as they are in the
+    source; `keys` has their new keys if these differ from the source's. `made` is the quantisation
+    of the output, `found` that of the source."""
+
+    described: Checkpoint
+    weights: Checkpoint
+    notes: list[str]
+    dropped: list[Dropped]
+    keys: dict[Key, tuple[Key, ...]]
+    dtype: str
+    found: Quantisation
+    made: Quantised | None = None
+
+    def configured(self, target: Target) -> Target:
+        """Return `target` with a config.json that describes its weights."""
+        return with_quantised_config(target, self.weights, self.found, self.made, self.dtype)
+
+    def new_sources(self, source: Checkpoint) -> dict[Key, Tensor]:
+        """Return the weights that the source has under another key."""
+        held = self.weights.tensors.items()
+        return {key: tensor for key, tensor in held if source.tensors.get(key) is not tensor}
+
+
+def weights_alone(
+    source: Checkpoint,
+    training: TrainingState,
+    form: Format,
+    dtype: str,
+    table: FormatTable,
+    found: Quantisation,
+    *,
+    is_checked: bool,
+    model: MergedModel,
+) -> WeightsAlone:
+    """Return the masters of `source`, which are those of `model`, in the type `dtype` of `DTYPES`,
+    quantised as one of `QUANTISERS`, or unchanged with `KEEP`. `found` is the quantisation of the
+    source. With `is_checked` the names must be those that config.json needs.
+
+    Raises:
+        BadRequest: it has no weights, or they do not fit config.json.
+    """
+    held, layout = weights_from(source, MASTERS), hub_layout_of(source, table)
+    chosen = choose_names(restored(held, layout), matcher((), ()))
+    fitting = fitted(
+        chosen, chosen, None, is_checked=is_checked, is_merged=model.is_merged, command="convert"
+    )
+    weights, said = resolve_aliases(fitting.weights, ties=fitting.ties)
+    keys = _keys_of(keys_on_hub(held, layout), chosen, weights)
+    notes = [*on_hub_note(layout), *fitting.notes, *said]
+    made = None
+    if dtype in QUANTISERS:
+        rest, why = choose_dtype(source, AUTO)
+        notes += [why] if why else []
+        described = describe(weights, lambda _, tensor: cast_dtype(tensor, rest))
+        made, described = in_few_bits(weights, described, found, dtype)
+        weights = made.weights
+    elif dtype == KEEP:
+        described = describe(weights, lambda _, tensor: model.kept_dtype(tensor))
+        notes += _masters_note(training, described)
+    else:
+        described = describe(weights, lambda _, tensor: cast_dtype(tensor, DTYPES[dtype]))
+    dropped = [*_beside_weights(source, training, form), *_told_no_more(chosen, source, form)]
+    return WeightsAlone(described, weights, notes, dropped, keys, dtype, found, made)
+
+
+def _keys_of(
+    on_hub: dict[Key, tuple[Key, ...]], chosen: Checkpoint, weights: Checkpoint
+) -> dict[Key, tuple[Key, ...]]:
+    """Return the keys that tensors of the source get: those `on_hub`, and then those that the names
+    of `weights` give to the tensors `chosen`."""
+    new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}
+    moved = {key: new_keys.get(id(tensor), key) for key, tensor in chosen.tensors.items()}
+    moved = {key: new for key, new in moved.items() if key != new and key not in weights.tensors}
+    found = {key: tuple(moved.get(each, each) for each in keys) for key, keys in on_hub.items()}
+    return {**{key: (new,) for key, new in moved.items()}, **found}
+
+
+def _masters_note(training: TrainingState, written: Checkpoint) -> list[str]:
+    precision = training.precision
+    wide = any(tensor.dtype == FLOAT32 for tensor in written.tensors.values())
+    word = next((word for word, dtype in DTYPES.items() if dtype == precision), None)
+    if word is None or precision not in SIXTEEN_BIT or not wide:
+        return []
+    return [
+        f"the weights are the fp32 masters, unchanged; --dtype {word} writes the type that the "
+        "run computes in"
+    ]
+
+
+def _beside_weights(source: Checkpoint, training: TrainingState, form: Format) -> list[Dropped]:
+    found = []
+    for what in (*extra_roles(source, training), *state_words(source, training)):
+        if what == "param16":
+            why = "the weights are written from the masters; these are casts of them"
+        elif what == "frozen":
+            why = f"{form.title} does not record which weights were frozen"
+        else:
+            why = f"{form.title} holds weights only"
+        found.append(Dropped(what, why))
+    return found
+
+
+def _told_no_more(weights: Checkpoint, source: Checkpoint, form: Format) -> list[Dropped]:
+    found = []
+    if any(key.role == "buffer" for key in source.tensors):
+        found.append(Dropped("buffer", "kept, but no longer marked as buffers"))
+    if weights.aliases:
+        found.append(Dropped("aliases", f"{form.title} does not record which names are tied"))
+    return found

@@ -1,0 +1,234 @@
+"""Bytes that the passes keep on the device in addition to the state, per rank and micro batch.
+
+The tensors that torch's autograd saves in each part of a block were counted in transformers' code,
+operation by operation (`benchmarks/memory_accuracy`); the terms are bytes of one token in one
+block. `w` is the bytes of an element, h hidden, q and k the widths of queries and of keys, f the
+intermediate size.
+
+norm        layer norm: its input and its output, w(h + h), and mean and deviation
+            RMS norm: input and normalised input in fp32 and the output; of 16 bits (4 + 2 + 2) h
+attention   rotated queries and keys, values and the result, w(2q + 2k), and the softmax's
+            logarithm, 4 bytes a head. "eager" keeps its probabilities as well: heads x sequence;
+            GPUs without a flash kernel for the type, keys and values of the width of queries
+MLP         gated: gate, activated gate, up and their product, 4wf; plain: 2wf for GELU, wf for
+            ReLU, 5wf for GELU as GPT-2 writes it
+experts     the above of each expert that a token uses, and its input and output
+
+Worked example, Llama 3 8B in bf16 (h = q = 4096, k = 1024, f = 14336): norms 2 x 8 x 4096 = 65,536,
+attention 2 x 10,240 + 4 x 32 = 20,608, MLP 4 x 2 x 14,336 = 114,688, and 8 for the norms' scales:
+200,840 bytes a token and block, 6.6 GB for one sequence of 1024 in 32 blocks.
+
+If several ranks compute a sequence, a rank has the tokens of its part, and in the attention all
+tokens of its heads: the same number of bytes. Its result comes back as another tensor, so both are
+saved. Keys and values that the ranks do not divide exist once for each rank that needs them.
+
+With activation checkpointing a block keeps its input, w h, and only one block at a time has the
+rest. A tensor rank has its part of the columns of attention and MLP; norms are whole on each.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, gcd
+
+from zerotools.core.loss_chunks import LossSize
+from zerotools.core.training_memory import ITEM_BYTES
+from zerotools.ops.estimate.architecture import HEAD, LAYER, RMS_FP32, Architecture
+from zerotools.ops.estimate.state_memory import loss_bytes
+
+_FULL = 4
+_IDS = 3 * 8
+"""Token ids, targets and positions of one token."""
+_SAVED_BY_ACTIVATION = {"relu": 0, "gelu_new": 4, "gelu_fast": 4}
+"""Tensors of the intermediate width that an activation saves; 1 of those that torch computes in
+one operation."""
+EAGER, SHARED, REPEATED = "eager", "sdpa", "sdpa with repeated keys"
+
+
+def on_gpus(precision: str) -> str:
+    """Return the attention of a model that computes in `precision` on GPUs. Those that compute in
+    fp16 often have no flash kernel."""
+    return SHARED if precision == "bf16" else REPEATED
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """The input of the model at a time: `batch` sequences of `sequence` tokens on one rank,
+    or one of `sequence_ranks` parts of each, computed in `precision`. `attention`
+    is "eager" or one of torch's kernels, `chunked_loss` the job file's key. `tensor_ranks` compute
+    it together. An example is `per_example` of the sequences: a pair of answers is two."""
+
+    batch: int
+    sequence: int
+    precision: str = "bf16"
+    checkpointing: bool = False
+    attention: str = SHARED
+    chunked_loss: str = "auto"
+    sequence_ranks: int = 1
+    tensor_ranks: int = 1
+    per_example: int = 1
+
+    @property
+    def examples(self) -> int:
+        """Examples of the micro batch."""
+        return max(1, self.batch // self.per_example)
+
+    @property
+    def stretch(self) -> int:
+        """Tokens of a sequence that are on one rank."""
+        return ceil(self.sequence / self.sequence_ranks)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the micro batch that are on one rank."""
+        return self.batch * self.stretch
+
+    @property
+    def width(self) -> int:
+        """Bytes of an element."""
+        return ITEM_BYTES[self.precision]
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes of a micro batch. `kept` is from the forward pass for the backward pass. `block` is the
+    extra memory of one block in its backward pass. `loss` is the maximum of the loss, and `last`
+    the rest of these during the backward pass of the last block."""
+
+    kept: int
+    block: int
+    loss: int
+    last: int
+
+    @property
+    def most(self) -> int:
+        """The most at a time: all of `kept`, and the loss or the first block to go backward."""
+        return self.kept + max(self.loss, self.block)
+
+
+def activations_of(model: Architecture, micro: MicroBatch) -> Activations:
+    """Return the bytes of the activations of `model` for one micro batch."""
+    tokens, width = micro.tokens, micro.width
+    one = tokens * _block(model, micro)
+    going = tokens * _going_back(model, micro) + _expert_gradient(model, micro)
+    mask = 0
+    if micro.attention == EAGER:  # of whole sequences
+        mask = micro.width * micro.sequence * micro.sequence_ranks
+    outside = tokens * (_last_norm(model, micro) + _IDS + mask) + _rotary(model, micro)
+    size = LossSize(tokens, model.vocabulary, model.hidden, micro.chunked_loss)
+    loss = loss_bytes(size, micro.precision)
+    if micro.checkpointing:
+        inputs = model.layers * tokens * width * model.hidden
+        return Activations(inputs + outside, one + going, loss, one + going)
+    return Activations(model.layers * one + outside, going, loss, one + going)
+
+
+def _block(model: Architecture, micro: MicroBatch) -> int:
+    """Return the bytes per token that one block saves for the backward pass."""
+    mlp = _experts(model, micro) if model.experts else _mlp(model, micro)
+    return _norms(model, micro) + (_attention(model, micro) + mlp) // micro.tensor_ranks
+
+
+def _norms(model: Architecture, micro: MicroBatch) -> int:
+    width, hidden = micro.width, model.hidden
+    family = model.family
+    count = family.parallel_norms or 2
+    if family.norm == LAYER:
+        inputs = 1 if family.parallel_norms else 2
+        return width * hidden * (inputs + count) + 2 * _FULL * count
+    return count * (_rms(model, micro) * hidden + _FULL)
+
+
+def _rms(model: Architecture, micro: MicroBatch) -> int:
+    """Return the bytes per element that an RMS norm saves, with its output, which the next layer
+    saves."""
+    if micro.width == _FULL:
+        return 3 * _FULL
+    scaled = _FULL if model.family.norm == RMS_FP32 else micro.width
+    return _FULL + scaled + micro.width
+
+
+def _attention(model: Architecture, micro: MicroBatch) -> int:
+    width, family = micro.width, model.family
+    ranks = micro.sequence_ranks
+    shared = gcd(model.kv_heads // micro.tensor_ranks, ranks)
+    queries, keys = model.queries, model.keys * (ranks // shared)
+    elements = 2 * queries + 2 * keys
+    if micro.attention == EAGER:
+        found = width * elements + _eager(model, micro)
+    else:
+        if "qkv" in family.joined and family.is_rotary and ranks == 1:
+            elements += queries + keys  # values are a view of the joined product, which stays whole
+        if family.cat_rotary or ranks > 1:
+            elements += queries  # the result has another order, and is copied
+        if micro.attention == REPEATED:
+            elements += 2 * max(0, queries - keys)
+        found = width * elements + _FULL * model.heads
+    if family.qk_norm is not None:
+        found += (_rms(model, micro) - micro.width) * (queries + model.keys)
+        normed = model.heads + model.kv_heads if family.qk_norm == HEAD else 2
+        found += _FULL * normed
+    return found
+
+
+def _eager(model: Architecture, micro: MicroBatch) -> int:
+    """Return the bytes per token that only "eager" attention saves.
+
+    These are the probabilities, in fp32 and in the type of the model, and the copies of keys and
+    values that are repeated for each head of queries.
+    """
+    scores = model.heads * micro.sequence
+    if model.model_type == "gpt2" and micro.width != _FULL:
+        return scores * micro.width  # it takes the softmax in the type of the scores
+    cast = 0 if micro.width == _FULL else micro.width
+    repeated = micro.width * 2 * (model.queries - model.keys) if model.kv_heads < model.heads else 0
+    return scores * (_FULL + cast) + repeated
+
+
+def _mlp(model: Architecture, micro: MicroBatch) -> int:
+    saved = _SAVED_BY_ACTIVATION.get(model.activation, 1)
+    tensors = saved + (3 if model.family.is_gated else 1)
+    return micro.width * tensors * model.intermediate
+
+
+def _experts(model: Architecture, micro: MicroBatch) -> int:
+    one = 2 * model.hidden + 4 * model.intermediate
+    router = 2 * _FULL * model.experts + (_FULL + 2 * 8) * model.experts_per_token
+    return model.experts_per_token * micro.width * one + router
+
+
+def _going_back(model: Architecture, micro: MicroBatch) -> int:
+    """Return the bytes per token that the backward pass of a block needs in addition to the saved
+    ones.
+
+    These are the gradients of the hidden states, and the largest of three: the gradient of the
+    MLP's product, the probabilities of "eager" attention, and a norm in fp32.
+    """
+    wide = model.intermediate * (model.experts_per_token or 1)
+    if model.activation == "relu":
+        wide *= 2  # it has saved its output alone, and the gradient of its input is another tensor
+    norm = 0 if micro.width == _FULL or model.family.norm == LAYER else 2 * _FULL * model.hidden
+    scores = 0
+    if micro.attention == EAGER:
+        element = micro.width if model.model_type == "gpt2" else _FULL
+        scores = 3 * element * model.heads * micro.sequence // 2
+    cut = max(micro.width * wide, scores) // micro.tensor_ranks
+    return micro.width * model.hidden + max(cut, norm)
+
+
+def _expert_gradient(model: Architecture, micro: MicroBatch) -> int:
+    """Return the bytes of one expert's gradient, which is padded with zeros to the size of all
+    experts."""
+    return micro.width * model.experts * 2 * model.intermediate * model.hidden
+
+
+def _last_norm(model: Architecture, micro: MicroBatch) -> int:
+    """Return the bytes per token of the norm before the head, with the last hidden states."""
+    if model.family.norm == LAYER:
+        return 2 * micro.width * model.hidden + 2 * _FULL
+    return _rms(model, micro) * model.hidden + _FULL
+
+
+def _rotary(model: Architecture, micro: MicroBatch) -> int:
+    """Return the bytes of the cosines and sines of all positions, which all blocks share."""
+    return 2 * micro.width * micro.stretch * model.head_dim if model.family.is_rotary else 0

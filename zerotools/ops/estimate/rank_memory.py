@@ -1,0 +1,281 @@
+"""Memory of one rank, term by term, and its peak.
+
+The state's terms are exact for engine `torch` (`state`), activations follow the architecture
+(`activations`). Temporary terms do not all exist at the same time:
+
+    loss          state without gradients, all activations, the logits and their gradients
+    last block    state with all gradients, the activations of one block
+
+The peak is the larger of the two: between them gradients come as activations go, block by block. If
+the gradients of several micro batches are summed they exist all the time.
+
+Terms that only a GPU has: the CUDA context, NCCL's buffers, and the memory that the allocator holds
+beyond the tensors. They are figures of others and are marked as not measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zerotools.core.training_memory import (
+    DEVICE,
+    DISK,
+    GRADIENTS,
+    HOST,
+    ITEM_BYTES,
+    MASTERS,
+    MOMENTS,
+    UPDATE_BUCKET_BYTES,
+    WEIGHTS,
+    MemoryLayout,
+)
+from zerotools.ops.estimate.activation_memory import Activations
+from zerotools.ops.estimate.state_memory import (
+    Parameter,
+    State,
+    bytes_at,
+    gathered,
+    state_of,
+    update_buffer,
+)
+
+MIB = 1 << 20
+CUDA_CONTEXT = 520 * MIB
+"""The GPU memory of a process before its first tensor, with libraries loaded: CUDA 12 on A100 and
+H100, as users report it; not measured here."""
+NCCL_BUFFERS = 320 * MIB
+"""The buffers of one communicator of NCCL 2.2x within a machine, as users report it; not measured
+here."""
+ALLOCATOR_SHARE = 0.05
+"""The share of temporary memory that torch's caching allocator holds beyond the tensors."""
+PROCESS_BYTES = 700 * MIB
+"""Host memory of a rank with a GPU: Python, torch and transformers."""
+CPU_PROCESS_BYTES = 450 * MIB
+"""Host memory of a rank on the CPU, with the memory that the C library keeps after building a
+model."""
+CPU_ALLOCATOR_SHARE = 0.15
+"""The share of temporary memory on the CPU that the C library holds beyond the tensors."""
+COPY_BUFFERS = 3 * UPDATE_BUCKET_BYTES
+"""Pinned host memory through which offloaded state goes to the GPU and back by engine
+`torch`."""
+NOT_MEASURED = ("CUDA context", "NCCL", "allocator")
+
+_REDUCE_ELEMENTS = 500_000_000
+_PREFETCH_ELEMENTS = 50_000_000
+_LIVE_ELEMENTS = 1_000_000_000
+"""DeepSpeed's defaults: reduce_bucket_size and allgather_bucket_size, stage3_prefetch_bucket_size,
+stage3_max_live_parameters (https://www.deepspeed.ai/docs/config-json, ZeRO Optimizations)."""
+
+
+@dataclass(frozen=True)
+class Buckets:
+    """Elements of DeepSpeed's buckets."""
+
+    reduce: int = _REDUCE_ELEMENTS
+    allgather: int = _REDUCE_ELEMENTS
+    prefetch: int = _PREFETCH_ELEMENTS
+    live: int = _LIVE_ELEMENTS
+
+
+@dataclass(frozen=True)
+class RankMemory:
+    """Bytes of one rank: `device` and `host` by term, `disk`, and `peak`, the most on the device at
+    a time. Without `knows_activations` the peak is without them, and at least that."""
+
+    device: Mapping[str, int]
+    host: Mapping[str, int]
+    disk: int
+    peak: int
+    knows_activations: bool = True
+    largest_block: int = 0
+    """Bytes on the device of the weights that are gathered together at most."""
+
+    @property
+    def host_total(self) -> int:
+        """Bytes in the host's memory."""
+        return sum(self.host.values())
+
+
+GPUS_OF_A_NODE = 8
+"""The default number of GPUs of a node."""
+
+
+@dataclass(frozen=True)
+class Machine:
+    """The hardware of a rank. With `on_gpu` False the device is the host's memory. The GPUs, or CPU
+    ranks, are those of all nodes; each node has `node_ranks` of them (None: at most eight GPUs, or
+    all CPU ranks) and `host_memory`."""
+
+    gpus: int
+    gpu_memory: int
+    host_memory: int
+    on_gpu: bool = True
+    notes: tuple[str, ...] = field(default=())
+    node_ranks: int | None = None
+
+    @property
+    def ranks_of_node(self) -> int:
+        """Ranks that share the host memory of one node."""
+        if self.node_ranks is not None:
+            return self.node_ranks
+        return min(self.gpus, GPUS_OF_A_NODE) if self.on_gpu else self.gpus
+
+    def has_room(self, device_bytes: int, host_bytes: int) -> bool:
+        """Return whether so much fits on each GPU, and on the host of a node. Estimate, `init` and
+        the daemon's refusals all ask this."""
+        fits_device = not self.on_gpu or device_bytes <= self.gpu_memory
+        return fits_device and host_bytes <= self.host_memory
+
+
+@dataclass(frozen=True)
+class HeldMemory:
+    """The memory of a rank that does not depend on its micro batch: the `state`, the device memory
+    `going` between ranks, and the bytes of the `largest_block`. `widened` are those of the fp32
+    buffer for 16-bit gradients, on the device of the update."""
+
+    state: State
+    going: Mapping[str, int]
+    largest_block: int
+    widened: int = 0
+
+
+def held_by(
+    parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
+) -> HeldMemory:
+    """Return the memory of the rank of `layout` that has most, without activations."""
+    largest = _largest_block(parameters, layout)
+    going = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
+    widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
+    if widened and layout.state_tier == DEVICE:
+        going["update buffer"] = widened
+    return HeldMemory(state_of(parameters, layout), going, largest, widened)
+
+
+def rank_memory(
+    parameters: Sequence[Parameter],
+    layout: MemoryLayout,
+    activations: Activations | None,
+    *,
+    on_gpu: bool,
+    buckets: Buckets | None = None,
+) -> RankMemory:
+    """Return the memory of the rank of `layout` that has most."""
+    held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
+    return with_activations(held, layout, activations, on_gpu=on_gpu)
+
+
+def with_activations(
+    held: HeldMemory, layout: MemoryLayout, activations: Activations | None, *, on_gpu: bool
+) -> RankMemory:
+    """Return the memory of a rank that holds `held` and computes `activations`."""
+    state, going = held.state, held.going
+    kept, block, loss, last = _activations(activations)
+    gradients = state.get((DEVICE, GRADIENTS), 0)
+    fixed = bytes_at(state, DEVICE) - gradients + sum(going.values())
+    summed = gradients if layout.accumulate is not None else 0
+    peak = fixed + max(kept + max(loss, block) + summed, gradients + last)
+    device = {
+        "weights": state.get((DEVICE, WEIGHTS), 0),
+        "gradients": gradients,
+        "optimizer": _optimizer(state, DEVICE),
+        **going,
+        "activations": kept + block,
+        "loss": loss,
+    }
+    coming = max(kept + max(loss, block), gradients) + sum(going.values())
+    host = _host(state, layout, held.widened, on_gpu=on_gpu)
+    if not on_gpu:
+        host["allocator"] = int(CPU_ALLOCATOR_SHARE * coming)
+    else:
+        overhead = {
+            "allocator": int(ALLOCATOR_SHARE * coming),
+            "CUDA context": CUDA_CONTEXT,
+            "NCCL": NCCL_BUFFERS if layout.world_size > 1 else 0,
+        }
+        device.update(overhead)
+        peak += sum(overhead.values())
+    return RankMemory(
+        device,
+        host,
+        bytes_at(state, DISK),
+        peak,
+        knows_activations=activations is not None,
+        largest_block=held.largest_block,
+    )
+
+
+def _activations(found: Activations | None) -> tuple[int, int, int, int]:
+    if found is None:
+        return (0, 0, 0, 0)
+    return (found.kept, found.block, found.loss, found.last)
+
+
+def _optimizer(state: State, tier: str) -> int:
+    return state.get((tier, MASTERS), 0) + state.get((tier, MOMENTS), 0)
+
+
+def _host(state: State, layout: MemoryLayout, widened: int, *, on_gpu: bool) -> dict[str, int]:
+    found = {
+        "process": PROCESS_BYTES if on_gpu else CPU_PROCESS_BYTES,
+        "weights": state.get((HOST, WEIGHTS), 0),
+        "gradients": state.get((HOST, GRADIENTS), 0),
+        "optimizer": _optimizer(state, HOST),
+    }
+    if widened and layout.state_tier != DEVICE:
+        found["update buffer"] = widened
+    if on_gpu and layout.state_tier != DEVICE:
+        found["pinned buffers"] = COPY_BUFFERS
+    return found
+
+
+def _in_the_passes(
+    parameters: Sequence[Parameter],
+    layout: MemoryLayout,
+    buckets: Buckets,
+    largest: int,
+    *,
+    on_gpu: bool,
+) -> dict[str, int]:
+    """Return the bytes of gathered weights, and of gradients in transfer to other ranks."""
+    if layout.engine == "deepspeed":
+        return _deepspeed_buckets(parameters, layout, buckets)
+    width = ITEM_BYTES[layout.precision]
+    found = {"gathered weights": gathered(parameters, layout)}
+    if layout.is_sharded and not layout.keeps_gathered:
+        found["prefetch"] = largest  # the next block's, while one is computed with
+    if layout.is_sharded:
+        trained = [each for each in parameters if each.is_trained]
+        elements = _largest_block(trained, layout) // width
+        # Where gloo reduces, it does so in a copy.
+        copies = 1 if on_gpu or layout.world_size == 1 else 2
+        found["reduce buffers"] = elements * (width + copies * ITEM_BYTES["fp32"])
+    return found
+
+
+def _deepspeed_buckets(
+    parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets
+) -> dict[str, int]:
+    width = ITEM_BYTES[layout.precision]
+    count = sum(parameter.numel for parameter in parameters)
+    if layout.world_size == 1 and layout.stage == 0:
+        return {}
+    found = {"reduce buffers": 2 * width * min(count, buckets.reduce)}
+    if layout.stage in (1, 2):
+        found["gathered weights"] = width * min(count, buckets.allgather)
+    if layout.stage == 3:
+        found["gathered weights"] = width * min(count, buckets.live)
+        found["prefetch"] = width * min(count, buckets.prefetch)
+    return found
+
+
+def _largest_block(parameters: Sequence[Parameter], layout: MemoryLayout) -> int:
+    """Return bytes of the weights that are gathered together at most."""
+    sizes: dict[str | None, int] = {}
+    for parameter in parameters:
+        if parameter.is_packed:
+            continue
+        part = parameter.part(layout.tensor_ranks)
+        size = parameter.width(layout.precision) * part.numel
+        sizes[parameter.block] = sizes.get(parameter.block, 0) + size
+    return max(sizes.values(), default=0)

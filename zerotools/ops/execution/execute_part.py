@@ -1,0 +1,270 @@
+"""Write one part of an output; the last part gives the output its name.
+
+    part 1, on any machine:     its share -> flushed, noted in its journal
+    part 2, ...                 its share -> flushed, noted in its journal
+    the last to end:            under the lock of the ledger, all journals say that all is complete
+                                -> checksums of files that several wrote, values made from finished
+                                files, the marker, the name; then the journals go
+
+A part that fails or is killed keeps its completed files, and so do the others: the next run
+continues from there. A kill while the output gets its name leaves the marker, or journals in the
+output: the next run of any part completes it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadRequest
+from zerotools.core.target import Target
+from zerotools.io.files.open_files import OpenFiles, sync_directory
+from zerotools.io.files.sources import Sources
+from zerotools.io.numeric.numpy_dtypes import Cast, numpy_cast
+from zerotools.io.output.journal import Journal
+from zerotools.io.output.marker import check_replaceable, was_made_of, write_marker
+from zerotools.io.output.part_ledger import PartLedger, check_begun, remove_journals
+from zerotools.io.output.staging import Staging
+from zerotools.ops.execution.execute import WriteReport, are_losses, refuse_astray, size_of
+from zerotools.ops.execution.part_share import PartPlan, Share, clip, clip_plan, cut_files
+from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
+from zerotools.ops.execution.write import (
+    ChecksummedRange,
+    Writer,
+    checksums,
+    crc_of,
+    create_file,
+    known_parts,
+)
+from zerotools.runs.manifest import write_manifest
+
+
+@dataclass
+class PartReport(WriteReport):
+    """The result of one part. `missing` are the parts that are not complete yet. Without any, the
+    output has its name, and `losses` are those of all parts."""
+
+    missing: tuple[int, ...] = ()
+
+
+def execute_part(
+    planned: PartPlan,
+    source: Checkpoint,
+    target: Target,
+    identity: Mapping[str, str],
+    *,
+    budget: MemoryBudget | None = None,
+    command: str = "convert",
+    overwrite: bool = False,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    check: Callable[[WriteReport], None] = lambda _: None,
+    cast: Cast = numpy_cast,
+    sources: Sources | None = None,
+) -> PartReport:
+    """Write the part of `target` that was `planned`. Other parameters are as of `execute`. If the
+    output exists already, made from the same inputs, it writes nothing.
+
+    Raises:
+        BadRequest: the destination exists or cannot be written, or was begun with other inputs.
+        BadFile: a source file is missing, truncated, unreadable or changed.
+    """
+    refuse_astray(target)
+    root, made_of = target.checkpoint.root, digest_of(identity)
+    report = PartReport(files=len(planned.share))
+    if end_complete(root, made_of):
+        return report
+    replaced = partial(check_replaceable, command=command) if overwrite else None
+    left = partial(check_begun, parts=planned.part.of)
+    with Staging(root, check_replaced=replaced, check_left=left, shared=True) as staging:
+        if end_complete(root, made_of):  # it got its name while the directory was made anew
+            staging.discard()
+            return report
+        ledger = PartLedger(staging.directory, identity, planned.part.of)
+        try:
+            writing = _Writing(planned, source, target, staging.directory, made_of, command)
+            if not was_made_of(staging.directory, made_of):
+                writing.write(
+                    report,
+                    ledger.journal(planned.part.index),
+                    budget or MemoryBudget(),
+                    on_bytes,
+                    cast,
+                    sources or Sources(),
+                )
+                check(report)
+            if sources is not None:
+                sources.check()
+            with ledger.locked():
+                if staging.is_there():
+                    if writing.finish(report, ledger, check):
+                        staging.commit()
+                elif not was_made_of(root, made_of):
+                    raise BadRequest(
+                        f"{staging.directory} was moved or removed while it was written; see who "
+                        "did that, and run all parts again"
+                    )
+        finally:
+            ledger.close()
+    if not report.missing:
+        remove_journals(root)
+    return report
+
+
+def digest_of(identity: Mapping[str, str]) -> str:
+    """Return the digest for the marker of an output that is made from these inputs."""
+    return hashlib.sha256(json.dumps(dict(identity), sort_keys=True).encode()).hexdigest()
+
+
+def end_complete(destination: Path, made_of: str) -> bool:
+    """Return whether the output exists, made from these inputs. Remove journals that a kill has
+    left in it."""
+    if not was_made_of(destination, made_of):
+        return False
+    remove_journals(destination)
+    return True
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """One part of `target`, in `directory`."""
+
+    planned: PartPlan
+    source: Checkpoint
+    target: Target
+    directory: Path
+    made_of: str
+    command: str
+
+    def write(
+        self,
+        report: PartReport,
+        journal: Journal,
+        budget: MemoryBudget,
+        on_bytes: Callable[[int], None],
+        cast: Cast,
+        sources: Sources,
+    ) -> None:
+        """Complete the files of this part that are not complete yet."""
+        try:
+            share, needed = self.planned.share, dict(self.planned.tensor_bytes)
+            complete = self._complete(share, journal.done)
+            report.resumed = tuple(complete)
+            for file, noted in complete.items():
+                report.add_noted(noted.losses)
+                on_bytes(needed.pop(file))
+            for file in needed:
+                own = clip_plan(self.target.files[file], share[file])
+                create_file(self.directory / file, own, sources, shared=True)
+            for folder, _, _ in os.walk(self.directory):
+                sync_directory(Path(folder))
+            self._copy(report, journal, needed, budget, on_bytes, cast, sources)
+        finally:
+            journal.close()
+
+    def _copy(
+        self,
+        report: PartReport,
+        journal: Journal,
+        needed: Mapping[str, int],
+        budget: MemoryBudget,
+        on_bytes: Callable[[int], None],
+        cast: Cast,
+        sources: Sources,
+    ) -> None:
+        wanted = replace(self.target.checkpoint, tensors=self.planned.tensors)
+        with (
+            OpenFiles(self.source.root, sources=sources) as reads,
+            OpenFiles(self.directory, os.O_RDWR) as writes,
+            TileWorkers(budget) as workers,
+        ):
+            cut = cut_files(self.target, self.planned.shares)
+            writer = Writer(self.target, reads, writes, workers, journal, needed, cast, cut)
+            copies = clip(plan(self.source, wanted), self.planned.share)
+            for written, lost_here in writer.run(copies):
+                report.bytes_written += written
+                for key, lost in lost_here:
+                    report.add_losses(key, lost)
+                on_bytes(written)
+
+    def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
+        """Return the journal's entries of a part's files that are complete and still exist."""
+        found = {}
+        for file, noted in done.items():
+            size = self.target.files[file].size if file in share else None
+            if size is not None and size_of(self.directory / file) == size:
+                known = noted_of(noted, is_cut=share[file] != (0, size))
+                if known is not None:
+                    found[file] = known
+        return found
+
+    def finish(
+        self, report: PartReport, ledger: PartLedger, check: Callable[[WriteReport], None]
+    ) -> bool:
+        """Do the work that needs all parts to be complete; return whether they are."""
+        if was_made_of(self.directory, self.made_of):  # a run was killed before it gave the name
+            return True
+        cuts = self.planned.shares
+        done = [self._complete(cut, ledger.done_of(n)) for n, cut in enumerate(cuts, 1)]
+        report.missing = tuple(
+            n for n, (cut, own) in enumerate(zip(cuts, done, strict=True), 1) if len(own) < len(cut)
+        )
+        if report.missing:
+            return False
+        report.losses = {}
+        for noted in (each for own in done for each in own.values()):
+            report.add_noted(noted.losses)
+        check(report)
+        for file in self.target.files:  # opened, so that NFS fetches what others wrote
+            os.close(os.open(self.directory / file, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC))
+        write_checksums(self.target, self.directory, done, cut_files(self.target, cuts))
+        if self.target.with_manifest:
+            write_manifest(self.directory)
+        write_marker(self.directory, self.command, made_of=self.made_of)
+        return True
+
+
+@dataclass(frozen=True)
+class FileNote:
+    """`losses` as a journal has them; `checksummed` are the parts of checksums that are known."""
+
+    losses: Sequence[Any]
+    checksummed: Sequence[ChecksummedRange] = ()
+
+
+def noted_of(noted: Any, *, is_cut: bool) -> FileNote | None:
+    """Return the journal's entry of a file that several parts write, or only one; None: it is not
+    such an entry."""
+    if not is_cut:
+        return FileNote(noted) if are_losses(noted) else None
+    if not isinstance(noted, dict) or not are_losses(noted.get("losses")):
+        return None
+    ranges = noted.get("checksummed")
+    if not isinstance(ranges, list) or not all(_is_range(each) for each in ranges):
+        return None
+    return FileNote(noted["losses"], [ChecksummedRange(*each) for each in ranges])
+
+
+def _is_range(each: Any) -> bool:
+    return isinstance(each, list) and len(each) == 3 and all(isinstance(n, int) for n in each)
+
+
+def write_checksums(
+    target: Target, directory: Path, done: Sequence[Mapping[str, FileNote]], cut: Collection[str]
+) -> None:
+    """Write the checksums of the files in `cut`; `done` has the entries of each part."""
+    with OpenFiles(directory, os.O_RDWR) as files:
+        for file in (name for name in cut if target.files[name].checksums):
+            plan = target.files[file]
+            parts = [each for own in done if file in own for each in own[file].checksummed]
+            parts += known_parts(plan, partial(crc_of, files, file))
+            for offset, data in checksums(plan.checksums, parts):
+                files.write_at(file, offset, data)
+            files.sync(file)

@@ -1,0 +1,243 @@
+"""The share of one output that each of N runs writes.
+
+The files of the output are laid in a row, in their order, and the row is cut into N shares of equal
+size. So no run needs to communicate: all make the same cuts from the same layout.
+
+    files     a: 5 GiB    b: 5 GiB    c: 2 GiB                 in 3 shares of 4 GiB
+    share 1   a[0, 4)
+    share 2   a[4, 5)     b[0, 3)
+    share 3               b[3, 5)     c[0, 2)
+
+A cut near the end of a file is moved there, because a file that two runs write costs more than one
+byte too many. Inside a file a cut is a multiple of `ALIGNMENT`, and never inside an element: no two
+machines write to one page of a file, which a network file system would not keep apart. A file with
+elements across such a multiple is not cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from zerotools.core.boxes import Box, BoxIndex, boxes_of_range
+from zerotools.core.checkpoint import Chunk, ChunkBox, Key, Tensor
+from zerotools.core.flat_ranges import Range, Ranges
+from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes, Target
+from zerotools.ops.execution.plan import Copy, RangeCopy
+from zerotools.ops.execution.tiles import split_ranges
+
+ALIGNMENT = 2**20
+"""Bytes. It is a multiple of every page, and of the stripes of Lustre and of NFS."""
+_NEAR = 16
+"""A cut is moved to the end of a file that is as near as this part of a share."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputPart:
+    """Share `index` of `of`, counted from 1."""
+
+    index: int
+    of: int
+
+    def __str__(self) -> str:
+        return f"part {self.index} of {self.of}"
+
+
+class ByteRange(NamedTuple):
+    """Bytes [begin, end) of a file. A tensor's element belongs to the range of its first byte."""
+
+    begin: int
+    end: int
+
+
+class Extent(NamedTuple):
+    """`numel` elements of `itemsize` bytes, one behind another from byte `offset` of `file` on."""
+
+    file: str
+    offset: int
+    numel: int
+    itemsize: int
+
+    def inside(self, bounds: ByteRange) -> tuple[int, int]:
+        """Return the elements [first, stop) that belong to these bytes."""
+        first, stop = (self._element_at(byte) for byte in bounds)
+        return first, stop
+
+    def _element_at(self, byte: int) -> int:
+        return min(self.numel, max(0, -((self.offset - byte) // self.itemsize)))
+
+
+Share = Mapping[str, ByteRange]
+"""The bytes of each file that one run writes."""
+
+
+def shares(target: Target, of: int, alignment: int = ALIGNMENT) -> list[Share]:
+    """Return the shares of `of` runs, which together are the whole output; some may be empty."""
+    sizes = {name: plan.size for name, plan in target.files.items()}
+    whole = _not_to_cut(target) if of > 1 else set()
+    total = sum(sizes.values())
+    found: list[dict[str, ByteRange]] = [{} for _ in range(of)]
+    number = before = 0
+    for name, size in sizes.items():
+        begin = 0
+        while number < of - 1:
+            wanted = total * (number + 1) // of - before
+            cut = _cut(wanted, size, total // of, 0 if name in whole else alignment)
+            if cut >= size:
+                break
+            if cut > begin:
+                found[number][name] = ByteRange(begin, cut)
+                begin = cut
+            number += 1
+        found[number][name] = ByteRange(begin, size)
+        before += size
+    return [dict(each) for each in found]
+
+
+def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
+    """Return the cut of a file: at most 0 if it lies before the file, at least `size` if after it.
+    With an alignment of 0 the file is not cut."""
+    if not 0 < wanted < size:
+        return wanted
+    if not alignment or min(wanted, size - wanted) <= share // _NEAR:
+        return 0 if wanted < size - wanted else size
+    return min(size, (wanted + alignment // 2) // alignment * alignment)
+
+
+def _not_to_cut(target: Target) -> set[str]:
+    """Return the files with elements that may lie across a multiple of `ALIGNMENT`."""
+    return {
+        extent.file
+        for tensor in target.checkpoint.tensors.values()
+        for extent in extents(tensor)
+        if extent.offset % extent.itemsize
+    }
+
+
+def extents(tensor: Tensor) -> Iterator[Extent]:
+    """Yield the positions of the elements of a target's tensor."""
+    itemsize = tensor.dtype.itemsize
+    if isinstance(tensor.chunks, Ranges):
+        for begin, end, file, offset in tensor.chunks.each():
+            yield Extent(file, offset, end - begin, itemsize)
+        return
+    for chunk in tensor.chunks:
+        yield Extent(chunk.file, chunk.offset, chunk.box.numel, itemsize)
+
+
+@dataclass(frozen=True)
+class PartPlan:
+    """The plan of `part`: its `share`, the bytes of tensors in it by file, and the tensors that
+    have any there. `shares` are those of all parts."""
+
+    part: OutputPart
+    shares: Sequence[Share]
+    tensor_bytes: Mapping[str, int]
+    tensors: Mapping[Key, Tensor]
+
+    @property
+    def share(self) -> Share:
+        return self.shares[self.part.index - 1]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all its ranges."""
+        return sum(bounds.end - bounds.begin for bounds in self.share.values())
+
+
+def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> PartPlan:
+    """Return the plan of one part of `target`; `alignment` is that of `shares`."""
+    cuts = shares(target, part.of, alignment)
+    return PartPlan(part, cuts, *_bytes_in(target, cuts[part.index - 1]))
+
+
+def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
+    """Return the files that several parts write."""
+    return frozenset(
+        file
+        for share in cuts
+        for file, bounds in share.items()
+        if bounds != (0, target.files[file].size)
+    )
+
+
+def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, Tensor]]:
+    """Return the bytes of tensors in a share of each file, and the tensors that have any there."""
+    sizes = dict.fromkeys(share, 0)
+    tensors: dict[Key, Tensor] = {}
+    for key, tensor in target.checkpoint.tensors.items():
+        for extent in extents(tensor):
+            bounds = share.get(extent.file)
+            if bounds is None:
+                continue
+            first, stop = extent.inside(bounds)
+            if first < stop:
+                sizes[extent.file] += (stop - first) * extent.itemsize
+                tensors[key] = tensor
+    return sizes, tensors
+
+
+def clip(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | RangeCopy]:
+    """Yield the part of each copy that is in `share`."""
+    for copy in copies:
+        bounds = share.get(copy.target.file)
+        if bounds is None:
+            continue
+        place, itemsize = copy.target, copy.target_dtype.itemsize
+        numel = place.end - place.begin if isinstance(place, Range) else place.box.numel
+        first, stop = Extent(place.file, place.offset, numel, itemsize).inside(bounds)
+        if (first, stop) == (0, numel):
+            yield copy
+        elif first < stop:
+            yield from _cut_copy(copy, first, stop)
+
+
+def _cut_copy(copy: Copy | RangeCopy, first: int, stop: int) -> Iterator[Copy | RangeCopy]:
+    """Yield the copies of the elements [first, stop) that a copy fills."""
+    if isinstance(copy, Copy):
+        yield from _cut_boxes(copy, first, stop)
+        return
+    begin, _, file, offset = copy.target
+    offset += first * copy.target_dtype.itemsize
+    _, rest = split_ranges(copy.pieces, begin + first, copy.source_dtype.itemsize)
+    pieces, _ = split_ranges(rest, begin + stop, copy.source_dtype.itemsize)
+    yield copy._replace(target=Range(begin + first, begin + stop, file, offset), pieces=pieces)
+
+
+def _cut_boxes(copy: Copy, first: int, stop: int) -> Iterator[Copy]:
+    whole = copy.target
+    index = BoxIndex([piece.box for piece in copy.pieces])
+    offset = whole.offset + first * copy.target_dtype.itemsize
+    for inner in boxes_of_range(whole.box.shape, first, stop):
+        start = tuple(a + b for a, b in zip(whole.box.start, inner.start, strict=True))
+        box = Box(start, inner.shape)
+        pieces = tuple(
+            ChunkBox(copy.pieces[position].chunk, common) for position, common in index.meeting(box)
+        )
+        yield replace(copy, target=Chunk(box, whole.file, offset), pieces=pieces)
+        offset += box.numel * copy.target_dtype.itemsize
+
+
+def clip_plan(plan: FilePlan, bounds: ByteRange) -> FilePlan:
+    """Return the part of a plan that is in these bytes of a file. Checksums are not included,
+    because they may cover bytes of other runs."""
+    if bounds == (0, plan.size):
+        return plan
+    literals = [
+        LiteralBytes(begin, each.data[begin - each.offset : end - each.offset])
+        for each in plan.literals
+        for begin, end in _common(each.offset, len(each.data), bounds)
+    ]
+    carried = [
+        CarriedBytes(begin, each.source, each.source_offset + begin - each.offset, end - begin)
+        for each in plan.carried
+        for begin, end in _common(each.offset, each.length, bounds)
+    ]
+    return FilePlan(plan.size, literals, carried)
+
+
+def _common(offset: int, length: int, bounds: ByteRange) -> Iterator[tuple[int, int]]:
+    begin, end = max(offset, bounds.begin), min(offset + length, bounds.end)
+    if begin < end:
+        yield begin, end

@@ -1,1 +1,0 @@
-"""One output written by several runs, on one machine or on many: the share of each."""

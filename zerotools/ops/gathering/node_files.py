@@ -1,0 +1,314 @@
+"""The files of a source, as its node lists them. A name from there is checked before it is used."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shlex
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import TracebackType
+
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.output.part_ledger import is_of_journals
+from zerotools.io.ssh.far_shell import BLOCK, SILENT_SECONDS, FarShell, OpenShells
+from zerotools.ops.gathering.node_source import NodeSource
+
+HERE, ABSENT, CLOSED, FILE = "here", "absent", "closed", "file"
+"""The possible states of the directory: it exists, it does not, it is not accessible, it is a
+file."""
+NO_DIGEST = "failed"
+
+
+def listing(directory: str, mark: str) -> str:
+    """Return a script that prints the state, and 1 if digests can be made. Then for each entry that
+    is not a directory it prints the kind (f, l, others), size, time and name, and in the end the
+    status."""
+    return f"""{_entering(directory)}
+n=0; command -v sha256sum >/dev/null 2>&1 && n=1
+printf '%s\\0%s\\0' {HERE} $n
+if find . -maxdepth 0 -printf '' >/dev/null 2>&1; then
+    find . -mindepth 1 ! -type d -printf '%y %s %T@ %P\\0'
+else
+    find . -mindepth 1 ! -type d -exec sh -c 'for f; do
+        k=o; test -f "$f" && k=f; test -L "$f" && k=l
+        printf "%s %s %s\\0" "$k" "$(stat -c "%s %Y" "$f")" "${{f#./}}"
+    done' sh {{}} +
+fi
+printf 'end %s %s' $? {mark}"""
+
+
+def digests(directory: str, names: Iterable[str]) -> str:
+    """Return a script that prints the SHA-256 of each file on a line, or that it failed."""
+    calls = "\n".join(f"h {_word(name)}" for name in names)
+    return f"""{_entering(directory)}
+h() {{
+    x=$(sha256sum <"$1") || x={NO_DIGEST}
+    printf '%s\\n' "${{x%% *}}"
+}}
+{calls}"""
+
+
+def contents(directory: str, files: Iterable[tuple[str, int, int]], mark: str) -> str:
+    """Return a script that prints the bytes of each file, and a line with the mark after each.
+
+    A file is its name, the blocks to skip, and the number of bytes that follow.
+    """
+    calls = "\n".join(f"g {_word(name)} {skip} {count}" for name, skip, count in files)
+    return f"""{_entering(directory)}
+g() {{
+    if test "$2" = 0; then
+        head -c "$3" <"$1"
+    else
+        dd bs={BLOCK} skip="$2" 2>/dev/null <"$1" | head -c "$3"
+    fi
+    printf '%s\\n' {mark}
+}}
+{calls}"""
+
+
+def _entering(directory: str) -> str:
+    word = shlex.quote(directory if directory.startswith("/") else f"./{directory}")
+    return f"""LC_ALL=C; export LC_ALL; unset CDPATH
+d={word}
+if ! cd -P "$d" 2>/dev/null; then
+    w={ABSENT}
+    test -e "$d" && w={FILE}
+    test -d "$d" && w={CLOSED}
+    printf '%s\\0' $w
+    exit 0
+fi"""
+
+
+def _word(name: str) -> str:
+    return shlex.quote(f"./{name}")
+
+
+MOST_BYTES = 1 << 26
+"""Of a listing: more than half a million files."""
+_OURS = ".zerotools-"
+_WHY = {
+    ABSENT: "does not exist",
+    CLOSED: "cannot be entered: permission denied",
+    FILE: "is not a directory",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FarFile:
+    """Size in bytes and time of a file; `time` is only compared with that of another listing."""
+
+    size: int
+    time: str
+
+
+@dataclass(frozen=True)
+class Listing:
+    """The regular files of a source by name, relative to its directory. `left_out` are the entries
+    that are something else, or that an unfinished run of zerotools left there."""
+
+    source: NodeSource
+    files: dict[str, FarFile]
+    left_out: tuple[str, ...]
+    makes_digests: bool
+
+
+def list_source(source: NodeSource, shells: OpenShells) -> Listing:
+    """Return the files in the directory of `source`. No link is followed.
+
+    Raises:
+        BadRequest: the directory does not exist, or cannot be listed completely.
+        BadFile: a name could be one outside of the directory.
+        HostUnreachable: see `FarShell`.
+    """
+    script = partial(listing, source.directory)
+    with FarShell(source.host, script, shells) as shell:
+        data = shell.rest(MOST_BYTES)
+        mark, said = shell.mark, shell.said()
+    what, _, data = data.partition(b"\0")
+    if (why := _WHY.get(what.decode("ascii", "replace"))) is not None:
+        raise BadRequest(f"{source.name} {why}; is the path right?")
+    records = data.split(b"\0")
+    end = records.pop().decode("ascii", "replace").split(" ")
+    if what != HERE.encode() or len(end) != 3 or end[2] != mark or not records:
+        raise BadRequest(
+            f"{source.name} cannot be listed: {said or 'the answer is not complete'}; does that "
+            "node have sh and find?"
+        )
+    if end[1] != "0":
+        raise BadRequest(
+            f"{source.name} cannot be listed as a whole: {said or f'find ended with {end[1]}'}; "
+            "see who may read there"
+        )
+    return _listing(source, records)
+
+
+def _listing(source: NodeSource, records: list[bytes]) -> Listing:
+    files: dict[str, FarFile] = {}
+    left_out = []
+    for record in records[1:]:
+        try:
+            kind, size, time, name = record.decode("utf-8", "surrogateescape").split(" ", 3)
+            file = FarFile(int(size), time)
+        except ValueError:
+            raise BadFile(
+                f"{source.name} has an unreadable line in its list: {record[:80]!r}; check the "
+                "output of find there"
+            ) from None
+        if not stays_below_root(name) or file.size < 0:
+            raise BadFile(
+                f"{source.name} lists the file {name!r:.200}, which may lie outside of the "
+                "output, so this source is not used; rename it, or check which program answers "
+                "there"
+            )
+        if kind != "f" or _is_ours(name):
+            left_out.append(name)
+        elif name in files:
+            raise BadFile(
+                f"{source.name} lists the file {name!r:.200} twice; check which program answers "
+                "there"
+            )
+        else:
+            files[name] = file
+    return Listing(source, files, tuple(left_out), records[0] == b"1")
+
+
+def _is_ours(name: str) -> bool:
+    """Return whether a run of zerotools keeps this file in an unfinished output."""
+    return is_of_journals(name) or name in (f"{_OURS}mode", f"{_OURS}probe")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A listed file with its first `blocks` received already."""
+
+    name: str
+    file: FarFile
+    blocks: int = 0
+
+    @property
+    def skipped(self) -> int:
+        """Bytes that are not sent."""
+        return self.blocks * BLOCK
+
+
+class FarContents:
+    """The bytes of files that a node sends, in order. Use as a context manager."""
+
+    def __init__(
+        self,
+        source: NodeSource,
+        wanted: Sequence[Wanted],
+        shells: OpenShells,
+        *,
+        silent_seconds: float = SILENT_SECONDS,
+    ) -> None:
+        self._source = source
+        self._left = iter(wanted)
+        self._shells = shells
+        asked = [(each.name, each.blocks, each.file.size - each.skipped) for each in wanted]
+        self._shell = FarShell(
+            source.host,
+            lambda mark: contents(source.directory, asked, mark),
+            shells,
+            silent_seconds=silent_seconds,
+        )
+
+    def __enter__(self) -> FarContents:
+        self._shell.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._shell.__exit__(kind, error, trace)
+
+    def next(self, take: Callable[[bytes], None]) -> None:
+        """Give the bytes of the next file to `take`, without those that exist already.
+
+        Raises:
+            BadFile: it changed since it was listed, or cannot be read there.
+            HostUnreachable: see `FarShell`.
+        """
+        wanted = next(self._left)
+        count = wanted.file.size - wanted.skipped
+        if self._shell.pass_on(count, take) == count and self._shell.line() == self._mark:
+            return
+        said = self._shell.said()
+        self._shell.kill()
+        refuse_changed(self._source, {wanted.name: wanted.file}, self._shells)
+        raise BadFile(
+            f"{self._source.name}: {wanted.name} should send {count} bytes, but sent others: "
+            f"{said or 'the connection ended'}; run the same command again to continue"
+        )
+
+    @property
+    def _mark(self) -> bytes:
+        return self._shell.mark.encode()
+
+
+def refuse_changed(source: NodeSource, files: dict[str, FarFile], shells: OpenShells) -> None:
+    """Raise an error if the `files` of a source have changed.
+
+    Raises:
+        BadFile: names the first of them, and the difference.
+        ZerotoolsError: it cannot be listed any more.
+    """
+    try:
+        now = list_source(source, shells).files
+    except ZerotoolsError as error:
+        raise type(error)(f"{error!s}; it could be read before") from None
+    for name, before in files.items():
+        after = now.get(name)
+        if after == before:
+            continue
+        if after is None:
+            how = "it is gone"
+        elif after.size != before.size:
+            how = f"it had {before.size} bytes and has {after.size}"
+        else:
+            how = "it was written again, with the same size"
+        raise BadFile(
+            f"{source.name}: {name} changed while it was gathered: {how}; wait until no program "
+            "writes there, and run the same command again"
+        )
+
+
+_DIGEST = re.compile(rb"\\?([0-9a-f]{64})")
+Each = Callable[[str, str], None]
+"""A callback that gets a name and its digest, in hexadecimal."""
+
+
+def make_digests(listing: Listing, names: Sequence[str], shells: OpenShells, each: Each) -> None:
+    """Pass the digests of the files `names`, in this order, to `each`.
+
+    Raises:
+        BadFile: a file cannot be read there, or differs from the listing.
+        HostUnreachable: see `FarShell`.
+    """
+    if listing.makes_digests:
+        _made_there(listing.source, names, shells, each)
+        return
+    wanted = [Wanted(name, listing.files[name]) for name in names]
+    with FarContents(listing.source, wanted, shells) as sent:
+        for file in wanted:
+            digest = hashlib.sha256()
+            sent.next(digest.update)
+            each(file.name, digest.hexdigest())
+
+
+def _made_there(source: NodeSource, names: Sequence[str], shells: OpenShells, each: Each) -> None:
+    with FarShell(source.host, lambda _: digests(source.directory, names), shells) as shell:
+        for name in names:
+            match = _DIGEST.fullmatch(shell.line() or b"")
+            if match is None:
+                raise BadFile(
+                    f"{source.name}: {name} cannot be read there: "
+                    f"{shell.said() or 'sha256sum failed'}; see who may read it"
+                )
+            each(name, match[1].decode())

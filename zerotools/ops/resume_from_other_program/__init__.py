@@ -1,0 +1,12 @@
+"""Let a job continue from a checkpoint that another program wrote.
+
+foreign_run          read the checkpoint, also if weights and optimizer are in separate files
+name_numbered_state  optimizer state that has numbers instead of parameter names, and `--order`
+order_matching       the parameter name of each number, from an order of names
+master_matching      the parameter name of each fp32 master, by the weight that it is cast to
+job_names            the tensors under the names of the job's model
+job_checks           reasons to refuse the checkpoint, and notes on differences
+
+Imports numpy only to compare masters: the ranks of a job read the checkpoint too, and load its
+tensors themselves.
+"""

@@ -1,0 +1,149 @@
+"""A checkpoint of another program with its optimizer state, wherever its files have that.
+
+DeepSpeed, universal, torch DCP, .pt files     one checkpoint, as `formats` reads it
+model.safetensors, optimizer.pt                the Hugging Face Trainer, on one process or DDP
+model.safetensors, optimizer.bin               accelerate's save_state; FSDP's full state dict
+mp_rank_00_model_states.pt                     DeepSpeed without ZeRO: the state is by number
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from zerotools import formats
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.checkpoint_parts import optimizer_roles
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.core.flat_ranges import chunk_locations
+from zerotools.core.training_state import TrainingState
+from zerotools.formats.format import UnfinishedCheckpoint
+from zerotools.io.huggingface.optimizer_files import optimizer_files
+from zerotools.ops.resume_from_other_program.name_numbered_state import with_numbered_state
+from zerotools.runs import checkpoint_dirs
+
+
+@dataclass(frozen=True)
+class ForeignRun:
+    """`path` is the requested path, `title` the kind of checkpoint in words.
+
+    `checkpoint` has the weights and the optimizer state, `training` the rest, both under one name
+    for each parameter. `beside` means that the optimizer's file was next to those of a model, and
+    that tensors may have the names of the Hub. `notes` name the source of the names.
+    """
+
+    path: Path
+    title: str
+    checkpoint: Checkpoint
+    training: TrainingState
+    beside: str | None = None
+    numbers: Mapping[Key, int | float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def directory(self) -> Path:
+        """The directory of the checkpoint itself: `path`, or one below it."""
+        return self.checkpoint.root
+
+    @property
+    def step(self) -> int:
+        """The number of optimizer steps done, including skipped ones."""
+        if self.training.steps is not None:
+            return self.training.steps
+        own = (int(value) for key, value in self.numbers.items() if key.role == "step")
+        return max(own, default=0) + (self.training.skipped or 0)
+
+
+def is_foreign(path: Path) -> bool:
+    """Return whether `resume_from = path` is a checkpoint of another program, finished or not. Only
+    names are read."""
+    path = checkpoint_dirs.resolve_hint(path)
+    if not path.exists() or (path.is_dir() and _is_own(path)):
+        return False
+    try:
+        found = formats.detect(path).path
+    except UnfinishedCheckpoint:
+        return True
+    except ZerotoolsError:
+        return False
+    return not any((each / checkpoint_dirs.RECORD).exists() for each in (found, found.parent))
+
+
+def _is_own(path: Path) -> bool:
+    return (path / checkpoint_dirs.RECORD).exists() or bool(checkpoint_dirs.listing(path))
+
+
+def was_made_elsewhere(path: Path) -> bool:
+    """Return whether `zerotools convert --to job` made `path` from a checkpoint of another
+    program."""
+    try:
+        return checkpoint_dirs.read_record(checkpoint_dirs.resolve_hint(path)).made_from is not None
+    except (ZerotoolsError, OSError):
+        return False
+
+
+def read_run(path: Path, **reading: Any) -> ForeignRun:
+    """Return the checkpoint at `path`, or the newest of the run there; `reading` is as for
+    `formats.read`. Reads metadata and single numbers.
+
+    Raises:
+        BadRequest: there is nothing at `path`, or no optimizer state in it.
+        BadFile: it is not a checkpoint, or a damaged or unfinished one.
+        Unsupported: it is of a kind that is not read.
+    """
+    weights = formats.read_any(path, **reading)
+    formats.require_model(weights)
+    _refuse_damaged(weights)
+    training, form = formats.training_of(weights), formats.format_of(weights)
+    record = form.job_record(weights)
+    title = record.made_from if record is not None and record.made_from else form.title
+    run = ForeignRun(path, title, weights, training)
+    if weights.beside is not None:
+        name = weights.beside.origin.path.name
+        run = replace(run, title=f"{title} and {name}", beside=name)
+    elif not optimizer_roles(weights) and not _is_stateless(training):
+        run = _by_number(run) or _refuse_stateless(run)
+    return replace(run, numbers=_numbers(run))
+
+
+def _refuse_stateless(run: ForeignRun) -> NoReturn:
+    root = run.checkpoint.root
+    names = sorted(optimizer_files(root)) if run.checkpoint.origin.path.is_dir() else []
+    for problem in run.checkpoint.problems:
+        if problem.file in names:
+            raise BadFile(f"{problem.message}; take another checkpoint")
+    if len(names) > 1:
+        raise BadRequest(f"{root} has the state of several optimizers, and a job has one")
+    raise BadRequest(
+        f"{run.path} holds {run.title} without optimizer state: to start a new run from its "
+        "weights, set model.path to them, as zerotools consolidate writes them"
+    )
+
+
+def _refuse_damaged(weights: Checkpoint) -> None:
+    """Raise an error for damage of files that are read. Problems of other files, such as those of
+    an earlier save, are ignored; tensors in lost files are found to be incomplete."""
+    read: set[str] = set()
+    if weights.problems:
+        read = {file for t in weights.tensors.values() for file, _ in chunk_locations(t)}
+    for problem in weights.problems:
+        if problem.blocks or problem.is_unread or problem.file in read:
+            raise BadFile(f"{problem.message}; take another checkpoint")
+
+
+def _is_stateless(training: TrainingState) -> bool:
+    """Return whether the optimizer keeps no state, such as SGD without momentum."""
+    return any("momentum" in g.options and not g.options["momentum"] for g in training.groups)
+
+
+def _numbers(run: ForeignRun) -> dict[Key, int | float]:
+    """Read once, so that a number that is lost is refused before anything is loaded."""
+    return {key: scalar.value for key, scalar in run.training.scalars.items()}
+
+
+def _by_number(run: ForeignRun) -> ForeignRun | None:
+    """State that the format has, and its reader gives no names."""
+    found = with_numbered_state(run.checkpoint, run.training)
+    return None if found is None else replace(run, checkpoint=found[0], training=found[1])

@@ -1,0 +1,467 @@
+"""A checkpoint with its optimizer's parameters by number, with the names that an order gives.
+
+    --order model    the order in which the model that config.json names registers its parameters
+    --order FILE     names, one per line; an empty line ends a param group
+
+A separate process builds the model without values with transformers, and lists its parameters.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.adapter_names import adapter_names
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.checkpoint_parts import optimizer_roles
+from zerotools.core.errors import BadFile, BadRequest
+from zerotools.core.target import Target
+from zerotools.core.training_state import ParamGroup, TrainingState
+from zerotools.formats import FORMATS, FormatTable, format_of
+from zerotools.formats.torch_optimizers import (
+    NAMED_BY_SHAPE,
+    STATE_ROLE,
+    WEIGHT_ROLES,
+    Shape,
+    names_by_shape,
+)
+from zerotools.io.files.json_file import read_json
+from zerotools.io.files.regular import read_user_file
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.model_sidecars import CONFIG
+from zerotools.io.output.plain_files import literal
+from zerotools.ops.resume_from_other_program.master_matching import (
+    check_masters,
+    divided,
+    fitting_masters,
+    sections_by_masters,
+    weights_of_model,
+)
+from zerotools.ops.resume_from_other_program.order_matching import (
+    NameOrder,
+    names_of_numbers,
+    state_shapes,
+)
+from zerotools.runs.optimizer_names import NAMED_ORDER, NamedOrder
+
+MODEL = "model"
+"""The value of `--order` for the order of the model."""
+BUILD_SECONDS = 120.0
+_LONGEST_REASON = 300
+_WRAPPERS = ("module.", "_orig_mod.", "_forward_module.")
+_ADVICE = "pass --order FILE, with one name per line in the order of the optimizer"
+
+_PROGRAM = """
+import json, re, sys, warnings
+warnings.filterwarnings("ignore")
+import torch, transformers
+from torch import nn
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+tree = json.load(sys.stdin)
+tree.pop("quantization_config", None)
+config = CONFIG_MAPPING[tree["model_type"]].from_dict(tree)
+own = getattr(transformers, (tree.get("architectures") or [""])[0], None)
+undecayed = re.compile(r"bias|layernorm|rmsnorm|(?:^|[.])norm(?:$|[.])|_norm(?:$|[.])")
+
+def decayed(module):
+    for prefix, child in module.named_children():
+        if not isinstance(child, nn.LayerNorm):
+            found = (f"{prefix}.{name}" for name in decayed(child))
+            yield from (name for name in found if not undecayed.search(name.lower()))
+    yield from (name for name in module._parameters if not undecayed.search(name.lower()))
+
+with torch.device("meta"):
+    if isinstance(own, type) and issubclass(own, transformers.PreTrainedModel):
+        model = own(config)
+    else:
+        model = transformers.AutoModelForCausalLM.from_config(config)
+model.tie_weights()
+shapes = [[name, list(p.shape)] for name, p in model.named_parameters() if p.requires_grad]
+known = {name for name, _ in shapes}
+print(json.dumps({
+    "class": type(model).__name__,
+    "version": transformers.__version__,
+    "parameters": shapes,
+    "decayed": [name for name in decayed(model) if name in known],
+}))
+"""
+
+
+@dataclass(frozen=True)
+class AskedOrder:
+    """An order that the user requested. `sections` are the names, by param group if the file has
+    groups. `shapes` and `decayed` are known only for a model. `known_by` is a phrase for the source
+    of the names."""
+
+    sections: Sequence[Sequence[str]]
+    known_by: str
+    shapes: Mapping[str, Shape] | None = None
+    decayed: frozenset[str] | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """All names, in order."""
+        return [name for section in self.sections for name in section]
+
+
+@dataclass(frozen=True)
+class NamedCheckpoint:
+    """`checkpoint` and `training` with names instead of numbers; `groups` are the names of each
+    param group, in the order of their numbers."""
+
+    checkpoint: Checkpoint
+    training: TrainingState
+    groups: tuple[tuple[str, ...], ...]
+
+
+def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> AskedOrder:
+    """Return the order of `--order asked` for `source`; `given` are files of its model that the
+    user named.
+
+    Raises:
+        BadRequest: the file cannot be read, is empty, or has a name twice; config.json does not
+        exist; or transformers does not know the model. BadFile: a file is not a regular one, or too
+        large.
+    """
+    if asked != MODEL:
+        return AskedOrder(read_order(Path(asked)), f"the names in {asked}")
+    config = _config(source, given)
+    if config is None:
+        raise BadRequest(
+            f"--order model needs the {CONFIG} of the model, which is not in {source.origin.path} "
+            f"or next to it; pass --config-dir DIR, or {_ADVICE}"
+        )
+    return _of_model(config)
+
+
+def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
+    """Return the config.json of the model: the one that the user named, else that of the
+    checkpoint."""
+    return given.get(CONFIG) or source.own_config
+
+
+def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
+    """Return a sentence for a source with its optimizer's parameters by number, if names are
+    needed."""
+    names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
+    first = next((f" ({name}, ...)" for name in names), "")
+    where = " with --config-dir DIR" if _config(source, given) is None else ""
+    model = (
+        f"--order model{where} if the optimizer got the parameters in the order of the model of "
+        f"{CONFIG}, or "
+    )
+    return (
+        f"{source.origin.path} numbers its optimizer state{first}, and no file has the names of "
+        f"the weights; pass {'' if adapter_names(source.tensors) else model}--order FILE with "
+        "their names in the optimizer's order, one per line and an empty line between param "
+        "groups"
+    )
+
+
+def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
+    """Return the names that the parameters of `training` got, and where these come from."""
+    return NamedOrder(order.known_by, [group.params for group in training.groups])
+
+
+def with_record(target: Target, record: NamedOrder | None) -> Target:
+    """Return `target` with a file that holds `record`, if there is one."""
+    if record is None:
+        return target
+    plan = literal(record.to_json().encode())
+    checkpoint = target.checkpoint
+    return replace(
+        target,
+        files={**target.files, NAMED_ORDER: plan},
+        checkpoint=replace(checkpoint, files={**checkpoint.files, NAMED_ORDER: plan.size}),
+    )
+
+
+def read_order(path: Path) -> list[list[str]]:
+    """Return names of parameters, one to a line; empty lines divide them into sections.
+
+    Raises:
+        BadRequest: the file cannot be read, is empty, or has a name twice.
+        BadFile: it is not a regular file, or too large.
+    """
+    try:
+        lines = read_user_file(path).decode().splitlines()
+    except OSError as error:
+        raise BadRequest(f"{path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise BadRequest(f"{path} is not UTF-8 text") from None
+    sections: list[list[str]] = [[]]
+    known: set[str] = set()
+    for line in lines:
+        name = line.strip()
+        if name in known:
+            raise BadRequest(f"{path} has {name} twice; remove one of them")
+        if name:
+            sections[-1].append(name)
+            known.add(name)
+        elif sections[-1]:
+            sections.append([])
+    if not known:
+        raise BadRequest(f"{path} has no names of parameters; write one per line")
+    return [section for section in sections if section]
+
+
+def _of_model(config: Path) -> AskedOrder:
+    try:
+        tree = read_json(config, LARGEST_CONFIG)
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadRequest(f"--order model: {config} cannot be read: {error!s:.200}") from None
+    if not isinstance(tree, dict) or not isinstance(tree.get("model_type"), str):
+        raise BadRequest(f"--order model: {config} does not have a model_type; {_ADVICE}")
+    found = _built(config, tree)
+    shapes = {str(name): tuple(shape) for name, shape in found["parameters"]}
+    said = f"the parameters in {found['class']} of transformers {found['version']}"
+    return AskedOrder([list(shapes)], f"the order of {said}", shapes, frozenset(found["decayed"]))
+
+
+def _built(config: Path, tree: Mapping[str, Any]) -> Any:
+    """Return the output of a process with transformers for the model."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", _PROGRAM],
+            input=json.dumps(tree),
+            text=True,
+            capture_output=True,
+            timeout=BUILD_SECONDS,
+            check=False,
+        )
+        why = (done.stderr.strip().splitlines() or [f"it ended with {done.returncode}"])[-1]
+        return json.loads(done.stdout.splitlines()[-1])
+    except (OSError, subprocess.TimeoutExpired) as error:
+        why = str(error)
+    except (ValueError, IndexError):
+        pass  # its standard error has the reason
+    raise BadRequest(
+        f"--order model: transformers of {sys.executable} cannot build the model of {config} "
+        f"({why[:_LONGEST_REASON]}); {_ADVICE}"
+    )
+
+
+def with_names(
+    checkpoint: Checkpoint, training: TrainingState, order: AskedOrder
+) -> NamedCheckpoint:
+    """Return `checkpoint`, with its optimizer's parameters by number, under the names of `order`.
+
+    Raises:
+        BadRequest: the order is not one of its weights, does not fit the shapes of the state, fits
+            in several ways, or gives a master to a weight that is not the cast of it.
+    """
+    path = checkpoint.origin.path
+    weights = {
+        key.name: tensor.shape
+        for key, tensor in checkpoint.tensors.items()
+        if key.role in WEIGHT_ROLES and key.name not in training.unnamed
+    }
+    called = _called(order, weights, checkpoint.aliases, path)
+    if training.flat:
+        checkpoint, training = divided(checkpoint, training, _sections(order, called))
+    parameters = {name: weights[name] for name in called.values()}
+    if order.shapes is not None:
+        _check_shapes(order.shapes, parameters, called, path)
+    state = state_shapes(checkpoint, training)
+    is_model = order.shapes is not None
+    known = NameOrder(
+        parameters,
+        None if order.decayed is None else {called[name] for name in order.decayed},
+        () if is_model else _sections(order, called),
+        can_be_concatenated=not is_model,
+    )
+    names = names_of_numbers(training.groups, state, known, str(path))
+    found = renamed(checkpoint, training, names)
+    check_masters(checkpoint, training, found.groups)
+    return found
+
+
+def _called(
+    order: AskedOrder, weights: Mapping[str, Shape], aliases: Mapping[str, str], path: object
+) -> dict[str, str]:
+    """Return the checkpoint's name for each name of the order: a wrapper may come before all names,
+    and a tied weight has the name that holds its bytes."""
+    known = {*weights, *aliases}
+    names = order.names
+    prefixes = ["", *_WRAPPERS]
+    prefixes += [name.removesuffix(names[0]) for name in known if name.endswith(f".{names[0]}")]
+    for prefix in prefixes:
+        if all(prefix + name in known for name in names):
+            found = {name: aliases.get(prefix + name, prefix + name) for name in names}
+            if weights.keys() >= set(found.values()):
+                return found
+    strange = next((name for name in names if name not in known), names[0])
+    raise BadRequest(
+        f"--order: {order.known_by} has {strange}, which is not a weight of {path}; {_ADVICE}"
+        if order.shapes is not None
+        else f"--order has {strange}, which is not a parameter of {path}; correct the name"
+    )
+
+
+def _sections(order: AskedOrder, called: Mapping[str, str]) -> list[list[str]]:
+    """Return the names of each group, a tied weight once."""
+    left = dict.fromkeys(called.values())
+    found = []
+    for section in order.sections:
+        names = dict.fromkeys(called[name] for name in section)
+        found.append([name for name in names if left.pop(name, name) is None])
+    return found
+
+
+def _check_shapes(
+    shapes: Mapping[str, Shape],
+    parameters: Mapping[str, Shape],
+    called: Mapping[str, str],
+    path: object,
+) -> None:
+    for name, shape in shapes.items():
+        if parameters[called[name]] != shape:
+            raise BadRequest(
+                f"--order model: {called[name]} has shape {list(parameters[called[name]])} in "
+                f"{path} and {list(shape)} in the model of its {CONFIG}: it is the config of "
+                f"another model; pass --config-dir DIR, or {_ADVICE}"
+            )
+
+
+def renamed(
+    checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
+) -> NamedCheckpoint:
+    """Return `checkpoint` and `training` with `names` instead of those made from numbers. A 16-bit
+    weight with a master among them becomes its copy."""
+    state = {key for key in checkpoint.tensors if key.name in names}
+    masters = {names[key.name] for key in state if key.role == "param"}
+
+    def renamed_key(key: Key) -> Key:
+        if key in state:
+            return Key(names[key.name], key.role)
+        return Key(key.name, "param16") if key.role == "param" and key.name in masters else key
+
+    groups = tuple(_members(group, names) for group in training.groups)
+    return NamedCheckpoint(
+        replace(
+            checkpoint,
+            tensors={renamed_key(key): tensor for key, tensor in checkpoint.tensors.items()},
+        ),
+        replace(
+            training,
+            groups=groups,
+            scalars={
+                Key(names.get(key.name, key.name), key.role): scalar
+                for key, scalar in training.scalars.items()
+            },
+            unnamed={},
+            is_ordered=True,
+        ),
+        tuple(group.params for group in groups),
+    )
+
+
+def _members(group: ParamGroup, names: Mapping[str, str]) -> ParamGroup:
+    return replace(group, params=tuple(names.get(member, member) for member in group.params))
+
+
+def without_optimizer(
+    checkpoint: Checkpoint, training: TrainingState
+) -> tuple[Checkpoint, TrainingState]:
+    """Return only the weights, with the run's values for them."""
+    kept = {key: t for key, t in checkpoint.tensors.items() if not _is_state(key)}
+    left = replace(training, groups=(), scalars={}, unnamed={}, optimizer=None)
+    return replace(checkpoint, tensors=kept), replace(left, optimizer_wrapper=None)
+
+
+def _is_state(key: Key) -> bool:
+    return key.role not in (*WEIGHT_ROLES, STATE_ROLE)
+
+
+NAMED_BY_MASTERS = (
+    "the optimizer numbers its parameters; their names are known from the masters, because each "
+    "master is cast to only one weight"
+)
+
+
+def with_numbered_state(
+    weights: Checkpoint, known: TrainingState, table: FormatTable = FORMATS
+) -> tuple[Checkpoint, TrainingState] | None:
+    """Return `weights` and the `known` state of their run, with the optimizer state that the format
+    has by number; None: it has none.
+
+    Raises:
+        BadFile: the state is damaged.
+        Unsupported: it is of several model-parallel ranks.
+    """
+    named = optimizer_roles(weights)
+    found = None if named else format_of(weights, table).numbered_state(weights)
+    if found is None:
+        return None
+    state, training = found
+    if weights.root != state.root:
+        raise BadFile(f"{weights.root} and {state.root} are not one directory")
+    joined = replace(
+        weights,
+        tensors={**weights.tensors, **state.tensors},
+        files={**weights.files, **state.files},
+        stamps={**weights.stamps, **state.stamps},
+    )
+    return joined, replace(
+        known,
+        groups=training.groups,
+        scalars=training.scalars,
+        unnamed=training.unnamed,
+        flat=training.flat,
+        loss_scaler=training.loss_scaler or known.loss_scaler,
+        frozen=frozenset(),
+    )
+
+
+@dataclass(frozen=True)
+class ProvedNames:
+    """`known_by` is a sentence on the proof of the names."""
+
+    named: NamedCheckpoint
+    known_by: str
+
+
+def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> ProvedNames | None:
+    """Return `checkpoint`, with its optimizer's parameters by number, with their names, if masters
+    or shapes prove them all; else None.
+
+    Raises:
+        BadFile: a file ends before a master or a weight.
+    """
+    if training.flat:
+        sections = sections_by_masters(checkpoint, training)
+        if sections is None:
+            return None
+        checkpoint, training = divided(checkpoint, training, sections)
+        members = [member for group in training.groups for member in group.params]
+        names = dict(zip(members, (n for section in sections for n in section), strict=True))
+        return ProvedNames(renamed(checkpoint, training, names), NAMED_BY_MASTERS)
+    members = [member for group in training.groups for member in group.params]
+    fitting = fitting_masters(checkpoint, training)
+    alone = {member: names[0] for member, names in fitting.items() if len(names) == 1}
+    if members and len({*alone.values()}) == len(members):
+        return ProvedNames(renamed(checkpoint, training, alone), NAMED_BY_MASTERS)
+    if any(not names for names in fitting.values()):
+        return None
+    names = names_by_shapes(checkpoint, training)
+    return ProvedNames(renamed(checkpoint, training, names), NAMED_BY_SHAPE) if names else None
+
+
+def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:
+    """Return the name of every member of the groups, where its state fits one weight alone; else
+    none."""
+    numbers = training.unnamed
+    shapes = state_shapes(checkpoint, training)
+    state = {number: shapes.get(member, {}) for member, number in numbers.items()}
+    weights = {
+        key.name: tensor.shape
+        for key, tensor in weights_of_model(checkpoint, training).tensors.items()
+        if tensor.dtype.is_float
+    }
+    named = names_by_shape([*state], state, weights)
+    return {member: named[number] for member, number in numbers.items() if number in named}

@@ -1,0 +1,128 @@
+"""A damaged checkpoint, examined and planned, with the record of the export."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.target import Target
+from zerotools.formats.torch_optimizers import notes_on_weights
+from zerotools.io.output.plain_files import literal
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.salvage.examine import ToExamine, examine
+from zerotools.ops.salvage.fill_source import read_other, used_files
+from zerotools.ops.salvage.salvage_plan import RECORD, Salvage, SalvageOptions, plan
+
+
+def prepare_salvage(
+    given: ToExamine,
+    destination: Path,
+    options: SalvageOptions,
+    *,
+    fill_from: Path | None = None,
+    config_dir: Path | None = None,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> Salvage:
+    """Examine every byte of the checkpoint, and lay out the export of its weights. Of the
+    checkpoint `fill_from`, the files that fill holes are examined too. Nothing is written.
+
+    Raises:
+        BadRequest: `fill_from` does not exist or is of another model, or no weight is selected.
+        BadFile: `fill_from` is not a checkpoint, or too damaged to be read.
+        Unsupported: weights that are not the cast of their masters, or a format that is not read.
+    """
+    other = None
+    if fill_from is not None:
+        other = read_other(
+            fill_from, options.naming(), destination, given.table, request=options.adapter
+        )
+    examined = examine(given, budget, on_bytes)
+    found = plan(examined, destination, options, other, config_dir=config_dir)
+    if other is not None:
+        used = set(used_files(found.weights.values(), other))
+        checked = other.checked(used, budget)
+        found = plan(examined, destination, options, checked, config_dir=config_dir)
+    return _recorded(found)
+
+
+def _recorded(found: Salvage) -> Salvage:
+    """Return it with the record among the files of the output."""
+    conversion = found.conversion
+    if conversion is None:
+        return found
+    text = json.dumps(to_json(found), indent=1) + "\n"
+    plans = {**conversion.target.files, RECORD: literal(text.encode())}
+    sizes = {name: each.size for name, each in plans.items()}
+    checkpoint = replace(conversion.target.checkpoint, files=sizes)
+    target: Target = replace(conversion.target, files=plans, checkpoint=checkpoint)
+    return replace(found, conversion=replace(conversion, target=target))
+
+
+SCHEMA = "zerotools.salvage/1"
+
+
+def to_json(found: Salvage) -> dict[str, Any]:
+    """Return the documented, versioned form."""
+    examined, other = found.examined, found.other
+    checkpoint = examined.checkpoint
+    remains = examined.given.remains
+    return {
+        "schema": SCHEMA,
+        **_origin(checkpoint),
+        "fill_from": None if other is None else _origin(other.checkpoint),
+        "whole": examined.is_whole,
+        "complete": found.is_complete,
+        "damage": [
+            {"file": problem.file, "tensor": problem.tensor, "message": problem.message}
+            for problem in examined.damage
+        ],
+        "unchecked": list(examined.unchecked),
+        "tensors": len(checkpoint.tensors),
+        "holes": [
+            {
+                "name": key.name,
+                "role": key.role,
+                "dtype": holes.dtype.name,
+                "shape": list(holes.shape),
+                "lost": holes.elements,
+                **_boxes(holes.boxes, holes.ranges),
+                "files": list(holes.files),
+                "why": holes.why,
+            }
+            for key, holes in examined.holes.items()
+        ],
+        "lost_names": [{"name": n, "file": file} for n, file in remains.lost_names.items()],
+        "unnamed": list(remains.unnamed),
+        "weights": [key.name for key in found.weights],
+        "filled": [
+            {
+                "name": key.name,
+                "dtype": part.dtype.name,
+                "source": part.source,
+                "elements": sum(box.numel for box in part.boxes),
+                **_boxes(part.boxes, part.ranges),
+            }
+            for key, part in found.filled
+        ],
+        "left_out": [{"name": name, "why": why} for name, why in found.left_out.items()],
+        "rounded": list(found.rounded),
+        "notes": [*notes_on_weights(checkpoint.origin.notes), *examined.given.notes, *found.notes],
+    }
+
+
+def _origin(checkpoint: Checkpoint) -> dict[str, Any]:
+    origin = checkpoint.origin
+    return {"path": str(origin.path), "format": origin.format, "step": origin.step}
+
+
+def _boxes(boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None) -> dict[str, Any]:
+    return {
+        "boxes": [{"start": list(box.start), "shape": list(box.shape)} for box in boxes],
+        "ranges": None if ranges is None else [list(each) for each in ranges],
+    }

@@ -1,0 +1,231 @@
+"""Thin a checkpoint in place: check, make the copy next to it, check that, exchange the two."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.io.files.open_files import sync_file
+from zerotools.io.output.exchange import exchange as exchange_names
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.thinning.swap_directories import Exchange, Workspace
+from zerotools.ops.thinning.thin_plan import ThinPlan
+from zerotools.ops.thinning.thinned_copy import NOTHING_CHANGED, CheckedCopy, build, check_copy
+
+# Bytes for directories, records and the file system itself.
+_SLACK = 2**20
+
+
+@dataclass(frozen=True)
+class Thinned:
+    """The result: `cleared` are the bytes that an interrupted run had left, `notes` sentences on
+    problems next to the checkpoint. `checked` is None if the checkpoint was not changed."""
+
+    plan: ThinPlan
+    checked: CheckedCopy | None
+    cleared: int = 0
+    notes: tuple[str, ...] = ()
+
+
+def thin(
+    plan: ThinPlan,
+    *,
+    force: bool = False,
+    budget: MemoryBudget | None = None,
+    on_bytes: Callable[[int], None] = lambda _: None,
+    permit: Callable[[Path], None] = lambda _: None,
+    exchange: Exchange = exchange_names,
+) -> Thinned:
+    """Carry `plan` out. Whenever it is interrupted, the checkpoint is whole: unchanged, or thinned.
+    With `force`, a checkpoint with problems is thinned too, and kept data keeps them. `permit`
+    raises if the checkpoint is needed unchanged: it is called before anything is written, and again
+    before the exchange, because the copy takes time. `exchange` is the system's.
+
+    Raises:
+        BadRequest: a process writes there, the disk is full, or it cannot be exchanged.
+        BadFile: it has problems, or changed since `plan` was made. It stays unchanged.
+        Unsupported: its file system cannot exchange two names in one step.
+    """
+    if plan.problems and not force:
+        more = f" (and {len(plan.problems) - 1} more)" if plan.problems[1:] else ""
+        raise BadFile(
+            f"{plan.subject} has problems, and {NOTHING_CHANGED}: {plan.problems[0]}{more}; "
+            "--force thins it all the same"
+        )
+    budget = budget or MemoryBudget()
+    with Workspace(plan.subject, exchange) as workspace:
+        if not plan.has_work:
+            return Thinned(plan, None, workspace.cleared)
+        permit(plan.subject)
+        plan.sources.check()
+        plan.entries.check_unchanged(plan.subject)
+        plan.entries.check_unwritten()
+        _check_room(plan, links=workspace.links)
+        try:
+            with _Flushing() as flushing:
+                checked = _make(plan, workspace, flushing, force, budget, on_bytes)
+            plan.entries.check_unwritten()
+            permit(plan.subject)
+            workspace.commit(plan.entries.check_unchanged)
+        except OSError as error:
+            if not workspace.exchanged:
+                raise BadRequest(
+                    f"{plan.subject} cannot be thinned, and {NOTHING_CHANGED}: "
+                    f"{error.filename or workspace.copy}: {error.strerror}"
+                ) from error
+            note = f"the old copy cannot be removed: {error.filename}: {error.strerror}"
+            return Thinned(plan, checked, workspace.cleared, (note,))
+    return Thinned(plan, checked, workspace.cleared)
+
+
+def _make(
+    plan: ThinPlan,
+    workspace: Workspace,
+    flushing: _Flushing,
+    force: bool,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None],
+) -> CheckedCopy:
+    """Make the copy and check it."""
+    copy, links, workers = workspace.copy, workspace.links, budget.workers
+    flush = flushing.add
+    written = build(plan, copy, links=links, workers=workers, flush=flush, on_bytes=on_bytes)
+    return check_copy(plan, copy, written, force=force, budget=budget, on_bytes=on_bytes)
+
+
+class _Flushing:
+    """Flushes files while others are written and all are checked; done at its end."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1)
+        self._flushed: list[Future[None]] = []
+
+    def add(self, path: Path) -> None:
+        self._flushed.append(self._pool.submit(sync_file, path))
+
+    def __enter__(self) -> _Flushing:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._pool:
+            for flushed in self._flushed if kind is None else ():
+                flushed.result()
+
+
+def _check_room(plan: ThinPlan, *, links: bool) -> None:
+    needed = plan.bytes_to_write if links else plan.bytes_after
+    free = shutil.disk_usage(plan.subject.parent).free
+    if free < needed + _SLACK:
+        raise BadRequest(
+            f"{plan.subject} needs {needed + _SLACK} more bytes of disk during thinning, but "
+            f"{plan.subject.parent} has {free} free; free some space, and run the command again"
+        )
+
+
+SCHEMA = "zerotools.thin/1"
+
+
+class Status(StrEnum):
+    """`PLANNED`: it was only examined. `NOTHING`: it has no state to drop. `REFUSED`: it was left
+    unchanged, and `message` is the reason."""
+
+    PLANNED = "planned"
+    THINNED = "thinned"
+    NOTHING = "nothing"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The outcome for one checkpoint. `error` is the reason of a refusal."""
+
+    path: Path
+    status: Status
+    plan: ThinPlan | None = field(default=None, repr=False)
+    done: Thinned | None = field(default=None, repr=False)
+    error: ZerotoolsError | None = field(default=None, repr=False)
+
+    @property
+    def message(self) -> str | None:
+        """The reason of the refusal as a sentence; None if it was not refused."""
+        return None if self.error is None else str(self.error)
+
+    @property
+    def freed(self) -> int:
+        """Bytes that are freed, or would be. Negative if the result is larger than before."""
+        cleared = 0 if self.done is None else self.done.cleared
+        if self.plan is None or self.status is Status.REFUSED:
+            return 0
+        return cleared + self.plan.freed
+
+    @property
+    def dropped(self) -> dict[str, int]:
+        """Bytes of the tensors that go, by role; masters are called so."""
+        return {} if self.plan is None else self.plan.dropped
+
+    @property
+    def bytes_before(self) -> int | None:
+        """Size of all files in bytes; None if it could not be read."""
+        return None if self.plan is None else self.plan.bytes_before
+
+    @property
+    def bytes_after(self) -> int | None:
+        """Size of all files of the result."""
+        return None if self.plan is None else self.plan.bytes_after
+
+    @property
+    def soundness(self) -> str | None:
+        """The verdict of `verify` on the result; None before the result exists."""
+        return None if self._checked is None else self._checked.soundness.value
+
+    @property
+    def tensors_compared(self) -> int | None:
+        """The number of tensors that were written anew and compared."""
+        return None if self._checked is None else self._checked.compared
+
+    @property
+    def _checked(self) -> CheckedCopy | None:
+        return None if self.done is None else self.done.checked
+
+    @property
+    def all_problems(self) -> tuple[str, ...]:
+        """Sentences on the problems of the checkpoint, and on the reason for a refusal."""
+        refusal = () if self.message is None else (self.message,)
+        return (*(() if self.plan is None else self.plan.problems), *refusal)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Sentences for the user."""
+        plan = () if self.plan is None else self.plan.notes
+        return (*plan, *(() if self.done is None else self.done.notes))
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the documented form."""
+        plan, done = self.plan, self.done
+        checked = None if done is None else done.checked
+        return {
+            "path": str(self.path),
+            "status": self.status.value,
+            "message": self.message,
+            "format": None if plan is None else plan.source.origin.format,
+            "step": None if plan is None else plan.source.origin.step,
+            "keeps": None if plan is None else plan.thinning.keep.value,
+            "dropped": {} if plan is None else plan.dropped,
+            "files_removed": sorted(() if plan is None else plan.removed),
+            "files_rewritten": sorted(() if plan is None else plan.rewritten),
+            "bytes_before": None if plan is None else plan.bytes_before,
+            "bytes_after": None if plan is None else plan.bytes_after,
+            "freed_bytes": self.freed,
+            "shared_bytes": 0 if plan is None else plan.shared,
+            "problems": list(() if plan is None else plan.problems),
+            "soundness": None if checked is None else checked.soundness.value,
+            "tensors": None if checked is None else checked.tensors,
+            "tensors_compared": None if checked is None else checked.compared,
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,307 @@
+"""The new directory of a thinned checkpoint.
+
+Kept files get a second name there, or are copied if the file system has no links; changed files are
+written again. Modes, owners and times are those of the files before, so tools that sort checkpoints
+by age sort them as before.
+
+The owner of the checkpoint may change it during the operation, and the caller may be root. So file
+attributes are taken from the recorded entries, and not read again under a name that may now be a
+link to a file of root's: that file would get another owner, and new files its mode.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from zerotools.core.checkpoint import Checkpoint, Key, Tensor
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.flat_ranges import chunk_locations
+from zerotools.core.target import FilePlan
+from zerotools.io.output.plain_files import carried_file
+from zerotools.ops.execution.workers import MemoryBudget
+from zerotools.ops.execution.write import complete_file, create_file
+from zerotools.ops.inspection.inspect import prove
+from zerotools.ops.thinning.directory_entries import Entries
+from zerotools.ops.thinning.thin_plan import ThinPlan
+from zerotools.ops.verification.checkpoint_files import files_of
+from zerotools.ops.verification.compare_manifest import Against, beside
+from zerotools.ops.verification.digests import digests_of
+from zerotools.ops.verification.findings import Soundness
+from zerotools.ops.verification.verify import prepare, verify
+from zerotools.runs.file_names import MANIFEST
+from zerotools.runs.manifest import rewrite_manifest
+
+_LINKED_AT_MOST = 65_000
+
+
+def build(
+    plan: ThinPlan,
+    copy: Path,
+    *,
+    links: bool,
+    workers: int,
+    flush: Callable[[Path], object],
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> frozenset[str]:
+    """Make the thinned copy of `plan.subject` at `copy`; `flush` gets each file that is written,
+    once it is complete. Return the names of the written files, without links to those of the
+    checkpoint.
+
+    Raises:
+        BadRequest: the disk is full, or an owner cannot be kept.
+        BadFile: a file of the checkpoint is truncated, or changed during the operation.
+    """
+    directories = _directories(plan)
+    if plan.subject.is_dir():
+        copy.mkdir()
+    for name in directories:
+        (copy / name).mkdir()
+    written = _Written(plan, copy, links, flush, on_bytes)
+    with ThreadPoolExecutor(workers) as pool:
+        for done in [pool.submit(partial(written.make, name)) for name in _names(plan)]:
+            done.result()
+    if plan.has_manifest:
+        rewrite_manifest(copy, plan.subject, gone=plan.removed, changed=plan.rewritten.keys())
+        _as_before(plan.subject / MANIFEST, plan.entries.status[MANIFEST], copy / MANIFEST)
+        written.names.add(MANIFEST)
+    for name in reversed(directories):
+        _as_before(plan.subject / name, plan.entries.status[name], copy / name)
+    _as_before(plan.subject, plan.entries.status[""], copy)
+    return frozenset(written.names)
+
+
+class _Written:
+    """Makes the files in several threads; `names` are the written ones."""
+
+    def __init__(
+        self,
+        plan: ThinPlan,
+        copy: Path,
+        links: bool,
+        flush: Callable[[Path], object],
+        on_bytes: Callable[[int], None],
+    ) -> None:
+        self._plan = plan
+        self._copy = copy
+        self._links = links
+        self._flush = flush
+        self._on_bytes = on_bytes
+        self.names: set[str] = set()
+
+    def make(self, name: str) -> None:
+        before, after = self._plan.subject / name, self._copy / name
+        file_plan = self._plan.rewritten.get(name)
+        status = self._plan.entries.status.get(name)
+        if file_plan is None:
+            if status is not None and stat.S_ISLNK(status.st_mode):
+                after.symlink_to(before.readlink())
+                return
+            if self._links and status is not None and status.st_nlink < _LINKED_AT_MOST:
+                after.hardlink_to(before)
+                self._plan.entries.check_same(name, after)
+                return
+            file_plan = carried_file(before)
+        self._write(after, file_plan)
+        self.names.add(name)
+        if status is None:
+            _like_the_others(self._plan.entries, after)
+        elif not stat.S_ISLNK(status.st_mode):
+            _as_before(before, status, after)
+        self._flush(after)
+
+    def _write(self, path: Path, file_plan: FilePlan) -> None:
+        create_file(path, file_plan, self._plan.sources)
+        complete_file(path, file_plan)
+        self._on_bytes(file_plan.size)
+
+
+def _names(plan: ThinPlan) -> list[str]:
+    """Return the files and links of the copy, the largest first; a manifest is made last."""
+    names = {*plan.entries.files(), *plan.rewritten} - plan.removed
+    names -= {MANIFEST} if plan.has_manifest else set()
+    return sorted(names, key=lambda name: (-_size(plan, name), name))
+
+
+def _size(plan: ThinPlan, name: str) -> int:
+    made = plan.rewritten.get(name)
+    return plan.entries.size_of(name) if made is None else made.size
+
+
+def _directories(plan: ThinPlan) -> list[str]:
+    """Return the directories with kept files, and those that contained no files before."""
+    before = {parent for name in plan.entries.files() for parent in _above(name)}
+    stays = {*plan.entries.files(), *plan.rewritten} - plan.removed
+    after = {parent for name in stays for parent in _above(name)}
+    return [name for name in plan.entries.directories() if name in after or name not in before]
+
+
+def _above(name: str) -> list[str]:
+    return [parent.as_posix() for parent in PurePosixPath(name).parents]
+
+
+def _like_the_others(entries: Entries, made: Path) -> None:
+    """Give a new file its owner and age: a checkpoint is as old as its newest file."""
+    _own(entries.root, entries.status[""], made)
+    newest = entries.newest()
+    os.utime(made, (newest, newest))
+
+
+def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
+    """Set the mode, owner, times and attributes of an entry; new files get no setuid or setgid
+    bit."""
+    _own(before, status, after)
+    with suppress(OSError):  # as of a file system without them
+        _take_attributes(before, after)
+    mode = stat.S_IMODE(status.st_mode)
+    after.chmod(mode if stat.S_ISDIR(status.st_mode) else mode & 0o777)
+    os.utime(after, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def _take_attributes(before: Path, after: Path) -> None:
+    """Copy the attributes of users and the access lists; the system sets others (security)."""
+    for name in os.listxattr(before, follow_symlinks=False):
+        if name.startswith(("user.", "system.posix_acl_")):
+            value = os.getxattr(before, name, follow_symlinks=False)
+            os.setxattr(after, name, value, follow_symlinks=False)
+
+
+def _own(before: Path, status: os.stat_result, after: Path) -> None:
+    made, owner = after.stat(), (status.st_uid, status.st_gid)
+    try:
+        if owner != (made.st_uid, made.st_gid):
+            os.chown(after, *owner)
+    except OSError as error:
+        raise BadRequest(
+            f"{before} belongs to uid {owner[0]} and gid {owner[1]}, which the new file cannot "
+            f"get ({error.strerror}); thin it as that user"
+        ) from None
+
+
+_MAX_NAMED = 3
+NOTHING_CHANGED = "nothing was changed"
+
+
+@dataclass(frozen=True)
+class CheckedCopy:
+    """`compared` tensors lie in files that were written again, and have the digests of the
+    checkpoint's. `soundness` is the verdict of `verify`, and `findings` are its problems, if these
+    were accepted."""
+
+    tensors: int
+    compared: int
+    soundness: Soundness
+    findings: tuple[str, ...] = ()
+
+
+def check_copy(
+    plan: ThinPlan,
+    copy: Path,
+    written: Collection[str],
+    *,
+    force: bool,
+    budget: MemoryBudget,
+    on_bytes: Callable[[int], None] = lambda _: None,
+) -> CheckedCopy:
+    """Check the thinned copy of `plan.subject`; the files `written` are new. With `force`, damage
+    that the checkpoint also has is accepted.
+
+    Raises:
+        BadFile: it is damaged, or a tensor is not the checkpoint's.
+    """
+    given = prepare(
+        copy,
+        layout=plan.options.layout,
+        section=plan.options.section,
+        table=plan.table,
+    )
+    _check_keys(plan, given.checkpoint)
+    found = verify(given, other=_sidecar(plan, force), budget=budget, on_bytes=on_bytes)
+    messages = tuple(finding.message for finding in found.findings)
+    if messages and not force:
+        more = f" (and {len(messages) - 1} more)" if messages[1:] else ""
+        raise BadFile(
+            f"{plan.subject} has problems, and {NOTHING_CHANGED}: {_named(plan, copy, messages[0])}"
+            f"{more}; --force thins it all the same"
+        )
+    compared = _compare(plan, given.checkpoint, copy, written, budget, force=force)
+    tensors = len(given.checkpoint.tensors)
+    return CheckedCopy(tensors, compared, found.verdict, messages)
+
+
+def _named(plan: ThinPlan, copy: Path, message: str) -> str:
+    """Return a message on the copy, with the names that the files have in the checkpoint."""
+    return message.replace(str(copy), str(plan.subject))
+
+
+def _sidecar(plan: ThinPlan, force: bool) -> Against | None:
+    """Return the manifest of digests next to the checkpoint, which also describes the kept data."""
+    try:
+        return beside(files_of(plan.source, plan.table))
+    except (BadFile, Unsupported):
+        if force:
+            return None
+        raise
+
+
+def _check_keys(plan: ThinPlan, found: Checkpoint) -> None:
+    expected = plan.thinning.kept
+    wrong = [key for key in expected if key not in found.tensors]
+    wrong += [key for key in found.tensors if key not in expected]
+    wrong += [
+        key
+        for key, held in expected.items()
+        if key in found.tensors and _kind(found.tensors[key]) != _kind(plan.source.tensors[held])
+    ]
+    if wrong:
+        raise BadFile(
+            f"{plan.subject}: {_some(wrong)} would not be there as before, so {NOTHING_CHANGED}; "
+            "please report it"
+        )
+
+
+def _kind(tensor: Tensor) -> tuple[object, ...]:
+    return tensor.dtype, tensor.shape
+
+
+def _compare(
+    plan: ThinPlan,
+    found: Checkpoint,
+    copy: Path,
+    written: Collection[str],
+    budget: MemoryBudget,
+    *,
+    force: bool,
+) -> int:
+    lost = set(prove(found).incomplete) if force else set()
+    new = [key for key in _in_files(found, copy, written) if key not in lost]
+    own = plan.thinning.kept
+    after = digests_of(found, new, budget, casts=False)
+    before = digests_of(plan.source, [own[key] for key in new], budget, casts=False)
+    changed = [key for key in new if after[key].digest != before[own[key]].digest]
+    if changed:
+        raise BadFile(
+            f"{plan.subject}: {_some(changed)} would have other values than before, so "
+            f"{NOTHING_CHANGED}: the checkpoint or the disk is damaged; verify it"
+        )
+    return len(new)
+
+
+def _in_files(found: Checkpoint, copy: Path, written: Collection[str]) -> Iterator[Key]:
+    """Yield the tensors with a part in a file that was written."""
+    new = {copy / name if name else copy for name in written}
+    for key, tensor in found.tensors.items():
+        if any(found.root.absolute() / file in new for file, _ in chunk_locations(tensor)):
+            yield key
+
+
+def _some(keys: list[Key]) -> str:
+    more = f" and {counted(len(keys) - _MAX_NAMED, 'other tensor')}" if keys[_MAX_NAMED:] else ""
+    return ", ".join(map(str, keys[:_MAX_NAMED])) + more

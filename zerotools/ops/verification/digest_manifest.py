@@ -1,0 +1,339 @@
+"""NAME.zerotools.json: the digests of a checkpoint's tensors and files.
+
+It lies next to the checkpoint, never inside (docs/reference/digest-manifest.md).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core import dtypes
+from zerotools.core.checkpoint import Checkpoint, Key
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.training_state import TrainingState
+from zerotools.io.files.allowance import Beside, nothing_beside
+from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.json_file import read_json
+from zerotools.io.files.open_source import RemotePath
+from zerotools.io.output.marker import MARKER, read_written
+from zerotools.io.output.tree_digest import tree_digest
+from zerotools.io.stores.writing import put_object, remove_objects, writable
+from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
+from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
+from zerotools.runs.manifest import write_durably
+from zerotools.runs.thinning_record import is_thinned
+from zerotools.version import version
+
+SCHEMA = "zerotools.manifest/1"
+_LARGEST = 2**26
+_HEX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class FileDigest:
+    """`size` in bytes, and the digest of the bytes in hexadecimal."""
+
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True)
+class DigestManifest:
+    """`name` is the name of the checkpoint; `scalars` are the numbers of optimizer state, such as
+    `step`, by parameter. `files` may be empty."""
+
+    name: str
+    format: str
+    stage: int | None
+    world_size: int | None
+    step: int | None
+    tensors: Mapping[Key, TensorDigest]
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    scalars: Mapping[Key, int | float] = field(default_factory=dict)
+    files: Mapping[str, FileDigest] = field(default_factory=dict)
+
+
+def manifest_of(
+    checkpoint: Checkpoint,
+    training: TrainingState,
+    tensors: Mapping[Key, TensorDigest],
+    files: Mapping[str, FileDigest],
+    name: str,
+) -> DigestManifest:
+    """Return the manifest of a checkpoint with known digests."""
+    origin = checkpoint.origin
+    return DigestManifest(
+        name,
+        origin.format,
+        origin.stage,
+        origin.world_size,
+        training.steps if origin.step is None else origin.step,
+        tensors,
+        dict(checkpoint.aliases),
+        {key: scalar.value for key, scalar in training.scalars.items()},
+        files,
+    )
+
+
+def digested(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
+    """Return the tensors that have a digest: single numbers such as `step` are in `scalars`,
+    however the format keeps them."""
+    return [key for key in checkpoint.tensors if key not in training.scalars]
+
+
+def sidecar_of(files: CheckpointFiles) -> Path:
+    """Return the default path of a checkpoint's manifest."""
+    return sidecar_of_path(files.subject)
+
+
+def sidecar_of_path(subject: Path) -> Path:
+    """Return the default path of a manifest for the directory or the file of a checkpoint.
+
+    A name of a directory (a link, `.`) may be another directory tomorrow, so it is resolved.
+    """
+    if isinstance(subject, RemotePath) and subject.is_root:
+        return subject / SIDECAR_SUFFIX  # none is written there: it would be in the checkpoint
+    whole = subject.resolve() if subject.is_dir() else subject.absolute()
+    return whole.with_name(whole.name + SIDECAR_SUFFIX)
+
+
+def write_digest_manifest(manifest: DigestManifest, path: Path, files: CheckpointFiles) -> None:
+    """Write a manifest, flushed and renamed.
+
+    Raises:
+        BadRequest: as `check_manifest_target`.
+    """
+    check_manifest_target(path, files)
+    put_digest_manifest(manifest, path)
+
+
+def check_manifest_target(path: Path, files: CheckpointFiles) -> None:
+    """Raise an error for a path at which no manifest can be written.
+
+    Raises:
+        BadRequest: it is inside the checkpoint, in a directory that does not exist or cannot be
+            written, or it is a file other than a manifest.
+    """
+    inside = files.subject.resolve()
+    if inside in path.resolve().parents or path.resolve() == inside:
+        raise BadRequest(f"{path} is inside the checkpoint {files.subject}; write it elsewhere")
+    if path.exists():
+        if not path.is_file():
+            raise BadRequest(f"{path} is not a regular file; choose another file for the manifest")
+        try:
+            read_digest_manifest(path, files.on_disk)
+        except (BadFile, Unsupported, OSError):
+            raise BadRequest(
+                f"{path} exists and is not a manifest that zerotools reads; remove it, or choose "
+                "another file"
+            ) from None
+    if isinstance(path, RemotePath):
+        writable(path)
+        return
+    if not path.parent.is_dir():
+        raise BadRequest(f"{path.parent} is not a directory; make it, or choose another file")
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise BadRequest(
+            f"{path.parent} cannot be written; choose another file with --write-manifest FILE"
+        )
+
+
+def put_digest_manifest(manifest: DigestManifest, path: Path) -> None:
+    """Write a manifest to an allowed path, flushed and renamed."""
+    tree = to_tree(manifest)
+    text = json.dumps({**tree, "digest": tree_digest(tree)}, indent=1) + "\n"
+    if isinstance(path, RemotePath):
+        put_object(path, text.encode())
+    else:
+        write_durably(path, text)
+
+
+def remove_digest_manifest(path: Path) -> None:
+    """Remove a manifest, if there is one."""
+    if not isinstance(path, RemotePath):
+        path.unlink(missing_ok=True)
+    elif path.is_file():
+        remove_objects([path])
+
+
+def to_tree(manifest: DigestManifest) -> dict[str, Any]:
+    """Return the documented form, without the digest of the manifest itself."""
+    return {
+        "schema": SCHEMA,
+        "zerotools": version(),
+        "algorithm": ALGORITHM,
+        "name": manifest.name,
+        "format": manifest.format,
+        "stage": manifest.stage,
+        "world_size": manifest.world_size,
+        "step": manifest.step,
+        "tensors": [
+            {
+                "name": key.name,
+                "role": key.role,
+                "dtype": each.dtype.name,
+                "shape": list(each.shape),
+                "digest": each.digest,
+                "casts": dict(each.casts),
+            }
+            for key, each in manifest.tensors.items()
+        ],
+        "aliases": dict(manifest.aliases),
+        "scalars": [
+            {"name": key.name, "role": key.role, "value": value}
+            for key, value in manifest.scalars.items()
+        ],
+        "files": {
+            name: {"size": each.size, "digest": each.digest}
+            for name, each in manifest.files.items()
+        },
+    }
+
+
+def read_digest_manifest(path: Path, beside: Beside = nothing_beside) -> DigestManifest:
+    """Read and check a manifest, of a checkpoint of `beside` bytes.
+
+    Raises:
+        OSError: it cannot be read.
+        BadFile: it is damaged, or not a manifest.
+        Unsupported: it is of another version, or of other digests.
+    """
+    try:
+        tree = read_json(path, _LARGEST, beside=beside, is_source=False)
+    except ValueError as error:
+        raise BadFile(f"{path} is not JSON, so it is not a manifest: {error!s:.200}") from None
+    schema = tree.get("schema") if isinstance(tree, dict) else None
+    if not isinstance(schema, str) or not schema.startswith("zerotools.manifest/"):
+        raise BadFile(f"{path} is not a manifest of zerotools: it has no schema {SCHEMA}")
+    if schema != SCHEMA or tree.get("algorithm") != ALGORITHM:
+        raise Unsupported(
+            f"{path} has the schema {schema} and digests by {tree.get('algorithm')!r:.40}, but "
+            f"this version reads {SCHEMA} with {ALGORITHM}; write it again with --write-manifest"
+        )
+    found = tree.pop("digest", None)
+    if found != tree_digest(tree):
+        raise BadFile(
+            f"{path} does not have the digest {found!r:.40} that it records: the manifest is "
+            "damaged or was changed by hand; take another copy of it"
+        )
+    try:
+        return _from_tree(tree)
+    except (KeyError, TypeError, ValueError, AttributeError, Unsupported) as error:
+        raise BadFile(f"{path} is not a manifest that zerotools wrote: {error!r:.200}") from None
+
+
+def _from_tree(tree: Mapping[str, Any]) -> DigestManifest:
+    files = {name: _file(name, each) for name, each in tree["files"].items()}
+    return DigestManifest(
+        str(tree["name"]),
+        str(tree["format"]),
+        _count(tree["stage"]),
+        _count(tree["world_size"]),
+        _count(tree["step"]),
+        {Key(each["name"], each["role"]): _tensor(each) for each in tree["tensors"]},
+        {str(alias): str(name) for alias, name in tree["aliases"].items()},
+        {Key(each["name"], each["role"]): _number(each["value"]) for each in tree["scalars"]},
+        files,
+    )
+
+
+def _tensor(each: Mapping[str, Any]) -> TensorDigest:
+    shape = tuple(each["shape"])
+    if not all(type(size) is int and size >= 0 for size in shape):
+        raise ValueError(f"shape {shape}")
+    casts = {str(name): _digest(value) for name, value in each["casts"].items()}
+    return TensorDigest(dtypes.named(each["dtype"]), shape, _digest(each["digest"]), casts)
+
+
+def _file(name: str, each: Mapping[str, Any]) -> FileDigest:
+    size = _count(each["size"])
+    if size is None or not stays_below_root(name):
+        raise ValueError(f"file {name!r}")
+    return FileDigest(size, _digest(each["digest"]))
+
+
+def _digest(value: object) -> str:
+    if not isinstance(value, str) or len(value) != _HEX:
+        raise ValueError(f"digest {value!r}")
+    return value
+
+
+def _count(value: object) -> int | None:
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    raise ValueError(f"count {value!r}")
+
+
+def _number(value: object) -> int | float:
+    if isinstance(value, int | float):
+        return value
+    raise ValueError(f"number {value!r}")
+
+
+def aligned(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest | None:
+    """Return the manifest with names as in `files`, and without files around these; None if it has
+    none of them."""
+    if manifest.files.keys() & files.names.keys():
+        return manifest
+    tag = f"{files.base.resolve().name}/"
+    own = {n.removeprefix(tag): d for n, d in manifest.files.items() if n.startswith(tag)}
+    if not own.keys() & files.names.keys():
+        own = {f"{manifest.name}/{name}": digest for name, digest in manifest.files.items()}
+    return replace(manifest, files=own) if own.keys() & files.names.keys() else None
+
+
+def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
+    """Yield the paths at which a manifest of a checkpoint may lie: next to it, next to the run's
+    directory around it, or in that next to the tag. The flag means that it counts only if it is of
+    these files."""
+    yield sidecar_of(files), False
+    if files.subject.is_dir():
+        base = files.base.resolve()
+        yield sidecar_of_path(base.parent), True
+        for folder in dict.fromkeys(name.partition("/")[0] for name in files.names if "/" in name):
+            yield sidecar_of_path(base / folder), True
+
+
+@dataclass(frozen=True)
+class WrittenRecord:
+    """`command` is that of zerotools that wrote the files, `files` have their digests."""
+
+    path: Path
+    command: str
+    files: Mapping[str, FileDigest]
+
+    def conflict(self, manifest: DigestManifest) -> str | None:
+        """Return a file for which a manifest differs, so that it is of another checkpoint, or
+        None."""
+        for name, own in self.files.items():
+            other = manifest.files.get(name)
+            if other is not None and other != own:
+                return name
+        return None
+
+
+def written_record(files: CheckpointFiles, root: Path) -> WrittenRecord | None:
+    """Return the record of a checkpoint that is a verified output; None for others, also for one at
+    `root` that was thinned later.
+
+    Raises:
+        BadFile: it is damaged.
+    """
+    if not files.subject.is_dir() or is_thinned(root):
+        return None
+    written = read_written(files.base)
+    if written is None or written.algorithm != ALGORITHM:
+        return None
+    digests = {name: FileDigest(size, digest) for name, (size, digest) in written.files.items()}
+    path = files.base / MARKER
+    if not digests.keys() & files.names.keys():
+        raise BadFile(
+            f"{path} has digests of files that are not here: it was copied from another output; "
+            "remove it"
+        )
+    return WrittenRecord(path, written.command, digests)

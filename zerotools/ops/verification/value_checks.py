@@ -1,0 +1,203 @@
+"""A check that the scales of quantised weights are meaningful: it finds the faults that
+`consolidate --dtype` would refuse.
+
+Scales are read first, and are few. A scale of 0 is right if its elements are 0 too. So the values
+of a weight are computed only if one of its scales is odd.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from zerotools.core import quantisation_schemes
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.dtypes import DType
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.quantisation_schemes import Scheme
+from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.numeric.gather import Scratch
+from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
+from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.ops.execution.fill import fill
+from zerotools.ops.execution.plan import plan
+from zerotools.ops.execution.tiles import Tile
+from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
+from zerotools.ops.quantised.dequantise import dequantised
+from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.quantised.quantisation import QuantisedWeight
+from zerotools.ops.verification.digests import FlatValues
+from zerotools.ops.verification.file_scan import NEVER_NEGATIVE
+
+_SMALL = 2.0**-60
+"""Products and quotients of two scales that are larger are not 0."""
+_NAN_EXPONENT = 255
+_NOWHERE = Path("nowhere")
+
+
+def meaningless_scales(
+    checkpoint: Checkpoint,
+    sound: Collection[Key],
+    is_own: Callable[[str], bool],
+    budget: MemoryBudget,
+) -> Iterator[tuple[Key, str]]:
+    """Yield (payload, sentence) of quantised weights without values: only those with a payload name
+    that `is_own`, and with `sound` parts. `inspect` reports faults of shapes and names.
+
+    Raises:
+        BadFile: a file is missing, truncated or unreadable.
+    """
+    try:
+        found = recognise(checkpoint)
+        whole = dequantised(checkpoint, found)
+    except (BadFile, Unsupported):
+        return
+    asked = [
+        (key, each)
+        for key, each in found.weights.items()
+        if is_own(each.parts[0].name) and all(part in sound for part in each.parts)
+    ]
+    for key in _with_odd_scales(checkpoint, asked, budget):
+        try:
+            _compute(whole, key, budget)
+        except BadRequest:  # too little memory takes nothing from the checkpoint
+            continue
+        except BadFile as error:
+            yield found.weights[key].parts[0], f"{checkpoint.root}: {error}"
+
+
+def _with_odd_scales(
+    checkpoint: Checkpoint, weights: Iterable[tuple[Key, QuantisedWeight]], budget: MemoryBudget
+) -> list[Key]:
+    """Return those with odd scales, in the order of the checkpoint."""
+    ordered = list(weights)
+    with OpenFiles(checkpoint.root) as opened, TileWorkers(budget) as workers:
+
+        def work(number: int, _: Scratch) -> int | None:
+            odd = _has_odd_scales(checkpoint, ordered[number][1], opened)
+            return number if odd else None
+
+        found = workers.share(iter(range(len(ordered))), work)
+        return [ordered[number][0] for number in sorted(n for n in found if n is not None)]
+
+
+def _has_odd_scales(checkpoint: Checkpoint, weight: QuantisedWeight, opened: OpenFiles) -> bool:
+    names = dict(zip(weight.tensor.inputs, weight.parts, strict=True))
+    return any(
+        _is_odd(weight.tensor.scheme, name, part)
+        for name in _factors(weight.tensor.scheme, weight.tensor.inputs)
+        for part in parts_of(checkpoint, names[name], opened)
+    )
+
+
+def _factors(scheme: Scheme, inputs: Mapping[str, Tensor]) -> set[str]:
+    """Return the inputs that elements are multiplied by."""
+    indices = {quantisation_schemes.PAYLOAD}
+    if isinstance(scheme, quantisation_schemes.CodedFours) and scheme.nested_block:
+        indices.add(quantisation_schemes.SCALES)
+    return inputs.keys() - indices
+
+
+def _is_odd(scheme: Scheme, name: str, part: Array) -> bool:
+    if (
+        isinstance(scheme, quantisation_schemes.BlockScaled | quantisation_schemes.PackedFours)
+        and scheme.is_exponent
+    ):
+        return bool((part.view(np.uint8) == _NAN_EXPONENT).any())
+    sizes = np.abs(np.asarray(part, np.float32))
+    if isinstance(
+        scheme, quantisation_schemes.CodedFours
+    ):  # a code has a 0, and so has a block of zeros
+        return not np.isfinite(sizes).all()
+    return not bool(((sizes > _SMALL) & (sizes < np.inf)).all())
+
+
+def _compute(whole: Checkpoint, key: Key, budget: MemoryBudget) -> None:
+    """Compute all values of a weight, and keep none."""
+    tensor = whole.tensors[key]
+    shape = tensor.shape
+    made = {key: Tensor(tensor.dtype, shape, (Chunk(Box.whole(shape), "values", 0),))}
+    target = Checkpoint(_NOWHERE, made, Origin("nowhere", _NOWHERE))
+
+    def work(tile: Tile, scratch: Scratch) -> None:
+        fill(opened, tile, scratch)
+
+    with OpenFiles(whole.root) as opened, TileWorkers(budget) as workers:
+        for _ in workers.each(plan(whole, target), work):
+            pass
+
+
+_PART_BYTES = 2**18
+_WEIGHTS = ("param", "param16")
+
+
+def is_mask(checkpoint: Checkpoint, key: Key) -> bool:
+    """Return whether a tensor with infinite elements has no NaN, and no two finite numbers that
+    differ."""
+    known: np.float64 | None = None
+    try:
+        with OpenFiles(checkpoint.root) as opened:
+            for part in parts_of(checkpoint, key, opened):
+                found = part.astype(np.float64)
+                finite = found[np.isfinite(found)]
+                known = finite[0] if known is None and finite.size else known
+                if np.isnan(found).any() or (finite != known).any():
+                    return False
+    except BadFile:  # another check reports it
+        return False
+    return True
+
+
+def is_exact_in(checkpoint: Checkpoint, key: Key, narrow: DType) -> bool:
+    """Return whether a cast of a tensor to `narrow` and back changes no byte.
+
+    Raises:
+        BadFile: it is incomplete, or a file is missing or truncated.
+    """
+    dtype = checkpoint.tensors[key].dtype
+    with OpenFiles(checkpoint.root) as opened:
+        return all(
+            np.array_equal(
+                as_type(as_type(part, narrow), dtype).view(np.uint8), part.view(np.uint8)
+            )
+            for part in parts_of(checkpoint, key, opened)
+        )
+
+
+def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterator[str]:
+    """Yield sentences on impossible values: a mask can be infinite, a weight or a moment cannot."""
+    path = checkpoint.origin.path
+    if (counts.nans or counts.infinities) and key.role != "buffer":
+        what = "weights" if key.role in _WEIGHTS else "optimizer state"
+        yield (
+            f"{path}: {key} holds {counts.nans} NaN and {counts.infinities} infinite values: its "
+            f"{what} cannot be trained on; take an older checkpoint"
+        )
+    if counts.negatives and key.role in NEVER_NEGATIVE:
+        yield (
+            f"{path}: {key} holds {counts.negatives} values below zero, but a sum of squares has "
+            "none: it has changed since the optimizer saved it; take another copy"
+        )
+
+
+def parts_of(checkpoint: Checkpoint, key: Key, opened: OpenFiles) -> Iterator[Array]:
+    """Yield the elements of a tensor in their order, in a buffer that each part reuses; `opened`
+    are the files of the checkpoint.
+
+    Raises:
+        BadFile: the tensor is incomplete, or a file is missing or truncated.
+    """
+    tensor = checkpoint.tensors[key]
+    most = min(_PART_BYTES, max(1, tensor.nbytes))
+    raw, buffer = np.empty(most, np.uint8), np.empty(_PART_BYTES, np.uint8)
+    step = most // tensor.dtype.itemsize
+    values = FlatValues(key, tensor, checkpoint)
+    with opened.holding() as held:
+        for begin in range(0, tensor.numel, step):
+            end = min(begin + step, tensor.numel)
+            part = raw[: (end - begin) * tensor.dtype.itemsize]
+            values.read(held, begin, end, part, buffer)
+            yield part.view(numpy_dtype(tensor.dtype))

@@ -1,0 +1,96 @@
+"""The share of a checkpoint that one of N runs checks: some of its files, and some of its tensor
+names.
+
+Files are read whole, because their checksums cover all of their bytes: the largest goes to the run
+that has least so far, and so on. Names of tensors go to runs in order, in spans of equal size,
+because neighbours lie in the same files. One run has all tensors of a name, and of tied names, so
+that a weight meets its master and its alias. Tensors that only a manifest has belong to the first
+run. Every run checks the structure: it reads no data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from heapq import heapreplace
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.ops.execution.part_share import OutputPart
+from zerotools.ops.verification.checkpoint_files import CheckpointFiles
+
+_ALL = OutputPart(1, 1)
+
+
+@dataclass(frozen=True)
+class Portion:
+    """`file_parts` and `name_parts` say which part has a file, and all tensors of a name; `roles`
+    are those of all tensors of the checkpoint."""
+
+    part: OutputPart = _ALL
+    file_parts: Mapping[str, int] = field(default_factory=dict)
+    name_parts: Mapping[str, int] = field(default_factory=dict)
+    roles: frozenset[str] = frozenset()
+
+    @property
+    def is_first(self) -> bool:
+        return self.part.index == 1
+
+    def has_file(self, name: str) -> bool:
+        return self.file_parts.get(name, 1) == self.part.index
+
+    def has_name(self, name: str, aliases: Mapping[str, str] | None = None) -> bool:
+        """Return whether this part reports faults of tensors of a name, which `aliases` may tie to
+        a name that the checkpoint has."""
+        known = (self.name_parts.get(each) for each in tied_names(name, aliases or {}))
+        return next((part for part in known if part is not None), 1) == self.part.index
+
+    def needs_name(self, name: str, aliases: Mapping[str, str]) -> bool:
+        """Return whether a tensor of this part may be compared with one of that name elsewhere."""
+        known = {self.name_parts.get(each) for each in tied_names(name, aliases)}
+        return self.part.index in known or self.has_name(name, aliases)
+
+
+WHOLE = Portion()
+"""That of a run which checks everything."""
+
+
+def portion_of(checkpoint: Checkpoint, files: CheckpointFiles, part: OutputPart | None) -> Portion:
+    """Return the portion that `part` checks; None: all."""
+    if part is None:
+        return WHOLE
+    roles = frozenset(key.role for key in checkpoint.tensors)
+    return Portion(
+        part, _parts_of_files(files, part.of), _parts_of_names(checkpoint, part.of), roles
+    )
+
+
+def tied_names(name: str, aliases: Mapping[str, str]) -> Iterator[str]:
+    """Yield a name, and the names tied to it."""
+    holder = aliases.get(name, name)
+    yield name
+    if holder != name:
+        yield holder
+    yield from (alias for alias, other in aliases.items() if other == holder and alias != name)
+
+
+def _parts_of_files(files: CheckpointFiles, of: int) -> dict[str, int]:
+    taken = [(0, part) for part in range(1, of + 1)]
+    found = {}
+    for name, size in sorted(files.names.items(), key=lambda each: (-each[1], each[0])):
+        so_far, part = taken[0]
+        heapreplace(taken, (so_far + size, part))
+        found[name] = part
+    return found
+
+
+def _parts_of_names(checkpoint: Checkpoint, of: int) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for key, tensor in checkpoint.tensors.items():
+        name = checkpoint.aliases.get(key.name, key.name)
+        sizes[name] = sizes.get(name, 0) + tensor.numel * tensor.dtype.itemsize
+    total, before, found = max(1, sum(sizes.values())), 0, {}
+    for name, size in sizes.items():
+        found[name] = min(of, (before + size // 2) * of // total + 1)
+        before += size
+    tied = {alias: found[holder] for alias, holder in checkpoint.aliases.items() if holder in found}
+    return {**found, **tied}

@@ -1,0 +1,262 @@
+"""The base model that a user names for an adapter: its weights, together with those of the adapter
+run.
+
+Weights that the run keeps in 4 bits are taken from the base: the merged model then has the
+adapter's change without rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerotools import formats
+from zerotools.core.adapter_names import adapter_names
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, ChunksOnDemand, Key, Origin, Tensor
+from zerotools.core.errors import BadFile, BadRequest, Unsupported
+from zerotools.core.hub_layout import HubLayout
+from zerotools.formats import FORMATS, FormatTable
+from zerotools.formats.safetensors.read import read
+from zerotools.io.files.open_source import RemotePath
+from zerotools.io.huggingface.model_sidecars import (
+    find_model_sidecars,
+    of_other_kinds,
+    sidecar_kind,
+)
+from zerotools.ops.quantised.find_quantised import recognise
+from zerotools.ops.weights.rewrite import MASTERS, weights_from
+from zerotools.runs.base_model_record import BaseRecord, base_mismatch
+from zerotools.runs.job_record import JobRecord
+
+_MODEL_KINDS = ("config", "generation", "processor")
+
+
+def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
+    """Return the weights of the model at `path`, which a user named as the base of an adapter.
+
+    Raises:
+        BadRequest: it is not a model, or has adapters itself.
+        Unsupported: its weights are quantised.
+    """
+    base = formats.read(path, table=table)
+    if adapter_names(base.tensors):
+        raise BadRequest(
+            f"--base {path}: this model has adapters; name the model that they were trained on"
+        )
+    if base.origin.path.is_dir():
+        around = of_other_kinds(find_model_sidecars(base.root), base.model_sidecars)
+        base = replace(base, model_sidecars={**base.model_sidecars, **around})
+    found = recognise(base)
+    if found.weights or (found.config is not None and not found.is_denied):
+        kinds = " and ".join(sorted({each.kind for each in found.weights.values()}))
+        raise Unsupported(
+            f"--base {path}: its weights are quantised ({kinds or 'according to config.json'}), "
+            "but adapters need weights of 16 bits or more; name the unquantised model, or make it "
+            f"first: zerotools consolidate {path} BASE_16 --dtype bf16"
+        )
+    return weights_from(base, MASTERS)
+
+
+def with_given_base(
+    own: Checkpoint, held: Checkpoint, base: Checkpoint, copies: Collection[str]
+) -> tuple[Checkpoint, Checkpoint]:
+    """Return the weights of `base`, replaced by those that the run has itself, and the tensors
+    `held` of the run, with the files of both below one root. Weights that the run keeps packed are
+    taken from `base`, and `copies` were not trained.
+
+    Raises:
+        Unsupported: the two lie in different stores.
+    """
+    root, (of_run, of_base) = _one_root(held.root, base.root)
+    shapes = {key.name: t for key, t in base.tensors.items() if key.role in ("param", "buffer")}
+    packed = {
+        key.name.rpartition(".")[0]
+        for key, tensor in own.tensors.items()
+        if key.name in shapes and not _is_same_kind(tensor, shapes[key.name])
+    }
+    taken = {
+        key: tensor
+        for key, tensor in own.tensors.items()
+        if (key.name in shapes and _is_same_kind(tensor, shapes[key.name]))
+        or (key.name not in shapes and not _belongs_to(key.name, packed))
+    }
+    taken = {k: t for k, t in taken.items() if not (k.name in copies and k.name in base.aliases)}
+    names = {key.name for key in taken}
+    tensors = {
+        key: _moved(tensor, of_base)
+        for key, tensor in base.tensors.items()
+        if key.name not in names or key.role not in ("param", "buffer")
+    }
+    tensors |= {key: _moved(tensor, of_run) for key, tensor in taken.items()}
+    files = {f"{of_base}{name}": size for name, size in base.files.items()}
+    files |= {f"{of_run}{name}": size for name, size in held.files.items()}
+    archives = {f"{of_run}{name}": each for name, each in held.archives.items()}
+    archives |= {f"{of_base}{name}": each for name, each in base.archives.items()}
+    aliases = {a: n for a, n in {**base.aliases, **own.aliases}.items() if _held(n, tensors)}
+    weights = replace(
+        own,
+        root=root,
+        tensors=tensors,
+        files=files,
+        archives=archives,
+        aliases={a: n for a, n in aliases.items() if not _held(a, tensors)},
+        own_config=base.own_config,
+        stamps={**base.stamps, **held.stamps},
+        model_sidecars=_sidecars(own, base),
+        problems=tuple(
+            each if each.file is None else replace(each, file=f"{of_run}{each.file}")
+            for each in held.problems
+        ),
+    )
+    halves = {key: _moved(tensor, of_run) for key, tensor in held.tensors.items()}
+    return weights, replace(weights, tensors=halves)
+
+
+def _held(name: str, tensors: Mapping[Key, Tensor]) -> bool:
+    return Key(name, "param") in tensors
+
+
+def _is_same_kind(own: Tensor, base: Tensor) -> bool:
+    """Return whether a run's tensor replaces the base's: a vocabulary may have grown."""
+    if not own.dtype.is_float or own.dtype.bits < 16 or len(own.shape) != len(base.shape):
+        return own.dtype == base.dtype and own.shape == base.shape
+    return own.shape == base.shape or (len(own.shape) > 1 and own.shape[1:] == base.shape[1:])
+
+
+def _belongs_to(name: str, modules: set[str]) -> bool:
+    """Return whether it lies in one of the modules, like the scales of a packed weight."""
+    words = name.split(".")
+    return any(".".join(words[:count]) in modules for count in range(1, len(words)))
+
+
+def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
+    """Return config files of the base, which the weights are of, and the tokenizer of the run."""
+    around = own.model_sidecars
+    if own.origin.path.is_dir():
+        around = {**around, **of_other_kinds(find_model_sidecars(own.root), around)}
+    chosen = {n: p for n, p in base.model_sidecars.items() if sidecar_kind(n) in _MODEL_KINDS}
+    chosen |= of_other_kinds(around, chosen)
+    return chosen | of_other_kinds(base.model_sidecars, chosen)
+
+
+def _one_root(run: Path, base: Path) -> tuple[Path, tuple[str, str]]:
+    """Return the common root of the files of both, and the prefix of the names of each."""
+    if not isinstance(base, RemotePath):
+        return run, ("", f"{base.absolute()}/")
+    if not isinstance(run, RemotePath):
+        return base, (f"{run.absolute()}/", "")
+    for root in (run, *run.parents):
+        if root == base or root in base.parents:
+            return root, (_below(run, root), _below(base, root))
+    raise Unsupported(
+        f"the adapter is in {run} and its base model in another store, {base}; copy one to a disk"
+    )
+
+
+def _below(path: Path, root: Path) -> str:
+    words = path.parts[len(root.parts) :]
+    return "".join(f"{word}/" for word in words)
+
+
+def _moved(tensor: Tensor, prefix: str) -> Tensor:
+    """Return the tensor with its files named from another root."""
+    if not prefix:
+        return tensor
+    chunks = tensor.chunks
+
+    def named() -> list[Chunk]:
+        return [replace(chunk, file=f"{prefix}{chunk.file}") for chunk in chunks]
+
+    moved: Sequence[Chunk] = ChunksOnDemand(named)
+    return replace(tensor, chunks=moved)
+
+
+BASE, A, B = ".base_layer.", ".lora_A.default.", ".lora_B.default."
+
+
+def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Checkpoint:
+    """Return the tensors of `adapters` and those of the model `base`, in the layout of the Hub,
+    except that weights with an adapter have the job's names. No bytes are read.
+
+    Raises:
+        BadRequest: the base model does not exist any more, or has files of other sizes.
+        BadFile: it lacks a weight that gets an adapter.
+    """
+    directory = Path(base.path)
+    _refuse(adapters, base_mismatch(base, directory, digests=False))
+    model = _read(directory, base)
+    renamed = {
+        _on_hub(f"{stem}.weight", record.hub): f"{stem}{BASE}weight"
+        for key in adapters.tensors
+        for stem, found, _ in [key.name.partition(A)]
+        if found
+    }
+    held = {key.name for key in model.tensors}
+    for name in renamed:
+        if name not in held:
+            raise BadFile(
+                f"{directory} has no {name}, to which an adapter of {_of(adapters)} belongs"
+            )
+    own = {_on_hub(key.name, record.hub) for key in adapters.tensors}
+    tensors: dict[Key, Tensor] = {
+        Key(renamed.get(key.name, key.name), key.role): tensor
+        for key, tensor in model.tensors.items()
+        if key.name not in own
+    }
+    return replace(
+        adapters,
+        tensors=tensors | dict(adapters.tensors),
+        files={**model.files, **adapters.files},
+        aliases={},
+    )
+
+
+def _read(directory: Path, base: BaseRecord) -> Checkpoint:
+    """Return the tensors of the files that the run read, by absolute paths, for use with tensors of
+    another directory. Other files may lie next to them, even a run, which would be read instead."""
+    tensors: dict[Key, Tensor] = {}
+    files: dict[str, int] = {}
+    for name in base.files:
+        part = read(directory / name)
+        for key, tensor in part.tensors.items():
+            if key in tensors:
+                raise BadFile(
+                    f"{directory / name} holds {key.name}, which another file there also holds"
+                )
+            chunks = (replace(each, file=str(part.root / each.file)) for each in tensor.chunks)
+            tensors[key] = replace(tensor, chunks=tuple(chunks))
+        files |= {str(part.root / file): size for file, size in part.files.items()}
+    return Checkpoint(directory, tensors, Origin("safetensors", directory), files=files)
+
+
+def check_bytes(adapters: Checkpoint, base: BaseRecord) -> None:
+    """Read all of the base model.
+
+    Raises:
+        BadRequest: it is not the model that the adapters were trained on.
+    """
+    _refuse(adapters, base_mismatch(base, Path(base.path)))
+
+
+def _refuse(adapters: Checkpoint, why: str | None) -> None:
+    if why is not None:
+        raise BadRequest(
+            f"{_of(adapters)} holds only adapters, and their base model has changed: {why}; name "
+            "a copy of it with zerotools consolidate --base DIR, or export the adapter with "
+            "--adapter-only"
+        )
+
+
+def _of(adapters: Checkpoint) -> str:
+    return str(adapters.origin.path)
+
+
+def _on_hub(name: str, hub: HubLayout) -> str:
+    """Return the name of the Hub's tensor that is all of the job's tensor `name`; else that
+    name."""
+    blocks = hub.get(name, ())
+    if len(blocks) == 1 and blocks[0].box == Box.whole(blocks[0].shape):
+        return blocks[0].name
+    return name
