@@ -88,7 +88,7 @@ class Worker:
         self._listens = False
 
     def report(self, step: int, **metrics: Any) -> None:
-        """Do the work of the module\'s function `report`, which has the description."""
+        """Do what the function `report` below describes."""
         if self._run_dir is None:
             return
         now = time.monotonic()
@@ -107,7 +107,7 @@ class Worker:
         self._write(self._step, {**fields, "host_bytes": resident_bytes()})
 
     def report_evaluation(self, step: int, **metrics: Any) -> None:
-        """Do the work of the module\'s function `report_evaluation`, which has the description."""
+        """Do what the function `report_evaluation` below describes."""
         if self._run_dir is None or self._rank:
             return
         number = int(step)
@@ -141,12 +141,12 @@ class Worker:
         return self._run_dir is not None
 
     def phase(self, name: str) -> None:
-        """Do the work of the module\'s function `phase`, which has the description."""
+        """Do what the function `phase` below describes."""
         self._phase = str(name)
         self._send({})
 
     def should_stop(self) -> bool:
-        """Do the work of the module\'s function `should_stop`, which has the description."""
+        """Do what the function `should_stop` below describes."""
         if self._run_dir is None:
             return False
         self._listen()
@@ -164,7 +164,7 @@ class Worker:
         self._told = True
 
     def checkpoint_written(self, path: Any, step: int | None = None) -> None:
-        """Do the work of the module\'s function `checkpoint_written`, which has the description."""
+        """Do what the function `checkpoint_written` below describes."""
         if self._run_dir is None or self._rank:
             return
         where = os.path.abspath(os.fsdecode(path))  # noqa: PTH100  # links stay as they are
@@ -174,7 +174,7 @@ class Worker:
             self._metrics.sync()
 
     def finished(self) -> None:
-        """Do the work of the module\'s function `finished`, which has the description."""
+        """Do what the function `finished` below describes."""
         if self._run_dir is None or self._rank:
             return
         self._phase = "done"
@@ -183,7 +183,7 @@ class Worker:
             self._metrics.sync()
 
     def resume_from(self) -> str | None:
-        """Do the work of the module\'s function `resume_from`, which has the description."""
+        """Do what the function `resume_from` below describes."""
         return self._resume_from
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 """Evaluates the model of a job with lm-evaluation-harness, and reports the scores.
 
 The daemon runs it in a job with `script.evaluates`, as `python -m
-zerotools.integrations.evaluation_harness --tasks hellaswag,arc_easy`: the model is in the directory
-that `ZEROTOOLS_MODEL` names. Options are called as those of `lm_eval`, have its defaults and mean
-the same. The job's `output_dir` gets `results.json`, with all results of the harness; scores of the
+zerotools.integrations.evaluation_harness --tasks hellaswag,arc_easy`. `ZEROTOOLS_MODEL` names the
+directory of the model. Options have the names, defaults and meanings of those of `lm_eval`. The
+file `results.json` in the job's `output_dir` gets all results of the harness. The scores of the
 requested tasks are reported as an evaluation after the step of the checkpoint.
 """
 
@@ -21,19 +21,22 @@ from typing import Any
 from zerotools import worker
 
 Report = Callable[..., object]
-"""(step, **scores)."""
+"""Called with the step, and with the scores as keywords."""
 RESULTS = "results.json"
 _EVALUATED = "evaluated.json"
 _OF_SEVERAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE")
-"""Variables that would make the harness take a single process for one of several."""
+"""Variables that make the harness wait for other ranks. A single process removes them."""
 _MOST_BYTES = 3000
-"""The limit of the reported scores: a message holds 4,096."""
+"""The limit of the reported scores in bytes: a message has at most 4,096."""
 
 
 def scores_of(results: Mapping[str, Any], named: Collection[str] = ()) -> dict[str, float]:
-    """Return the scores by name, `hellaswag/acc_norm`: a group with scores replaces the scores of
-    its tasks, unless these are `named`, too. A score that is made of filtered answers is
-    `gsm8k/exact_match,strict-match`. Standard errors are left out."""
+    """Return the scores by name, such as `hellaswag/acc_norm`.
+
+    A group with scores replaces the scores of its tasks, except tasks in `named`. A score over
+    filtered answers has the name of the filter: `gsm8k/exact_match,strict-match`. Standard errors
+    are left out.
+    """
     inside = set[str]()
     for group, members in (results.get("group_subtasks") or {}).items():
         if any(_scores(group, results["results"].get(group, {}))):
@@ -55,8 +58,9 @@ def _scores(task: str, values: Mapping[str, Any]) -> Iterator[tuple[str, float]]
 
 
 def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any] | None:
-    """Return the results of the harness for the model directory `model`; None on ranks other than
-    0."""
+    """Run the harness on the model in the directory `model`, and return its results; None on ranks
+    other than 0.
+    """
     from lm_eval.evaluator import simple_evaluate
 
     wanted, tasks = _tasks(options)
@@ -75,8 +79,11 @@ def evaluate(options: argparse.Namespace, model: str) -> dict[str, Any] | None:
 
 
 def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
-    """Return the names, without patterns, and the manager of the tasks. Those of the harness are
-    read only if the user's directory does not have all, because that takes 20 s of a processor."""
+    """Return the names of the requested tasks, with patterns resolved, and the task manager.
+
+    The tasks of the harness are read only if the user's directory does not have all of them,
+    because that takes 20 s.
+    """
     from lm_eval.tasks import TaskManager
 
     wanted = options.tasks.split(",")
@@ -95,7 +102,7 @@ def _tasks(options: argparse.Namespace) -> tuple[list[str], Any]:
 
 
 def _fitting(scores: Mapping[str, float]) -> dict[str, float]:
-    """Return the first scores, as many as fit into a message."""
+    """Return the first scores, as many as fit into one message to the daemon."""
     told, size = dict[str, float](), 0
     for name, value in scores.items():
         size += len(json.dumps({name: value}).encode())
@@ -113,7 +120,7 @@ def _write(path: Path, tree: Mapping[str, Any]) -> None:
 
 
 def options_of(words: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options of the program; exit if one is wrong."""
+    """Parse the options of the program. Exits if an option is wrong."""
     parser = argparse.ArgumentParser(prog="evaluation_harness", allow_abbrev=False)
     parser.add_argument("--tasks", required=True, help="names of tasks, with commas between them")
     parser.add_argument("--include_path", help="a directory with your tasks")
@@ -125,8 +132,10 @@ def options_of(words: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(words: Sequence[str] | None = None, report: Report = worker.report_evaluation) -> None:
-    """Evaluate, write `results.json`, report the scores, and remove the exported model. Of several
-    ranks each answers a part of the questions, and rank 0 does the rest."""
+    """Evaluate, write `results.json`, report the scores, and remove the exported model.
+
+    With several ranks, each answers a part of the questions, and rank 0 does the rest.
+    """
     options = options_of(words)
     is_first = os.environ.get("RANK", "0") == "0"
     if os.environ.get("WORLD_SIZE") == "1":

@@ -25,7 +25,9 @@ from zerotools.integrations.ranks import TrainingRanks
 
 
 def _callback_class() -> Any:
-    """Return the base class of the Lightning that the program uses, or else of an installed one."""
+    """Return the class `Callback` of the Lightning package that the program uses, or else of an
+    installed one.
+    """
     uses_old_name = "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules
     try:
         if not uses_old_name:
@@ -77,7 +79,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Watch `trainer.save_checkpoint`, which every save goes through."""
+        """Wrap `trainer.save_checkpoint`, which every save calls."""
         if not worker.in_job() or stage != "fit" or "save_checkpoint" in vars(trainer):
             return
         save = trainer.save_checkpoint
@@ -95,7 +97,7 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Leave the trainer as it was."""
+        """Undo the changes to the trainer."""
         vars(trainer).pop("save_checkpoint", None)
         if self._is_stopping:
             trainer.limit_val_batches = self._limit_val_batches
@@ -104,17 +106,17 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Leave the trainer as it was: Lightning does not tear callbacks down after an error."""
+        """Undo the changes to the trainer: Lightning does not call `teardown` after an error."""
         self.teardown(trainer, pl_module, "fit")
 
     @worker.never_raises
     def on_sanity_check_start(self, trainer: Any, pl_module: Any) -> None:
-        """Listen for a stop from here on."""
+        """Start to listen for a stop."""
         self._begin(trainer)
 
     @worker.never_raises
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin to count steps; those before a resume are included."""
+        """Start to count steps, from the step that the training resumes from."""
         if not worker.in_job():
             return
         self._begin(trainer)
@@ -182,20 +184,20 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Record the metrics that exist already."""
+        """Record the metrics before the evaluation, to find the new ones after it."""
         if self._is_training and not trainer.sanity_checking:
             self._enter("eval")
             self._before = _numbers(trainer.callback_metrics)
 
     @worker.never_raises
     def on_validation_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
-        """Show that an evaluation makes progress."""
+        """Report the phase from time to time, so that a long evaluation does not look stalled."""
         if self._is_training and time.monotonic() - self._phase_sent > _HEARTBEAT_SECONDS:
             self._enter("eval")
 
     @worker.never_raises
     def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report the metrics that are new, without a prefix such as `val_`."""
+        """Report the metrics that the evaluation has changed, without a prefix such as `val_`."""
         if not self._is_training or trainer.sanity_checking:
             return
         found = _numbers(trainer.callback_metrics)
@@ -208,15 +210,18 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
     @worker.never_raises
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Report checkpoints that were written in the background: Lightning has waited for them."""
+        """Report the checkpoints that were written in the background. Lightning has waited for
+        them.
+        """
         if self._is_training:
             self._report_written()
             worker.phase("done")
 
     @worker.never_raises
     def _after_save(self, trainer: Any, path: Any, before: Any, weights_only: bool) -> None:
-        """Record a checkpoint. All ranks have saved, because `save_checkpoint` ends with a
-        barrier."""
+        """Record a checkpoint. All ranks have saved it, because `save_checkpoint` ends with a
+        barrier.
+        """
         where = os.fspath(path)
         if not weights_only and not self._is_stopping and "://" not in where:
             self._unwritten.append((trainer.global_step, where, before))
@@ -224,7 +229,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
         worker.phase("train")
 
     def _report_written(self) -> None:
-        """Report the checkpoints that are on the disk: `AsyncCheckpointIO` writes in a thread."""
+        """Report the recorded checkpoints that are on the disk. `AsyncCheckpointIO` writes them in
+        a thread.
+        """
         waiting = []
         for step, path, before in self._unwritten:
             if _stamp(path) in (None, before) and not os.path.isdir(path):  # noqa: PTH112
@@ -239,7 +246,9 @@ class ZerotoolsCallback(_callback_class()):  # type: ignore[misc]  # chosen when
 
 
 def _stamp(path: Any) -> tuple[int, int] | None:
-    """Return values that change when a file is replaced: Lightning renames it to its final name."""
+    """Return values that change when Lightning replaces the file by a rename; None if it does not
+    exist.
+    """
     try:
         found = os.stat(path)  # noqa: PTH116
     except OSError:
@@ -248,7 +257,9 @@ def _stamp(path: Any) -> tuple[int, int] | None:
 
 
 def _take_back_sigterm(trainer: Any) -> None:
-    """Undo Lightning's handler, which ends the training without a checkpoint."""
+    """Restore the handler of SIGTERM. Lightning's own handler ends the training without a
+    checkpoint.
+    """
     if threading.current_thread() is threading.main_thread():
         before = trainer._signal_connector._original_handlers.get(signal.SIGTERM, signal.SIG_DFL)
         signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
@@ -262,7 +273,7 @@ def _path_of_stop(trainer: Any, step: int) -> str:
 
 
 def _total_steps(trainer: Any, pl_module: Any) -> int | None:
-    """Return the total number of optimizer steps, if it is known."""
+    """Return the total number of optimizer steps, or None if it is unknown."""
     if not pl_module.automatic_optimization and len(trainer.optimizers) > 1:
         return None  # each optimizer's step counts
     steps = trainer.estimated_stepping_batches

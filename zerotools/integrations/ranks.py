@@ -1,9 +1,9 @@
 """Lets the ranks of one training agree on the step of a stop, and on the end of a save.
 
 Ranks learn of a stop at different times. If one rank stopped a step before the others, they would
-wait for it, so all ranks decide by an all-reduce. To keep this cheap, it is made about once a
-second, after steps that all ranks compute from the same numbers. Here a step takes 0.1 s, the first
-5 s:
+wait for it forever. So all ranks decide together, by an all-reduce. To keep this cheap, the
+all-reduce happens about once a second, after steps that all ranks compute from the same numbers. In
+this example a step takes 0.1 s, and the first step 5 s:
 
     after step      1     2     12
     rank 0 heard    no    no    no
@@ -31,21 +31,24 @@ _counts: dict[str, int] = {}
 
 
 def _ordinal(name: str) -> int:
-    """Return the number of times that this process has used `name`: keys of the store are used
-    once."""
+    """Return how often this process has used `name`, this time included. It makes keys of the store
+    unique.
+    """
     _counts[name] = _counts.get(name, 0) + 1
     return _counts[name]
 
 
 class TrainingRanks:
-    """The ranks of one training. All of them make the same calls at the same steps.
+    """The ranks of one training. All ranks must make the same calls at the same steps.
 
     If several ranks have no common group of `torch.distributed`, they cannot agree: the training
     does not save at a stop, and its checkpoints are not reported.
     """
 
     def __init__(self, size: int, device: Any = "cpu") -> None:
-        """Take the number of ranks `size`, and the `device` of tensors for an all-reduce."""
+        """`size` is the number of ranks, and `device` is the device of tensors for the
+        all-reduce.
+        """
         self.size = size
         self._device = device
         self._store = _store_of(size)
@@ -54,7 +57,9 @@ class TrainingRanks:
         self._ask_at = 0
 
     def _all_have_joined(self) -> bool:
-        """Wait for the other ranks: an all-reduce that one of them never enters does not return."""
+        """Wait until all ranks have a callback, and return whether they have. Otherwise an
+        all-reduce would wait forever for a rank without one.
+        """
         key = f"zerotools/joined/{_ordinal('joined')}"
         self._store.add(key, 1)
         found = "all" if self._has_reached(key, JOIN_SECONDS) else "some"
@@ -70,7 +75,7 @@ class TrainingRanks:
         return False
 
     def _has_reached(self, key: str, seconds: float) -> bool:
-        """Return whether every rank has counted itself at `key`, after at most `seconds`."""
+        """Wait at most `seconds`, and return whether every rank has counted itself at `key`."""
         deadline = time.monotonic() + seconds
         while self._store.add(key, 0) < self.size:
             if time.monotonic() >= deadline:
@@ -79,13 +84,15 @@ class TrainingRanks:
         return True
 
     def begin(self, step: int) -> None:
-        """Start to listen for a stop. `step`: how many are done already."""
+        """Start to listen for a stop. `step` is the number of steps that are done already."""
         self._asked = (step, time.monotonic())
         if self.is_complete:
             worker.should_stop()  # from here on, a SIGTERM does not end the process
 
     def should_stop(self, step: int) -> bool:
-        """Return whether all ranks stop now, after `step`. Ask after every step, on every rank."""
+        """Return whether all ranks stop now, after `step`. Every rank must call it after every
+        step.
+        """
         if self.size == 1:
             return worker.should_stop()
         if not self.is_complete or step < self._ask_at:
@@ -103,15 +110,16 @@ class TrainingRanks:
         return bool(stops)
 
     def count_saved(self, step: int) -> str:
-        """Tell the other ranks that this one has saved `step`; return what `have_saved` takes."""
+        """Record in the store that this rank has saved `step`, and return the key for
+        `have_saved`.
+        """
         key = f"zerotools/saved/{step}/{_ordinal(f'saved/{step}')}"
         if self._store is not None:
             self._store.add(key, 1)
         return key
 
     def have_saved(self, key: str, seconds: float = 0.0) -> bool:
-        """Return whether all ranks have saved, after at most `seconds`. Never waits for a rank that
-        does not come."""
+        """Wait at most `seconds`, and return whether all ranks have saved."""
         return self.size == 1 or (self.is_complete and self._has_reached(key, seconds))
 
 

@@ -35,7 +35,7 @@ _NAMES = {
     "rewards/margins": "reward_margin",
     "rewards/accuracies": "reward_accuracy",
 }
-"""Names in logs of transformers and TRL, and the names that zerotools shows."""
+"""Names in the logs of transformers and TRL, with the names that zerotools shows."""
 _LEFT_OUT = ("step", "steps", "total_flos", "num_input_tokens_seen", "num_tokens")
 _OF_SPEED = ("_per_second", "_preparation_time", "_compilation_time")
 _HEARTBEAT_SECONDS = 2.0
@@ -60,7 +60,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Listen for a stop from here on."""
+        """Start to listen for a stop."""
         self._is_training = False
         if not worker.in_job() or state.is_hyper_param_search:
             return
@@ -75,8 +75,9 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Report the step, unless `on_log` follows with its loss; stop if the daemon requests
-        it."""
+        """Report the step, unless `on_log` will report it with its loss. Stop if the daemon
+        requests it.
+        """
         if not self._is_training:
             return None
         self._settle()
@@ -91,7 +92,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> Any:
-        """Stop the Trainer from evaluating or saving again after a stop."""
+        """After a stop, keep the Trainer from evaluating and saving again."""
         if not self._is_training:
             return None
         if self._is_stopping:
@@ -101,15 +102,16 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **kwargs: Any) -> None:
-        """Report the step with the loss and all other values that the Trainer or a subclass
-        logs."""
+        """Report the step with the loss and the other values that the Trainer or a subclass
+        logs.
+        """
         if self._is_training and logs and "loss" in logs:
             self._report(state, logs)
             self._enter(_next_phase(control))
 
     @worker.never_raises
     def on_prediction_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Show that an evaluation makes progress."""
+        """Report the phase from time to time, so that a long evaluation does not look stalled."""
         if worker.in_job():
             self._enter("eval", again=True)
 
@@ -130,7 +132,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note the checkpoint. Other ranks may still write files of it."""
+        """Record a checkpoint. Other ranks may still write files of it."""
         if not self._is_training:
             return
         step = state.global_step
@@ -141,14 +143,14 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
     @worker.never_raises
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report the last checkpoint, once the other ranks have written theirs."""
+        """Report the last checkpoint after the other ranks have written their files."""
         if self._is_training:
             self._settle(SAVE_SECONDS)
             self._is_training = False
             self._enter("done")
 
     def _settle(self, seconds: float = 0.0) -> None:
-        """Report the checkpoints that all ranks have saved."""
+        """Report the recorded checkpoints that all ranks have saved, after at most `seconds`."""
         waiting = []
         for step, path, key in self._saved:
             if not self._ranks.have_saved(key, seconds) or not _is_committed(path):
@@ -173,14 +175,14 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
         self._phase = "train"
 
     def _count(self, name: str, step: int, seen: float) -> float:
-        """Return how many tokens a step had since the last count; 0: it is not known."""
+        """Return the number of tokens per step since the last call; 0 if it is unknown."""
         before, self._seen[name] = self._seen.get(name), (step, seen)
         if before is None or step <= before[0]:
             return 0
         return max(0, seen - before[1]) / (step - before[0])
 
     def _enter(self, phase: str, *, again: bool = False) -> None:
-        """Report a phase when it changes, and with `again` also every two seconds."""
+        """Report the phase if it has changed. With `again`, repeat the report every two seconds."""
         now = time.monotonic()
         if phase != self._phase or (again and now - self._phase_sent > _HEARTBEAT_SECONDS):
             self._phase, self._phase_sent = phase, now
@@ -188,7 +190,7 @@ class ZerotoolsCallback(TrainerCallback):  # type: ignore[misc]  # its types are
 
 
 def _next_phase(control: Any) -> str:
-    """Return the next phase of the Trainer: it evaluates before it saves."""
+    """Return the next phase of the Trainer, which evaluates before it saves."""
     return "eval" if control.should_evaluate else "save" if control.should_save else "train"
 
 

@@ -45,7 +45,7 @@ from zerotools.public.run_conversion import ConversionResult, carry_out
 
 
 class LikeOption(TypedDict, total=False):
-    """A model with the names, shapes and types that the output must have."""
+    """The option for a model to compare the output with."""
 
     like: Annotated[
         PathOption | None,
@@ -107,13 +107,13 @@ def consolidate(
 
 
 class ForceOption(TagOption, total=False):
-    """The option to rewrite what would not change."""
+    """The option to rewrite a checkpoint that has the requested layout already."""
 
     force: Annotated[bool, Option(group=OUTPUT, help="Rewrite even if nothing changes.")]
 
 
 class RanksOption(TypedDict):
-    """The number of ranks."""
+    """The option for the number of ranks."""
 
     world_size: Required[Annotated[int, Option(group=TRAINING, help="Ranks that will load it.")]]
 
@@ -156,7 +156,7 @@ def reshard(
 
 
 class TargetOptions(TypedDict, total=False):
-    """The format that is written."""
+    """Options on the format to write."""
 
     to: Required[
         Annotated[
@@ -191,7 +191,9 @@ class TargetOptions(TypedDict, total=False):
 
 
 class OptimizerOptions(TypedDict, total=False):
-    """Settings of the run that resumes, which a checkpoint may lack."""
+    """Options on the optimizer of the run that will resume, with values that the checkpoint may
+    lack.
+    """
 
     world_size: Annotated[
         int | None,
@@ -262,7 +264,7 @@ _OF_TARGETS = (
     "weights_only",
     *ADAPTER_OPTIONS,
 )
-"""Options that some formats take and others refuse."""
+"""Options that only some target formats accept."""
 
 
 @takes_options(ConvertKeywords)

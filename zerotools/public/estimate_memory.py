@@ -41,11 +41,11 @@ from zerotools.sensors.snapshot import Snapshot
 MOST_HOST_MEMORY = 64 * 2**40
 ASSUMED_GPU = 80 * 2**30
 _LEAST_BYTES = 2**20
-"""Less than this of RAM is a number of GB."""
+"""A smaller amount of memory is taken as a number of GB."""
 
 
 class MachineOptions(TypedDict, total=False):
-    """The machine that trains."""
+    """Options on the machine that trains."""
 
     gpus: Annotated[
         Gpus | None,
@@ -84,7 +84,7 @@ class MachineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GivenMachine:
-    """A machine as it was given. None is looked up."""
+    """The values of the options on the machine. A value that is None is read from this machine."""
 
     gpus: int | None
     gpu_memory: int | None
@@ -94,8 +94,9 @@ class GivenMachine:
     def machine(
         self, *, on_gpu: bool = True, look: Callable[[], Snapshot] | None = None
     ) -> Machine:
-        """Return the machine. Its notes list the assumptions and their sources; `look` reads this
-        machine if a value was not given."""
+        """Return the machine. `look` reads this machine if a value was not given. The notes of the
+        result list assumptions and their sources.
+        """
         memory, host = self.gpu_memory, self.host_memory
         count, notes = self.gpus, list(self.notes)
         if host is None or (on_gpu and (memory is None or count is None)):
@@ -114,10 +115,10 @@ class GivenMachine:
 
 
 def given_machine(given: Mapping[str, Any]) -> GivenMachine:
-    """Return the machine that bound `MachineOptions` describe.
+    """Return the values of the options on the machine. `given` are bound `MachineOptions`.
 
     Raises:
-        BadRequest: no machine has so much memory, or two options say the same.
+        BadRequest: no machine has so much memory, or two options contradict each other.
     """
     cards: Cards = given["gpus"] or Cards()
     memory, host = given["gpu_memory"], given["host_memory"]
@@ -148,8 +149,10 @@ def _look_here() -> Snapshot:
 
 
 def _memory_in(found: Snapshot) -> tuple[int, int | None, int, int]:
-    """Return the number of GPUs, the memory of the smallest, the memory of the host, and the memory
-    of that GPU that programs use for drawing on a screen."""
+    """Return four values of a snapshot: the number of GPUs, the memory of the smallest GPU, the
+    memory of the host, and the part of that GPU's memory that programs use for drawing on a
+    screen.
+    """
     sizes = [
         (gpu.memory_total_bytes - drawn_bytes(gpu), drawn_bytes(gpu))
         for gpu in found.gpus
@@ -234,7 +237,7 @@ class ShownOptions(TypedDict, total=False):
 
 
 class EstimateKeywords(TrainingOptions, ShownOptions, MachineOptions, total=False):
-    """The options of `zerotools estimate`, but for those that name a config."""
+    """The options of `zerotools estimate`, except those that name a config."""
 
 
 @takes_options(EstimateKeywords)
@@ -269,10 +272,12 @@ def estimate(model: StrPath, **options: Unpack[EstimateKeywords]) -> Estimate:
 
 
 def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = ()) -> None:
-    """Raise an error for options with values that a job file or a config, `says`, has already.
+    """Refuse options with values that a job file or config has already.
+
+    `says` names the file in the message. Options in `allowed` are accepted.
 
     Raises:
-        BadRequest: one that is not `allowed` was given.
+        BadRequest: another option was given.
     """
     names = [name for name in declared_options(TrainingOptions) if given[name]]
     flags = [f"--{name.replace('_', '-')}" for name in names if name not in allowed]
@@ -281,7 +286,7 @@ def refuse_fixed(says: str, given: Mapping[str, Any], allowed: Container[str] = 
 
 
 def estimated_job(spec: JobSpec, machine: GivenMachine, given: Mapping[str, Any]) -> Estimate:
-    """Estimate a job as it is written, and all other requested rows."""
+    """Estimate a job as its file describes it, and all other rows of the table."""
     if machine.gpus is not None:
         spec = with_ranks(spec, machine.gpus)
     own = replace(machine, gpus=spec.all_ranks).machine(on_gpu=spec.device == "cuda")
@@ -314,5 +319,5 @@ def estimated_model(model: str, machine: Machine, given: Mapping[str, Any]) -> E
 
 
 def shown_stages(given: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the stages that the option `stage` asks for."""
+    """Return the ZeRO stages that the option `stage` selects."""
     return STAGES if given["stage"] == "all" else (given["stage"],)

@@ -77,9 +77,9 @@ class GatherResult:
 
     `sources` has the number of files that are fetched from each source. `has_name` is True if the
     output is in `destination`; otherwise the fetched files are in `partial`. `findings` are
-    problems of the checkpoint. `missing` are files that it lacks, and `may_lack` are files that it
-    may lack: their numbers are absent from a sequence of names. `plan` and `gathered` are values
-    from `zerotools.ops`.
+    problems of the checkpoint. `missing` are files that the checkpoint lacks. `may_lack` are files
+    that it may lack, because their numbers are missing in a sequence of names. `plan` and
+    `gathered` are values from `zerotools.ops`.
     """
 
     destination: Path
@@ -133,10 +133,10 @@ def gather(
 
 
 def refuse_nameless(found: GatherResult) -> None:
-    """Raise an error for an incomplete checkpoint, which did not get its name.
+    """Raise an error if the checkpoint is incomplete, so that the output did not get its name.
 
     Raises:
-        BadFile: see above.
+        BadFile: the checkpoint is incomplete.
     """
     if not (found.has_name or found.dry_run):
         raise BadFile(
@@ -153,8 +153,9 @@ def gathered(
     progress: ProgressWanted,
     on_plan: Callable[[GatherPlan], None] = lambda _: None,
 ) -> GatherResult:
-    """Do as `gather`, but return an incomplete checkpoint too. `on_plan` is called with the plan
-    before the first file is fetched."""
+    """Do the same as `gather`, but also return an incomplete checkpoint. `on_plan` is called with
+    the plan before the first file is fetched.
+    """
     began, shells = time.monotonic(), OpenShells()
     destination, at_once, fast = output_of(out), given["workers"], given["fast"]
     asked = [parse_source(each) for each in as_list(sources)]

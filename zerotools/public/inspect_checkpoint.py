@@ -24,7 +24,9 @@ from zerotools.public.options.read_options import ReadingOptions
 
 @dataclass(frozen=True, slots=True)
 class OptimizerFacts:
-    """The optimizer: its class, the framework's class that wraps it, the roles of its tensors."""
+    """The optimizer: the name of its class, the class of the framework that wraps it, and the roles
+    of its tensors.
+    """
 
     name: str | None
     wrapper: str | None
@@ -34,7 +36,8 @@ class OptimizerFacts:
 @dataclass(frozen=True, slots=True)
 class ParamGroupFacts:
     """A param group. `params` are names, or torch's numbers if the files have no names. `elements`
-    is the number of elements, or None if the names are not known."""
+    is the number of elements, or None without names.
+    """
 
     params: tuple[str | int, ...]
     elements: int | None
@@ -43,8 +46,9 @@ class ParamGroupFacts:
 
 @dataclass(frozen=True, slots=True)
 class QuantisedFacts:
-    """Weights in one quantised form. `tensors` is the number of weights, and `scales` that of their
-    scales."""
+    """The number of weights that are quantised in one way, and the number of their scale
+    tensors.
+    """
 
     kind: str
     tensors: int
@@ -53,7 +57,7 @@ class QuantisedFacts:
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """One tensor, and its boxes in files."""
+    """One tensor, and the parts of files that have its values."""
 
     name: str
     role: str
@@ -146,7 +150,9 @@ def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:
 
 
 def _says_scale(checkpoint: Checkpoint) -> bool:
-    """Return whether a file says how the checkpoint's adapters are scaled; True without any."""
+    """Return whether a file of the checkpoint has the scale of its adapters; True if it has no
+    adapters.
+    """
     if not adapter_names(checkpoint.tensors):
         return True
     from zerotools.ops.weights.adapter_config import says_scale  # which imports Megatron's readers

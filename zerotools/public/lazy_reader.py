@@ -1,7 +1,7 @@
-"""A thin lazy reader around a checkpoint.
+"""A lazy reader of a checkpoint.
 
-Only metadata is read until a tensor's values are accessed. torch is imported only by `Entry.torch`
-and by a `load_state_dict` that returns torch tensors.
+Opening reads only metadata. The values of a tensor are read when they are accessed. torch is
+imported only by `Entry.torch` and by a `load_state_dict` that returns torch tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _SHORT = {"fp16": "float16", "bf16": "bfloat16", "fp32": "float32"}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor of a checkpoint, not read yet. `dtype` prints as torch's name for it."""
+    """One tensor of a checkpoint; its values are not read yet. `dtype` is printed as in torch."""
 
     key: Key
     _tensor: Tensor
@@ -57,9 +57,9 @@ class Entry:
 
         Raises:
             BadFile: the tensor is incomplete, its file is damaged, or the checkpoint as a whole
-            cannot be used, for example because it has files of two saves. Unsupported: the type is
-            unknown, the cast is not between floating-point types, or the tensor is a payload or a
-            scale that no weight can be computed from.
+                cannot be used, for example because it has files of two saves.
+            Unsupported: the type is unknown, the cast is not between floating-point types, or the
+                tensor is a payload or a scale that no weight can be computed from.
         """
         from zerotools.ops.conversions.conversion import refuse_blocked
         from zerotools.ops.execution.load_arrays import load
@@ -81,9 +81,9 @@ class Entry:
 class Reader(Mapping[str | tuple[str, str], Entry]):
     """The tensors of a checkpoint by name.
 
-    Names are those of the model's parameters and buffers, tied names included. `reader[name]` is
-    the parameter (of a ZeRO run the fp32 master), else the buffer; `reader[name, role]` any other
-    tensor, such as the role `exp_avg`.
+    The names are those of the model's parameters and buffers, tied names included. `reader[name]`
+    is the parameter (for a ZeRO run the fp32 master), or else the buffer. `reader[name, role]` is
+    any other tensor, for example of the role `exp_avg`.
     """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
@@ -116,7 +116,7 @@ class Reader(Mapping[str | tuple[str, str], Entry]):
 
     @cached_property
     def quantisation(self) -> Quantisation:
-        """The quantised weights, with the kind of their quantisation."""
+        """The quantised weights of the checkpoint, each with the kind of its quantisation."""
         from zerotools.ops.quantised.find_quantised import recognise
 
         return recognise(self.checkpoint)
@@ -138,14 +138,15 @@ def open(
     layout: str | os.PathLike[str] | None = None,
     section: str | None = None,
 ) -> Reader:
-    """Read the metadata of the checkpoint at `path`, in any format; `tag`, the file of rules
-    `layout` and `section` are as for `zerotools inspect`. If a checkpoint has several models and no
-    section is named, each name begins with its section.
+    """Read the metadata of the checkpoint at `path`, in any format.
+
+    `tag`, `section` and `layout`, a file of rules, are as for `zerotools inspect`. If a checkpoint
+    has several models and no section is named, each name begins with its section.
 
     Raises:
-        BadRequest: `path` does not exist, or it has no such tag or section.
-        BadFile: it is not a checkpoint, or a damaged or unfinished one.
-        Unsupported: its format is not read.
+        BadRequest: `path` does not exist, or it lacks the tag or section.
+        BadFile: `path` is not a checkpoint, or the checkpoint is damaged or incomplete.
+        Unsupported: the format cannot be read.
     """
     rules = None if layout is None else Path(layout)
     checkpoint = formats.read_any(path_of(path), tag=tag, layout=rules, section=section)
@@ -165,16 +166,17 @@ def load_state_dict(
 ) -> dict[str, Any]:
     """Return all tensors of a role by name, in memory, as `model.load_state_dict` takes them.
 
-    `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more; the
-    others keep their type. With a `dtype`, quantised weights are dequantised; without one, payloads
-    and scales are returned as they are. Tied names share one tensor. `framework` selects torch
-    tensors or numpy arrays.
+    `param` includes the buffers. `dtype` is for floating-point tensors of 16 bits or more; other
+    tensors keep their type. With a `dtype`, quantised weights are dequantised. Without one,
+    payloads and scales are returned as they are. Tied names share one tensor. `framework` selects
+    torch tensors or numpy arrays.
 
     Raises:
-        BadRequest: `path` does not exist, it has no tensor of that role, or several models and no
-        `section`. BadFile: it is not a checkpoint, or an incomplete one. Unsupported: a format or a
-        type that zerotools does not handle, or masters that do not belong to the weights next to
-        them.
+        BadRequest: `path` does not exist, it has no tensor of that role, or it has several models
+            and `section` is missing.
+        BadFile: `path` is not a checkpoint, or it is incomplete.
+        Unsupported: zerotools cannot read the format or the type, or the fp32 masters do not belong
+            to the weights next to them.
     """
     from zerotools.ops.conversions.conversion import refuse_blocked, refuse_damaged_files
     from zerotools.ops.execution.load_arrays import load
@@ -213,7 +215,9 @@ def _is_retyped(dtype: DType) -> bool:
 
 
 def _named(dtype: object) -> DType | None:
-    """Return a type by `bf16`, `bfloat16`, torch.bfloat16, a numpy type or None."""
+    """Return the type that `dtype` names: `bf16`, `bfloat16`, torch.bfloat16 or a numpy type; None
+    for None.
+    """
     if dtype is None or isinstance(dtype, DType):
         return dtype
     name = getattr(dtype, "__name__", None) if isinstance(dtype, type) else str(dtype)
@@ -222,7 +226,9 @@ def _named(dtype: object) -> DType | None:
 
 
 def _as_torch(array: Array, dtype: DType) -> Any:
-    """Return a tensor over the memory of `array`; torch does not know the types of ml_dtypes."""
+    """Return a torch tensor that shares the memory of `array`. torch does not know the types of
+    ml_dtypes.
+    """
     import torch
 
     element = getattr(torch, dtype.name)

@@ -1,4 +1,4 @@
-"""Progress of a function, for a callback of the user's or a bar."""
+"""Reports the progress of a function to a callback of the user, or shows a bar."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zerotools.core.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class ProgressUpdate:
-    """`done` of `total` bytes of a stage, such as "consolidate" or "verify"."""
+    """The progress of a stage such as "consolidate" or "verify": `done` of `total` bytes."""
 
     stage: str
     done: int
@@ -22,14 +22,14 @@ class ProgressUpdate:
 
 Callback = Callable[[ProgressUpdate], None]
 ProgressWanted = Callback | bool | None
-"""A callback, True for a bar, or nothing."""
+"""A callback, True for a bar, or None for nothing."""
 
 
 class ProgressBars:
-    """A callback that shows a bar for each stage. `make_bar` gets the total and the stage. The bar
-    it returns has `advance(bytes)` and `close()`.
+    """A callback that shows a bar for each stage. `make_bar` is called with the total and the
+    stage, and returns a bar with `advance(bytes)` and `close()`.
 
-    A bar appears with the first bytes, so that a refusal is not preceded by an empty one.
+    A bar appears with the first bytes, so that no empty bar precedes an error.
     """
 
     def __init__(self, make_bar: Callable[[int, str], Any]) -> None:
@@ -48,14 +48,16 @@ class ProgressBars:
         self._shown = now
 
     def close(self) -> None:
-        """Leave the last bar as it is."""
+        """Close the last bar. It stays on the screen."""
         if self._bar is not None:
             self._bar.close()
         self._bar = self._shown = None
 
 
 class TqdmBar:
-    """A bar of tqdm: a widget in a notebook, else text. `bar` is another class of tqdm's."""
+    """A bar of tqdm: a widget in a notebook, elsewhere text. `bar` is the class of tqdm; None
+    chooses it.
+    """
 
     def __init__(self, total: int, stage: str, bar: Any = None, **attributes: Any) -> None:
         if bar is None:
@@ -71,22 +73,23 @@ class TqdmBar:
         )
 
     def advance(self, count: int) -> None:
-        """Add `count` bytes."""
+        """Add `count` bytes to those that are done."""
         self._bar.update(count)
 
     def close(self) -> None:
-        """Leave the bar as it is, and the cursor below it."""
+        """Close the bar. It stays on the screen, with the cursor below it."""
         self._bar.close()
 
 
 Meter = Callable[[int, str], AbstractContextManager[Callable[[int], None]]]
-"""Makes a context for a stage and its total. Inside, its value is called with the bytes of each
-step."""
+"""Called with the total bytes and the name of a stage. Returns a context that yields a function,
+which is called with the number of bytes of each step.
+"""
 
 
 @contextmanager
 def metering(wanted: ProgressWanted) -> Iterator[Meter]:
-    """Report every stage of a function to `wanted`."""
+    """Yield a `Meter` that reports every stage of a function to `wanted`."""
     if wanted is not None and not isinstance(wanted, bool) and not callable(wanted):
         raise BadRequest(f"progress={wanted!r}: must be a callable, True or False")
     bars = ProgressBars(TqdmBar) if wanted is True else None

@@ -29,7 +29,7 @@ from zerotools.public.progress import ProgressWanted, metering
 
 @dataclass(frozen=True)
 class FileShare:
-    """The bytes [begin, end) of a file."""
+    """The bytes of a file from `begin` to before `end`."""
 
     name: str
     begin: int
@@ -38,8 +38,9 @@ class FileShare:
 
 @dataclass(frozen=True)
 class PartResult:
-    """Part `index` of `of` parts, with the bytes that it writes. `missing` lists the other parts
-    that are not complete yet; in a dry run it is None."""
+    """The result of part `index` of `of` parts, with the bytes that it writes. `missing` lists the
+    other parts that are not complete yet; in a dry run it is None.
+    """
 
     index: int
     of: int
@@ -64,16 +65,18 @@ class PartResult:
 
     @classmethod
     def of_plan(cls, planned: PartPlan, missing: tuple[int, ...] | None = None) -> PartResult:
-        """Return the result for the plan of a part."""
+        """Return the result of a part from its plan."""
         files = tuple(FileShare(name, *each) for name, each in planned.share.items())
         return cls(planned.part.index, planned.part.of, files, planned.nbytes, missing)
 
 
 @dataclass(frozen=True)
 class Losses:
-    """Values of one tensor that changed in its new type, or that were not finite before.
-    `overflowed` counts values that became infinite; `largest` is the largest of their
-    magnitudes."""
+    """The values of one tensor that the cast made infinite, or that were not finite before.
+
+    `overflowed` is the number of values that became infinite, and `largest` the largest of their
+    magnitudes. `nans` and `infinities` count values that were not finite before.
+    """
 
     name: str
     role: str
@@ -181,8 +184,7 @@ class ConversionResult:
 
 
 def result_of(conversion: Conversion, **more: object) -> ConversionResult:
-    """Return the result of a conversion. `more` has the fields that the conversion does not
-    know."""
+    """Return the result of a conversion. `more` has the fields that follow from its execution."""
     target = conversion.target
     return ConversionResult(
         source=conversion.source.origin.path,
@@ -201,7 +203,9 @@ def result_of(conversion: Conversion, **more: object) -> ConversionResult:
 
 
 def unchanged_result(found: Unchanged, *, dry_run: bool) -> ConversionResult:
-    """Return the result for a checkpoint that has the requested layout already."""
+    """Return the result for a checkpoint that has the requested layout already, so that nothing is
+    written.
+    """
     return ConversionResult(
         source=found.checkpoint.origin.path,
         destination=None,
@@ -212,7 +216,7 @@ def unchanged_result(found: Unchanged, *, dry_run: bool) -> ConversionResult:
 
 
 def losses_of(report: WriteReport) -> tuple[Losses, ...]:
-    """Return the losses of each tensor."""
+    """Return the losses of all tensors that a report lists."""
 
     def each() -> Iterator[Losses]:
         for key, lost in report.losses.items():
@@ -275,7 +279,7 @@ def write_reporting(
     progress: ProgressWanted,
     check: Check = lambda _: None,
 ) -> WriteReport:
-    """Write a whole conversion with the options for writing."""
+    """Write a whole conversion with the options `given`, and report its progress."""
     to_handle = conversion.bytes_of_tensors * (2 if given["verify"] else 1)
     with metering(progress) as meter, meter(to_handle, stage) as on_bytes:
         return write(

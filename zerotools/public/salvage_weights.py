@@ -42,7 +42,7 @@ from zerotools.public.run_conversion import write_reporting
 
 
 class FillOption(TypedDict, total=False):
-    """The option for a checkpoint that replaces lost values."""
+    """The option for another checkpoint that replaces lost values."""
 
     fill_from: Annotated[
         PathOption | None,
@@ -164,7 +164,9 @@ def salvage(
 
 
 def _write(found: Salvage, given: Mapping[str, Any], progress: ProgressWanted) -> bool:
-    """Write the output, and return whether that was done."""
+    """Write the output unless this is a dry run or no weight is whole. Return whether it was
+    written.
+    """
     conversion = found.conversion
     if conversion is None:
         return False

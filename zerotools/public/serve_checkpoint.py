@@ -1,4 +1,4 @@
-"""Let others read a checkpoint as a model, over HTTP, without writing it."""
+"""Serve a checkpoint as a model over HTTP, without writing the model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _NAME = re.compile(r"[a-z0-9][a-z0-9-]{1,61}[a-z0-9]")
 
 
 class AddressOptions(TypedDict, total=False):
-    """Options on the address of a server, and on the name of its model."""
+    """Options on the address of the server and the name of its model."""
 
     listen: Annotated[
         str,
@@ -66,7 +66,7 @@ class AddressOptions(TypedDict, total=False):
 
 
 class RequestsMemoryOption(TypedDict, total=False):
-    """The memory of a server."""
+    """The option for the memory of the server."""
 
     max_memory: Annotated[
         Size,
@@ -114,12 +114,12 @@ class ServedCheckpoint:
 
     @property
     def repository(self) -> str:
-        """The name of the repository for clients of the Hugging Face Hub."""
+        """The name of the repository that clients of the Hugging Face Hub ask for."""
         return f"local/{self.name}"
 
     @property
     def environment(self) -> dict[str, str]:
-        """Variables with which clients of the Hub and of S3 find the model."""
+        """Environment variables for clients of the Hub and of S3 that should use this server."""
         return {
             "HF_ENDPOINT": self.url,
             "HF_TOKEN": self.token,
@@ -178,7 +178,9 @@ def serve(
 def serving(
     path: Path, given: Mapping[str, Any], on_error: Callable[[str], None]
 ) -> Iterator[tuple[ModelServer, ServedCheckpoint]]:
-    """Yield a server that listens and does not answer yet. `given` are bound `ServeKeywords`."""
+    """Yield a server that accepts connections and does not answer requests yet. `given` are bound
+    `ServeKeywords`.
+    """
     name, listen = given["name"], given["listen"]
     if not _NAME.fullmatch(name):
         raise BadRequest(

@@ -116,12 +116,14 @@ class ThinResult:
 
     @property
     def freed_bytes(self) -> int:
-        """Bytes that are freed, or would be. Negative if the result is larger than before."""
+        """The number of bytes that are freed, or would be. It is negative if the result is larger
+        than before.
+        """
         return sum(each.freed for each in self.checkpoints)
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Bytes of the dropped tensors by role, summed over all checkpoints."""
+        """The bytes of the dropped tensors by role, summed over all checkpoints."""
         found: dict[str, int] = {}
         for each in self.checkpoints:
             for role, size in each.dropped.items():
@@ -215,14 +217,14 @@ class ThinSteps:
             )
 
     def planned(self) -> ThinResult:
-        """Return the plan."""
+        """Select the checkpoints, and return the plan for each."""
         chosen = self._choose() if self.is_selecting else _Chosen(list(self._paths))
         distinct = {path.absolute(): path for path in chosen.paths}.values()
         found = _once([*chosen.refused, *map(self._look, distinct)])
         return self._result(found, tuple(chosen.stays), dry_run=True)
 
     def done(self, planned: ThinResult, meter: Meter) -> ThinResult:
-        """Execute a plan."""
+        """Execute a plan, and return the result."""
         found = [self._do(each, meter) for each in planned.checkpoints]
         return self._result(found, planned.stays, dry_run=False)
 
@@ -284,7 +286,9 @@ class ThinSteps:
 
 @dataclass
 class _Chosen:
-    """The selected checkpoints, and those of a run that stay, with the reasons."""
+    """The checkpoints that were selected, those of a run that stay with the reasons, and those that
+    were refused.
+    """
 
     paths: list[Path] = field(default_factory=list)
     stays: list[tuple[Path, str]] = field(default_factory=list)
@@ -296,8 +300,9 @@ def _refused(path: Path, error: ZerotoolsError, plan: ThinPlan | None = None) ->
 
 
 def _once(looked: Sequence[Outcome]) -> list[Outcome]:
-    """Drop duplicates: paths that lead to a checkpoint already in the list, as `run` and
-    `run/global_step2` do."""
+    """Remove outcomes for a checkpoint that is already in the list: two paths, such as `run` and
+    `run/global_step2`, may lead to one checkpoint.
+    """
     found: dict[Path, Outcome] = {}
     for each in looked:
         place = each.path.absolute() if each.plan is None else each.plan.subject.resolve()

@@ -82,15 +82,15 @@ class VerifyKeywords(ReadingOptions, ComparisonOptions, CheckingOptions, PartOpt
 
 @dataclass(frozen=True)
 class VerifyResult:
-    """The result of `verify`. `next` is the command that makes the next check certain, or None if
-    this one is certain.
+    """The result of `verify`.
 
     `verdict` is "whole", "unchecked" (no problem was found, but some bytes cannot be checked) or
     "faulty"; in a dry run it is None. `findings` are the problems. `unchecked` has the reason for
     each file that no digest or checksum covers. `nonfinite` counts NaN and infinities by tensor.
     `files` are the files to read. With `part`, all of this describes that part only. `against` is
     the manifest or checkpoint of the option, and `record` the manifest inside the output itself.
-    `manifest` is the path of the new manifest. `verification` is the value from `zerotools.ops`.
+    `manifest` is the path of the new manifest. `next` is the command with which the next check is
+    certain, or None if this check is certain. `verification` is the value from `zerotools.ops`.
     """
 
     path: Path
@@ -121,8 +121,9 @@ class VerifyResult:
         return self.verdict is Soundness.WHOLE
 
     def to_json(self) -> dict[str, Any]:
-        """Return the documented JSON (docs/reference/verify-json.md). After a dry run, the files
-        and bytes to read."""
+        """Return the documented JSON (docs/reference/verify-json.md). After a dry run it has the
+        files and the bytes to read.
+        """
         if self.verification is None:
             return {
                 "dry_run": True,
@@ -206,7 +207,7 @@ def _asked(path: StrPath, reading: Mapping[str, object]) -> str:
 
 
 def _certain(again: str, found: Verification, manifest: Path | None) -> str | None:
-    """Return the command that makes the next check certain."""
+    """Return the command with which the next check is certain, or None if this check is certain."""
     if found.verdict is not Soundness.UNCHECKED:
         return None
     if found.is_fast:

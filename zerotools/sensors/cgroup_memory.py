@@ -1,19 +1,20 @@
-"""The memory that the control groups of this process still allow, and their pressure.
+"""Reads how much memory the control groups (cgroups) of this process still allow, and their
+pressure.
 
-A daemon in a container or a unit with `MemoryMax=` reaches that limit long before the machine is
-out of memory. The values of each group, from that of the process up to the root:
+A daemon in a container or in a unit with `MemoryMax=` reaches that limit long before the machine is
+out of memory. These values are read for each group, from that of the process up to the root:
 
-    left        `memory.max` or `memory.high`, the lower one, less `memory.current`, of which
-                `inactive_file` of `memory.stat` does not count: the kernel gives it back first
-    reclaims    `high` and `max` of `memory.events.local`: how often it was over a limit of its own,
-                so that the kernel took memory back while programs waited; with files in memory that
-                is usual, and says something only where little is left
-    ooms        `oom` there: how often that was not enough
-    stalled     `full` of `memory.pressure`, of a group that has a limit
+    left        the lower one of `memory.max` and `memory.high`, minus `memory.current`. The bytes
+                `inactive_file` of `memory.stat` are not subtracted: the kernel frees them first.
+    reclaims    `high` and `max` of `memory.events.local`: how often the group reached its own
+                limit, so that the kernel reclaimed memory while programs waited. This is usual
+                with cached files; it means something only if little memory is left.
+    ooms        `oom` of the same file: how often the reclaimed memory was not enough
+    stalled     `full` of `memory.pressure`, for a group with a limit
 
-`memory.events` without `.local` also counts groups below it: jobs may reach their own limits.
-Version 1 has `memory.limit_in_bytes`, `memory.usage_in_bytes`, `total_inactive_file`,
-`memory.failcnt`, and `oom_kill` in `memory.oom_control`; no stalls. Sources: Linux
+`memory.events` without `.local` also counts groups below: jobs may reach their own limits. Version
+1 of cgroups has `memory.limit_in_bytes`, `memory.usage_in_bytes`, `total_inactive_file`,
+`memory.failcnt`, and `oom_kill` in `memory.oom_control`; it has no stalls. Sources: Linux
 Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files", and cgroup-v1/memory.rst.
 """
 
@@ -26,15 +27,18 @@ from pathlib import Path
 from zerotools.sensors.host import read_stall
 
 _NO_LIMIT = 1 << 62
-"""Version 1 writes the largest number of pages for a group without a limit."""
+"""In version 1, a group with a limit of at least so many bytes has no limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class CgroupMemory:
-    """`left_bytes` of the `limit_bytes` of the group that leaves least; None: none has a limit.
-    `reclaims` and `ooms` count since the groups were made, of all of them together; None: the
-    kernel does not count. `stalled_percent`: of the last 10 s, all tasks of a group at once waited
-    for memory; None: it is not known."""
+    """The memory of the control groups.
+
+    `left_bytes` and `limit_bytes` are those of the group with the least memory left; None if no
+    group has a limit. `reclaims` and `ooms` are sums over all groups since they were made; None if
+    the kernel does not count them. `stalled_percent` is the percentage of the last 10 s in which
+    all tasks of a group waited for memory; None if it is unknown.
+    """
 
     left_bytes: int | None = None
     limit_bytes: int | None = None
@@ -48,8 +52,9 @@ def read_cgroup_memory(
     root: Path = Path("/sys/fs/cgroup"),
     place: Callable[[str], str] = str,
 ) -> CgroupMemory:
-    """Read the groups of the process of `proc`; `place` maps the path of the process's group to
-    that of the group to read."""
+    """Read the groups of the process with the cgroup file `proc`. `place` converts the path of its
+    group to the path of the group to read.
+    """
     found = [_second(group) for group in _groups(proc, "", root, place)]
     found += [_first(group) for group in _groups(proc, "memory", root / "memory", place)]
     limited = [each for each in found if each.left_bytes is not None]
@@ -67,7 +72,9 @@ def read_cgroup_memory(
 
 
 def _groups(proc: Path, controller: str, root: Path, place: Callable[[str], str]) -> Iterator[Path]:
-    """Yield its group in the hierarchy of `controller` (of version 2: empty), and all above it."""
+    """Yield the group of the process in the hierarchy of `controller`, and all groups above it.
+    Version 2 has one hierarchy, with the empty name.
+    """
     try:
         lines = [line.split(":", 2) for line in proc.read_text(encoding="utf-8").splitlines()]
     except OSError:
@@ -123,7 +130,7 @@ def _number(path: Path) -> int | None:
 
 
 def _counts(path: Path) -> Mapping[str, int]:
-    """Return the numbers of a file with a name and a number on each line."""
+    """Return the numbers by name from a file with a name and a number on each line."""
     try:
         words = path.read_text(encoding="ascii").split()
     except (OSError, ValueError):

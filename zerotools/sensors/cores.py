@@ -1,4 +1,6 @@
-"""How many processor cores this process may use: its affinity, and the quotas of its cgroups."""
+"""The number of processor cores that this process may use, by its affinity and the quotas of its
+cgroups.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,17 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
-    """Return the number of full cores, at least one. `os.cpu_count()` also counts those reserved
-    for others."""
+    """Return the number of whole cores that this process may use, at least one. `os.cpu_count()`
+    also counts cores that are reserved for others.
+    """
     cores = len(os.sched_getaffinity(0))
     return max(1, int(min((cores, *_quotas(membership, cgroups)))))
 
 
 def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
-    """Yield cores that each cgroup around this process allows (cgroups(7), of version 1 and 2)."""
+    """Yield the number of cores that each cgroup around this process allows. Source: cgroups(7),
+    versions 1 and 2.
+    """
     for line in _text(membership).splitlines():
         number, controllers, path = [*line.split(":", 2), "", ""][:3]
         inner = Path(os.path.normpath(f"/{path.lstrip('/')}")).relative_to("/")
@@ -38,7 +43,7 @@ def _above(top: Path, inner: Path) -> Iterator[Path]:
 
 
 def _ratio(words: list[str]) -> Iterator[float]:
-    """Yield quota and period in microseconds; without a quota `max`, or -1."""
+    """Yield quota / period, given in microseconds. Without a quota (`max`, or -1) yield nothing."""
     if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
         yield int(words[0]) / int(words[1])
 

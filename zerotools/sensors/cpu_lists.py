@@ -1,4 +1,4 @@
-"""Numbers of processors and of memory nodes as the kernel lists them: `0-3,8`.
+"""Converts numbers of processors and memory nodes to and from the lists of the kernel: `0-3,8`.
 
 Source: cpuset(7), "List format".
 """
@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 MOST = 2**16
-"""No machine has a number as large."""
+"""Larger than the number of any processor or node."""
 
 
 def cpu_list(numbers: Iterable[int]) -> str:
-    """Return the numbers in the kernel's form; empty: none."""
+    """Return the numbers as a list of the kernel; empty without numbers."""
     ranges: list[list[int]] = []
     for number in sorted(numbers):
         if ranges and number == ranges[-1][1] + 1:
@@ -23,7 +23,7 @@ def cpu_list(numbers: Iterable[int]) -> str:
 
 
 def numbers_in(text: str) -> frozenset[int]:
-    """Return the numbers of a list. Raises ValueError if it is not one."""
+    """Return the numbers of a list of the kernel. Raises ValueError if the text is not a list."""
     found: set[int] = set()
     for part in text.split(","):
         if not part.strip():

@@ -1,4 +1,4 @@
-"""A probe with given answers, for tests and for trying things without a GPU."""
+"""Fake GPUs for tests and benchmarks on machines without GPUs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from zerotools.sensors.xids import GpuXid
 
 
 class FakeProbe:
-    """A `GpuProbe` with GPUs and an error that may be changed between readings."""
+    """A `GpuProbe` that returns the GPUs and the error that a test sets."""
 
     def __init__(
         self, gpus: Sequence[Gpu] = (), *, error: str | None = None, age_seconds: float = 0.0
@@ -22,14 +22,14 @@ class FakeProbe:
         self.closed = False
 
     def begin(self) -> None:
-        """Return at once, without a wait."""
+        """Do nothing."""
 
     def read(self) -> GpuReading:
-        """Return the values that it was given."""
+        """Return the GPUs and the error that were set."""
         return GpuReading(self.gpus, self.error, self.age_seconds, self.is_silent)
 
     def close(self) -> None:
-        """Remember that it was closed."""
+        """Record that the probe was closed."""
         self.closed = True
 
 

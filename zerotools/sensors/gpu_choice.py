@@ -1,7 +1,7 @@
-"""Which GPUs the owner of the machine never gives to jobs, and which of the others first. Pure.
+"""The GPUs that jobs never get (`gpus.exclude`), and those that they get first (`gpus.prefer`).
 
-An entry of `gpus.exclude` or `gpus.prefer` is an index as nvidia-smi counts, a UUID or a part of it
-that is enough (as in CUDA_VISIBLE_DEVICES), or the name of a model, which means all GPUs of it.
+An entry of one of these lists of the configuration is the index of a GPU as in nvidia-smi, a UUID
+or its beginning (as in CUDA_VISIBLE_DEVICES), or the name of a model, which means all its GPUs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Entry = int | str
 
 @dataclass(frozen=True)
 class GpuChoice:
-    """The two lists of the configuration."""
+    """The lists `gpus.exclude` and `gpus.prefer` of the configuration."""
 
     exclude: tuple[Entry, ...] = ()
     prefer: tuple[Entry, ...] = ()
 
     def of(self, snapshot: Snapshot) -> Snapshot:
-        """Return the snapshot with the lists' settings for each GPU."""
+        """Return the snapshot with `excluded` and `preference` set for each GPU."""
         if not self.exclude and not self.prefer:
             return snapshot
         return replace(snapshot, gpus=tuple(map(self._chosen, snapshot.gpus)))
@@ -33,7 +33,7 @@ class GpuChoice:
         return replace(gpu, excluded=excluded, preference=next(places, None))
 
     def unknown(self, gpus: Sequence[Gpu]) -> Iterator[str]:
-        """Yield entries that mean none of the GPUs, as `gpus.exclude: "GPU-5"`."""
+        """Yield the entries that match none of the GPUs, as `gpus.exclude: "GPU-5"`."""
         for name, entries in (("exclude", self.exclude), ("prefer", self.prefer)):
             for entry in entries:
                 if not any(matches_gpu(entry, gpu) for gpu in gpus):
@@ -41,7 +41,7 @@ class GpuChoice:
 
 
 def matches_gpu(entry: Entry, gpu: Gpu) -> bool:
-    """Return whether an entry of a list selects this GPU."""
+    """Return whether an entry of a list means this GPU."""
     if isinstance(entry, int):
         return entry == gpu.index
     text = entry.strip().casefold()
@@ -51,10 +51,10 @@ def matches_gpu(entry: Entry, gpu: Gpu) -> bool:
 
 
 def by_preference(gpus: Sequence[Gpu]) -> list[Gpu]:
-    """Return `gpus` with the owner's preferred ones first, and the others in their order."""
+    """Return the GPUs with the preferred ones first, and the others in their order."""
     return sorted(gpus, key=preference_rank)
 
 
 def preference_rank(gpu: Gpu) -> float:
-    """Return the position of the GPU in the owner's order."""
+    """Return the position of the GPU in `gpus.prefer`, or infinity if it is not in the list."""
     return float("inf") if gpu.preference is None else gpu.preference

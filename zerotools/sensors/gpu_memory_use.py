@@ -7,17 +7,21 @@ from pathlib import Path
 from zerotools.sensors.snapshot import Gpu
 
 DRIVERS_OWN_BYTES = 1 << 30
-"""The bytes that a driver may report as used besides those of processes: for itself and for each
-context; NVML counts some contexts without a process. Less than that is not a leak."""
+"""The most bytes without a process that are not a leak. The driver needs memory for itself and for
+each context, and NVML lists some contexts without a process.
+"""
 
 
 FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the initial pid namespace of the machine (PROC_PID_INIT_INO of the kernel)."""
+"""The inode of the first pid namespace of a machine (PROC_PID_INIT_INO of the kernel)."""
 
 
 def is_in_first_pid_namespace(namespace: Path = Path("/proc/self/ns/pid")) -> bool:
-    """Return whether this process sees the pids of the machine. In a container, which has separate
-    pids, NVML lists no processes, or pids that do not exist there."""
+    """Return whether this process is in the first pid namespace, so that it sees the pids of the
+    machine.
+
+    In a container with its own pids, NVML lists no processes, or pids that do not exist there.
+    """
     try:
         return namespace.stat().st_ino == FIRST_PID_NAMESPACE
     except OSError:
@@ -25,9 +29,12 @@ def is_in_first_pid_namespace(namespace: Path = Path("/proc/self/ns/pid")) -> bo
 
 
 def unaccounted_bytes(gpu: Gpu) -> int | None:
-    """Return the used bytes besides those of the listed processes; None: the driver does not report
-    all. Memory that a process shares with the host (managed) is included, because NVML does not
-    count it for the process."""
+    """Return the used bytes of a GPU that no listed process holds, or None if the driver does not
+    report the memory of all processes.
+
+    Memory that a process shares with the host (managed memory) is included, because NVML does not
+    count it for the process.
+    """
     held = [process.memory_used_bytes for process in gpu.processes]
     known = [size for size in held if size is not None]
     if gpu.memory_used_bytes is None or len(known) < len(held):
@@ -41,16 +48,17 @@ USUAL_WORDS = "5 % of the GPU's memory, at least 512 MiB"
 
 
 def usual_foreign_bytes(gpu: Gpu) -> int:
-    """Return the bytes of a GPU that may be in use before a job gets it, by default."""
+    """Return the default limit for memory of other programs on a GPU that a job gets."""
     return max(USUAL_LEAST_BYTES, int(USUAL_PART * (gpu.memory_total_bytes or 0)))
 
 
 def foreign_bytes(gpu: Gpu) -> int:
-    """Return the bytes of a GPU in use, without those of processes that only draw on a screen."""
+    """Return the used bytes of a GPU, without those of processes that only draw on a screen."""
     return max(0, (gpu.memory_used_bytes or 0) - drawn_bytes(gpu))
 
 
 def drawn_bytes(gpu: Gpu) -> int:
-    """Return how much of a GPU processes hold that only draw on a screen: it is not free for a
-    job."""
+    """Return the bytes of a GPU that processes hold which only draw on a screen. A job cannot use
+    them.
+    """
     return sum(p.memory_used_bytes or 0 for p in gpu.processes if p.graphics)

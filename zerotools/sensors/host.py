@@ -16,7 +16,7 @@ FIRST_READING = "it is known from the second reading"
 
 
 class HostSensor:
-    """Reads the host. CPU use and the network's are those between two readings."""
+    """Reads the host. The use of processors and network is measured between two readings."""
 
     def __init__(self, proc: Path = Path("/proc")) -> None:
         self._pressure = proc / "pressure"
@@ -24,7 +24,7 @@ class HostSensor:
         self._before: tuple[float, float] | None = None
 
     def read(self) -> Host:
-        """Return the host now; takes a millisecond."""
+        """Return the current state of the host. This takes a millisecond."""
         memory = psutil.virtual_memory()
         swap = psutil.swap_memory()
         busy = self._cpu_percent()
@@ -67,13 +67,13 @@ _NETWORK = ("network_received_bytes_per_second", "network_sent_bytes_per_second"
 
 
 def read_pressure(directory: Path) -> Pressure | None:
-    """Read the stalls under `directory`; None if the kernel has none, or has them switched off."""
+    """Read the pressure files under `directory`. None: the kernel does not report pressure."""
     stalls = {name: read_stall(directory / name) for name in ("memory", "cpu", "io")}
     return Pressure(**stalls) if any(stalls.values()) else None
 
 
 def read_stall(path: Path) -> Stall | None:
-    """Read a file of this kind, of the host or of a control group; None: it does not exist."""
+    """Read one pressure file, of the host or of a control group. None: it does not exist."""
     try:
         text = path.read_text(encoding="ascii")
     except OSError:
@@ -94,19 +94,22 @@ def parse_stall(text: str) -> Stall | None:
 
 
 Counters = Mapping[str, tuple[int, int]]
-"""Bytes received and sent since the machine started, by the name of the link."""
+"""Bytes that each link has received and sent since the machine started, by its name."""
 
 
 def read_counters() -> Counters:
-    """Return the kernel's counters."""
+    """Return the kernel's counters of all network links."""
     found = psutil.net_io_counters(pernic=True, nowrap=False)
     return {name: (each.bytes_recv, each.bytes_sent) for name, each in found.items()}
 
 
 class NetworkUse:
-    """The traffic between two readings, over hardware links: traffic over a bridge would be counted
-    twice. Without hardware links, as in a container, all but `lo` count. InfiniBand is not counted,
-    except IP over it. `links` is /sys/class/net."""
+    """Measures the network traffic between two readings.
+
+    Only hardware links are counted, because the traffic over a bridge is also traffic of a hardware
+    link. Without hardware links, as in a container, all links but `lo` are counted. InfiniBand is
+    not counted, except IP over InfiniBand. `links` is /sys/class/net.
+    """
 
     def __init__(
         self,
@@ -120,7 +123,7 @@ class NetworkUse:
         self._before: tuple[float, Counters] | None = None
 
     def read(self) -> tuple[float | None, float | None]:
-        """Return received and sent, in bytes per second; None at the first reading."""
+        """Return the received and the sent bytes per second; both are None at the first reading."""
         when, now = self._clock(), self._counters()
         last, self._before = self._before, (when, now)
         if last is None or when <= last[0]:

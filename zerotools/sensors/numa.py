@@ -27,7 +27,9 @@ _ALLOWED_NODES = re.compile(r"^Mems_allowed_list:\s*(\S+)$", re.MULTILINE)
 
 @dataclass(frozen=True, slots=True)
 class MemoryNode:
-    """Memory that is equally near to each of `cpus`; `socket` is theirs, None if it is unknown."""
+    """A NUMA node: memory, and the processors `cpus` that are near to it. `socket` is the processor
+    socket, or None if it is unknown.
+    """
 
     number: int
     cpus: frozenset[int]
@@ -37,8 +39,10 @@ class MemoryNode:
 
 @dataclass(frozen=True, slots=True)
 class NumaTopology:
-    """All memory nodes; the processors and the nodes that this process may use (its affinity and
-    its cpuset); and, if requested, the physical `cores`, each with its hardware threads."""
+    """All NUMA nodes of the machine, with the processors and nodes that this process may use, by
+    its affinity and its cpuset. If requested, `cores` are the physical cores, each with its
+    hardware threads.
+    """
 
     nodes: tuple[MemoryNode, ...] = ()
     allowed_cpus: frozenset[int] = frozenset()
@@ -47,15 +51,17 @@ class NumaTopology:
 
     @property
     def is_divided(self) -> bool:
-        """True if some processors are nearer to some memory than others are."""
+        """True if at least two nodes have processors, so that some memory is further away than
+        other memory.
+        """
         return sum(1 for node in self.nodes if node.cpus) > 1
 
     def homes_of(self, cpus: Collection[int]) -> tuple[MemoryNode, ...]:
-        """Return the nodes that have some of these processors."""
+        """Return the nodes that have at least one of these processors."""
         return tuple(node for node in self.nodes if not node.cpus.isdisjoint(cpus))
 
     def memory_of(self, nodes: Iterable[MemoryNode]) -> tuple[int, ...]:
-        """Return the numbers of the nodes with usable memory."""
+        """Return the numbers of those nodes that have memory which this process may use."""
         numbers = {node.number for node in nodes if node.memory_bytes}
         return tuple(sorted(numbers & self.allowed_nodes))
 
@@ -95,7 +101,7 @@ class NumaTopology:
 
 
 class ReadTopology(Protocol):
-    """Reads the topology of the machine; its `cores`, a file for each, if they are requested."""
+    """A function that reads the topology. Reading the `cores` takes a file for each processor."""
 
     def __call__(self, *, cores: bool = False) -> NumaTopology:
         """Return the current topology of the machine."""
@@ -108,8 +114,9 @@ def read_topology(
     *,
     cores: bool = False,
 ) -> NumaTopology:
-    """Return the current topology; `root` contains /proc and /sys, `cpus` returns the affinity of a
-    process. If /sys shows no nodes, the result has none."""
+    """Return the current topology. `root` contains /proc and /sys, and `cpus` returns the affinity
+    of a process. If /sys has no nodes, the result has none.
+    """
     nodes, allowed = tuple(_nodes(root)), frozenset(cpus(0))
     found = _ALLOWED_NODES.search(_text(root / "proc/self/status"))
     mems = _listed(found[1]) if found else frozenset(node.number for node in nodes)
@@ -156,7 +163,9 @@ def _text(path: Path) -> str:
 
 
 _GET_MEMPOLICY = {"x86_64": 239, "aarch64": 236}
-"""include/uapi/asm-generic/unistd.h, and arch/x86/entry/syscalls/syscall_64.tbl of Linux."""
+"""The number of the system call get_mempolicy, by architecture. Source:
+include/uapi/asm-generic/unistd.h and arch/x86/entry/syscalls/syscall_64.tbl of Linux.
+"""
 _MOST_NODES = 1024
 _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -194,9 +203,13 @@ _LONGEST = 40
 
 @dataclass(frozen=True, slots=True)
 class NearGpu:
-    """The usable processors and memory near one GPU: `cpus` of the memory nodes `homes`, and those
-    of these nodes, `memory`, that have memory. It is number `place` (from 0) of the `sharers` GPUs
-    near the same processors. No processors: all are equally near, or `why` is the reason."""
+    """The usable processors and memory near one GPU.
+
+    `cpus` are the processors, and `homes` the memory nodes that they belong to. `memory` are those
+    of these nodes that have memory. Several GPUs (`sharers`) may be near the same processors; this
+    GPU is number `place` of them, from 0. If `cpus` is empty, all processors are equally near, or
+    `why` has the reason.
+    """
 
     cpus: frozenset[int] = frozenset()
     homes: tuple[int, ...] = ()
@@ -229,7 +242,7 @@ def near_gpus(gpus: Sequence[Gpu], topology: NumaTopology) -> tuple[NearGpu, ...
 
 
 Reach = tuple[frozenset[int], ...]
-"""The processors of a GPU's node, and those of its socket; empty: unknown."""
+"""The processors of the GPU's node, and the processors of its socket; empty if unknown."""
 
 
 def _reach(gpu: Gpu, topology: NumaTopology) -> Reach:
@@ -293,6 +306,6 @@ def _affinity(gpu: Gpu) -> frozenset[int]:
 
 
 def _shown(cpus: frozenset[int]) -> str:
-    """Return the list of processors, or their number if the list would be long."""
+    """Return a list of processors as text, or their number if the text would be long."""
     listed = cpu_list(cpus)
     return listed if len(listed) <= _LONGEST else f"{len(cpus)} processors"

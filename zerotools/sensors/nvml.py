@@ -1,10 +1,10 @@
-"""GPUs through NVML, from a process that cannot be held up by the driver.
+"""Reads GPUs through NVML in a child process, because the driver may hang.
 
-`NvmlProbe` owns a child (`zerotools.sensors.nvml_probe`) and gives it a deadline for each reading.
-One that misses it is killed. Only its first answer is waited for over several readings: without
-persistence mode the driver initialises each GPU for some seconds, and would begin anew. A child
-that cannot even be killed (it sleeps uninterruptibly in the driver) is abandoned, and no other is
-started until it has ended: a second one would hang as well.
+`NvmlProbe` has a child process (`zerotools.sensors.nvml_probe`) and gives it a deadline for each
+reading. A child that misses the deadline is killed. Only its first answer may take several
+readings: without persistence mode the driver initialises each GPU for some seconds, and would begin
+again in a new child. A child that hangs in the driver cannot be killed. Then no other child is
+started until it has ended, because another one would hang as well.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from zerotools.sensors.snapshot import Gpu
 DEADLINE_SECONDS = 2.0
 START_SECONDS = 10.0
 FIRST_ANSWER_SECONDS = 120.0
-"""How long a child may take for its first answer, over readings that end at their deadlines."""
+"""The time that a child has for its first answer, over several readings."""
 REAP_SECONDS = 0.5
 MAX_BACKOFF_SECONDS = 60.0
 LONGEST_ANSWER = 4 << 20
@@ -35,10 +35,10 @@ PROBE_COMMAND = (sys.executable, "-P", str(Path(__file__).with_name("nvml_probe"
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """The GPUs as they were `age_seconds` ago (None: never read).
+    """The GPUs as they were `age_seconds` ago (None: they were never read).
 
-    With an `error` they are the last ones known, and must not be relied on. `is_silent`: the
-    request to the driver is still unanswered.
+    With an `error` they are the last known GPUs, which may have changed. `is_silent` is True if the
+    driver has not answered yet.
     """
 
     gpus: tuple[Gpu, ...]
@@ -48,14 +48,14 @@ class GpuReading:
 
 
 class GpuProbe(Protocol):
-    """The source of a snapshot's GPUs."""
+    """Reads the GPUs for a snapshot."""
 
     def begin(self) -> None:
         """Start the first reading without waiting for it."""
         ...
 
     def read(self) -> GpuReading:
-        """Return the GPUs now, within a few seconds, in any case."""
+        """Return the GPUs within a few seconds. If they cannot be read, the result has an error."""
         ...
 
     def close(self) -> None:
@@ -64,18 +64,17 @@ class GpuProbe(Protocol):
 
 
 class ProbeFailed(Exception):
-    """The child gave no usable result; the message has the reason."""
+    """The child process gave no usable answer. The message has the reason."""
 
 
 class ProbeSilent(ProbeFailed):
-    """It gave none at all, in time."""
+    """The child process did not answer in time."""
 
 
 class NvmlProbe:
-    """A `GpuProbe` over a child process. Not for use by several threads at once.
+    """A `GpuProbe` with a child process. Not for use by several threads at once.
 
-    `command` and `environment` are those of the child, `popen` starts it, `clock` returns monotonic
-    seconds.
+    `popen` starts the child with `command` and `environment`. `clock` returns monotonic seconds.
     """
 
     def __init__(
@@ -97,7 +96,7 @@ class NvmlProbe:
         self._child: subprocess.Popen[bytes] | None = None
         self._is_new = False
         self._first_asked: float | None = None
-        """The time of the first request to the child, until it has answered that."""
+        """The time of the first request to the child; None after its answer."""
         self._stuck: subprocess.Popen[bytes] | None = None
         self._failures = 0
         self._failure = ""
@@ -106,13 +105,15 @@ class NvmlProbe:
         self._last: tuple[float, tuple[Gpu, ...]] | None = None
 
     def begin(self) -> None:
-        """Start the first child, so that it gets ready while something else is done."""
+        """Start the first child, so that it starts up while the caller does other work."""
         if self._child is None and self._stuck is None and not self._failures:
             with suppress(ProbeFailed):  # the reading reports it
                 self._child = self._start()
 
     def read(self) -> GpuReading:
-        """Ask the child, starting one where needed and allowed."""
+        """Ask the child for the GPUs. A new child is started if there is none and the pause after a
+        failure is over.
+        """
         if self._stuck is not None and self._stuck.poll() is not None:
             self._stuck = None
         if self._stuck is not None:
@@ -138,7 +139,7 @@ class NvmlProbe:
         return self._stale(error)
 
     def close(self) -> None:
-        """End the child. One that cannot be ended is left to the driver."""
+        """End the child. If it hangs in the driver, it ends when the driver answers."""
         child, self._child = self._child, None
         if child is not None:
             _end(child)
@@ -186,7 +187,7 @@ class NvmlProbe:
             raise ProbeFailed(f"no NVML: the probe did not start ({error})") from error
 
     def _give_up(self, reason: str) -> None:
-        """End the child; the next one waits twice as long each time."""
+        """End the child. The pause before the next child doubles with each failure."""
         child, self._child = self._child, None
         if child is not None and not _end(child):
             self._stuck = child
@@ -206,7 +207,9 @@ def _ask_for_line(child: subprocess.Popen[bytes]) -> None:
 
 
 def _line_of(child: subprocess.Popen[bytes], until: float, seconds: float) -> bytes:
-    """Return the requested line; ProbeFailed if it has not come at `until`."""
+    """Return the answer of the child, one line. Raises ProbeFailed if it has not come at time
+    `until`.
+    """
     assert child.stdout is not None
     waiting = select.poll()
     waiting.register(child.stdout, select.POLLIN)
@@ -229,7 +232,9 @@ def _ended(child: subprocess.Popen[bytes]) -> str:
 
 
 def _end(child: subprocess.Popen[bytes]) -> bool:
-    """Kill and reap; False if the child is still there after half a second."""
+    """Kill the child and wait for its end. Return False if it is still there after half a
+    second.
+    """
     child.kill()
     for pipe in (child.stdin, child.stdout):
         if pipe is not None and not pipe.closed:

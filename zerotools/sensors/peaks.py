@@ -16,7 +16,9 @@ TERA = 1e12
 
 
 class Peak(NamedTuple):
-    """`half` is that of fp16 and, if the GPU has it, of bf16. None: unknown, or not supported."""
+    """Peak operations per second in units of 10^12. `half` is for fp16, and for bf16 if the GPU
+    supports it. `fp32` is None if it is unknown.
+    """
 
     half: float
     fp32: float | None
@@ -51,10 +53,10 @@ _PEAKS: tuple[tuple[str, Peak], ...] = (
 
 
 def peak_flops(name: str, precision: str) -> float | None:
-    """Return operations per second of the GPU that the driver calls `name`, in "fp32", "bf16" or
-    "fp16".
+    """Return the peak operations per second of a GPU. `name` is its name in the driver, and
+    `precision` is "fp32", "bf16" or "fp16".
 
-    None: it is not known. Parts of a GPU (MIG) and laptop versions are not.
+    None: it is unknown, as for parts of a GPU (MIG) and laptop GPUs.
     """
     bare = name.removeprefix("NVIDIA ")
     found = next((peak for form, peak in _PEAKS if re.fullmatch(form, bare)), None)

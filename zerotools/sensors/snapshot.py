@@ -1,8 +1,8 @@
 """The state of the machine at one moment: only values.
 
-Units are in the names. A missing measurement is None, and the reason is in another field:
-`Gpu.missing` by field, `Gpu.error` if the GPU as a whole could not be read, `gpus_error` if NVML
-could not.
+The unit of a value is in its name. A value that could not be measured is None, and the reason is in
+another field: `Gpu.missing` has the reason for each field, `Gpu.error` if the GPU as a whole could
+not be read, and `gpus_error` if NVML could not.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ Source: CUDA C++ Programming Guide, "Compute Capabilities", table of arithmetic 
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that holds memory of a GPU; NVML does not always know the amount. `graphics`: it
-    only draws, like a desktop, and computes nothing."""
+    """A process that holds memory of a GPU. NVML does not always report how much. `graphics` is
+    True if the process only draws, like a desktop, and does not compute.
+    """
 
     pid: int
     memory_used_bytes: int | None
@@ -31,17 +32,18 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU. `memory_reserved_bytes` is memory of the driver, neither used nor free.
+    """One GPU.
 
-    `error` is the reason why the GPU cannot be relied on: its identity, memory or processes are not
-    all known, and nothing may be started on it. `unmeasured` names the values that its driver never
-    reports, its memory or its processes: other uses cannot be detected then. `mig_instances` names
-    those of a GPU that is divided (None: it is not); `error` reports this too. `missing` maps the
-    name of any other field that is None to the reason. `xids` are the last ones reported.
-    `throttle_reasons` are the current reasons of slow clocks. Errors of its memory (ECC) are those
-    since the driver was loaded. `cpu_affinity` are the processors near it, as `0-15,32-47`, and
-    `numa_node` is the memory near it. The owner of the machine may have `excluded` it from jobs, or
-    given it a `preference`, the position in a list (None: it is not in the list).
+    `error` is the reason why no job may use the GPU: its identity, memory or processes are not all
+    known. `unmeasured` names what its driver never reports, its memory or its processes; then
+    programs that are not jobs cannot be detected. `missing` has the reason for each other field
+    that is None. `memory_reserved_bytes` is memory of the driver, neither used nor free.
+    `mig_instances` are the instances of a GPU in MIG mode (None: it is not); `error` reports this
+    too. `throttle_reasons` are the current reasons for slow clocks. ECC errors are counted since
+    the driver was loaded. `xids` are the last error numbers of the driver. `cpu_affinity` are the
+    processors near the GPU, as `0-15,32-47`, and `numa_node` is the memory node near it. `excluded`
+    and `preference` are set by the configuration: jobs never get an excluded GPU, and the
+    preference is a position in a list (None: it is not in the list).
     """
 
     index: int
@@ -88,10 +90,11 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Stall:
-    """Pressure stall information of one resource: percent of time that tasks waited for it.
+    """Pressure stall information of one resource: the percentage of the time that tasks waited for
+    it, averaged over 10 and 60 seconds.
 
-    `some`: at least one task waited; `full`: all of them did. Averages over 10 and 60 seconds.
-    Source: Linux Documentation/accounting/psi.rst.
+    `some`: at least one task waited; `full`: all tasks waited. Source: Linux
+    Documentation/accounting/psi.rst.
     """
 
     some_avg10_percent: float
@@ -102,7 +105,7 @@ class Stall:
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """Stalls by resource; None if the kernel does not report that one."""
+    """The stalls of each resource; None if the kernel does not report them."""
 
     memory: Stall | None = None
     cpu: Stall | None = None
@@ -111,8 +114,9 @@ class Pressure:
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """Memory, load and network of the machine. `missing` maps a field that is None to the
-    reason."""
+    """Memory, load and network of the machine. `missing` has the reason for each field that is
+    None.
+    """
 
     memory_total_bytes: int
     memory_available_bytes: int
@@ -142,11 +146,11 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The machine at `taken_at` (unix seconds).
+    """The machine at `taken_at` (seconds since 1970).
 
-    `gpus` were read `gpus_age_seconds` before that (None: never). With `gpus_error`, NVML does not
-    answer and they are the last ones known; nothing may be started on them then. `gpus_silent`: it
-    may still answer, in contrast to a missing driver.
+    `gpus` were read `gpus_age_seconds` before that (None: never). With a `gpus_error`, NVML does
+    not answer, and `gpus` are the last known ones; no job may start on them. `gpus_silent` is True
+    if NVML may still answer, in contrast to a missing driver.
     """
 
     taken_at: float
@@ -157,7 +161,7 @@ class Snapshot:
     gpus_silent: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, for `json.dumps`."""
+        """Return the snapshot as values for `json.dumps`."""
         return asdict(self)
 
     @classmethod

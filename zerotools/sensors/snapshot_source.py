@@ -1,4 +1,4 @@
-"""Where snapshots come from: a probe for the GPUs, and the host."""
+"""Takes snapshots of the machine, with a probe for the GPUs and a sensor for the host."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class SnapshotSource:
         self._host = host or HostSensor()
 
     def begin(self) -> None:
-        """Start the first reading, so that other work can be done meanwhile."""
+        """Start the first reading without waiting for it."""
         self._probe.begin()
 
     def read(self) -> Snapshot:
-        """Return the machine now."""
+        """Return a snapshot of the current state."""
         reading = self._probe.read()
         return Snapshot(
             taken_at=time.time(),

@@ -1,8 +1,8 @@
-"""XIDs: the NVIDIA driver's error numbers of a GPU.
+"""XIDs: the error numbers that the NVIDIA driver reports for a GPU.
 
-NVIDIA's catalog ("XID Errors", GPU Deployment and Management documentation) decides which of them
-mean that the GPU itself is broken: those that its table calls hardware, or with the advice to reset
-the GPU or restart the machine. All others can also be caused by programs.
+`FAULTS` are those after which the GPU itself is broken. NVIDIA's catalog ("XID Errors", GPU
+Deployment and Management documentation) calls them hardware errors, or advises to reset the GPU or
+restart the machine. All others may also be caused by programs.
 """
 
 from __future__ import annotations
@@ -28,25 +28,27 @@ FAULTS: Mapping[int, str] = MappingProxyType(
         154: "the driver asks for a recovery of the GPU",
     }
 )
-"""The XIDs of broken hardware, and their meanings."""
+"""XIDs of broken hardware with their meanings."""
 NOTICES: Mapping[int, str] = MappingProxyType({63: "row of memory remapped at the next reset"})
-"""XIDs of repairs that need no reset now: the GPU computes correctly meanwhile."""
+"""XIDs of repairs that need no reset now. The GPU computes correctly until then."""
 
 
 @dataclass(frozen=True, slots=True)
 class GpuXid:
-    """A reported XID, at `clock` (seconds of CLOCK_MONOTONIC) or shortly before."""
+    """A reported XID. The error happened at `clock` (seconds of CLOCK_MONOTONIC) or shortly
+    before.
+    """
 
     code: int
     clock: float
 
 
 def is_fault(code: int) -> bool:
-    """Return whether the GPU itself is broken."""
+    """Return whether the XID means that the GPU itself is broken."""
     return code in FAULTS
 
 
 def in_words(code: int) -> str:
-    """`XID 79 (the GPU has fallen off the bus)`."""
+    """Return the XID with its meaning: `XID 79 (the GPU has fallen off the bus)`."""
     known = FAULTS.get(code) or NOTICES.get(code)
     return f"XID {code}" if known is None else f"XID {code} ({known})"

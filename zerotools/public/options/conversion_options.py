@@ -30,7 +30,7 @@ from zerotools.public.options.option import (
 
 
 class SelectionOptions(TypedDict, total=False):
-    """Options that choose weights and their names."""
+    """Options that select weights and change their names."""
 
     include: Annotated[
         Words, Option(group=WHAT, metavar="GLOB", help="Export only these (new) names.")
@@ -81,7 +81,7 @@ class ModelOptions(SelectionOptions, total=False):
 
 
 class MergeOptions(TypedDict, total=False):
-    """The adapter of a LoRA run that is merged, and its base model."""
+    """Options on the adapter of a LoRA run that is merged, and on its base model."""
 
     adapter_config: Annotated[
         PathOption | None,
@@ -111,7 +111,7 @@ class MergeOptions(TypedDict, total=False):
 
 
 class AdapterOptions(MergeOptions, total=False):
-    """The adapter of a LoRA run: merged, or exported alone."""
+    """Options on the adapter of a LoRA run: merge it, or export it alone."""
 
     adapter_only: Annotated[
         bool,
@@ -123,7 +123,7 @@ class AdapterOptions(MergeOptions, total=False):
 
 
 class CheckNamesOption(TypedDict, total=False):
-    """The option that leaves out the check of names against config.json."""
+    """The option to skip the check of names against config.json."""
 
     no_check_names: Annotated[
         bool,
@@ -136,7 +136,7 @@ class CheckNamesOption(TypedDict, total=False):
 
 
 class MastersOption(TypedDict, total=False):
-    """The option that chooses one of two copies of the weights."""
+    """The option that chooses between fp32 masters and 16-bit weights."""
 
     weights_from: Annotated[
         Literal["masters", "weights"],
@@ -150,7 +150,7 @@ class MastersOption(TypedDict, total=False):
 
 
 class FormatOption(TypedDict, total=False):
-    """The option that chooses the kind of files."""
+    """The option that chooses the kind of files to write."""
 
     format: Annotated[
         str,
@@ -164,7 +164,7 @@ class FormatOption(TypedDict, total=False):
 
 
 def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) -> Options:
-    """Return the options of an export, as `zerotools.ops` takes them."""
+    """Return the options of an export in the form of `zerotools.ops`."""
     names = [each.name for each in fields(Options) if each.name in given]
     return Options(
         **{name: given[name] for name in names},
@@ -175,13 +175,14 @@ def export_options(given: Mapping[str, Any], mapping: MapRequest | None = None) 
 
 
 def overflow_check(given: Mapping[str, Any]) -> Callable[[WriteReport], None]:
-    """Return the check that refuses weights which became infinite, unless `allow_overflow` was
-    given."""
+    """Return a check that refuses weights which became infinite by the cast, unless
+    `allow_overflow` was given.
+    """
     return (lambda _: None) if given["allow_overflow"] else refuse_overflow
 
 
 class ZeroOptions(TypedDict, total=False):
-    """Settings of the DeepSpeed run that resumes."""
+    """Options on ZeRO for the DeepSpeed run that will resume."""
 
     stage: Annotated[
         Literal[1, 2, 3] | None,

@@ -9,7 +9,7 @@ from zerotools.public.options.option import NAMES, Option, PathOption, Words
 
 
 class MapArgOption(TypedDict, total=False):
-    """Sizes that a map needs."""
+    """The option for sizes that a layout map needs."""
 
     map_arg: Annotated[
         Words,
@@ -22,7 +22,7 @@ class MapArgOption(TypedDict, total=False):
 
 
 class LayoutOptions(TypedDict, total=False):
-    """The layout of another program."""
+    """Options for the layout of another program."""
 
     map_to: Annotated[
         str | None,
@@ -52,14 +52,15 @@ class LayoutOptions(TypedDict, total=False):
 
 
 class MapOptions(LayoutOptions, MapArgOption, total=False):
-    """The layout of another program, with the sizes that it needs."""
+    """Options for the layout of another program, with the sizes that it needs."""
 
 
 def map_request(given: Mapping[str, Any]) -> MapRequest | None:
-    """Return the layout that the options ask for; None without `map_to`.
+    """Return the layout that the options request; None without `map_to`.
 
     Raises:
-        BadRequest: others of them were given without it, or `map_arg` is not NAME=NUMBER.
+        BadRequest: other layout options were given without `map_to`, or `map_arg` is not
+            NAME=NUMBER.
     """
     if given["map_to"] is not None:
         return MapRequest(
@@ -76,10 +77,10 @@ def map_request(given: Mapping[str, Any]) -> MapRequest | None:
 
 
 def map_arguments(given: Sequence[str]) -> dict[str, int | bool]:
-    """Return the sizes that `map_arg` gives.
+    """Return the sizes of `map_arg` by name.
 
     Raises:
-        BadRequest: one is not NAME=NUMBER.
+        BadRequest: a text is not NAME=NUMBER.
     """
     found: dict[str, int | bool] = {}
     for text in given:

@@ -34,17 +34,17 @@ WHEN = "When and where"
 OUTPUT = "Output"
 RESOURCES = "Resources"
 GENERAL = "General"
-"""Groups of a help page. `zerotools.cli.options.click_options` has their order."""
+"""The groups of a help page. `zerotools.cli.options.click_options` has their order."""
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 class OptionKind(Enum):
-    """The kind of values that an option takes."""
+    """The kind of values that an option accepts."""
 
     FLAG = auto()
     SWITCH = auto()
-    """True or False; None where neither was given. On the command line `on` or `off`."""
+    """True or False, or None if it was not given. On the command line `on` or `off`."""
     TEXT = auto()
     INTEGER = auto()
     NUMBER = auto()
@@ -56,7 +56,7 @@ class OptionKind(Enum):
     PATH = auto()
     """A path of this machine, or the address of an object store."""
     PATH_OR_FLAG = auto()
-    """A path, or True for the usual one."""
+    """A path, or True for the default path."""
     SIZE = auto()
     """A number of bytes, or text such as "5GB"."""
     SPAN = auto()
@@ -91,9 +91,9 @@ _PLAIN = {
 class Option:
     """The declaration of one option. Its keyword is the key of the TypedDict.
 
-    `flag` is None if the flag follows from the keyword, as `--max-memory` does from `max_memory`.
+    `flag` is None if the flag is made from the keyword, as `--max-memory` from `max_memory`.
     `short` is a second flag of one letter. `choices` are the allowed values if a Literal does not
-    list them. `least` and `most` bound an integer.
+    list them. `least` and `most` are the limits of an integer.
     """
 
     help: str
@@ -131,7 +131,7 @@ class DeclaredOption:
 
     @property
     def meaning(self) -> str:
-        """The help text, with keywords instead of flags."""
+        """The help text, with Python keywords instead of flags."""
         words = self.option.help.replace("; may be repeated", "").split(" ")
         return " ".join(
             word[2:].replace("-", "_") if word.startswith("--") else word for word in words
@@ -178,7 +178,9 @@ class DeclaredOption:
 
 
 def _plain(given: Any) -> Any:
-    """Return a number of Python for one of numpy or torch; anything else as it is."""
+    """Return the Python number for a number of numpy or torch. Other values are returned
+    unchanged.
+    """
     is_number = getattr(given, "shape", None) == () and hasattr(given, "item")
     return given.item() if is_number else given
 
@@ -225,7 +227,7 @@ def _words(given: Any) -> tuple[str, ...]:
 
 
 def _path_or_flag(given: Any) -> Any:
-    """Return None for False, "" for True, and otherwise the path."""
+    """Return None for False, "" for True, and a path otherwise."""
     if isinstance(given, bool):
         return "" if given else None
     return given if given == "" else path_of(given)
@@ -276,7 +278,7 @@ _CONVERTED: dict[OptionKind, Callable[[Any], Any]] = {
 
 
 def as_list(given: StrPath | Iterable[StrPath]) -> list[StrPath]:
-    """Return a list of the path or the paths that a function takes."""
+    """Return one path or several paths as a list."""
     if isinstance(given, str | bytes | os.PathLike) or not isinstance(given, Iterable):
         return [given]
     return [*given]
@@ -310,8 +312,8 @@ def _declared(name: str, hint: Any) -> DeclaredOption:
 
 
 def bind_options(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of every declared option: the given one, converted, or the default. None is
-    as if the option was not given.
+    """Return a value for every declared option: the given value, converted, or the default. None
+    has the same effect as no value.
 
     Raises:
         TypeError: an option is not known, or a required one was not given.
@@ -331,8 +333,9 @@ def bind_options(declaration: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def takes_options(declaration: type) -> Callable[[_Function], _Function]:
-    """Return a decorator that declares the options of a function with `**options`. The signature
-    stays that of `describe_options`."""
+    """Return a decorator that records the options of a function with `**options`.
+    `describe_options` adds them to its signature later.
+    """
 
     def decorate(function: _Function) -> _Function:
         _DECLARATIONS[function] = declaration
@@ -345,8 +348,10 @@ _DECLARATIONS: dict[Callable[..., Any], type] = {}
 
 
 def describe_options(function: _Function) -> _Function:
-    """Add every option with its default to the signature and docstring of a function. This happens
-    when the function is first imported by a user: commands do not need it."""
+    """Add every option with its default to the signature and docstring of a function.
+
+    This is done when a user first accesses the function, because commands do not need it.
+    """
     declaration = _DECLARATIONS.pop(function, None)
     if declaration is None:
         return function

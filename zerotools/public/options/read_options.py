@@ -1,4 +1,4 @@
-"""Options that say which checkpoint of a path is meant, and how it is read."""
+"""Options that choose a checkpoint and a model of it, and say how its files are read."""
 
 from typing import Annotated, TypedDict
 
@@ -6,7 +6,7 @@ from zerotools.public.options.option import NAMES, OUTPUT, WHAT, Option, PathOpt
 
 
 class TagOption(TypedDict, total=False):
-    """The option that chooses one of several checkpoints."""
+    """The option that chooses one of several checkpoints in a directory."""
 
     tag: Annotated[
         str | None,
@@ -15,7 +15,7 @@ class TagOption(TypedDict, total=False):
 
 
 class SectionOption(TypedDict, total=False):
-    """The option that chooses one of several models."""
+    """The option that chooses one of several models in a checkpoint."""
 
     section: Annotated[
         str | None,
@@ -41,7 +41,7 @@ class ReadingOptions(TagOption, SectionOption, total=False):
 
 
 class ConfigDirOption(TypedDict, total=False):
-    """The option that names a directory with the files of a model that hold no weights."""
+    """The option for a directory with config, tokenizer and other files of a model."""
 
     config_dir: Annotated[
         PathOption | None,

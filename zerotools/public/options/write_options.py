@@ -16,10 +16,10 @@ LAUNCHERS = ("slurm", "torchrun")
 
 
 def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
-    """Return the part that "3/8" or (3, 8) names: the third of eight.
+    """Return the part that "3/8" or (3, 8) means: the third of eight.
 
     Raises:
-        BadRequest: it names none.
+        BadRequest: it is not a part.
     """
     if isinstance(given, OutputPart):
         return given
@@ -34,7 +34,8 @@ def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
 
 
 def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
-    """Return the part that the options `part` and `part_from` choose, or None.
+    """Return the part that the option `part` names, or the part of this process if `part_from`
+    names its launcher; None without both.
 
     Raises:
         BadRequest: both were given, or the launcher did not start this process.
@@ -48,10 +49,10 @@ def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
 
 
 def part_of(launcher: str, environ: Mapping[str, str]) -> OutputPart:
-    """Return the part of this process.
+    """Return the part of this process from the variables of its launcher.
 
     Raises:
-        BadRequest: the launcher did not start it, or its variables are not numbers.
+        BadRequest: the launcher did not start this process, or a variable is not a number.
     """
     if launcher == "torchrun":
         return _part(_number(environ, "RANK", launcher), _number(environ, "WORLD_SIZE", launcher))
@@ -109,7 +110,7 @@ MEMORY_HELP = "Memory for the buffers of all workers together."
 
 
 class WorkersOption(TypedDict, total=False):
-    """The number of threads."""
+    """The option for the number of threads."""
 
     workers: Annotated[
         int | None,
@@ -118,7 +119,7 @@ class WorkersOption(TypedDict, total=False):
 
 
 class CheckingOptions(WorkersOption, total=False):
-    """Threads and memory of commands that read tensor data and write none."""
+    """Options for threads and memory of commands that read tensor data and write none."""
 
     max_memory: Annotated[Size, Option(group=RESOURCES, default="256MiB", help=MEMORY_HELP)]
 
@@ -162,7 +163,7 @@ class PartOptions(TypedDict, total=False):
 
 
 def budget_of(given: Mapping[str, Any]) -> MemoryBudget:
-    """Return the budget that the options `max_memory` and `workers` make."""
+    """Return the limits that the options `max_memory` and `workers` set."""
     workers = given["workers"]
     return (
         MemoryBudget(given["max_memory"])

@@ -1,4 +1,4 @@
-"""Start of the probe process: finds its package without help from the environment."""
+"""The start of the probe process. It finds its package without help of the environment."""
 
 from __future__ import annotations
 

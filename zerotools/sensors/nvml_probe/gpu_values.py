@@ -1,9 +1,9 @@
 """The values of one GPU, as far as its driver reports them.
 
-Drivers differ by ten years. Functions have a version in their name (`..._v3`), and pynvml calls the
-newest that it knows; a driver may have only an older one. If pynvml reports a missing function, the
-older ones are tried, down to the first. An error that is not NVML's, such as pynvml's
-NVMLLibraryMismatchError or a value that it cannot decode, invalidates one value, never all.
+Drivers may be ten years old. NVML's functions have versions in their names (`..._v3`), and pynvml
+calls the newest that it knows; the driver may have only an older one. If pynvml reports a missing
+function, the older versions are tried, down to the first. Other errors, such as pynvml's
+NVMLLibraryMismatchError or a value that it cannot decode, make one value unknown, never all.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ with suppress(ImportError):  # the session reports it
 
 
 def read_gpu(index: int) -> dict[str, Any]:
-    """Read one GPU as far as it answers."""
+    """Return the values of one GPU that the driver reports, and the reasons for those that are
+    missing.
+    """
     gpu: dict[str, Any] = {"index": index, "missing": {}, "error": None, "processes": []}
     try:
         handle = pynvml.nvmlDeviceGetHandleByIndex(index)
@@ -43,7 +45,7 @@ def read_gpu(index: int) -> dict[str, Any]:
 
 
 def _said(error: Exception) -> str:
-    """Return the error's text: from NVML, or from Python."""
+    """Return the text of an error, which may be of NVML or of Python."""
     if isinstance(error, pynvml.NVMLError):
         return f"NVML: {error}"
     return f"NVML: {type(error).__name__}: {error}"
@@ -56,7 +58,7 @@ def _is_missing(error: Exception) -> bool:
 
 
 def _mig_instances(handle: Any) -> list[str] | None:
-    """Return UUID and name of each instance of a GPU in MIG mode, or None if it is not in it."""
+    """Return UUID and name of each MIG instance of a GPU, or None if the GPU is not in MIG mode."""
     try:
         if not pynvml.nvmlDeviceGetMigMode(handle)[0]:
             return None
@@ -96,7 +98,9 @@ def _divided(index: int, instances: list[str]) -> dict[str, Any]:
 
 
 def _measured(handle: Any) -> dict[str, Any]:
-    """Return memory and processes; `unmeasured` names what this driver never tells of this GPU."""
+    """Return memory and processes. `unmeasured` names those that this driver never reports for this
+    GPU.
+    """
     found: dict[str, Any] = {"unmeasured": None}
     unknown = []
     try:
@@ -139,8 +143,9 @@ def _memory(handle: Any) -> dict[str, int | None]:
 
 
 def _processes(handle: Any) -> list[dict[str, Any]]:
-    """Return compute and graphics processes; a process in both lists is one process, which
-    computes."""
+    """Return the processes on a GPU. A process that both computes and draws counts as one that
+    computes.
+    """
     held: dict[int, int | None] = {}
     computing = _listed(handle, "Compute")
     for listed in (computing, _graphics_processes(handle)):
@@ -166,11 +171,11 @@ def _graphics_processes(handle: Any) -> list[tuple[int, int | None]]:
 
 
 def _listed(handle: Any, kind: str) -> list[tuple[int, int | None]]:
-    """Return pid and bytes of each `Compute` or `Graphics` process, by the newest call of the
-    driver.
+    """Return pid and bytes of each process of a `kind` (`Compute` or `Graphics`), by the newest
+    function that the driver has.
 
-    Versions 2 (drivers from 450) and 3 (from 510) have the same fields, and 535.98 had version 3
-    taken out; version 1 has pid and bytes alone.
+    Versions 2 (drivers from 450) and 3 (from 510) have the same fields, and driver 535.98 lacks
+    version 3. Version 1 has only pid and bytes.
     """
     name = f"nvmlDeviceGet{kind}RunningProcesses"
     for version in ("", "_v3", "_v2"):
@@ -185,7 +190,7 @@ def _listed(handle: Any, kind: str) -> list[tuple[int, int | None]]:
 
 
 class _FirstProcessInfo(ctypes.Structure):
-    """nvmlProcessInfo_v1_t of nvml.h."""
+    """The C structure nvmlProcessInfo_v1_t of nvml.h."""
 
     _fields_ = (("pid", ctypes.c_uint), ("used", ctypes.c_ulonglong))
 
@@ -196,7 +201,7 @@ _ROOM = 1024
 
 
 def _first_version(handle: Any, name: str) -> list[tuple[int, int | None]]:
-    """Return the result of the call without a version: pynvml has only its name."""
+    """Call version 1 of a function, for which pynvml has no wrapper, and return its result."""
     call = getattr(pynvml.nvmlLib, name, None)
     if call is None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
@@ -211,7 +216,7 @@ with suppress(ImportError):  # the session reports it
     import pynvml
 
 _AFFINITY_WORDS = 16
-"""Of 64 bits each: 1,024 processors, or nodes."""
+"""The number of 64-bit words in a bit set of processors or nodes: enough for 1,024."""
 
 SLOWED_BY = {
     0x2: "clocks set by hand",
@@ -225,8 +230,9 @@ SLOWED_BY = {
     0x200: "board limit",
     0x400: "reliability",
 }
-"""The bits of nvmlClocksEventReason* and nvmlClocksThrottleReason* of nvml.h, and the reasons of
-slow clocks. An idle GPU (0x1) is not a reason."""
+"""The reasons for slow clocks by their bits, nvmlClocksEventReason* and nvmlClocksThrottleReason*
+of nvml.h. That a GPU is idle (0x1) is not a reason.
+"""
 
 
 def gpu_name(handle: Any) -> str:
@@ -236,8 +242,9 @@ def gpu_name(handle: Any) -> str:
 
 
 def _throttle_reasons(handle: Any) -> list[str]:
-    """Return why the clocks are low; drivers from 535 on call this event reasons, with the same
-    bits."""
+    """Return the reasons for slow clocks. Drivers from 535 on call them event reasons, with the
+    same bits.
+    """
     try:
         bits = pynvml.nvmlDeviceGetCurrentClocksEventReasons(handle)
     except (AttributeError, pynvml.NVMLError_FunctionNotFound):
@@ -246,8 +253,9 @@ def _throttle_reasons(handle: Any) -> list[str]:
 
 
 def _ecc_errors(kind: str) -> Callable[[Any], int]:
-    """Return a function that counts ECC errors since the driver was loaded; `kind` is CORRECTED or
-    UNCORRECTED."""
+    """Return a function that returns the number of ECC errors since the driver was loaded. `kind`
+    is CORRECTED or UNCORRECTED.
+    """
 
     def read(handle: Any) -> int:
         error = getattr(pynvml, f"NVML_MEMORY_ERROR_TYPE_{kind}")

@@ -19,7 +19,7 @@ LIBRARY = "libnvidia-ml.so.1"
 
 
 def main() -> None:
-    """Answer until stdin ends. An argument is the kernel's log."""
+    """Answer requests until stdin ends. The first argument is the path of the kernel's log."""
     session = Session(*sys.argv[1:2])
     for _ in sys.stdin:
         sys.stdout.write(json.dumps(session.read()) + "\n")
@@ -27,14 +27,16 @@ def main() -> None:
 
 
 class Session:
-    """NVML, initialised when it first works, and again after it failed as a whole."""
+    """NVML, which is initialised by the first reading that works, and again after a failure of NVML
+    as a whole.
+    """
 
     def __init__(self, kernel_log: str = KERNEL_LOG) -> None:
         self._ready = False
         self._xids = XidReports(kernel_log)
 
     def read(self) -> dict[str, Any]:
-        """Return all GPUs, or the reason why it found none."""
+        """Return all GPUs, or the reason why there are none."""
         if pynvml is None:
             return _failure("no NVML: the Python package nvidia-ml-py is not installed")
         try:

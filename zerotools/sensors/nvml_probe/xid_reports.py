@@ -17,33 +17,41 @@ KERNEL_LOG = "/dev/kmsg"
 KERNEL_LINE = re.compile(
     r"[0-9]+,[0-9]+,([0-9]+),[^;]*;.*NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): ([0-9]{1,4})\b(.*)"
 )
-"""A record of /dev/kmsg: priority, number, microseconds, flags; text (kernel, dev-kmsg)."""
+"""A record of /dev/kmsg: priority, number, microseconds, flags; text. Source: kernel documentation,
+dev-kmsg.
+"""
 RECOVERY_CODE = 154
-"""The XID for a change of a GPU's recovery action, which may be a change to none."""
+"""The XID that reports a new recovery action for a GPU; the new action may be none."""
 NOTHING_NEEDED = re.compile(r" to 0x0\b|\bto \(?none\b", re.IGNORECASE)
-"""The text of the kernel's log for a change to none: "GPU recovery action changed from 0x1 (...) to
-0x0 (None)"."""
+"""Text of the kernel's log if the new action is none: "GPU recovery action changed from 0x1 (...)
+to 0x0 (None)".
+"""
 MOST_XIDS = 16
-"""So many of each GPU are kept."""
+"""The number of XIDs that are kept for each GPU."""
 
 
 class XidReports:
-    """The XIDs reported since this process listens: from the kernel's log, which also has earlier
-    ones of this boot, or if that cannot be read, from NVML's events."""
+    """The XIDs of each GPU, from the kernel's log, which also has earlier ones of this boot. If the
+    log cannot be read, they are from NVML's events since the probe started.
+    """
 
     def __init__(self, kernel_log: str) -> None:
         self._events: Any = None
         self._reported: dict[str, deque[dict[str, Any]]] = {}
-        """By UUID, or by PCI address."""
+        """The XIDs by UUID or by PCI address."""
         self._uuids: dict[int | None, str] = {}
-        """By handle: a GPU that is lost does not tell its UUID any more."""
+        """The UUIDs by handle, because the driver does not report the UUID of a GPU that is
+        lost.
+        """
         try:
             self._log: int | None = os.open(kernel_log, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:  # that is for root, on many machines
             self._log = None
 
     def listen(self) -> None:
-        """Register for the driver's reports on each GPU that supports them."""
+        """Register for events of each GPU that supports them, if the kernel's log cannot be
+        read.
+        """
         if self._log is not None:
             return
         try:
@@ -60,7 +68,7 @@ class XidReports:
                 )
 
     def take_in(self) -> None:
-        """Record the reports since the last call."""
+        """Record the XIDs that were reported since the last call."""
         if self._log is not None:
             self._read_log(self._log)
         while self._events is not None:
@@ -93,7 +101,7 @@ class XidReports:
         known.append({"code": code, "clock": clock})
 
     def of(self, gpu: dict[str, Any]) -> list[dict[str, Any]]:
-        """Return the reports of a GPU that was read, the oldest first."""
+        """Return the XIDs of a GPU, the oldest first. `gpu` are the values that were read of it."""
         names = (gpu.pop("pci_address", None), gpu.get("uuid"))
         return [xid for name in names if name for xid in self._reported.get(name, ())]
 
@@ -114,7 +122,8 @@ def _needs_nothing(handle: Any) -> bool:
 
 
 def pci_address(text: str) -> str:
-    """Return `3b:00` of `0000:3b:00`, `00000000:3B:00.0` and others: the kernel and NVML write it
-    in several ways. A domain other than 0 stays."""
+    """Return `3b:00` for `0000:3b:00`, `00000000:3B:00.0` and similar addresses, because the kernel
+    and NVML write them differently. A domain other than 0 is kept.
+    """
     domain, _, rest = text.lower().partition(".")[0].partition(":")
     return rest if not domain.strip("0") else f"{domain.lstrip('0')}:{rest}"
