@@ -24,7 +24,7 @@ from benchmarks.chat_templates.templates import TEMPLATES, marked, unmarked
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.datafiles.conversations import conversation_of
 from zerotools.jobs.tables.data import DataSpec
-from zerotoolsd.trainer.data.encoding.encoded_example import SAID
+from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED
 from zerotoolsd.trainer.data.encoding.encoders import make_encoder
 
 SPECIAL = (
@@ -104,7 +104,7 @@ def _with_texts(turns: Sequence[Any]) -> Iterator[Any]:
 def _compared(
     tokenizer: Any, marked_ids: Any, own: tuple[list[int], list[int]], has_empty: bool
 ) -> Cell:
-    ids, mask = (marked_ids & ~np.uint32(SAID)).tolist(), (marked_ids >= SAID).tolist()
+    ids, mask = (marked_ids & ~np.uint32(LEARNED)).tolist(), (marked_ids >= LEARNED).tolist()
     wanted_ids, wanted = own[0], [each == 1 for each in own[1]]
     common = min(len(ids), len(wanted_ids))
     if ids[:common] != wanted_ids[:common]:

@@ -10,7 +10,7 @@ from torch import nn
 from benchmarks.loss.live_bytes import LiveBytes
 from zerotools.core.loss_chunks import LossSize
 from zerotools.ops.estimate.state_memory import loss_bytes
-from zerotoolsd.trainer.engine.chunked_loss import Parts, SummedLoss, summed_cross_entropy
+from zerotoolsd.trainer.engine.chunked_loss import LossParts, SummedLoss, summed_cross_entropy
 from zerotoolsd.trainer.memory_tiers import TORCH_DTYPES
 
 SIZES = [(2048, 8192, 256), (4096, 32768, 256), (4096, 50304, 512)]
@@ -30,7 +30,7 @@ def held(size: LossSize, precision: str) -> int:
             summed_cross_entropy(head(hidden), targets).backward()
         else:
             rows = torch.arange(size.rows).split(size.rows_at_a_time())
-            parts = Parts(head, targets, rows, list(head.parameters()))
+            parts = LossParts(head, targets, rows, list(head.parameters()))
             SummedLoss.apply(parts, hidden, *parts.weights).backward()
     return bytes_alive.peak
 

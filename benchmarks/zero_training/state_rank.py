@@ -39,7 +39,7 @@ from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
 from zerotoolsd.trainer.memory_tiers import SCRATCH  # noqa: E402
 from zerotoolsd.trainer.model.memory_estimate import parameters_of  # noqa: E402
-from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
+from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import read_spec  # noqa: E402
@@ -139,7 +139,7 @@ def count(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     for module in inner(live.model):
         module.register_forward_hook(note_blocks)
     ready.train()
-    meta_model, layout = draw(read_config(spec.model), spec.lora), memory_layout_of(spec)
+    meta_model, layout = make_meta_model(read_config(spec.model), spec.lora), memory_layout_of(spec)
     parameters = parameters_of(meta_model)
     ours, paper = torch_engine_state(parameters, layout), textbook(parameters, layout)
     held = group.gathered(dict(found["held"]))
@@ -161,7 +161,7 @@ def count_deepspeed(run_dir: Path, group: WorldGroup) -> dict[str, Any]:
     gc.collect()
     before = set(storages())
     model = AutoModelForCausalLM.from_config(read_config(spec.model))
-    parameters = parameters_of(draw(read_config(spec.model)))
+    parameters = parameters_of(make_meta_model(read_config(spec.model)))
     engine, *_ = deepspeed.initialize(
         model=model, model_parameters=model.parameters(), config=dict(spec.deepspeed.tree)
     )

@@ -106,10 +106,10 @@ def _on_gpu(spec: JobSpec, found: Mapping[str, Any]) -> dict[str, tuple[int, int
 
 def _of_state(spec: JobSpec, found: Mapping[str, Any]) -> dict[str, tuple[int, int]]:
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     held = {(tier, use): size for tier, use, size in found["ledger"]}
-    meta_model = draw(read_config(spec.model), spec.lora)
+    meta_model = make_meta_model(read_config(spec.model), spec.lora)
     state = state_of(parameters_of(meta_model), memory_layout_of(spec))
     kept = {key for key in state.keys() | held.keys() if key[1] in (WEIGHTS, MASTERS, MOMENTS)}
     return {

@@ -24,14 +24,14 @@ def watched(path: Any, found: dict[str, Any]) -> None:
     inner = path.fetch
 
     def fetch(self: Any, names: Iterable[str], factor: float) -> None:
-        from zerotoolsd.trainer.engine_torch.update_path import local
+        from zerotoolsd.trainer.engine_torch.update_path import local_tensor
 
         asked = list(names)
         inner(self, asked, factor)
         for name in asked:
             gradient = self.weights[name].grad
             if gradient is not None and name not in found:
-                found[name] = local(gradient).detach().float().cpu().clone()
+                found[name] = local_tensor(gradient).detach().float().cpu().clone()
 
     path.fetch = fetch
 

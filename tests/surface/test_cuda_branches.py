@@ -56,7 +56,7 @@ COVERED: dict[str, str] = {
     f"{TRAINER}/engine_torch/save_shards.py HostCopy._buffer_for": f"{OF_TRAINER}/engine_torch/"
     "test_save_shards.py "
     "test_what_comes_from_a_gpu_goes_to_locked_memory_where_there_is_some",
-    f"{TRAINER}/dry_run.py rehearse": f"{OF_TRAINER}/test_dry_run.py "
+    f"{TRAINER}/dry_run.py check_job": f"{OF_TRAINER}/test_dry_run.py "
     "test_what_a_gpu_holds_is_told_as_memory_of_the_gpu",
     f"{TRAINER}/engine_torch/master_weights.py CudaCopyStream.__init__": f"{STREAMS} "
     "test_a_copy_waits_for_the_gradient_and_keeps_its_memory",
@@ -89,13 +89,13 @@ COVERED: dict[str, str] = {
     "test_the_generator_of_a_gpu_is_saved_and_restored",
     f"{TRAINER}/model/rng_state.py restore": f"{OF_TRAINER}/model/test_rng_state.py "
     "test_the_generator_of_a_gpu_is_saved_and_restored",
-    f"{TRAINER}/rank/process_group.py place_of": f"{OF_TRAINER}/rank/test_process_group.py "
+    f"{TRAINER}/rank/process_group.py device_of_rank": f"{OF_TRAINER}/rank/test_process_group.py "
     "test_a_rank_takes_the_gpu_of_its_number",
     f"{TRAINER}/reporting/out_of_memory.py half_type": f"{OF_TRAINER}/reporting/"
     "test_out_of_memory.py test_the_gpu_of_the_rank_is_asked",
     f"{TRAINER}/reporting/reporter.py Reporter.stepped": f"{OF_TRAINER}/reporting/"
     "test_reporter.py test_a_step_on_a_gpu_tells_the_most_memory",
-    f"{TRAINER}/reporting/mfu.py measure_by": f"{OF_TRAINER}/reporting/"
+    f"{TRAINER}/reporting/mfu.py make_utilization": f"{OF_TRAINER}/reporting/"
     "test_mfu.py test_the_mfu_of_known_cards_is_measured",
     f"{TRAINER}/session.py prepare": f"{GPU} training in fp32",
     "zerotools/cli/job_views/describe_job.py ranks": "tests/cli/job_views/test_describe_job.py "

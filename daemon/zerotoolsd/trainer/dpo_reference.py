@@ -29,7 +29,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.file_names import MANIFEST
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
 from zerotoolsd.trainer.data.example_store import PreferencePairs, References
-from zerotoolsd.trainer.data.token_cache import content_of
+from zerotoolsd.trainer.data.token_cache import cached_digest
 from zerotoolsd.trainer.data.training_data import TrainingData
 from zerotoolsd.trainer.engine.protocol import Engine, ScoringEngine
 from zerotoolsd.trainer.rank.process_group import WorldGroup
@@ -132,7 +132,7 @@ class ReferenceRun:
         if spec.lora.path is not None:
             paths += sorted(Path(spec.lora.path).glob("adapter_*"))
         for path in paths:
-            found.update(content_of(path, self.directory / "stamps").encode())
+            found.update(cached_digest(path, self.directory / "stamps").encode())
         return found.hexdigest()
 
     def _compute(self, pairs: PreferencePairs, path: Path) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 BYTE_VALUES = 256
 
 
-def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
+def check_job(spec: JobSpec, show: int = 0) -> DataSample:
     """Return notes on the job's model and data, and its first `show` examples.
 
     Raises:
@@ -39,64 +39,64 @@ def rehearse(spec: JobSpec, show: int = 0) -> DataSample:
     from zerotoolsd.trainer.data.collate import check_decoder_start
     from zerotoolsd.trainer.data.preview import sample_data
     from zerotoolsd.trainer.data.training_data import model_input_of, positions_of
-    from zerotoolsd.trainer.engine.chunked_loss import check_cut
-    from zerotoolsd.trainer.engine.conditional_layers import check_alike_on_ranks
-    from zerotoolsd.trainer.engine.foreign_start import adopt
+    from zerotoolsd.trainer.engine.chunked_loss import check_chunked_loss
+    from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
+    from zerotoolsd.trainer.engine.foreign_start import make_foreign_start
     from zerotoolsd.trainer.engine.load_adapter import read_adapter
     from zerotoolsd.trainer.engine.router_balance import (
+        balance_note,
         check_router_bias,
         check_router_loss,
-        unbalanced,
     )
     from zerotoolsd.trainer.initial_state import check_base
     from zerotoolsd.trainer.model.attention_choice import check_attention
-    from zerotoolsd.trainer.model.keep_fp32 import apart, cast_note, kept_in_fp32
-    from zerotoolsd.trainer.model.lora import refuse_two_types
+    from zerotoolsd.trainer.model.keep_fp32 import cast_note, gathered_separately, kept_in_fp32
+    from zerotoolsd.trainer.model.lora import check_frozen_type
     from zerotoolsd.trainer.model.memory_estimate import predict
-    from zerotoolsd.trainer.model.meta_model import check_fit, draw, read_config
+    from zerotoolsd.trainer.model.meta_model import check_data_fits, make_meta_model, read_config
     from zerotoolsd.trainer.model.optimizer_groups import check_matrices
-    from zerotoolsd.trainer.model.pretrained import match
+    from zerotoolsd.trainer.model.pretrained import match_directory
     from zerotoolsd.trainer.reporting.mfu import flops_per_token
-    from zerotoolsd.trainer.sequence_parallel_check import check_stretches
+    from zerotoolsd.trainer.sequence_parallel_check import check_sequence_ranks
     from zerotoolsd.trainer.tensor_parallel_check import check_tensor_ranks
 
     config = read_config(spec.model)
     vocabulary = _vocabulary(spec)
     length = fixed_length(spec.data, positions_of(config))
     if vocabulary is not None:
-        check_fit(config, vocabulary, length or stated_length(spec.data))
-    meta_model = draw(config, spec.lora)
+        check_data_fits(config, vocabulary, length or stated_length(spec.data))
+    meta_model = make_meta_model(config, spec.lora)
     if spec.lora.path is not None and spec.resume_from is None:
         read_adapter(spec.lora, meta_model.model)
     if spec.engine == "torch":
-        refuse_two_types(memory_layout_of(spec))
+        check_frozen_type(memory_layout_of(spec))
     check_matrices(spec.train, meta_model.model)
     check_attention(spec, meta_model.model)
     of_tensor_ranks = check_tensor_ranks(meta_model, spec.zero.tensor_ranks)
-    check_alike_on_ranks(meta_model.model, spec.all_ranks, spec.engine)
+    check_same_layers_on_ranks(meta_model.model, spec.all_ranks, spec.engine)
     check_decoder_start(meta_model.model)
     check_leaks(config, packing=spec.data.packing)
-    check_stretches(spec, config)
+    check_sequence_ranks(spec, config)
     check_router_loss(spec, meta_model.model)
     kept = kept_in_fp32(meta_model.model, spec.train)
     if spec.engine == "torch":
-        apart(meta_model.model, kept)
-    router_notes = [unbalanced(config), check_router_bias(spec, meta_model.model)]
+        gathered_separately(meta_model.model, kept)
+    router_notes = [balance_note(config), check_router_bias(spec, meta_model.model)]
     notes = [*_unknown_keys(spec, config), *filter(None, router_notes), *of_tensor_ranks]
-    notes += check_cut(spec, config)
+    notes += check_chunked_loss(spec, config)
     if spec.engine == "deepspeed":
         notes += cast_note(meta_model.model, kept)
     if spec.model.path is not None and (spec.resume_from is None or spec.lora.packs_frozen):
-        pretrained = match(meta_model.plain, meta_model.aliases, Path(spec.model.path))
+        pretrained = match_directory(meta_model.plain, meta_model.aliases, Path(spec.model.path))
         if spec.lora.packs_frozen:
             check_base(spec, meta_model, pretrained)
         notes += pretrained.notes()
     begun = None if spec.resume_from is None else Path(spec.resume_from)
     if begun is not None and (is_foreign(begun) or was_made_elsewhere(begun)):
-        notes += adopt(begun, spec, meta_model).notes
+        notes += make_foreign_start(begun, spec, meta_model).notes
     elif spec.resume_order is not None:
         notes.append(unused_order(spec.resume_order, f"{begun} is a checkpoint of a job"))
-    fits = partial(check_fit, config, sequence_length=None)
+    fits = partial(check_data_fits, config, sequence_length=None)
     sample = sample_data(spec, model_input_of(config), fits, show)
     view = sample.view
     if view is not None:
@@ -155,17 +155,17 @@ def main(path: Path, show: int) -> None:
     from zerotools.core.errors import ZerotoolsError
     from zerotools.jobs.jobfile.stored import read_stored
     from zerotools.jobs.tables.elastic import largest
-    from zerotoolsd.trainer.rank.rank_errors import sentence
+    from zerotoolsd.trainer.rank.rank_errors import one_line
 
     # The rules were checked already, for a job that resumes one of an older version.
     spec, unread = read_stored(json.loads(path.read_text("utf-8")))
     answer: dict[str, Any] = {"problem": "; ".join(unread) or None, "notes": [], "sample": None}
     try:
         if spec is not None and not unread:
-            found = rehearse(largest(spec), show)  # report problems of several ranks, too
+            found = check_job(largest(spec), show)  # report problems of several ranks, too
             answer |= {"notes": found.notes, "sample": found.view}
     except ZerotoolsError as error:
-        answer["problem"] = sentence(error)
+        answer["problem"] = one_line(error)
     # Not as \uXXXX: the daemon takes 64 KiB, and a text may be Chinese.
     line = json.dumps(answer, ensure_ascii=False).encode("utf-8", "surrogatepass")
     sys.stdout.flush()

@@ -25,9 +25,9 @@ from zerotools.runs.job_record import (
     ModelRecord,
     OptimizerRecord,
 )
-from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint, why_not_loaded
+from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint, load_error
 from zerotoolsd.trainer.data.training_data import TrainingData
-from zerotoolsd.trainer.engine.foreign_start import adopt
+from zerotoolsd.trainer.engine.foreign_start import make_foreign_start
 from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.engine.schedule import schedule_changes, schedule_of
 from zerotoolsd.trainer.model import rng_state
@@ -55,7 +55,7 @@ def begin(
         return
     if start.foreign is not None:
         engine.load_foreign(start.foreign)
-        reporter.went_on_from(start.foreign, rank.world_size)
+        reporter.resumed_foreign(start.foreign, rank.world_size)
         return
     same = start.record.rng == RNG_PER_RANK and start.record.world_size == rank.world_size
     try:
@@ -63,7 +63,7 @@ def begin(
         if same:
             _restore_random(start.path / checkpoint_dirs.rng_name(leader))
     except BadCheckpoint as error:
-        raise why_not_loaded(start.path, error) from error
+        raise load_error(start.path, error) from error
     reporter.resumed(start.path, start.record, rank.world_size, same, start.verified)
 
 
@@ -102,7 +102,7 @@ def warn_of_changes(
     record = start.record
     if record.made_from is not None:  # it does not know what these were
         if start.foreign is None:
-            for note in adopt(start.path, spec, meta_model).notes:
+            for note in make_foreign_start(start.path, spec, meta_model).notes:
                 reporter.say(f"note: {note}")
         return
     pairs = [

@@ -22,7 +22,7 @@ from zerotoolsd.trainer.rank.rank_errors import (
     EXIT_BAD_CHECKPOINT,
     EXIT_BAD_JOB,
     exit_code,
-    sentence,
+    one_line,
 )
 from zerotoolsd.trainer.rank.rank_settings import stop_reason
 from zerotoolsd.trainer.rank.rendezvous import FAILED, MeetingPlace
@@ -31,7 +31,7 @@ _UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
 """Keys of a model's config that may differ between machines."""
 
 
-def meeting_of(
+def rendezvous_of(
     spec: JobSpec, run_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> MeetingPlace | None:
     """Return where the nodes of `spec` meet; None for a job on one node."""
@@ -50,7 +50,7 @@ def meeting_of(
     )
 
 
-def is_over(spec: JobSpec) -> bool:
+def is_finished(spec: JobSpec) -> bool:
     """Return whether the run has its last checkpoint.
 
     A node that starts after that would wait for nodes that have ended.
@@ -102,7 +102,7 @@ def check_same_model(model: Any, config: Any, group: WorldGroup) -> None:
             )
 
 
-def check_seen(path: Path | None, group: WorldGroup) -> None:
+def check_checkpoint_visible(path: Path | None, group: WorldGroup) -> None:
     """Check that all nodes see the checkpoint at `path`. All ranks call it together.
 
     Raises:
@@ -130,7 +130,7 @@ _LARGEST = 1 << 16
 
 
 @contextmanager
-def failures_told(directory: Path, group: WorldGroup) -> Iterator[None]:
+def share_failures(directory: Path, group: WorldGroup) -> Iterator[None]:
     """Exchange permanent failures between nodes through a note file in `directory`, which all nodes
     share.
 
@@ -150,7 +150,7 @@ def failures_told(directory: Path, group: WorldGroup) -> Iterator[None]:
         yield
     except BaseException as error:  # raised again, or replaced by another node's sentence
         if exit_code(error) in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT):
-            _write(note, f"node {group.rank.node}: {sentence(error)}")
+            _write(note, f"node {group.rank.node}: {one_line(error)}")
         elif isinstance(error, RuntimeError) and (told := _read(note)) is not None:
             raise BadRequest(told) from error
         raise

@@ -15,7 +15,7 @@ from zerotools.io.files.packages import EXTRAS, install_command
 from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL, Pulse, open_pulse
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier
-from zerotoolsd.trainer.rank.rank_errors import EXIT_STOPPED, exit_code, kind, sentence
+from zerotoolsd.trainer.rank.rank_errors import EXIT_STOPPED, error_word, exit_code, one_line
 from zerotoolsd.trainer.rank.rank_settings import Rank, rank_from
 
 OF_LIBRARIES = {
@@ -87,13 +87,13 @@ def _session() -> Callable[[Path, Rank, Notifier, float], int]:
 
 def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
     """Report why the rank ends, in the log and to the supervisor. Returns the exit status."""
-    status, what = exit_code(error), kind(error)
+    status, what = exit_code(error), error_word(error)
     if status == EXIT_STOPPED:
-        print(sentence(error), flush=True)
+        print(one_line(error), flush=True)
         return status
     if what == "crash":
         traceback.print_exception(error)
-    notifier.event("error", kind=what, message=sentence(error))
+    notifier.event("error", kind=what, message=one_line(error))
     if rank.leads_node or what == "crash":
-        print(f"rank {rank.index} ends with status {status}: {sentence(error)}", flush=True)
+        print(f"rank {rank.index} ends with status {status}: {one_line(error)}", flush=True)
     return status

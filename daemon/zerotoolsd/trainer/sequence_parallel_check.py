@@ -26,7 +26,11 @@ from zerotoolsd.trainer.model.segment_attention import segments_of
 from zerotoolsd.trainer.model.tiny_model import small_model
 from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
-from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch, give_stretch, own_stretch
+from zerotoolsd.trainer.sequence_parallel.split_batch import (
+    SequencePart,
+    reading_own_part,
+    set_sequence_part,
+)
 
 SEED = 0
 LENGTHS = (5, 2, 6)
@@ -46,7 +50,7 @@ _WINDOWS = (
 _HEADS = ("num_attention_heads", "n_head", "n_heads", "num_heads")
 
 
-def check_stretches(spec: JobSpec, config: Any) -> None:
+def check_sequence_ranks(spec: JobSpec, config: Any) -> None:
     """Refuse `zero.sequence_ranks` if the ranks cannot compute a model of `config` together.
 
     Raises:
@@ -159,12 +163,12 @@ def _in_stretches(model: Any, batch: Sequence[Example], ranks: int) -> torch.Ten
     def one(exchange: Exchange) -> torch.Tensor:
         own = copy.deepcopy(model)
         attend_over_ranks(own, ranks)
-        give_stretch(own, Stretch(exchange))
+        set_sequence_part(own, SequencePart(exchange))
         collated = collate(own, batch, torch.device("cpu"))
         with (
             torch.no_grad(),
             segments_of(own, [each.lengths for each in batch]),
-            own_stretch(own, *collated) as (arguments, _),
+            reading_own_part(own, *collated) as (arguments, _),
         ):
             logits: torch.Tensor = own(**arguments, use_cache=False).logits
         return logits

@@ -25,17 +25,21 @@ from zerotools.jobs.tables.data import (
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.attention_leak_check import check_leaks
 from zerotoolsd.trainer.checkpointing import make_checkpointing
-from zerotoolsd.trainer.checkpoints.commit import claim, nothing
-from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint, adopted, choose_resume_point
+from zerotoolsd.trainer.checkpoints.commit import do_nothing, lock_output_dir
+from zerotoolsd.trainer.checkpoints.resume_point import (
+    ResumePoint,
+    choose_resume_point,
+    foreign_resume_point,
+)
 from zerotoolsd.trainer.data.collate import check_decoder_start
 from zerotoolsd.trainer.data.training_data import DataReading, TrainingData, positions_of
 from zerotoolsd.trainer.dpo_reference import ReferenceRun, add_references, as_json
 from zerotoolsd.trainer.engine.chunked_loss import loss_size_of
-from zerotoolsd.trainer.engine.conditional_layers import check_alike_on_ranks
+from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
 from zerotoolsd.trainer.engine.protocol import Engine
 from zerotoolsd.trainer.engine.schedule import with_steps
 from zerotoolsd.trainer.engine_deepspeed.setup_deepspeed import remove_own_directories
-from zerotoolsd.trainer.engine_torch.build_state import build
+from zerotoolsd.trainer.engine_torch.build_state import build_live_state
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine
 from zerotoolsd.trainer.evaluation.evaluate import make_evaluation
 from zerotoolsd.trainer.initial_state import (
@@ -50,15 +54,20 @@ from zerotoolsd.trainer.loop import TrainingRun
 from zerotoolsd.trainer.model.attention_choice import choose_kernel, set_attention
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
 from zerotoolsd.trainer.model.memory_estimate import predict
-from zerotoolsd.trainer.model.meta_model import MetaModel, check_fit, draw, read_config
-from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match
+from zerotoolsd.trainer.model.meta_model import (
+    MetaModel,
+    check_data_fits,
+    make_meta_model,
+    read_config,
+)
+from zerotoolsd.trainer.model.pretrained import Pretrained, hub_layout, match_directory
 from zerotoolsd.trainer.model.sharding import check_cuts
 from zerotoolsd.trainer.multi_node import (
+    check_checkpoint_visible,
     check_same_model,
-    check_seen,
-    failures_told,
-    is_over,
-    meeting_of,
+    is_finished,
+    rendezvous_of,
+    share_failures,
 )
 from zerotoolsd.trainer.rank.check_same_files import check_same_files
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier
@@ -71,12 +80,12 @@ from zerotoolsd.trainer.rank.rank_settings import (
     read_spec,
     saved_before,
 )
-from zerotoolsd.trainer.reporting.mfu import measure_by
-from zerotoolsd.trainer.reporting.out_of_memory import explained
+from zerotoolsd.trainer.reporting.mfu import make_utilization
+from zerotoolsd.trainer.reporting.out_of_memory import explain_errors
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 from zerotoolsd.trainer.reporting.trackers.start_trackers import start_tracking
 from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
-from zerotoolsd.trainer.sequence_parallel_check import check_stretches
+from zerotoolsd.trainer.sequence_parallel_check import check_sequence_ranks
 
 BeforeCommit = Callable[[Path], None]
 
@@ -86,7 +95,7 @@ def run(
     rank: Rank,
     notifier: Notifier,
     started: float,
-    before_commit: BeforeCommit = nothing,
+    before_commit: BeforeCommit = do_nothing,
 ) -> int:
     """Train the job in `run_dir` as `rank`, and return the exit status.
 
@@ -101,22 +110,22 @@ def run(
     spec = read_spec(run_dir)
     rank = rank.in_job(spec)
     reporter = Reporter(rank, notifier, steps=spec.train.steps)
-    meeting = meeting_of(spec, run_dir)
+    meeting = rendezvous_of(spec, run_dir)
     if meeting is not None:
-        if is_over(spec):
+        if is_finished(spec):
             reporter.say("all steps are done already")
             return EXIT_DONE
         reporter.prepares(f"waiting for the other nodes at {meeting.address}")
     with (
-        explained(
+        explain_errors(
             spec, lambda: notifier.step, lambda: reporter.state, lambda: reporter.has_stepped
         ),
         joined(rank, spec.device, notifier.pulse, meeting) as group,
-        failures_told(Path(spec.output_dir or ""), group),
+        share_failures(Path(spec.output_dir or ""), group),
         ExitStack() as stack,
     ):
         phases.done("process group")
-        group.decided_by_rank_zero(lambda: claim(Path(spec.output_dir or ""), stack))
+        group.decided_by_rank_zero(lambda: lock_output_dir(Path(spec.output_dir or ""), stack))
         stack.callback(remove_own_directories, spec, rank.index)
         if rank.leads:
             reporter.write_to(_metrics(spec, stack))
@@ -130,7 +139,7 @@ def prepare(
     group: WorldGroup,
     reporter: Reporter,
     phases: Phases,
-    before_commit: BeforeCommit = nothing,
+    before_commit: BeforeCommit = do_nothing,
 ) -> TrainingRun:
     """Read the data, build the model, load the checkpoint, and return the run, ready to train.
 
@@ -139,21 +148,21 @@ def prepare(
     """
     config = read_config(spec.model)
     length = fixed_length(spec.data, positions_of(config))
-    check_fit(config, 0, length or stated_length(spec.data))
+    check_data_fits(config, 0, length or stated_length(spec.data))
     # Concurrently with the following code, until the data is needed.
     reading = DataReading(spec, run_dir, group, config).start()
-    meta_model = draw(config, spec.lora)
+    meta_model = make_meta_model(config, spec.lora)
     check_same_model(meta_model.model, config, group)
     set_attention(spec, meta_model.model)
     if (kernel := choose_kernel(spec, meta_model.model, group.device)) is not None:
         reporter.say(kernel)
     attend_over_ranks(meta_model.model, spec.zero.sequence_ranks)
-    check_alike_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
+    check_same_layers_on_ranks(meta_model.model, group.rank.world_size, spec.engine)
     for note in check_cuts(meta_model.model, spec.zero.tensor_ranks).notes:
         reporter.say(note)
     check_decoder_start(meta_model.model)
     reporter.measure_by(
-        measure_by(
+        make_utilization(
             group,
             config,
             meta_model.parameter_count(),
@@ -169,16 +178,16 @@ def prepare(
     reporter.expect_state(predicted(loss_size if bounds_length(spec.data) else None))
     phases.done("model")
     decision = choose_resume_point(spec, group, saved_before())
-    check_seen(decision.path, group)
+    check_checkpoint_visible(decision.path, group)
     for skipped in decision.skipped:
         reporter.skipped(skipped.path, skipped.why)
     start = decision.start
     if start is None:
         # A started job continues as it began, even if a newer version would refuse it.
         group.decided_by_rank_zero(lambda: check_leaks(config, packing=spec.data.packing))
-    group.decided_by_rank_zero(lambda: check_stretches(spec, config))
+    group.decided_by_rank_zero(lambda: check_sequence_ranks(spec, config))
     if decision.foreign is not None:
-        start = adopted(decision.foreign, spec, meta_model)
+        start = foreign_resume_point(decision.foreign, spec, meta_model)
     if group.rank.leads:
         done = None if start is None else start.record.step
         reporter.track(start_tracking(spec, run_dir, done, reporter.say))
@@ -268,7 +277,7 @@ def _opened(reading: DataReading, reporter: Reporter, phases: Phases) -> Trainin
     data = reading.opened(reporter.reads)
     for note in data.notes:
         reporter.say(note)
-    check_fit(reading.config, data.vocabulary, None)
+    check_data_fits(reading.config, data.vocabulary, None)
     phases.done("data")
     return data
 
@@ -284,7 +293,7 @@ def _counted(spec: JobSpec, data: TrainingData, start: ResumePoint | None) -> Jo
 def _pretrained(spec: JobSpec, meta_model: MetaModel) -> Pretrained | None:
     if spec.model.path is None:
         return None
-    return match(meta_model.plain, meta_model.aliases, Path(spec.model.path))
+    return match_directory(meta_model.plain, meta_model.aliases, Path(spec.model.path))
 
 
 def _weight_files(pretrained: Pretrained) -> dict[str, Path]:
@@ -357,5 +366,5 @@ def make_engine(
 
         return make_deepspeed_engine(spec, meta_model, group, reporter, start, pretrained)
     record = start.record if start else None
-    live = build(spec, layout, meta_model, group, reporter, record, pretrained)
+    live = build_live_state(spec, layout, meta_model, group, reporter, record, pretrained)
     return TorchEngine(spec, live, group)

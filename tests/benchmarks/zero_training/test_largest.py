@@ -92,9 +92,9 @@ def test_sizes_are_transformers_models() -> None:
     from transformers import AutoConfig
 
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
     size = Size(256, 4)
-    meta_model = draw(AutoConfig.for_model(**size.config(512)))
+    meta_model = make_meta_model(AutoConfig.for_model(**size.config(512)))
     assert Counter(parameters_of(meta_model)) == Counter(size.parameters())
     assert meta_model.parameter_count() == (size.numel, 0)

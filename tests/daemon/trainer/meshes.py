@@ -23,12 +23,12 @@ def check_memory(runs: Runs, name: str) -> None:
     """The most that a rank holds at the end of run `name` is what is predicted: of each sort of
     bytes in each place, within 1 %."""
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     live = runs.report[name]["end"]["live"]
     spec = at_size(job_from_dict(runs.jobs[name], source="job"), len(live))
     layout = memory_layout_of(spec)
-    drawn = draw(read_config(spec.model), spec.lora)
+    drawn = make_meta_model(read_config(spec.model), spec.lora)
     predicted = torch_engine_state(parameters_of(drawn, tensor_ranks=layout.tensor_ranks), layout)
     if not layout.has_masters:
         predicted = {key: size for key, size in predicted.items() if key[1] != GRADIENTS}

@@ -35,8 +35,8 @@ from zerotoolsd.trainer.checkpointing import Checkpointing  # noqa: E402
 from zerotoolsd.trainer.engine.protocol import Engine, StepResult  # noqa: E402
 from zerotoolsd.trainer.engine_torch.engine import TorchEngine  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
-from zerotoolsd.trainer.engine_torch.update_path import local  # noqa: E402
-from zerotoolsd.trainer.evaluation.evaluate import Evaluated  # noqa: E402
+from zerotoolsd.trainer.engine_torch.update_path import local_tensor  # noqa: E402
+from zerotoolsd.trainer.evaluation.evaluate import EvaluationResult  # noqa: E402
 from zerotoolsd.trainer.loop import TrainingRun  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import WorldGroup  # noqa: E402
@@ -54,14 +54,14 @@ class Recorder(Reporter):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self.outcomes: list[StepResult] = []
-        self.evaluations: dict[int, Evaluated] = {}
+        self.evaluations: dict[int, EvaluationResult] = {}
 
     def stepped(self, step: int, outcome: StepResult, tokens: int, seconds: float) -> None:
         """Keep it, and go on."""
         self.outcomes.append(outcome)
         super().stepped(step, outcome, tokens, seconds)
 
-    def evaluated(self, step: int, found: Evaluated) -> None:
+    def evaluated(self, step: int, found: EvaluationResult) -> None:
         """Keep it, and go on."""
         self.evaluations[step] = found
         super().evaluated(step, found)
@@ -144,7 +144,11 @@ def whereabouts(live: LiveState, group: WorldGroup) -> dict[str, Any]:
         "moments": live.optimizer.state(),
     }
     places = {
-        sort: {str(ledger.place_of(local(t))) for t in tensors.values() if local(t).numel() > 1}
+        sort: {
+            str(ledger.place_of(local_tensor(t)))
+            for t in tensors.values()
+            if local_tensor(t).numel() > 1
+        }
         for sort, tensors in sorts.items()
     }
     return {

@@ -75,7 +75,7 @@ def test_activations_are_not_kept() -> None:
     import torch
     from transformers import LlamaConfig
 
-    from zerotoolsd.trainer.model.meta_model import checkpoint_activations, draw
+    from zerotoolsd.trainer.model.meta_model import checkpoint_activations, make_meta_model
 
     def kept(model: Any) -> int:
         """Bytes that the forward pass keeps for the backward pass."""
@@ -91,7 +91,7 @@ def test_activations_are_not_kept() -> None:
             model(input_ids=ids, use_cache=False)
         return total
 
-    model = draw(LlamaConfig(**TINY_LLAMA)).model.to_empty(device="cpu").train()
+    model = make_meta_model(LlamaConfig(**TINY_LLAMA)).model.to_empty(device="cpu").train()
     before = kept(model)
     checkpoint_activations(model)
     assert kept(model) < before / 3

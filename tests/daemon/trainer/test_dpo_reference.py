@@ -331,7 +331,7 @@ def test_damaged_references_are_refused(tmp_path: Path) -> None:
 def test_it_is_refused_before_it_is_queued(
     tmp_path: Path, text: Path, changes: dict[str, Any], said: str
 ) -> None:
-    from zerotoolsd.trainer.dry_run import rehearse
+    from zerotoolsd.trainer.dry_run import check_job
 
     config = {
         **json.loads((GOLDEN / "model" / "config.json").read_text()),
@@ -344,7 +344,7 @@ def test_it_is_refused_before_it_is_queued(
         path = write_lines(tmp_path / "pairs.jsonl", changes["rows"])
         tree["data"]["preferences"] = [str(path)]
     with pytest.raises(ZerotoolsError) as error:
-        rehearse(job_from_dict(job(text, **tree), source="job.toml"))
+        check_job(job_from_dict(job(text, **tree), source="job.toml"))
     assert said in str(error.value)
 
 

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.torch
 
 
 def test_what_a_gpu_holds_is_told_as_memory_of_the_gpu(text: Path) -> None:
-    from zerotoolsd.trainer.dry_run import rehearse
+    from zerotoolsd.trainer.dry_run import check_job
 
     told = {}
     for device in ("cuda", "cpu"):
@@ -21,7 +21,7 @@ def test_what_a_gpu_holds_is_told_as_memory_of_the_gpu(text: Path) -> None:
         if device == "cuda":
             del tree["ranks"]
             tree["gpus"] = 1
-        found = rehearse(job_from_dict(tree, source="job"), 1)
+        found = check_job(job_from_dict(tree, source="job"), 1)
         assert found.view is not None
         told[device] = found.view["memory"]
     assert "GPU" in told["cuda"]

@@ -167,7 +167,7 @@ def test_what_is_held_is_what_was_predicted(
     from zerotools.jobs.jobfile.parse import job_from_dict
     from zerotools.ops.estimate.state_memory import torch_engine_state
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     for name, tree in jobs_on(Path("/none"), base).items():
         if name.startswith("again"):
@@ -175,7 +175,7 @@ def test_what_is_held_is_what_was_predicted(
         spec = job_from_dict(job(text, ranks=ranks, **tree), source=name)
         layout = memory_layout_of(spec)
         predicted = torch_engine_state(
-            parameters_of(draw(read_config(spec.model), spec.lora)), layout
+            parameters_of(make_meta_model(read_config(spec.model), spec.lora)), layout
         )
         held = by_ranks[ranks].report[name]["end"]["live"]
         for sort in (WEIGHTS, MASTERS, MOMENTS):

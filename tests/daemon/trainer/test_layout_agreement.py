@@ -49,16 +49,16 @@ def group() -> Iterator[Any]:
 def test_a_change_of_the_layout_changes_all_four_alike(
     change: dict[str, Any], group: Any, text: Path, tmp_path: Path
 ) -> None:
-    from zerotoolsd.trainer.engine_torch.build_state import build, check_disk_space
+    from zerotoolsd.trainer.engine_torch.build_state import build_live_state, check_disk_space
     from zerotoolsd.trainer.model.memory_estimate import parameters_of, predict
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
     from zerotoolsd.trainer.rank.notify_supervisor import Notifier
     from zerotoolsd.trainer.reporting.reporter import Reporter
 
     offload = {"optimizer": "disk", "path": str(tmp_path)}  # the job's own; the layout decides
     spec = job_from_dict(job(text, model={"config": TINY_LLAMA}, offload=offload), source="job")
     layout = replace(memory_layout_of(spec), **{"offload_optimizer": "none", **change})
-    model = draw(read_config(spec.model))
+    model = make_meta_model(read_config(spec.model))
     state = torch_engine_state(parameters_of(model), layout)
 
     prediction = predict(model, layout, on_gpu=False)
@@ -66,7 +66,7 @@ def test_a_change_of_the_layout_changes_all_four_alike(
     assert found == tuple(bytes_at(state, tier) for tier in (DEVICE, HOST, DISK))
 
     reporter = Reporter(group.rank, Notifier(None, 0), steps=1)
-    live = build(spec, layout, model, group, reporter, record=None, pretrained=None)
+    live = build_live_state(spec, layout, model, group, reporter, record=None, pretrained=None)
     sorts = (WEIGHTS, MASTERS, MOMENTS, GRADIENTS)
     held = {key: size for key, size in live.memory.ledger.live.items() if size and key[1] in sorts}
     # Without masters, the gradients are those that the backward pass makes.

@@ -37,9 +37,9 @@ def together(count: int, model: dict[str, Any], tensor_ranks: int = 1, **changes
 
 def check(spec: JobSpec) -> None:
     from zerotoolsd.trainer.model.meta_model import read_config
-    from zerotoolsd.trainer.sequence_parallel_check import check_stretches
+    from zerotoolsd.trainer.sequence_parallel_check import check_sequence_ranks
 
-    check_stretches(spec, read_config(ModelSpec(config=spec.model.config)))
+    check_sequence_ranks(spec, read_config(ModelSpec(config=spec.model.config)))
 
 
 @pytest.mark.parametrize(

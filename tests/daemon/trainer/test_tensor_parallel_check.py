@@ -20,9 +20,9 @@ FURTHER = (
 
 def drawn(name: str) -> Any:
     from benchmarks.architectures.configs import tiny_config
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
-    return draw(tiny_config(name))
+    return make_meta_model(tiny_config(name))
 
 
 @pytest.mark.parametrize("name", [*TRIED, *(FURTHER if FULL else ())])

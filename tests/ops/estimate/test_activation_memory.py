@@ -35,7 +35,11 @@ def counted(name: str, micro: MicroBatch) -> int:
     from zerotools.jobs.tables.model import ModelSpec
     from zerotoolsd.trainer.model.meta_model import checkpoint_activations, read_config
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
-    from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch, give_stretch, own_stretch
+    from zerotoolsd.trainer.sequence_parallel.split_batch import (
+        SequencePart,
+        reading_own_part,
+        set_sequence_part,
+    )
     from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
     from zerotoolsd.trainer.tensor_parallel_check import fold_ranks
 
@@ -55,9 +59,12 @@ def counted(name: str, micro: MicroBatch) -> int:
     given = [*model.parameters(), *model.buffers(), ids]
     if micro.sequence_ranks > 1:
         attend_over_ranks(model, micro.sequence_ranks)
-        give_stretch(model, Stretch(Echo(0, micro.sequence_ranks)))
+        set_sequence_part(model, SequencePart(Echo(0, micro.sequence_ranks)))
     gc.freeze()  # so that what is collected below is what the passes made
-    with LiveBytes(given) as live, own_stretch(model, {"input_ids": ids}, ids) as (arguments, _):
+    with (
+        LiveBytes(given) as live,
+        reading_own_part(model, {"input_ids": ids}, ids) as (arguments, _),
+    ):
         hidden = model.base_model(**arguments, use_cache=False).last_hidden_state
         gc.collect()
         kept = live.now

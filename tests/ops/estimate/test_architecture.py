@@ -93,9 +93,9 @@ def _compare(tree: dict[str, Any]) -> None:
     """Our parameters with those of transformers; what is not known is not guessed."""
     from zerotools.jobs.tables.model import ModelSpec
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
-    model = draw(read_config(ModelSpec(config=tree)))
+    model = make_meta_model(read_config(ModelSpec(config=tree)))
     expected = parameters_of(model)
     architecture = architecture_of(tree, "config")
     if architecture is None:

@@ -207,13 +207,15 @@ def test_an_architecture_is_refused_if_transformers_cannot_be_asked() -> None:
 def test_as_many_as_peft_has(name: str, targets: tuple[str, ...]) -> None:
     from zerotools.jobs.tables.lora import LoraSpec
     from zerotools.jobs.tables.model import ModelSpec
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     tree = config(name)
     found = with_adapters(of_config(tree, "config"), 4, targets)
     if targets == ("all-linear",):
         targets = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-    model = draw(read_config(ModelSpec(config=tree)), LoraSpec(rank=4, target_modules=targets))
+    model = make_meta_model(
+        read_config(ModelSpec(config=tree)), LoraSpec(rank=4, target_modules=targets)
+    )
     trained = sum(p.numel for p in found.parameters if p.is_trained)
     frozen = sum(p.numel for p in found.parameters if not p.is_trained)
     assert (trained, frozen) == model.parameter_count()

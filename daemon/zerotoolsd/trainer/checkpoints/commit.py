@@ -34,7 +34,7 @@ class Committed:
     doubt: str | None = None
 
 
-def nothing(path: Path) -> None:
+def do_nothing(path: Path) -> None:
     """Do nothing: the default of `before_commit`."""
 
 
@@ -50,7 +50,7 @@ class Committer:
     output_dir: Path
     keeping: KeepPolicy
     add_files: Callable[[Path], None]
-    before_commit: Callable[[Path], None] = nothing
+    before_commit: Callable[[Path], None] = do_nothing
     say: Callable[[str], None] = print
     told: set[Path] = field(default_factory=set)
 
@@ -78,7 +78,7 @@ class Committer:
             _discard(path)
         staging.rename(path)
         checkpoint_dirs.sync_directory(self.output_dir)
-        doubt = why_not_whole(path)
+        doubt = structure_error(path)
         return Committed(path, size, self.tidy(path) if doubt is None else None, doubt)
 
     def tidy(self, newest: Path) -> str | None:
@@ -157,7 +157,7 @@ def check_structure(directory: Path) -> None:
         raise BadFile(found.findings[0].message)
 
 
-def why_not_whole(directory: Path) -> str | None:
+def structure_error(directory: Path) -> str | None:
     """Return why `check_structure` refuses the checkpoint in `directory`; None if it accepts it."""
     try:
         check_structure(directory)
@@ -169,11 +169,11 @@ def why_not_whole(directory: Path) -> str | None:
 LOCK = ".lock"
 
 
-class InUse(RuntimeError):
+class OutputDirInUse(RuntimeError):
     """Another process writes to the output directory. It may end soon."""
 
 
-def claim(output_dir: Path, stack: ExitStack) -> None:
+def lock_output_dir(output_dir: Path, stack: ExitStack) -> None:
     """Make `output_dir` and lock it. The lock is released when `stack` closes or this process ends.
 
     Raises:
@@ -192,4 +192,4 @@ def claim(output_dir: Path, stack: ExitStack) -> None:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise InUse(f"another run is writing to {output_dir}") from None
+        raise OutputDirInUse(f"another run is writing to {output_dir}") from None

@@ -16,7 +16,7 @@ from zerotools.runs.job_record import JobRecord
 from zerotools.runs.upload_records import FETCHED
 from zerotoolsd.supervisor.transient_errors import is_transient
 from zerotoolsd.trainer.checkpoints.commit import check_structure, clear_leftovers
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart, make_foreign_start
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint, CheckpointGone, MachineNotReady
@@ -57,13 +57,13 @@ class ResumeDecision:
         return self.foreign if self.start is None else self.start.path
 
 
-def adopted(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
+def foreign_resume_point(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
     """Return the checkpoint of another program at `path` as a `ResumePoint`.
 
     Raises:
         ZerotoolsError: the job cannot continue from it.
     """
-    start = adopt(path, spec, meta_model)
+    start = make_foreign_start(path, spec, meta_model)
     return ResumePoint(start.run.directory, start.record, foreign=start)
 
 
@@ -84,11 +84,11 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -
     """
     output_dir = Path(spec.output_dir or "")
     return group.decided_by_rank_zero(
-        lambda: waiting_for_the_machine(lambda: _decide(spec, saved_step), output_dir)
+        lambda: with_not_ready(lambda: _decide(spec, saved_step), output_dir)
     )
 
 
-def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value:
+def with_not_ready(look: Callable[[], Value], directory: Path) -> Value:
     """Return the result of `look`, which reads files below `directory`.
 
     Raises:
@@ -103,7 +103,7 @@ def waiting_for_the_machine(look: Callable[[], Value], directory: Path) -> Value
         raise MachineNotReady(f"{place} cannot be read: {error.strerror}") from None
 
 
-def why_not_loaded(path: Path, error: BadCheckpoint) -> ZerotoolsError:
+def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
     """Return the error that ends the rank when the checkpoint at `path` could not be loaded.
 
     `error` is the error of the load. The checkpoint was complete when it was chosen.

@@ -32,7 +32,7 @@ def collate(
         return arguments, labels
     lengths = torch.tensor([len(example.inputs) for example in examples], device=device)
     mask = torch.arange(inputs.shape[1], device=device) < lengths[:, None]
-    said = said_before(model, labels)
+    said = decoder_inputs(model, labels)
     return {
         "input_ids": inputs,
         "attention_mask": mask.long(),
@@ -40,7 +40,7 @@ def collate(
     }, labels
 
 
-def said_before(model: Any, labels: torch.Tensor) -> torch.Tensor:
+def decoder_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
     """Return the inputs of the decoder for `labels`, both `[batch, length]`: the labels, shifted by
     one.
 
@@ -65,7 +65,7 @@ def check_decoder_start(model: Any) -> None:
     if not model.config.is_encoder_decoder:
         return
     try:
-        said_before(model, torch.tensor([[1, IGNORED]]))
+        decoder_inputs(model, torch.tensor([[1, IGNORED]]))
     except (ValueError, TypeError, AttributeError):  # for a token id that is None, or missing
         names = ("decoder_start_token_id", "pad_token_id")
         missing = [name for name in names if getattr(model.config, name, None) is None]

@@ -126,7 +126,7 @@ def prepare_examples(
         for path in progress.through(paths)
         for record in read_records_of(path, data, seen=progress.seen)
     )
-    make = make_loaded_encoder if processes else make_batch_encoder
+    make = make_loaded_encoder if processes else make_record_encoder
     named = Path(tokenizer.name_or_path) if processes else tokenizer
     batches = batches_of(_full(records, stats))
     arguments = (named, data, reader)
@@ -150,12 +150,12 @@ def encode(
         BadFile: the chat template rejects a record; the message names the file and the line.
         BadRequest: an example is too long, and the job does not allow cutting.
     """
-    do = make_batch_encoder(tokenizer, data, reader)
+    do = make_record_encoder(tokenizer, data, reader)
     batches = batches_of(_full(records, stats))
     yield from _counted(itertools.chain.from_iterable(map(do, batches)), data, reader, stats)
 
 
-def make_batch_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> BatchEncoder:
+def make_record_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> BatchEncoder:
     """Return a function that encodes a batch of records."""
     encoder = make_encoder(
         tokenizer,
@@ -168,7 +168,7 @@ def make_batch_encoder(tokenizer: Any, data: DataSpec, reader: ModelInput) -> Ba
 
 def make_loaded_encoder(directory: Path, data: DataSpec, reader: ModelInput) -> BatchEncoder:
     """Load the tokenizer in `directory`, and return a function that encodes a batch of records."""
-    return make_batch_encoder(load_tokenizer(directory), data, reader)
+    return make_record_encoder(load_tokenizer(directory), data, reader)
 
 
 def _counted(

@@ -43,7 +43,7 @@ class Example:
         """The lengths of the segments; one length if the example is not packed."""
         return self.segments or (len(self.inputs),)
 
-    def silent(self) -> Example:
+    def without_targets(self) -> Example:
         """Return the same example with all targets `IGNORED`."""
         return replace(self, targets=np.full(len(self.targets), IGNORED))
 
@@ -160,7 +160,7 @@ def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool
     return PoolSubset(pool, 0, rest, seed=seed), PoolSubset(pool, rest, len(pool), seed=seed)
 
 
-def shares(weights: Sequence[float], total: int) -> list[int]:
+def share_counts(weights: Sequence[float], total: int) -> list[int]:
     """Return how many of `total` examples each weight gets, rounded up or down."""
     exact = [weight * total / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
@@ -213,7 +213,7 @@ class MixedPools(JoinedPools):
     def __init__(self, pools: Sequence[ExamplePool], weights: Sequence[float], seed: int) -> None:
         super().__init__(pools)
         self._seed = seed
-        self.counts = shares(weights, super().__len__())
+        self.counts = share_counts(weights, super().__len__())
         self._stops = list(itertools.accumulate(self.counts))
         self._shuffles: dict[int, tuple[int, Shuffle]] = {}
 

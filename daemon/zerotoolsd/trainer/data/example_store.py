@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from zerotools.io.numeric.number_file import NumberFile
-from zerotoolsd.trainer.data.encoding.encoded_example import SAID, Encoded
+from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED, Encoded
 from zerotoolsd.trainer.data.example_pools import IGNORED, Example
 
 BYTE_TYPE = "B"
@@ -41,7 +41,7 @@ def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: 
         for example in examples:
             marked, split = example.marked, example.split
             first = split if encoder_decoder else 1
-            said = int(np.count_nonzero(marked[first:] >= SAID))
+            said = int(np.count_nonzero(marked[first:] >= LEARNED))
             ids.write(marked.astype(_NUMPY[ID_TYPE], copy=False).data)
             array.array(PLACE_TYPE, [at, len(marked), split, said]).tofile(places)
             at += len(marked)
@@ -58,8 +58,8 @@ class Examples:
     """The examples that `write_examples` wrote, for an encoder-decoder or for a causal model."""
 
     def __init__(self, path: Path, *, encoder_decoder: bool) -> None:
-        self._ids = stored(path, ID_TYPE)
-        self._places = stored(index_of(path), PLACE_TYPE)
+        self._ids = open_numbers(path, ID_TYPE)
+        self._places = open_numbers(index_of(path), PLACE_TYPE)
         self._encoder_decoder = encoder_decoder
 
     def __len__(self) -> int:
@@ -76,10 +76,10 @@ class Examples:
         answers."""
         at, length, split, _ = self._place(number)
         marked = self._ids.read(at, at + length)
-        ids = (marked & ~np.uint32(SAID)).astype(np.int64)
+        ids = (marked & ~np.uint32(LEARNED)).astype(np.int64)
         if self._encoder_decoder:
             return Example(ids[:split], ids[split:])
-        return Example(ids[:-1], np.where(marked[1:] >= SAID, ids[1:], IGNORED))
+        return Example(ids[:-1], np.where(marked[1:] >= LEARNED, ids[1:], IGNORED))
 
     def digest(self) -> str:
         """Return the SHA-256 of the ids and the index."""
@@ -110,14 +110,14 @@ class Preference(Example):
     reference: tuple[float, float] = (0.0, 0.0)
 
     @property
-    def counts(self) -> bool:
+    def has_targets(self) -> bool:
         """Whether any token of the chosen answer is learned."""
         return any(number != IGNORED for number in self.targets)
 
-    def silent(self) -> Preference:
+    def without_targets(self) -> Preference:
         """Return the same pair without learned tokens."""
         targets = np.full(len(self.targets), IGNORED)
-        return replace(self, targets=targets, rejected=self.rejected.silent())
+        return replace(self, targets=targets, rejected=self.rejected.without_targets())
 
 
 class PreferencePairs:
@@ -159,11 +159,11 @@ class PreferencePairs:
 def vocabulary_in(path: Path) -> int:
     """Return the largest id in the file `path` plus one; 0 if the file is empty. Marks do not
     count."""
-    ids = stored(path, ID_TYPE)
+    ids = open_numbers(path, ID_TYPE)
     parts = (ids.read(first, first + _AT_ONCE) for first in range(0, len(ids), _AT_ONCE))
-    return max((int((part & ~np.uint32(SAID)).max()) + 1 for part in parts), default=0)
+    return max((int((part & ~np.uint32(LEARNED)).max()) + 1 for part in parts), default=0)
 
 
-def stored(path: Path, typecode: str) -> NumberFile:
+def open_numbers(path: Path, typecode: str) -> NumberFile:
     """Return the numbers in the file `path`. `typecode` is one of the module `array`."""
     return NumberFile(path, _NUMPY[typecode])

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from zerotoolsd.trainer.data.example_pools import Example, ExamplePool
-from zerotoolsd.trainer.data.example_store import PLACE_TYPE, stored
+from zerotoolsd.trainer.data.example_store import PLACE_TYPE, open_numbers
 from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
@@ -50,7 +50,7 @@ class PackedSequences:
 
     def __init__(self, pool: ExamplePool, path: Path, seed: int) -> None:
         self._pool = pool
-        self._starts = stored(path, PLACE_TYPE)
+        self._starts = open_numbers(path, PLACE_TYPE)
         self._order = _order(pool, seed)
 
     def __len__(self) -> int:

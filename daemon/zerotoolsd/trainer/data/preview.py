@@ -33,8 +33,14 @@ from zerotools.jobs.tables.data import (
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.corpus import Piece, find_files, read_pieces
 from zerotoolsd.trainer.data.encode_examples import ModelInput, ReadingStats, check_stats, encode
-from zerotoolsd.trainer.data.encoding.encoded_example import SAID, Encoded, Marked, bare, said
-from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, make_tokenizing
+from zerotoolsd.trainer.data.encoding.encoded_example import (
+    LEARNED,
+    Encoded,
+    Marked,
+    mark_learned,
+    without_marks,
+)
+from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, make_piece_encoder
 from zerotoolsd.trainer.data.training_data import packed_length
 
 MAX_FILES = 8
@@ -145,7 +151,7 @@ def _sampled(
         records = read_records_of(path, spec.data, MAX_BYTES, seen=sampling.read.of(path))
         first = itertools.islice(records, sampling.most)
         for example in encode(first, sampling.tokenizer, spec.data, reader, stats):
-            sampling.check_fit(1 + int(bare(example.marked).max(initial=0)))
+            sampling.check_fit(1 + int(without_marks(example.marked).max(initial=0)))
             if sampling.view is not None:
                 sampling.view.add(_as_answer(example, stats) if spec.data.preferences else example)
     # The first line of a file may be longer than the checked part.
@@ -186,7 +192,7 @@ class SampleView:
 
     def add(self, example: Encoded) -> None:
         """Count an example."""
-        trained = int(np.count_nonzero(example.marked >= SAID))
+        trained = int(np.count_nonzero(example.marked >= LEARNED))
         self._lengths.append(len(example.marked))
         self._trained += trained
         self._seen[hash(example.marked.tobytes())] += 1
@@ -209,10 +215,10 @@ class SampleView:
         """Return (the text in parts, each with whether it is trained; whether the text was cut).
         The parts have at most `left` bytes as JSON."""
         parts: list[dict[str, Any]] = []
-        turns = np.flatnonzero(np.diff(marked >= SAID)) + 1
+        turns = np.flatnonzero(np.diff(marked >= LEARNED)) + 1
         for ids in np.split(marked, turns) if len(marked) else ():
-            text = self.decode(bare(ids).tolist())
-            part = {"text": "", "trained": bool(ids[0] >= SAID)}
+            text = self.decode(without_marks(ids).tolist())
+            part = {"text": "", "trained": bool(ids[0] >= LEARNED)}
             shown = _within(text, left - json_bytes(part))
             if shown:
                 parts.append({**part, "text": shown})
@@ -346,7 +352,7 @@ def sample_text(
     else:
         tokenizer = load_tokenizer(Path(named))
         view = SampleView(show, tokenizer.decode)
-        tokenized = make_tokenizing(tokenizer)
+        tokenized = make_piece_encoder(tokenizer)
     read = BytesRead()
     pieces = [*_first(paths[0], spec.data, read)]
     ids = np.frombuffer(tokenized(pieces), "<u4") if pieces else np.empty(0, np.uint32)
@@ -354,7 +360,7 @@ def sample_text(
         return None
     for number in range(len(ids) // length):
         window: Marked = ids[number * length :][:length]
-        view.add(Encoded(f"{paths[0]}, sequence {number + 1}", said(window), 0))
+        view.add(Encoded(f"{paths[0]}, sequence {number + 1}", mark_learned(window), 0))
     return with_epoch(view, 0, spec, None, read.share(paths))
 
 

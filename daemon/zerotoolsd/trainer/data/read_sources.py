@@ -40,7 +40,7 @@ from zerotoolsd.trainer.data.token_cache import (
     Build,
     CacheEntry,
     TokenCache,
-    content_of,
+    cached_digest,
     fingerprint,
 )
 from zerotoolsd.trainer.data.tokenize_text import load_tokenizer, tokenize
@@ -146,7 +146,7 @@ class SourceReader:
 
     def _content(self, path: Path) -> str:
         try:
-            return f"{content_of(path, self._stamps)[:DIGEST_LETTERS]} {path.name}"
+            return f"{cached_digest(path, self._stamps)[:DIGEST_LETTERS]} {path.name}"
         except OSError as error:
             raise BadFile(f"{path} cannot be read: {error.strerror}") from None
 

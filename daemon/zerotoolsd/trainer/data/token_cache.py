@@ -294,7 +294,7 @@ def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, st
 
     The directory `stamps` caches the digests of files.
     """
-    content = [(path.suffix.lower(), content_of(path, stamps)) for path in paths]
+    content = [(path.suffix.lower(), cached_digest(path, stamps)) for path in paths]
     of_tokenizer = [] if tokenizer is None else tokenizer_digests(tokenizer)
     versions = [_version(name) for name in LIBRARIES]
     tree = [FORM, content, of_tokenizer, settings, versions]
@@ -308,10 +308,10 @@ def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
         for path in (*directory.iterdir(), *directory.glob("*templates/*"))
         if path.is_file() and path.suffix.lower() not in _WEIGHTS
     )
-    return [(str(path.relative_to(directory)), digest(path)) for path in files]
+    return [(str(path.relative_to(directory)), sha256_of(path)) for path in files]
 
 
-def content_of(path: Path, stamps: Path) -> str:
+def cached_digest(path: Path, stamps: Path) -> str:
     """Return the digest of a file. It is cached in `stamps` while the file's size and times are
     unchanged."""
     status = path.stat()
@@ -321,7 +321,7 @@ def content_of(path: Path, stamps: Path) -> str:
         noted = json.loads(note.read_bytes())
         if noted["stamp"] == stamp and isinstance(noted["digest"], str):
             return str(noted["digest"])
-    found = digest(path)
+    found = sha256_of(path)
     if time.time() - max(status.st_mtime, status.st_ctime) > _SETTLED_SECONDS:
         with suppress(OSError):
             stamps.mkdir(parents=True, exist_ok=True)
@@ -331,7 +331,7 @@ def content_of(path: Path, stamps: Path) -> str:
     return found
 
 
-def digest(path: Path) -> str:
+def sha256_of(path: Path) -> str:
     """Return SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,7 +20,7 @@ from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.data.corpus import Piece
 from zerotoolsd.trainer.data.encoding.text_ids import TextIds
 from zerotoolsd.trainer.data.example_pools import Ids
-from zerotoolsd.trainer.data.example_store import ID_TYPE, stored
+from zerotoolsd.trainer.data.example_store import ID_TYPE, open_numbers
 
 LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192
@@ -34,7 +34,7 @@ class TokenFile:
 
     def __init__(self, path: Path, vocabulary: int, typecode: str = ID_TYPE) -> None:
         self.vocabulary = vocabulary
-        self._ids = stored(path, typecode)
+        self._ids = open_numbers(path, typecode)
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -75,7 +75,7 @@ def tokenize(
 
     `processes` further processes help. `ended`: see `in_processes`.
     """
-    make = make_loaded_tokenizing if processes else make_tokenizing
+    make = make_loaded_piece_encoder if processes else make_piece_encoder
     named = Path(tokenizer.name_or_path) if processes else tokenizer
     letters = LETTERS_AT_ONCE // (PARTS if processes else 1)
     with destination.open("wb") as file:
@@ -84,7 +84,7 @@ def tokenize(
             file.write(ids)
 
 
-def make_tokenizing(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
+def make_piece_encoder(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
     """Return a function that encodes pieces of text; it returns their ids as bytes of `ID_TYPE`."""
     texts = TextIds(tokenizer)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
@@ -99,9 +99,9 @@ def make_tokenizing(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
     return tokenized
 
 
-def make_loaded_tokenizing(directory: Path) -> Callable[[Sequence[Piece]], bytes]:
-    """Load the tokenizer in `directory`, and return the function of `make_tokenizing`."""
-    return make_tokenizing(load_tokenizer(directory))
+def make_loaded_piece_encoder(directory: Path) -> Callable[[Sequence[Piece]], bytes]:
+    """Load the tokenizer in `directory`, and return the function of `make_piece_encoder`."""
+    return make_piece_encoder(load_tokenizer(directory))
 
 
 def _batches(pieces: Iterable[Piece], most: int) -> Iterator[list[Piece]]:

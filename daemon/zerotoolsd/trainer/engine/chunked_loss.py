@@ -100,7 +100,7 @@ class ChunkedLoss:
         output, hidden, tail = self._before_the_head(arguments)
         rows = (targets.flatten() != IGNORED).nonzero().flatten()
         parts = rows.split(self.size.rows_at_a_time(len(rows)))
-        work = Parts(tail, targets.flatten(), parts, self._base.weights_outside())
+        work = LossParts(tail, targets.flatten(), parts, self._base.weights_outside())
         output.loss = SummedLoss.apply(work, hidden, *work.weights)
         return output
 
@@ -126,7 +126,7 @@ class ChunkedLoss:
         try:
             with torch.no_grad():
                 self._check(_shortened(arguments))
-        except CannotCut as error:
+        except CannotChunk as error:
             if self.say is None:
                 raise Unsupported(
                     f'train.chunked_loss = "on": {error}; set it to "auto" or "off"'
@@ -144,12 +144,12 @@ class ChunkedLoss:
         wanted = wanted.flatten(0, 1)
         dropout = self._base.random_outside()
         if dropout is not None:
-            raise CannotCut(f"{kind} draws random numbers in {dropout}, after its hidden states")
+            raise CannotChunk(f"{kind} draws random numbers in {dropout}, after its hidden states")
         if found.shape != wanted.shape:
-            raise CannotCut(f"{kind} does not make its logits position by position")
+            raise CannotChunk(f"{kind} does not make its logits position by position")
         error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
         if not error <= TOLERANCES.get(wanted.dtype, HALF_TOLERANCE):
-            raise CannotCut(
+            raise CannotChunk(
                 f"the logits of {kind}, computed position by position, differ from its logits "
                 f"for the whole sequence by {error:.2g} of the largest"
             )
@@ -171,7 +171,7 @@ def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Parts:
+class LossParts:
     """The positions that have a target, in parts. `rows` are their numbers; there is at least one
     part, which may be empty."""
 
@@ -215,7 +215,7 @@ class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def forward(
-        ctx: Any, parts: Parts, hidden: torch.Tensor, *weights: nn.Parameter
+        ctx: Any, parts: LossParts, hidden: torch.Tensor, *weights: nn.Parameter
     ) -> torch.Tensor:
         del weights  # for autograd to know of
         ctx.save_for_backward(hidden)
@@ -272,12 +272,12 @@ class _Sums:
 HIDDEN = "last_hidden_state"
 
 
-class CannotCut(Exception):
+class CannotChunk(Exception):
     """The model cannot be run in two parts. The message is the reason."""
 
 
 @dataclass
-class Seen:
+class RecordedOutput:
     """The recorded output of the base model `name`."""
 
     output: Any = None
@@ -289,7 +289,7 @@ class Seen:
         """The hidden states, `[batch, length, hidden]`."""
         value = self.output[0] if isinstance(self.output, tuple) else self.output.get(HIDDEN)
         if not isinstance(value, torch.Tensor) or value.dim() != 3:
-            raise CannotCut("its base model answers without hidden states")
+            raise CannotChunk("its base model answers without hidden states")
         return value
 
     def with_hidden(self, hidden: torch.Tensor) -> Any:
@@ -336,7 +336,7 @@ class BaseModel:
         return name.startswith(f"{self._called}.")
 
     @contextmanager
-    def watched(self) -> Iterator[Seen]:
+    def watched(self) -> Iterator[RecordedOutput]:
         """Record the output of the base model in the yielded value.
 
         Inside the context, the base model returns only the hidden state of the first position. So
@@ -345,7 +345,7 @@ class BaseModel:
         Raises:
             CannotCut: the base model was not called, or returned something else.
         """
-        seen = Seen()
+        seen = RecordedOutput()
 
         def answer(name: str, module: Any, args: Any, arguments: Any) -> Any:
             seen.depth += 1
@@ -359,11 +359,11 @@ class BaseModel:
         with self._replaced(answer):
             yield seen
         if seen.output is None:
-            raise CannotCut(f"{type(self._model).__name__} has no base model apart from its head")
+            raise CannotChunk(f"{type(self._model).__name__} has no base model apart from its head")
         self._called = seen.name
 
     @contextmanager
-    def answering(self, seen: Seen, hidden: torch.Tensor) -> Iterator[None]:
+    def answering(self, seen: RecordedOutput, hidden: torch.Tensor) -> Iterator[None]:
         """Let the base model return the recorded output with the hidden states `hidden`, inside the
         context."""
         output = seen.with_hidden(hidden)
@@ -448,7 +448,7 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
     return None
 
 
-def check_cut(spec: JobSpec, config: Any) -> list[str]:
+def check_chunked_loss(spec: JobSpec, config: Any) -> list[str]:
     """Test the loss in parts on a small model with the same layers, if the job uses it.
 
     Returns notes: the reason if the loss will be computed at once.
@@ -462,19 +462,19 @@ def check_cut(spec: JobSpec, config: Any) -> list[str]:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         model = small_model(config)
-        return [] if model is None else try_cut(model, size)
+        return [] if model is None else try_on_model(model, size)
 
 
-def try_cut(model: Any, size: LossSize) -> list[str]:
-    """Test the loss in parts on `model`; return the notes of `check_cut`."""
+def try_on_model(model: Any, size: LossSize) -> list[str]:
+    """Test the loss in parts on `model`; return the notes of `check_chunked_loss`."""
     notes: list[str] = []
-    cut_loss(model.eval(), size, notes.append)
+    install_chunked_loss(model.eval(), size, notes.append)
     ids = torch.randint(3, model.config.get_text_config().vocab_size, (1, TRIED))
     model(input_ids=ids, use_cache=False, targets=ids)
     return notes
 
 
-def cut_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
+def install_chunked_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
     """Let `model` compute its loss in parts, if `size` requires it.
 
     If that is impossible and the job does not require it, `say` gets the reason.

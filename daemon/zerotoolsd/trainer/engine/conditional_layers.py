@@ -9,7 +9,7 @@ equal, they add gradients of different parameters.
     separate experts   experts that are modules of their own (usually all experts are one tensor);
                        each rank computes those that its tokens use. Missing gradients are zeros,
                        and an expert without any token is not updated: `SeparateExperts`
-    other cases        are detected by the gradients of a step: see `mark`
+    other cases        are detected by the gradients of a step: see `parameters_mark`
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MARKS = 1 << 16
 """Number of different marks. The sum of their squares over a thousand ranks is exact in fp64."""
 
 
-def check_alike_on_ranks(model: Any, world_size: int, engine: str) -> None:
+def check_same_layers_on_ranks(model: Any, world_size: int, engine: str) -> None:
     """Refuse a model that cannot be trained on several ranks.
 
     Raises:
@@ -111,12 +111,12 @@ def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
     }
 
 
-def mark(names: Iterable[str]) -> int:
+def parameters_mark(names: Iterable[str]) -> int:
     """Return a number that identifies the set of parameter names `names`."""
     return zlib.crc32("\n".join(names).encode()) % _MARKS
 
 
-def check_marks(totals: Sequence[float], world_size: int, step: int) -> None:
+def check_parameters_marks(totals: Sequence[float], world_size: int, step: int) -> None:
     """Check that all ranks have gradients of the same parameters.
 
     `totals` are two sums over all ranks: of the marks, and of their squares. `step` counts from 0.

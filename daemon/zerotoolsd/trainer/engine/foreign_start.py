@@ -31,7 +31,12 @@ from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.model.fill_shards import persistent_buffers
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.optimizer_groups import decayed_names
-from zerotoolsd.trainer.model.pretrained import OtherShapes, Pretrained, hub_layout, match
+from zerotoolsd.trainer.model.pretrained import (
+    Pretrained,
+    ShapeMismatch,
+    hub_layout,
+    match_directory,
+)
 
 
 @dataclass(frozen=True)
@@ -57,7 +62,7 @@ class ForeignStart:
         return self.run.numbers.get(Key(name, "step"), self.run.step - self.record.skipped_steps)
 
 
-def adopt(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
+def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
     """Return the start of the job `spec` from the checkpoint of another program at `path`.
 
     Raises:
@@ -126,10 +131,10 @@ def _weights_of_directory(
     if run.beside is None or wanted.parameters.keys() <= weights_of(run).keys():
         return None
     try:
-        found = match(meta_model.plain, meta_model.aliases, run.directory)
+        found = match_directory(meta_model.plain, meta_model.aliases, run.directory)
     except BadRequest as error:
         why = str(error).removeprefix("model.path: ")
-        if isinstance(error, OtherShapes):
+        if isinstance(error, ShapeMismatch):
             why += ": it is a checkpoint of another model; name one of the job's model"
         else:
             check_weights(run, wanted)  # more informative for a checkpoint: names on both sides

@@ -99,7 +99,7 @@ def _why(step: int, loss: float, grad_norm: float) -> str:
 FACTOR = 2.0
 
 
-def initial(spec: Fp16Spec) -> LossScaleRecord:
+def initial_loss_scale(spec: Fp16Spec) -> LossScaleRecord:
     """Return the loss scale at the start of a run.
 
     The loss scale follows DeepSpeed's `DynamicLossScaler.update_scale`
@@ -120,10 +120,10 @@ def initial(spec: Fp16Spec) -> LossScaleRecord:
     )
 
 
-def resumed(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
+def resumed_loss_scale(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
     """Return the loss scale of a resumed run: scale and counters from `saved`, settings from the
     job file."""
-    fresh = initial(spec)
+    fresh = initial_loss_scale(spec)
     if saved is None or not (saved.dynamic and fresh.dynamic):
         return fresh
     return replace(
@@ -135,7 +135,7 @@ def resumed(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
     )
 
 
-def after(scale: LossScaleRecord, *, overflow: bool) -> LossScaleRecord:
+def loss_scale_after(scale: LossScaleRecord, *, overflow: bool) -> LossScaleRecord:
     """Return the loss scale after a step, with or without an `overflow`.
 
     Raises:

@@ -16,7 +16,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.trainer.data.example_pools import Example
 from zerotoolsd.trainer.model.tiny_model import small_model
-from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch
+from zerotoolsd.trainer.sequence_parallel.split_batch import SequencePart
 
 TOLERANCE = 1e-4
 """Largest relative difference from the loss of transformers: rounding of fp32."""
@@ -45,7 +45,7 @@ class RouterLoss:
         self,
         routers: Sequence[torch.Tensor],
         examples: Sequence[Example],
-        stretch: Stretch | None = None,
+        stretch: SequencePart | None = None,
     ) -> torch.Tensor:
         """Return the loss, a scalar. Averaged over the ranks, the values and gradients are those of
         the whole batch.
@@ -80,7 +80,7 @@ class RouterLoss:
 
 
 def rows_of_tokens(
-    examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
+    examples: Sequence[Example], device: torch.device, stretch: SequencePart | None = None
 ) -> torch.Tensor:
     """Return the numbers of the rows that are tokens and not padding, of all sequences or of a
     `stretch` of each.
@@ -121,7 +121,7 @@ def add_router_loss(spec: JobSpec, model: Any) -> None:
     setattr(model, _LOSS_ATTRIBUTE, router_loss_of(spec, model))
 
 
-def added_to(model: Any) -> RouterLoss | None:
+def router_loss_in(model: Any) -> RouterLoss | None:
     """Return the loss that `add_router_loss` has set for `model`; None without one."""
     found: RouterLoss | None = getattr(model, _LOSS_ATTRIBUTE, None)
     return found
@@ -166,7 +166,7 @@ def check_router_loss(spec: JobSpec, model: Any) -> None:
         raise _unsupported(model)
 
 
-def unbalanced(config: Any) -> str | None:
+def balance_note(config: Any) -> str | None:
     """Return a note if the experts of the model could be balanced and are not; None otherwise."""
     text = config.get_text_config()
     coefficient = _first_number(_COEFFICIENTS, text)
@@ -246,7 +246,7 @@ class RouterBias:
         return found
 
     def expect(
-        self, examples: Sequence[Example], device: torch.device, stretch: Stretch | None = None
+        self, examples: Sequence[Example], device: torch.device, stretch: SequencePart | None = None
     ) -> None:
         """Set the examples of the next forward pass, so that padding is not counted. With a
         `stretch`, only its tokens count."""
@@ -285,7 +285,7 @@ def move_router_bias(spec: JobSpec, model: Any) -> None:
         setattr(model, _BIAS_ATTRIBUTE, RouterBias(model, spec.train.router_bias_rate))
 
 
-def moved_by(model: Any) -> RouterBias | None:
+def router_bias_in(model: Any) -> RouterBias | None:
     """Return the `RouterBias` that `move_router_bias` has set for `model`; None without one."""
     found: RouterBias | None = getattr(model, _BIAS_ATTRIBUTE, None)
     return found

@@ -39,7 +39,7 @@ class Decoding:
     ids: Mapping[str, int]
 
 
-def decoding_of(spec: JobSpec, tokenizer: Any, config: Any, positions: int | None) -> Decoding:
+def make_decoding(spec: JobSpec, tokenizer: Any, config: Any, positions: int | None) -> Decoding:
     """Return how the model of `spec` generates text. `positions` is its number of positions.
 
     A response ends as in training, with the tokenizer's end of text or the end token of its chat
@@ -99,7 +99,7 @@ def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
 Ids = list[int]
 
 
-def split(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
+def split_prompt(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
     """Return (the ids of an example's prompt, the ids of its response). A conversation has its last
     response."""
     inputs, targets = np.asarray(example.inputs), np.asarray(example.targets)

@@ -14,10 +14,10 @@ from zerotoolsd.trainer.data.example_store import Preference
 from zerotoolsd.trainer.data.packing import join
 from zerotoolsd.trainer.engine.chunked_loss import summed_cross_entropy, takes_targets
 from zerotoolsd.trainer.engine.protocol import LossSum, Rewards
-from zerotoolsd.trainer.engine.router_balance import added_to, moved_by
+from zerotoolsd.trainer.engine.router_balance import router_bias_in, router_loss_in
 from zerotoolsd.trainer.model.segment_attention import is_flash, segments_of
 from zerotoolsd.trainer.sequence_parallel.all_to_all import totalled
-from zerotoolsd.trainer.sequence_parallel.split_batch import own_stretch, stretch_of
+from zerotoolsd.trainer.sequence_parallel.split_batch import reading_own_part, sequence_part_of
 
 
 def training_loss(
@@ -34,8 +34,8 @@ def training_loss(
     With sequence ranks, only the tokens of this rank's part count. All ranks call it together.
     """
     examples = _as_attended(model, examples)
-    bias, router_loss = moved_by(model), added_to(model)
-    stretch = stretch_of(model)
+    bias, router_loss = router_bias_in(model), router_loss_in(model)
+    stretch = sequence_part_of(model)
     if bias is not None:
         bias.expect(examples, device, stretch)
     output, loss, _ = _output_and_loss(model, examples, device)
@@ -59,7 +59,7 @@ def _output_and_loss(
 ) -> tuple[Any, torch.Tensor, torch.Tensor]:
     whole = collate(model, examples, device)
     lengths = [example.lengths for example in examples]
-    with segments_of(model, lengths), own_stretch(model, *whole) as (arguments, labels):
+    with segments_of(model, lengths), reading_own_part(model, *whole) as (arguments, labels):
         if takes_targets(model):
             output = model(**arguments, use_cache=False, targets=labels)
             return output, output.loss, labels
@@ -89,12 +89,12 @@ def log_probabilities(
     """
     # Answers are never packed.
     whole, lengths = collate(model, examples, device), [example.lengths for example in examples]
-    with segments_of(model, lengths), own_stretch(model, *whole) as (arguments, labels):
+    with segments_of(model, lengths), reading_own_part(model, *whole) as (arguments, labels):
         logits = model(**arguments, use_cache=False).logits.float()
     each = functional.cross_entropy(
         logits.flatten(0, -2), labels.flatten(), ignore_index=IGNORED, reduction="none"
     )
-    found, stretch = -each.view(labels.shape).sum(dim=1), stretch_of(model)
+    found, stretch = -each.view(labels.shape).sum(dim=1), sequence_part_of(model)
     return found if stretch is None else totalled(found, stretch.exchange)
 
 
@@ -118,14 +118,14 @@ def preference_loss(
     """
     answers = [*pairs, *(pair.rejected for pair in pairs)]
     found = log_probabilities(model, answers, device).view(2, len(pairs))
-    known = [[*pair.reference, float(pair.counts)] for pair in pairs]
+    known = [[*pair.reference, float(pair.has_targets)] for pair in pairs]
     *reference, counts = torch.tensor(known).T.to(device, non_blocking=True)
     rewards = beta * (found - torch.stack(reference))
     losses = -functional.logsigmoid(rewards[0] - rewards[1])
     rewards = rewards.detach()
     right = (rewards[0] > rewards[1]).float()
     sums = torch.stack([(each * counts).sum() for each in (*rewards, right)])
-    loss, stretch = (losses * counts).sum(), stretch_of(model)
+    loss, stretch = (losses * counts).sum(), sequence_part_of(model)
     if stretch is not None and not stretch.leads:
         return loss - loss.detach(), torch.zeros_like(sums)
     return loss, sums
@@ -138,7 +138,7 @@ def summed_preference_loss(
     pass."""
     with torch.no_grad():
         loss, sums = preference_loss(model, pairs, device, beta)
-    stretch = stretch_of(model)
+    stretch = sequence_part_of(model)
     counted = stretch is None or stretch.leads
-    counts = sum(pair.counts for pair in pairs) if counted else 0
+    counts = sum(pair.has_targets for pair in pairs) if counted else 0
     return LossSum(float(loss), counts, Rewards(*sums.tolist()))

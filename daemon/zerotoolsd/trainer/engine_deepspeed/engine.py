@@ -17,11 +17,15 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.job_record import JobRecord
 from zerotoolsd.trainer.checkpoints.resume_point import ResumePoint
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
-from zerotoolsd.trainer.engine.chunked_loss import cut_loss, loss_size_of
+from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy, overflow_at_smallest
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
-from zerotoolsd.trainer.engine.router_balance import add_router_loss, move_router_bias, moved_by
+from zerotoolsd.trainer.engine.router_balance import (
+    add_router_loss,
+    move_router_bias,
+    router_bias_in,
+)
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import summed_loss, training_loss
@@ -105,7 +109,7 @@ class DeepSpeedEngine:
             norm = float(engine.get_global_grad_norm() or 0.0)
             norm = math.nan if norm < 0 else norm  # DeepSpeed writes -1 for NaN
         skip = engine.skipped_steps > before
-        bias = moved_by(self._model)
+        bias = router_bias_in(self._model)
         if bias is not None:
             bias.step(skipped=skip)
         if not skip:
@@ -239,7 +243,9 @@ def make_deepspeed_engine(
     model.train()
     add_router_loss(spec, model)
     move_router_bias(spec, model)
-    cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
+    install_chunked_loss(
+        model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text)
+    )
     decay = at(config, "optimizer.params.weight_decay")
     decayed = decayed_names(meta_model.model, spec.train.decay_by, start.record if start else None)
     groups = weight_groups(model, decayed, decay)

@@ -54,7 +54,7 @@ def own_directory(torch_version: str, environment: Mapping[str, str] = os.enviro
     return cache / "zerotools" / "torch_extensions" / f"{python}-torch{torch_version}-{prefix}"
 
 
-def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
+def use_own_directory(torch_version: str, environment: Any = os.environ) -> bool:
     """Let operators be compiled in the directory of zerotools, unless the user has chosen another;
     return whether this is so.
 
@@ -71,7 +71,7 @@ def build_in_own(torch_version: str, environment: Any = os.environ) -> bool:
     return True
 
 
-def take_turns(batons: Any, *, own: bool, teller: BuildReporter) -> None:
+def install_batons(batons: Any, *, own: bool, teller: BuildReporter) -> None:
     """Let torch use `Baton` for its locks. `batons` are the modules in which `FileBaton` is
     replaced."""
     for module in batons:

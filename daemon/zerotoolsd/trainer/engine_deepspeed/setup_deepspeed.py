@@ -30,8 +30,8 @@ from zerotools.jobs.tables.spec import FP16_ON_CPU, JobSpec
 from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
     BUILDS,
     BuildReporter,
-    build_in_own,
-    take_turns,
+    install_batons,
+    use_own_directory,
 )
 
 _LASTING = re.compile(
@@ -72,10 +72,10 @@ def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
 
 
 def _compile_by_turns(teller: BuildReporter) -> None:
-    own = build_in_own(torch.__version__)
+    own = use_own_directory(torch.__version__)
     loaded = sys.modules.get("torch.utils.cpp_extension")
     batons = [file_baton] if loaded is None else [file_baton, loaded]
-    take_turns(batons, own=own, teller=teller)
+    install_batons(batons, own=own, teller=teller)
 
 
 @contextmanager
@@ -193,10 +193,10 @@ def make_nvme_ready(
     builds = os.environ.get(BUILDS)
     if builds and not (Path(builds) / "async_io" / "async_io.so").exists():
         say(f"compiling async_io into {builds}: this takes minutes, and happens only once")
-    take_own_directories(config, output, rank)
+    make_own_directories(config, output, rank)
 
 
-def take_own_directories(config: dict[str, Any], output: Path, rank: int) -> None:
+def make_own_directories(config: dict[str, Any], output: Path, rank: int) -> None:
     """Replace each `nvme_path` in `config` by an empty directory of this rank.
 
     DeepSpeed names its files only by rank, and does not remove them. So each rank of each job

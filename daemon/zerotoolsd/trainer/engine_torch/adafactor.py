@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.training_memory import MOMENTS
-from zerotoolsd.trainer.engine_torch.update_path import Reduction, local
+from zerotoolsd.trainer.engine_torch.update_path import Reduction, local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
@@ -60,11 +60,11 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
         steps = [float(state["step"]) for state in states]
         betas = [step**BETA2_DECAY for step in steps]
         sums = self._matrix_sums([weight for weight, _ in weights], betas)
-        squares = [_squares(local(weight)) for weight, _ in weights]
+        squares = [_squares(local_tensor(weight)) for weight, _ in weights]
         for (weight, _), state, beta, of_matrix in zip(weights, states, betas, sums, strict=True):
             estimate = _estimate(weight, state, beta, of_matrix)
-            local(weight.grad).mul_(estimate.clamp_(min=FLOOR * FLOOR).rsqrt_())
-        squares += [_squares(local(weight.grad)) for weight, _ in weights]
+            local_tensor(weight.grad).mul_(estimate.clamp_(min=FLOOR * FLOOR).rsqrt_())
+        squares += [_squares(local_tensor(weight.grad)) for weight, _ in weights]
         numbers = self._reduction.sum(torch.stack(squares)).tolist()
         of_updates = numbers[len(weights) :]
         for (weight, group), step, square, of_update in zip(
@@ -73,9 +73,9 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
             lr, count = group["lr"], weight.numel()
             rate = max(MIN_SCALE, math.sqrt(square / count)) * min(lr, 1 / math.sqrt(step))
             clip = max(1.0, math.sqrt(of_update) / (math.sqrt(count) * CLIPPING))
-            values = local(weight)
+            values = local_tensor(weight)
             values.mul_(1 - lr * group["weight_decay"])
-            values.add_(local(weight.grad), alpha=-rate / clip)
+            values.add_(local_tensor(weight.grad), alpha=-rate / clip)
 
     def _matrix_sums(
         self, weights: Sequence[torch.Tensor], betas: Sequence[float]
@@ -86,13 +86,13 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
         for weight, beta in zip(weights, betas, strict=True):
             if weight.dim() < 2:
                 continue
-            squared = local(weight.grad).square()
-            row_var = local(self.state[weight]["row_var"])
+            squared = local_tensor(weight.grad).square()
+            row_var = local_tensor(self.state[weight]["row_var"])
             row_var.lerp_(squared.mean(dim=-1, keepdim=True), beta)
             if weight.dim() == 2:
                 mine.append(torch.cat([squared.sum(dim=0), row_var.sum().view(1)]))
             else:  # cut between matrices, each of which is on one rank
-                col_var = local(self.state[weight]["col_var"])
+                col_var = local_tensor(self.state[weight]["col_var"])
                 col_var.lerp_(squared.mean(dim=-2, keepdim=True), beta)
         lengths = [len(each) for each in mine]
         summed = iter(self._reduction.sum(torch.cat(mine)).split(lengths) if mine else ())
@@ -108,10 +108,10 @@ def _estimate(
     """Return the estimate of the squared gradients. `sums` is the result of `_matrix_sums` for the
     weight."""
     if weight.dim() < 2:
-        variance = local(state["variance"])
-        variance.lerp_(local(weight.grad).square(), beta)
+        variance = local_tensor(state["variance"])
+        variance.lerp_(local_tensor(weight.grad).square(), beta)
         return variance.clone()
-    row_var, col_var = local(state["row_var"]), local(state["col_var"])
+    row_var, col_var = local_tensor(state["row_var"]), local_tensor(state["col_var"])
     if sums is None:
         mean = row_var.mean(dim=-2, keepdim=True)
     else:
@@ -122,7 +122,7 @@ def _estimate(
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
     """Return the state of a weight before the first step."""
-    rows = local(weight)
+    rows = local_tensor(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if weight.dim() < 2:
         state["variance"] = _zeros(weight, rows.shape, weight.shape, place)

@@ -26,7 +26,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from zerotools.core.training_memory import EIGHT_BIT_BLOCK, MOMENTS, has_eight_bit_moments
-from zerotoolsd.trainer.engine_torch.update_path import local
+from zerotoolsd.trainer.engine_torch.update_path import local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
@@ -54,10 +54,10 @@ class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
                         self._update(weight, group)
 
     def _update(self, weight: torch.Tensor, group: dict[str, Any]) -> None:
-        state = {name: local(tensor) for name, tensor in self.state[weight].items()}
+        state = {name: local_tensor(tensor) for name, tensor in self.state[weight].items()}
         state["step"] += 1
         step = float(state["step"])
-        values, gradient = local(weight), local(weight.grad)
+        values, gradient = local_tensor(weight), local_tensor(weight.grad)
         if "exp_avg" in state:
             _adamw(values, gradient, state["exp_avg"], state["exp_avg_sq"], step, group)
             return
@@ -96,7 +96,7 @@ def _adamw(
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
     """Return the state of a weight before the first step: all moments are 0."""
-    rows = local(weight)
+    rows = local_tensor(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if not has_eight_bit_moments(tuple(weight.shape)):
         for name, _ in _MOMENTS:

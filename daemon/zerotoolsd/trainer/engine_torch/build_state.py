@@ -14,7 +14,7 @@ from zerotools.core.training_memory import DISK, MemoryLayout
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.ops.estimate.state_memory import optimizer_state_of_all_ranks
 from zerotools.runs.job_record import JobRecord
-from zerotoolsd.trainer.engine.chunked_loss import cut_loss, loss_size_of
+from zerotoolsd.trainer.engine.chunked_loss import install_chunked_loss, loss_size_of
 from zerotoolsd.trainer.engine.conditional_layers import SeparateExperts, separate_experts
 from zerotoolsd.trainer.engine.load_adapter import fill_adapter, read_adapter
 from zerotoolsd.trainer.engine.router_balance import add_router_loss, move_router_bias
@@ -36,19 +36,19 @@ from zerotoolsd.trainer.model.fill_shards import (
 )
 from zerotoolsd.trainer.model.initial_weights import initialise
 from zerotoolsd.trainer.model.keep_fp32 import kept_in_fp32
-from zerotoolsd.trainer.model.lora import refuse_two_types
+from zerotoolsd.trainer.model.lora import check_frozen_type
 from zerotoolsd.trainer.model.memory_estimate import parameters_of
 from zerotoolsd.trainer.model.meta_model import MetaModel, checkpoint_activations
 from zerotoolsd.trainer.model.nf4_linear import check_kernels
-from zerotoolsd.trainer.model.optimizer_groups import decayed_names, matrices_of
+from zerotoolsd.trainer.model.optimizer_groups import decayed_names, muon_names
 from zerotoolsd.trainer.model.pretrained import Pretrained
 from zerotoolsd.trainer.model.sharding import REPLICATE, make_mesh, shard
 from zerotoolsd.trainer.rank.process_group import START_TIMEOUT, WorldGroup
 from zerotoolsd.trainer.reporting.reporter import Reporter
-from zerotoolsd.trainer.sequence_parallel.split_batch import compute_stretches
+from zerotoolsd.trainer.sequence_parallel.split_batch import split_sequences
 
 
-def build(
+def build_live_state(
     spec: JobSpec,
     layout: MemoryLayout,
     meta_model: MetaModel,
@@ -68,7 +68,7 @@ def build(
     """
     if spec.train.activation_checkpointing:
         checkpoint_activations(meta_model.model)
-    refuse_two_types(layout)
+    check_frozen_type(layout)
     if layout.packs_frozen:
         check_kernels(group.device)
     if layout.state_tier == DISK:
@@ -82,7 +82,7 @@ def build(
     masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
     update_path: UpdatePath = masters or _update_path(parameters, layout, group.device)
     decayed = decayed_names(meta_model.model, spec.train.decay_by, record)
-    matrices = matrices_of(meta_model.model)
+    matrices = muon_names(meta_model.model)
     optimizer = make_optimizer(update_path, spec.train, memory.state, decayed, matrices)
     mesh = None if layout.is_sharded else make_mesh(group.device, layout)
     live = LiveState(model, layout, optimizer, memory, SeparateExperts(model), masters, mesh)
@@ -90,8 +90,10 @@ def build(
     model.train()
     add_router_loss(spec, model)
     move_router_bias(spec, model)
-    compute_stretches(model, group, spec.zero.sequence_ranks)
-    cut_loss(model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text))
+    split_sequences(model, group, spec.zero.sequence_ranks)
+    install_chunked_loss(
+        model, loss_size_of(spec, meta_model.config), lambda text: reporter.say(text)
+    )
     return live
 
 

@@ -17,7 +17,12 @@ from zerotools.runs import checkpoint_dirs
 from zerotools.runs.job_record import JobRecord, LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
-from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy, after, initial, resumed
+from zerotoolsd.trainer.engine.nan_and_loss_scale import (
+    DivergencePolicy,
+    initial_loss_scale,
+    loss_scale_after,
+    resumed_loss_scale,
+)
 from zerotoolsd.trainer.engine.protocol import LossSum, StepResult
 from zerotoolsd.trainer.engine.text_generation import Decoding, generate
 from zerotoolsd.trainer.engine.training_loss import (
@@ -28,7 +33,7 @@ from zerotoolsd.trainer.engine.training_loss import (
 )
 from zerotoolsd.trainer.engine_torch.live_state import LiveState
 from zerotoolsd.trainer.engine_torch.load_shards import load_foreign, load_shards
-from zerotoolsd.trainer.engine_torch.save_shards import HostCopy, own_part, write_tensors
+from zerotoolsd.trainer.engine_torch.save_shards import HostCopy, tensors_to_write, write_tensors
 from zerotoolsd.trainer.engine_torch.train_step import train_step
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 
@@ -49,7 +54,7 @@ class TorchEngine:
     def __post_init__(self) -> None:
         self._divergence = DivergencePolicy(self.spec.train.stop_after_nan)
         if self.spec.train.precision == "fp16":
-            self.loss_scale = initial(self.spec.fp16)
+            self.loss_scale = initial_loss_scale(self.spec.fp16)
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
         """Take a step; see `Engine.step`. If fp16 gradients overflow, the step is skipped and the
@@ -71,7 +76,7 @@ class TorchEngine:
         fixed = scale.cur_scale if scale is not None and not scale.dynamic else None
         self._divergence.count(outcome.is_skipped, fixed_scale=fixed)
         if scale is not None:
-            self.loss_scale = after(scale, overflow=outcome.is_skipped)
+            self.loss_scale = loss_scale_after(scale, overflow=outcome.is_skipped)
         return outcome
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
@@ -113,12 +118,12 @@ class TorchEngine:
 
     def write(self, staging: Path) -> None:
         """Write the tensors with torch's DCP; one rank writes each replica. See `Engine.write`."""
-        tree = own_part(self.live.tree(), self.group.rank)
+        tree = tensors_to_write(self.live.tree(), self.group.rank)
         write_tensors(tree, staging / checkpoint_dirs.DCP, self.group)
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
         """Copy the state; see `CopyingEngine.copy`."""
-        tree = self._host.take(own_part(self.live.tree(), self.group.rank))
+        tree = self._host.take(tensors_to_write(self.live.tree(), self.group.rank))
         return lambda staging, group: write_tensors(tree, staging / checkpoint_dirs.DCP, group)
 
     def describe(self, record: JobRecord) -> JobRecord:
@@ -145,4 +150,4 @@ class TorchEngine:
     def _count_from(self, record: JobRecord) -> None:
         self.skipped = record.skipped_steps
         if self.spec.train.precision == "fp16":
-            self.loss_scale = resumed(self.spec.fp16, record.loss_scale)
+            self.loss_scale = resumed_loss_scale(self.spec.fp16, record.loss_scale)

@@ -87,12 +87,12 @@ class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> of_torch.Metadata:
         """Return the checked metadata of the tensors as torch's classes."""
-        found = for_torch(self.checked)
+        found = as_torch_metadata(self.checked)
         found.storage_meta = of_torch.StorageMeta(load_id=self.load_id)
         return found
 
 
-def for_torch(metadata: Metadata) -> of_torch.Metadata:
+def as_torch_metadata(metadata: Metadata) -> of_torch.Metadata:
     """Return `metadata` as torch's classes."""
     has_version = "version" in of_torch.Metadata.__dataclass_fields__  # since torch 2.9
     return of_torch.Metadata(

@@ -29,9 +29,9 @@ from zerotools.core.training_memory import (
 )
 from zerotoolsd.trainer.engine_torch.update_path import (
     RowPartition,
-    joined_norm,
-    local,
+    combine_norms,
     local_norm,
+    local_tensor,
     reduction_of,
 )
 from zerotoolsd.trainer.memory_tiers import SCRATCH, TORCH_DTYPES, MemoryTiers
@@ -82,7 +82,7 @@ class MasterWeights:
         """Copy the masters to the model's weights. All ranks call it together."""
         with torch.no_grad():
             for name, master in self.tensors.items():
-                self._rows(name).copy_(local(master))
+                self._rows(name).copy_(local_tensor(master))
             for cut in (self._cut, self._cut_frozen):
                 if cut is not None:
                     cut.share()
@@ -114,7 +114,7 @@ class MasterWeights:
         self._copies.wait_on_device()
         # FSDP always reduces in the same order; autograd guarantees no order.
         order = self._norms if self._is_sharded else self.received()
-        return joined_norm([self._norms[name] for name in order], self.reduction)
+        return combine_norms([self._norms[name] for name in order], self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
         """Give the masters their gradients, times `factor`; see `UpdatePath.fetch`."""
@@ -140,7 +140,7 @@ class MasterWeights:
                 rows = self._rows(name)
                 # A buffer of fp32 sums is longer than the weights that leave through it.
                 flat = self._buffers[name].view(-1).view(rows.dtype)[: rows.numel()]
-                buffer = flat.view(rows.shape).copy_(local(self.tensors[name]))
+                buffer = flat.view(rows.shape).copy_(local_tensor(self.tensors[name]))
                 self._copies.to_device(buffer, rows)
 
     def finish(self) -> None:
@@ -159,7 +159,7 @@ class MasterWeights:
         # FSDP, autograd calls it, in the stream of the backward pass.
         gradient = weight.grad
         assert gradient is not None
-        rows = local(gradient if self._cut is None else self._cut.rows_of(gradient))
+        rows = local_tensor(gradient if self._cut is None else self._cut.rows_of(gradient))
         if name in self._norms:
             self._norms[name] = self._copies.add_to_host(rows, self._buffers[name])
         else:
@@ -172,8 +172,8 @@ class MasterWeights:
         step."""
         for cut in (self._cut, self._cut_frozen):
             if cut is not None and name in cut.rows:
-                return local(cut.rows[name]).detach()
-        return local(self._parameters[name]).detach()
+                return local_tensor(cut.rows[name]).detach()
+        return local_tensor(self._parameters[name]).detach()
 
     def _master(self, name: str) -> torch.Tensor:
         parameter = self._parameters[name]

@@ -26,7 +26,7 @@ import torch
 import torch.distributed as dist
 
 from zerotools.sensors.snapshot import BF16_CAPABILITY
-from zerotoolsd.trainer.engine_torch.update_path import Reduction, local
+from zerotoolsd.trainer.engine_torch.update_path import Reduction, local_tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 ITERATIONS = 5
@@ -69,7 +69,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
         else:
             updates = self._by_owners(weights, directions)
         for weight, update in zip(weights, updates, strict=True):
-            values = local(weight)
+            values = local_tensor(weight)
             values.mul_(1 - rate * group["weight_decay"])
             scaled = rate * rate_scale(self._scale, weight.shape[0], weight.shape[1])
             values.add_(update[: values.shape[0]].to(values.device), alpha=-scaled)
@@ -77,7 +77,10 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
     def _direction(self, weight: torch.Tensor, momentum: float) -> torch.Tensor:
         """Return this rank's rows of the matrix to orthogonalize, in the type and on the device of
         the iterations."""
-        gradient, moment = local(weight.grad), local(self.state[weight]["momentum_buffer"])
+        gradient, moment = (
+            local_tensor(weight.grad),
+            local_tensor(self.state[weight]["momentum_buffer"]),
+        )
         moment.lerp_(gradient, 1 - momentum)
         return gradient.lerp(moment, momentum).to(self._device, self._type)
 

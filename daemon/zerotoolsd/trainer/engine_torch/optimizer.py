@@ -13,7 +13,7 @@ from zerotools.core.training_memory import MOMENTS
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.runs.job_record import OptimizerGroup, OptimizerRecord
 from zerotoolsd.trainer.engine_torch import adafactor, adamw8bit, muon
-from zerotoolsd.trainer.engine_torch.update_path import UpdatePath, clipping, local
+from zerotoolsd.trainer.engine_torch.update_path import UpdatePath, clip_factor, local_tensor
 from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
@@ -61,7 +61,7 @@ class ShardedOptimizer:
         Gradients of norm `norm` are clipped to `max_norm` (0: not clipped). Both norms are without
         the loss scale.
         """
-        factor = clipping(norm, max_norm) / loss_scale
+        factor = clip_factor(norm, max_norm) / loss_scale
         for bucket in self.buckets:
             for group in bucket.groups:
                 group["lr"] = rate * group[_RATIO]
@@ -207,7 +207,7 @@ class _Making:
         }
 
     def _zeros(self, weight: nn.Parameter) -> torch.Tensor:
-        memory = self.place.zeros(local(weight).shape, weight.dtype, MOMENTS)
+        memory = self.place.zeros(local_tensor(weight).shape, weight.dtype, MOMENTS)
         if not isinstance(weight, DTensor):
             return memory
         return wrap(memory, weight.device_mesh, weight.placements, weight.shape)

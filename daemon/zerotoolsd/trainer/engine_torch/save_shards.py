@@ -41,10 +41,10 @@ def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
     except CheckpointException as error:  # a BaseException: it must not pass as an interruption
         output = directory.parents[1]  # beyond the staging directory
         free = shutil.disk_usage(output).free  # the written files still exist
-        raise SaveFailed(why_not(_causes(error), output, free)) from error
+        raise SaveFailed(explain_write_error(_causes(error), output, free)) from error
 
 
-def why_not(causes: str, output: Path, free_bytes: int) -> str:
+def explain_write_error(causes: str, output: Path, free_bytes: int) -> str:
     """Return why a write failed: `causes`, preceded by a sentence on a full disk. torch's writer
     does not report a full disk."""
     if free_bytes >= FULL_BYTES:
@@ -62,7 +62,7 @@ def _causes(error: CheckpointException) -> str:
 TensorTree = dict[str, dict[str, torch.Tensor]]
 
 
-def own_part(tree: TensorTree, rank: Rank) -> TensorTree:
+def tensors_to_write(tree: TensorTree, rank: Rank) -> TensorTree:
     """Return the tensors of `tree` that this rank writes. If several ranks hold the same shard, one
     of them writes it.
 

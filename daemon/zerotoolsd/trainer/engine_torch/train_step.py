@@ -11,10 +11,10 @@ import torch
 from zerotools.core.training_memory import DEVICE, LOCAL, MemoryLayout
 from zerotools.jobs.tables.train import TrainSpec
 from zerotoolsd.trainer.data.example_pools import RankBatch
-from zerotoolsd.trainer.engine.conditional_layers import check_marks, mark
+from zerotoolsd.trainer.engine.conditional_layers import check_parameters_marks, parameters_mark
 from zerotoolsd.trainer.engine.nan_and_loss_scale import DivergencePolicy
 from zerotoolsd.trainer.engine.protocol import Rewards, StepResult
-from zerotoolsd.trainer.engine.router_balance import moved_by
+from zerotoolsd.trainer.engine.router_balance import router_bias_in
 from zerotoolsd.trainer.engine.schedule import learning_rate
 from zerotoolsd.trainer.engine.training_loss import are_preferences, preference_loss, training_loss
 from zerotoolsd.trainer.engine_torch.live_state import LiveState
@@ -70,7 +70,7 @@ def train_step(
     # That of the scaled gradients, which is not finite if any of them is not.
     norm = live.optimizer.norm().to(group.device, non_blocking=True)
     # The stop request travels with the loss, so that all ranks stop after the same step.
-    own = mark(live.optimizer.update_path.received())
+    own = parameters_mark(live.optimizer.update_path.received())
     numbers = [float(stop_asked()), float(own), float(own * own)]
     tensors = [loss, ~norm.isfinite(), rewards]
     # The only point of a step at which the host waits for the device.
@@ -78,7 +78,7 @@ def train_step(
     stops, marks, squares, total, overflows, *rest = summed
     grad_norm = own_norm if loss_scale is None else own_norm / loss_scale
     overflow = not math.isfinite(grad_norm)
-    check_marks((marks, squares), group.rank.world_size, step)
+    check_parameters_marks((marks, squares), group.rank.world_size, step)
     mean = total / group.rank.world_size
     worst_norm = math.nan if overflows and not overflow else grad_norm
     skip = divergence.skips(step, mean, worst_norm, scaled=loss_scale is not None)
@@ -89,7 +89,7 @@ def train_step(
         )
     else:
         live.optimizer.discard()
-    bias = moved_by(live.model)
+    bias = router_bias_in(live.model)
     if bias is not None:
         bias.step(skipped=skip)
     means = None

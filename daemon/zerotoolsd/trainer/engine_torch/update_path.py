@@ -180,7 +180,7 @@ def reduction_of(weights: Mapping[str, torch.Tensor], device: torch.device) -> R
     return Reduction([] if first is None else cutting_groups(first), device)
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
+def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
     """Return this rank's part of `tensor`."""
     part: torch.Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part
@@ -188,15 +188,15 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 def local_norm(gradient: torch.Tensor) -> torch.Tensor:
     """Return the norm of this rank's part of a gradient, a scalar on its device."""
-    return torch.linalg.vector_norm(local(gradient).detach(), dtype=torch.float32)
+    return torch.linalg.vector_norm(local_tensor(gradient).detach(), dtype=torch.float32)
 
 
 def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> torch.Tensor:
     """Return the global norm of `gradients`."""
-    return joined_norm([local_norm(gradient) for gradient in gradients], reduction)
+    return combine_norms([local_norm(gradient) for gradient in gradients], reduction)
 
 
-def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
+def combine_norms(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
     """Return the global norm of tensors from the norms of this rank's parts of them."""
     squares = torch.zeros((), dtype=torch.float64)
     if norms:
@@ -204,7 +204,7 @@ def joined_norm(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Te
     return reduction.sum(squares).sqrt()
 
 
-def clipping(norm: float, max_norm: float) -> float:
+def clip_factor(norm: float, max_norm: float) -> float:
     """Return the factor that clips gradients of norm `norm` to `max_norm`; 1 if `max_norm` is 0."""
     return min(1.0, max_norm / (norm + ROUNDING)) if max_norm else 1.0
 
@@ -219,7 +219,7 @@ def _gradients(weights: Iterable[nn.Parameter]) -> list[torch.Tensor]:
 
 def _multiply(gradients: Sequence[torch.Tensor], factor: float) -> None:
     if factor != 1.0 and gradients:
-        torch._foreach_mul_([local(gradient) for gradient in gradients], factor)
+        torch._foreach_mul_([local_tensor(gradient) for gradient in gradients], factor)
 
 
 BUCKET_BYTES = 16 << 20

@@ -29,7 +29,7 @@ from zerotoolsd.trainer.data.example_store import Preference
 from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
 from zerotoolsd.trainer.data.training_data import positions_of
 from zerotoolsd.trainer.engine.protocol import Engine, Rewards
-from zerotoolsd.trainer.engine.text_generation import Decoding, Ids, decoding_of, split
+from zerotoolsd.trainer.engine.text_generation import Decoding, Ids, make_decoding, split_prompt
 from zerotoolsd.trainer.evaluation.scores import Scores, check_libraries, score
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.rank.process_group import WorldGroup
@@ -38,7 +38,7 @@ LARGEST_EXPONENT = 700.0
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluationResult:
     """The result of an evaluation.
 
     `loss` is the mean over all `tokens` of all `sequences`. For preferences it is the mean over
@@ -50,7 +50,7 @@ class Evaluated:
     sequences: int
     tokens: int
     seconds: float
-    predicted: Predicted | None = None
+    predicted: GenerationResult | None = None
     rewards: Rewards | None = None
 
     @property
@@ -71,7 +71,7 @@ class Evaluation:
     every: int | None
     batch_size: int
     sequences: int
-    predictions: Predictions | None = None
+    predictions: TextGeneration | None = None
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -90,7 +90,7 @@ class Evaluation:
         step: int,
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
-    ) -> Evaluated:
+    ) -> EvaluationResult:
         """Evaluate after step `step`. All ranks call it together.
 
         `alive` is called after each batch. Text generation takes long and is skipped if
@@ -115,7 +115,7 @@ class Evaluation:
             predicted = self.predictions.run(engine, group, step, alive, stop_asked)
         mean = total / max(1.0, count)
         means = Rewards(*(each / max(1.0, count) for each in sums)) if of_pairs else None
-        return Evaluated(mean, self.sequences, int(count), seconds, predicted, means)
+        return EvaluationResult(mean, self.sequences, int(count), seconds, predicted, means)
 
     def _batches(self, share: int, shares: int) -> Iterator[list[Example]]:
         """Yield the batches of a share. All shares have equally many, because each forward pass
@@ -124,7 +124,7 @@ class Evaluation:
         for first in range(0, math.ceil(self.sequences / shares), self.batch_size):
             chosen = numbers[first : first + self.batch_size]
             # A rank without remaining examples takes part without being counted.
-            yield [self.pool.example(n) for n in chosen] or [self.pool.example(0).silent()]
+            yield [self.pool.example(n) for n in chosen] or [self.pool.example(0).without_targets()]
 
 
 def make_evaluation(
@@ -141,12 +141,12 @@ def make_evaluation(
     size = spec.eval.batch_size or spec.train.micro_batch_size or 1
     most = spec.eval.max_sequences
     count = len(pool) if most is None else min(most, len(pool))
-    predictions = make_predictions(spec, pool, meta_model, group, count, size)
+    predictions = make_text_generation(spec, pool, meta_model, group, count, size)
     return Evaluation(pool, spec.eval.every, size, count, predictions)
 
 
 @dataclass(frozen=True)
-class Predicted:
+class GenerationResult:
     """The scores of `examples` generated texts. `path` is the file of the texts; `problem` says why
     it could not be written."""
 
@@ -172,7 +172,7 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class Predictions:
+class TextGeneration:
     """The generation of texts for an evaluation. Only rank 0 needs the `tokenizer`.
 
     Of a prompt longer than `longest_prompt` (None: no limit), the last tokens are used.
@@ -194,7 +194,7 @@ class Predictions:
         step: int,
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
-    ) -> Predicted | None:
+    ) -> GenerationResult | None:
         """Generate texts, score them and write them to a file, after step `step`. All ranks call it
         together.
 
@@ -225,10 +225,12 @@ class Predictions:
             yield numbers[first + share * size : first + (share + 1) * size]
 
     def _pair(self, number: int) -> tuple[Ids, Ids]:
-        prompt, response = split(self.pool.example(number), encoder_decoder=self.encoder_decoder)
+        prompt, response = split_prompt(
+            self.pool.example(number), encoder_decoder=self.encoder_decoder
+        )
         return prompt[-(self.longest_prompt or len(prompt)) :], response
 
-    def _judged(self, said: Sequence[Ids], step: int, seconds: float) -> Predicted:
+    def _judged(self, said: Sequence[Ids], step: int, seconds: float) -> GenerationResult:
         predictions = [self._text(ids) for ids in said]
         pairs = [self._pair(number) for number in range(self.count)]
         references = [self._text(response) for _, response in pairs]
@@ -245,7 +247,9 @@ class Predictions:
         path = self.directory / f"{checkpoint_dirs.directory_name(step)}.jsonl"
         problem = write_rows(path, rows)
         written = None if problem else str(path)
-        return Predicted(score(predictions, references), self.count, seconds, written, problem)
+        return GenerationResult(
+            score(predictions, references), self.count, seconds, written, problem
+        )
 
     def _text(self, ids: Ids) -> str:
         text: str = self.tokenizer.decode(ids, skip_special_tokens=True)
@@ -257,7 +261,7 @@ class Predictions:
         if self.longest_prompt is None:
             return None
         lengths = [
-            len(split(self.pool.example(number), encoder_decoder=False)[0])
+            len(split_prompt(self.pool.example(number), encoder_decoder=False)[0])
             for number in range(self.count)
         ]
         lost = [length - self.longest_prompt for length in lengths if length > self.longest_prompt]
@@ -299,14 +303,14 @@ def cuts_prompts(spec: JobSpec, config: Any) -> bool:
     return not is_asked and not config.is_encoder_decoder
 
 
-def make_predictions(
+def make_text_generation(
     spec: JobSpec,
     pool: ExamplePool,
     meta_model: MetaModel,
     group: WorldGroup,
     count: int,
     batch_size: int,
-) -> Predictions | None:
+) -> TextGeneration | None:
     """Return the text generation of a job for `count` examples of `pool`; None if the job does not
     use it.
 
@@ -328,10 +332,10 @@ def make_predictions(
     def decide() -> Decoding:
         check_libraries()
         tokenizers.append(load_tokenizer(Path(tokenizer_of(spec.data, spec.model.path) or "")))
-        return decoding_of(spec, tokenizers[0], config, positions)
+        return make_decoding(spec, tokenizers[0], config, positions)
 
     decoding = group.decided_by_rank_zero(decide)
-    predictions = Predictions(
+    predictions = TextGeneration(
         pool,
         min(count, spec.eval.max_predictions or count),
         batch_size,

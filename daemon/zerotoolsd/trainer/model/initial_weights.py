@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor
 
 from zerotools.core.errors import Unsupported
 from zerotoolsd.trainer.memory_tiers import START, MemoryTier
-from zerotoolsd.trainer.model.lora import base_module, is_adapter, start_adapter
+from zerotoolsd.trainer.model.lora import base_module, init_adapter, is_adapter
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.sharding import local_part
 
@@ -170,7 +170,7 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
     for name, module in reversed(list(unit.named_modules(prefix=prefix))):
         torch.default_generator.manual_seed(seed_from("weights", seed, base_module(name)))
         if is_adapter(f"{name}."):
-            start_adapter(f"{name}.", module)
+            init_adapter(f"{name}.", module)
         else:
             model._init_weights(module)
 

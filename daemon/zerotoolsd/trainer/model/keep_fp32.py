@@ -51,7 +51,7 @@ def _cast_by_routers(model: nn.Module) -> Iterator[str]:
             yield from (f"{prefix}.classifier.{n}" for n, _ in module.classifier.named_parameters())
 
 
-def apart(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
+def gathered_separately(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
     """Return (module, whether it stays in fp32) for the modules that must be gathered separately,
     children first.
 

@@ -70,7 +70,7 @@ def _refuse_others(model: nn.Module) -> None:
             )
 
 
-def refuse_two_types(layout: MemoryLayout, torch_version: str = str(torch.__version__)) -> None:
+def check_frozen_type(layout: MemoryLayout, torch_version: str = str(torch.__version__)) -> None:
     """Refuse 16-bit frozen weights with fp32 adapters if this torch cannot gather both together.
 
     Raises:
@@ -114,7 +114,7 @@ def is_adapter(name: str) -> bool:
     return _A in name or _B in name
 
 
-def start_adapter(name: str, module: nn.Module) -> None:
+def init_adapter(name: str, module: nn.Module) -> None:
     """Set one half of an adapter to peft's initial values. One half is zero, so that the adapter
     has no effect at first."""
     for parameter in module.parameters(recurse=False):

@@ -9,7 +9,7 @@ from zerotools.core.training_memory import DEVICE, DISK, HOST, MemoryLayout
 from zerotools.ops.estimate.state_memory import Parameter, bytes_at, gathered, loss_bytes, state_of
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.nf4_linear import packed_linears
-from zerotoolsd.trainer.model.optimizer_groups import matrices_of
+from zerotoolsd.trainer.model.optimizer_groups import muon_names
 from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
 
 MIB = 1 << 20
@@ -24,7 +24,7 @@ def parameters_of(
     Each has its block and the dimension that tensor ranks split. Parameters in `kept` are fp32.
     """
     found = []
-    matrices = matrices_of(meta_model.model)
+    matrices = muon_names(meta_model.model)
     cuts = layer_cuts(meta_model.model, tensor_ranks).dimensions
     for name, parameter in meta_model.model.named_parameters():
         block = next((b for b in meta_model.blocks if name.startswith(f"{b}.")), None)

@@ -100,7 +100,7 @@ def read_config(model: ModelSpec) -> Any:
         raise BadRequest(f"{source} is not a config of a {name} model: {_reason(error)}") from None
 
 
-def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
+def make_meta_model(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
     """Return the language model of `config` on the meta device, in fp32, with the adapters of
     `lora`.
 
@@ -140,7 +140,7 @@ def draw(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
     return MetaModel(model, tuple(_blocks(model, aliases)), aliases, plain)
 
 
-def check_fit(config: Any, vocabulary: int, sequence_length: int | None) -> None:
+def check_data_fits(config: Any, vocabulary: int, sequence_length: int | None) -> None:
     """Check that the model can read the data: its vocabulary and, unless None, its sequence length.
 
     Raises:

@@ -62,7 +62,7 @@ def _by_names(module: nn.Module) -> Iterator[str]:
     yield from (name for name in module._parameters if not _UNDECAYED.search(name.lower()))
 
 
-def tables_of(model: Any) -> frozenset[str]:
+def embedding_names(model: Any) -> frozenset[str]:
     """Return the names of the embeddings and the head. A tied weight has its first name."""
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
@@ -71,9 +71,9 @@ def tables_of(model: Any) -> frozenset[str]:
     return frozenset(name for name, p in model.named_parameters() if id(p) in weights)
 
 
-def matrices_of(model: Any) -> frozenset[str]:
+def muon_names(model: Any) -> frozenset[str]:
     """Return the names of the weights of `model` that Muon updates."""
-    tables = tables_of(model)
+    tables = embedding_names(model)
     return frozenset(
         name
         for name, parameter in model.named_parameters()
@@ -87,7 +87,7 @@ def check_matrices(train: TrainSpec, model: Any) -> None:
     Raises:
         BadRequest: Muon would update nothing.
     """
-    if train.optimizer == "muon" and not matrices_of(model):
+    if train.optimizer == "muon" and not muon_names(model):
         raise BadRequest(
             'train.optimizer = "muon": the model trains no matrix, embeddings and the head aside, '
             'for Muon to update; set "adamw"'

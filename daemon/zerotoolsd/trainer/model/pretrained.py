@@ -41,7 +41,7 @@ LISTED = 4
 """Largest number of names of a kind in a message."""
 
 
-class OtherShapes(BadRequest):
+class ShapeMismatch(BadRequest):
     """A tensor of a directory has another shape than in the model. The message has both."""
 
 
@@ -68,7 +68,7 @@ class Pretrained:
             yield f"{self.directory} lacks {_listed(self.initial)}, which get initial values"
 
 
-def match(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained:
+def match_directory(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained:
     """Return the contents of `directory` for `model`, which is on the meta device and has no
     adapters.
 
@@ -160,7 +160,7 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
         for block in expected.get(name, ()):
             for there in _spellings(model, block.name):
                 if there in stored and stored[there].shape != block.shape:
-                    raise OtherShapes(
+                    raise ShapeMismatch(
                         f"model.path: {stored[there].path}: {there} has shape "
                         f"{list(stored[there].shape)}, but the model's config needs "
                         f"{list(block.shape)}"
@@ -172,7 +172,7 @@ def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], direc
                 f"{_reason(info.conversion_errors[name])}"
             )
         found, wanted = map(list, shapes[name])
-        raise OtherShapes(
+        raise ShapeMismatch(
             f"model.path: {directory}: {name} has shape {found}, but the model's config needs "
             f"{wanted}"
         )

@@ -45,7 +45,7 @@ from torch.utils._pytree import tree_map
 from zerotools.core.errors import Unsupported
 from zerotools.core.training_memory import HOST, WEIGHTS, MemoryLayout
 from zerotoolsd.trainer.memory_tiers import BUFFERS, TORCH_DTYPES, MemoryTier, MemoryTiers
-from zerotoolsd.trainer.model.keep_fp32 import apart
+from zerotoolsd.trainer.model.keep_fp32 import gathered_separately
 from zerotoolsd.trainer.model.meta_model import MetaModel
 from zerotoolsd.trainer.model.nf4_linear import packed_buffers
 from zerotoolsd.trainer.tensor_parallel.layer_plan import LayerCuts, layer_cuts
@@ -156,7 +156,7 @@ def _shard(
     }
     if layout.tensor_ranks > 1:
         options |= _cut(model, meta_model, layout, mesh)
-    for name, in_fp32 in apart(model, kept):
+    for name, in_fp32 in gathered_separately(model, kept):
         policy = {"mp_policy": MixedPrecisionPolicy()} if in_fp32 else {}
         fully_shard(model.get_submodule(name), **{**options, **policy})
     for name in meta_model.blocks:
@@ -177,7 +177,7 @@ def _compute_alone(
     compiled: bool,
 ) -> None:
     """Let the modules that FSDP2 would gather cast their inputs as FSDP2 does."""
-    in_16_bits = [name for name, in_fp32 in apart(model, kept) if not in_fp32]
+    in_16_bits = [name for name, in_fp32 in gathered_separately(model, kept) if not in_fp32]
     for name in meta_model.blocks:
         _compile(model.get_submodule(name), compiled=compiled)
     if layout.precision != "fp32":

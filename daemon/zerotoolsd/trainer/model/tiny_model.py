@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from zerotoolsd.trainer.model.meta_model import MetaModel, draw
+from zerotoolsd.trainer.model.meta_model import MetaModel, make_meta_model
 
 WIDTH, HEADS, HEAD = 32, 4, 8
 VOCABULARY = 64
@@ -69,10 +69,10 @@ _OWN = {
 def small_model(config: Any) -> Any | None:
     """Return a small model with the layers of `config`, on the CPU, with random weights; None if
     none can be made."""
-    meta_model = draw(config)
+    meta_model = make_meta_model(config)
     for make in (narrow, copy.deepcopy):
         try:
-            drawn = draw(make(config))
+            drawn = make_meta_model(make(config))
         except Exception:  # whatever a config class raises over widths that do not go together
             continue
         if same_layers(drawn, meta_model) and sum(drawn.parameter_count()) <= LARGEST:

@@ -162,14 +162,14 @@ def joined(
     would neither end nor report why.
 
     Raises:
-        BadRequest: as `join` and `check_sums`.
+        BadRequest: as `join` and `check_all_reduce`.
         MachineNotReady, StoppedBefore: as `join`.
     """
     pulse = pulse or Pulse()
     pulse.enter("meeting the other ranks")
     with pulse.waiting(""):
         group = join(rank, device, meeting and replace(meeting, waits=pulse.beat), pulse)
-        check_sums(group)
+        check_all_reduce(group)
     pulse.enter("preparing")
     yield replace(group, pulse=pulse)
     dist.destroy_process_group()
@@ -198,7 +198,7 @@ def join(
         store, _, _ = next(
             dist.rendezvous("env://", rank.index, rank.world_size, timeout=START_TIMEOUT)
         )
-    place = place_of(rank, device)
+    place = device_of_rank(rank, device)
     wait_for_ranks(store, rank, START_TIMEOUT)
     if pulse is not None:
         pulse.enter(CONNECTING)
@@ -223,7 +223,7 @@ def wait_for_ranks(store: dist.Store, rank: Rank, timeout: timedelta) -> None:
     store.wait([f"ready/{index}" for index in range(rank.world_size)], timeout)
 
 
-def place_of(rank: Rank, device: str) -> torch.device:
+def device_of_rank(rank: Rank, device: str) -> torch.device:
     """Return the device of a rank, after making it the current device.
 
     Raises:
@@ -242,7 +242,7 @@ def place_of(rank: Rank, device: str) -> torch.device:
     return place
 
 
-def check_sums(
+def check_all_reduce(
     group: WorldGroup, reduce: Callable[[torch.Tensor], object] = dist.all_reduce
 ) -> None:
     """Sum numbers over the ranks and check the result. If direct copies between GPUs fail, it hangs

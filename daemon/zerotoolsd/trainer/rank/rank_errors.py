@@ -30,7 +30,7 @@ class MachineNotReady(ZerotoolsError):
     """A disk or a file server has a transient error, or another node is missing."""
 
 
-class StoppedBefore(ZerotoolsError):
+class StoppedBeforeStart(ZerotoolsError):
     """A stop was requested before the run had a state to save."""
 
 
@@ -54,14 +54,14 @@ def exit_code(error: BaseException) -> int:
         return EXIT_BAD_CHECKPOINT
     if isinstance(error, MachineNotReady):
         return EXIT_NOT_READY
-    if isinstance(error, StoppedBefore):
+    if isinstance(error, StoppedBeforeStart):
         return EXIT_STOPPED
     if isinstance(error, OutOfGpuMemory | CheckpointGone):
         return EXIT_CRASH
     return EXIT_BAD_JOB if isinstance(error, ZerotoolsError) else EXIT_CRASH
 
 
-def kind(error: BaseException) -> str:
+def error_word(error: BaseException) -> str:
     """Return the word for an error in the error datagram."""
     words = {
         EXIT_BAD_CHECKPOINT: "bad_checkpoint",
@@ -71,7 +71,7 @@ def kind(error: BaseException) -> str:
     return words.get(exit_code(error), "crash")
 
 
-def sentence(error: BaseException) -> str:
+def one_line(error: BaseException) -> str:
     """Return an error as one line for people."""
     text = " ".join(str(error).split())
     if isinstance(error, ZerotoolsError) and text:

@@ -34,7 +34,7 @@ import zerotools
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words
-from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBefore
+from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBeforeStart
 from zerotoolsd.trainer.rank.rank_settings import Rank
 
 POLL_SECONDS = 0.1
@@ -171,7 +171,7 @@ class _Meeting:
                 self._pause(POLL_SECONDS, lambda: self._missing(cards))
         self._clear_leftovers()
         probe = _PROBE + place.token
-        problem = disagreement(cards) or self._put(probe)
+        problem = first_difference(cards) or self._put(probe)
         tokens = [cards[node].token for node in range(place.nodes)]
         # A node that has replaced its card since then is not in it, and comes again.
         store.set("sealed", json.dumps({"tokens": tokens, "probe": probe, "problem": problem}))
@@ -312,7 +312,7 @@ class _Meeting:
         """
         self._place.waits()
         if self._place.is_stopped():
-            raise StoppedBefore("stopped on request before all nodes had come")
+            raise StoppedBeforeStart("stopped on request before all nodes had come")
         if time.monotonic() > self._until:
             said = why() if why else f"node 0 does not answer ({self._why})"
             raise MachineNotReady(
@@ -393,7 +393,7 @@ def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
     )
 
 
-def disagreement(cards: Mapping[int, NodeCard]) -> str | None:
+def first_difference(cards: Mapping[int, NodeCard]) -> str | None:
     """Return the first difference between the nodes as a sentence; None if there is none."""
     first = cards[0]
     for node, card in sorted(cards.items()):

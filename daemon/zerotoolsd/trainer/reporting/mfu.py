@@ -32,7 +32,7 @@ class Utilization:
         return tokens_per_second * self.flops_per_token / self.peak
 
 
-def measure_by(
+def make_utilization(
     group: WorldGroup,
     config: Any,
     parameters: tuple[int, int],

@@ -24,7 +24,7 @@ _THIS = re.compile(r"this process has [\d.]+ \w+ memory in use")
 
 
 @contextmanager
-def explained(
+def explain_errors(
     spec: JobSpec,
     steps_done: Callable[[], int],
     expected: Callable[[], Prediction | None] = lambda: None,

@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import EVALUATING, FIRST_STEP,
 from zerotoolsd.trainer.checkpoints.save_checkpoint import Saved
 from zerotoolsd.trainer.engine.foreign_start import ForeignStart
 from zerotoolsd.trainer.engine.protocol import Rewards, StepResult
-from zerotoolsd.trainer.evaluation.evaluate import Evaluated
+from zerotoolsd.trainer.evaluation.evaluate import EvaluationResult
 from zerotoolsd.trainer.model.memory_estimate import Prediction
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier, resident_bytes
 from zerotoolsd.trainer.rank.rank_settings import Rank
@@ -189,7 +189,7 @@ class Reporter:
         """Report that a long activity continues."""
         self._notifier.heartbeat()
 
-    def evaluated(self, step: int, found: Evaluated) -> None:
+    def evaluated(self, step: int, found: EvaluationResult) -> None:
         """Report the evaluation after step `step`."""
         predicted = found.predicted
         if self._leads:
@@ -294,7 +294,7 @@ class Reporter:
             + ("" if verified is None else f"; verified ({verified})")
         )
 
-    def went_on_from(self, start: ForeignStart, world_size: int) -> None:
+    def resumed_foreign(self, start: ForeignStart, world_size: int) -> None:
         """Report that the run continues from a checkpoint of another program."""
         record, directory = start.record, start.run.directory
         self.at(record.step)
@@ -319,7 +319,7 @@ def _of_rewards(rewards: Rewards) -> str:
     return f"margin {margin:.3f}  accuracy {rewards.right:.0%}"
 
 
-def _of_evaluation(found: Evaluated) -> str:
+def _of_evaluation(found: EvaluationResult) -> str:
     if found.rewards is not None:
         took = f"{counted(found.sequences, 'pair')}, {found.seconds:.2f} s"
         return f"{_of_rewards(found.rewards)}  ({took})"

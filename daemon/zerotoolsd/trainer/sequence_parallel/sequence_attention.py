@@ -11,8 +11,8 @@ If the number of ranks does not divide the key/value heads, each rank gets those
 need.
 
 The base model gets a `WholeMask` instead of its mask, and passes it to its layers. They also have
-it when activations are computed again. Without an active `Whole`, as in text generation, each
-implementation works as usual.
+it when activations are computed again. Without an active `WholeSequences`, as in text generation,
+each implementation works as usual.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ query and key."""
 
 
 @dataclass(frozen=True)
-class Whole:
+class WholeSequences:
     """The whole sequences of which a model reads a part.
 
     `places` are the position ids, `[batch, length]`, if they restart with each segment. `last` is
@@ -70,11 +70,11 @@ class Whole:
         return by_rank[:, :, :length].flatten(1)
 
 
-_now: ContextVar[Whole | None] = ContextVar("sequences that ranks share", default=None)
+_now: ContextVar[WholeSequences | None] = ContextVar("sequences that ranks share", default=None)
 
 
 @contextmanager
-def reading(whole: Whole) -> Iterator[None]:
+def reading(whole: WholeSequences) -> Iterator[None]:
     """Let models read this rank's part of the sequences `whole`, inside the context."""
     token = _now.set(whole)
     try:
@@ -83,7 +83,7 @@ def reading(whole: Whole) -> Iterator[None]:
         _now.reset(token)
 
 
-def read_now() -> Whole | None:
+def whole_sequences() -> WholeSequences | None:
     """Return the whole sequences of which a part is read now; None outside of `reading`."""
     return _now.get()
 

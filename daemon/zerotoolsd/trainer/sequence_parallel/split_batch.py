@@ -19,14 +19,18 @@ from torch.nn import functional
 from zerotoolsd.trainer.data.example_pools import IGNORED
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 from zerotoolsd.trainer.sequence_parallel.all_to_all import Exchange, GroupExchange
-from zerotoolsd.trainer.sequence_parallel.sequence_attention import Whole, read_now, reading
+from zerotoolsd.trainer.sequence_parallel.sequence_attention import (
+    WholeSequences,
+    reading,
+    whole_sequences,
+)
 
 _ATTRIBUTE = "own_stretch"
 _IDS, _POSITIONS = "input_ids", "position_ids"
 
 
 @dataclass(frozen=True)
-class Stretch:
+class SequencePart:
     """This rank's part of each sequence: one of `exchange.ranks` equal parts."""
 
     exchange: Exchange
@@ -43,7 +47,7 @@ class Stretch:
 
     def read(
         self, arguments: dict[str, torch.Tensor], labels: torch.Tensor
-    ) -> tuple[dict[str, torch.Tensor], torch.Tensor, Whole]:
+    ) -> tuple[dict[str, torch.Tensor], torch.Tensor, WholeSequences]:
         """Return (the arguments of a causal model for this rank's part, the labels, the whole
         sequences)."""
         ids, places = arguments[_IDS], arguments.get(_POSITIONS)
@@ -59,7 +63,7 @@ class Stretch:
             "attention_mask": torch.ones_like(own),
         }
         last = ids.shape[1] - 1 if packed is None else packed.max()
-        return read, self.of(labels, IGNORED), Whole(self.exchange, packed, last)
+        return read, self.of(labels, IGNORED), WholeSequences(self.exchange, packed, last)
 
     def _filled(self, whole: torch.Tensor, filler: int) -> torch.Tensor:
         return functional.pad(whole, (0, -whole.shape[1] % self.exchange.ranks), value=filler)
@@ -68,7 +72,7 @@ class Stretch:
         return filled.chunk(self.exchange.ranks, dim=1)[self.exchange.index].contiguous()
 
 
-def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
+def split_sequences(model: Any, group: WorldGroup, sequence_ranks: int) -> None:
     """Let `sequence_ranks` ranks compute the losses of `model` together. All ranks call it
     together.
 
@@ -80,28 +84,30 @@ def compute_stretches(model: Any, group: WorldGroup, sequence_ranks: int) -> Non
     shape = (rank.shares, sequence_ranks, rank.tensor_ranks)
     mesh = init_device_mesh(group.device.type, shape, mesh_dim_names=("share", "stretch", "part"))
     index = rank.index // rank.tensor_ranks % sequence_ranks
-    give_stretch(model, Stretch(GroupExchange(mesh.get_group("stretch"), index, sequence_ranks)))
+    set_sequence_part(
+        model, SequencePart(GroupExchange(mesh.get_group("stretch"), index, sequence_ranks))
+    )
 
 
-def give_stretch(model: Any, stretch: Stretch) -> None:
-    """Let `model` read this part of the sequences inside `own_stretch`."""
-    heed_whole_length(model)
+def set_sequence_part(model: Any, stretch: SequencePart) -> None:
+    """Let `model` read this part of the sequences inside `reading_own_part`."""
+    use_whole_length(model)
     setattr(model, _ATTRIBUTE, stretch)
 
 
-def stretch_of(model: Any) -> Stretch | None:
+def sequence_part_of(model: Any) -> SequencePart | None:
     """Return the part of each sequence that `model` computes; None if it computes all of it."""
-    found: Stretch | None = getattr(model, _ATTRIBUTE, None)
+    found: SequencePart | None = getattr(model, _ATTRIBUTE, None)
     return found
 
 
 @contextmanager
-def own_stretch(
+def reading_own_part(
     model: Any, arguments: dict[str, torch.Tensor], labels: torch.Tensor
 ) -> Iterator[tuple[dict[str, torch.Tensor], torch.Tensor]]:
     """Yield (arguments, labels) for this rank's part of a batch. Call the model inside the
     context."""
-    stretch = stretch_of(model)
+    stretch = sequence_part_of(model)
     if stretch is None:
         yield arguments, labels
         return
@@ -113,7 +119,7 @@ def own_stretch(
 _BY_LENGTH = ("dynamic", "longrope")
 
 
-def heed_whole_length(model: nn.Module) -> None:
+def use_whole_length(model: nn.Module) -> None:
     """Let the rotary modules of `model` use the length of the whole sequence.
 
     "dynamic" and "longrope" compute the angles from the largest position id, which on a rank is
@@ -129,7 +135,7 @@ def heed_whole_length(model: nn.Module) -> None:
 
 
 def _with_last(module: nn.Module, args: Any, arguments: Any) -> Any:
-    whole = read_now()
+    whole = whole_sequences()
     if whole is None:
         return None
     ids = arguments[_POSITIONS] if _POSITIONS in arguments else args[1]
@@ -141,7 +147,7 @@ def _with_last(module: nn.Module, args: Any, arguments: Any) -> Any:
 
 
 def _without_last(module: nn.Module, args: Any, output: Any) -> Any:
-    if read_now() is None:
+    if whole_sequences() is None:
         return None
     if isinstance(output, torch.Tensor):  # as complex numbers
         return output[:, :-1]

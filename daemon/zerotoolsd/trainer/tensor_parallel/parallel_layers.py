@@ -62,7 +62,9 @@ def _cut(parameter: nn.Parameter, dimension: int, mesh: DeviceMesh) -> nn.Parame
 
 
 def _columns(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
-    return functional.linear(taken(whole, group), _local(layer.weight), _local(layer.bias))
+    return functional.linear(
+        with_summed_gradient(whole, group), _local(layer.weight), _local(layer.bias)
+    )
 
 
 def _gathered_columns(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
@@ -81,7 +83,9 @@ def _split_rows(layer: Any, group: Any, whole: torch.Tensor) -> torch.Tensor:
 def _with_summed_gradients(layer: Any, group: Any, *args: Any, **options: Any) -> Any:
     ranks = torch.distributed.get_world_size(group)
     own = dict(layer._parameters)
-    layer._parameters.update({n: counted_each(p, ranks) for n, p in own.items() if p is not None})
+    layer._parameters.update(
+        {n: with_scaled_gradient(p, ranks) for n, p in own.items() if p is not None}
+    )
     try:
         return type(layer).forward(layer, *args, **options)
     finally:
@@ -101,7 +105,7 @@ def _local(weight: torch.Tensor | None) -> torch.Tensor | None:
     return weight.to_local() if isinstance(weight, DTensor) else weight
 
 
-def taken(whole: torch.Tensor, group: Any) -> torch.Tensor:
+def with_summed_gradient(whole: torch.Tensor, group: Any) -> torch.Tensor:
     """Return `whole` for a split layer. Its gradients are summed over the ranks of `group`."""
     return cast(torch.Tensor, _Taken.apply(whole, group))
 
@@ -121,7 +125,7 @@ def split(whole: torch.Tensor, group: Any) -> torch.Tensor:
     return cast(torch.Tensor, _Split.apply(whole, group))
 
 
-def counted_each(weight: torch.Tensor, ranks: int) -> torch.Tensor:
+def with_scaled_gradient(weight: torch.Tensor, ranks: int) -> torch.Tensor:
     """Return `weight`; its gradient is multiplied by `ranks`.
 
     If each rank has a part of the gradient, this turns the mean over the ranks into the sum.

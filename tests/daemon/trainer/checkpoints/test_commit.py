@@ -12,7 +12,7 @@ from tests.golden_files import JOB
 from zerotools.core.errors import BadFile
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.manifest import write_manifest
-from zerotoolsd.trainer.checkpoints.commit import check_structure, why_not_whole
+from zerotoolsd.trainer.checkpoints.commit import check_structure, structure_error
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def saved(tmp_path: Path) -> Path:
 
 
 def test_a_whole_checkpoint_is_taken_and_says_how_it_was_checked(saved: Path) -> None:
-    assert why_not_whole(saved) is None
+    assert structure_error(saved) is None
     trusting = checkpoint_dirs.choose(saved.parent, trusting=True, structure=check_structure)
     assert (trusting.path, trusting.how) == (saved, checkpoint_dirs.UNCHANGED)
     assert checkpoint_dirs.choose(saved.parent).how == checkpoint_dirs.DIGESTS
@@ -38,7 +38,7 @@ def test_files_with_right_digests_that_do_not_make_a_whole_are_refused(saved: Pa
     choice = checkpoint_dirs.choose(saved.parent, trusting=True, structure=check_structure)
     assert choice.path is None
     assert "__1_0.distcp" in choice.skipped[0].why
-    assert why_not_whole(saved) == choice.skipped[0].why
+    assert structure_error(saved) == choice.skipped[0].why
 
 
 def test_what_cannot_be_read_is_a_sentence(saved: Path) -> None:
@@ -47,4 +47,4 @@ def test_what_cannot_be_read_is_a_sentence(saved: Path) -> None:
     with pytest.raises(BadFile):
         check_structure(saved)
     (saved / "job.json").write_text(json.dumps([]))
-    assert why_not_whole(saved)
+    assert structure_error(saved)

@@ -18,8 +18,8 @@ from zerotoolsd.trainer.rank.rank_errors import (
     BadCheckpoint,
     CheckpointGone,
     MachineNotReady,
+    error_word,
     exit_code,
-    kind,
 )
 
 pytestmark = pytest.mark.torch
@@ -194,7 +194,7 @@ def test_bad_checkpoints_alone_stop_the_job_with_what_to_do(whole: Attempt, tmp_
     assert "1 older one cannot be used either" in message
     assert "move the checkpoints out of" in message
     assert "step 0" in message
-    assert kind(refused.value) == "bad_checkpoint"
+    assert error_word(refused.value) == "bad_checkpoint"
     assert sorted(path.name for path in checkpoint_dirs.listing(output_dir)) == names
 
 
@@ -213,25 +213,25 @@ def test_what_was_saved_and_is_gone_is_not_begun_anew(whole: Attempt, tmp_path: 
 def test_one_that_goes_while_it_is_loaded_is_left_to_the_next_attempt(
     whole: Attempt, tmp_path: Path
 ) -> None:
-    from zerotoolsd.trainer.checkpoints.resume_point import why_not_loaded
+    from zerotoolsd.trainer.checkpoints.resume_point import load_error
 
     path = tmp_path / checkpoint_dirs.directory_name(4)
     shutil.copytree(checkpoint(whole, 4), path)
     error = BadCheckpoint("it cannot be loaded")
-    assert why_not_loaded(path, error) is error
+    assert load_error(path, error) is error
     error.__cause__ = OSError(errno.ESTALE, "Stale file handle")
-    ended: ZerotoolsError = why_not_loaded(path, error)
+    ended: ZerotoolsError = load_error(path, error)
     assert isinstance(ended, MachineNotReady)
-    assert (exit_code(ended), kind(ended)) == (69, "not_ready")
+    assert (exit_code(ended), error_word(ended)) == (69, "not_ready")
     shutil.rmtree(path)
-    ended = why_not_loaded(path, BadCheckpoint("it cannot be loaded"))
+    ended = load_error(path, BadCheckpoint("it cannot be loaded"))
     assert isinstance(ended, CheckpointGone)
-    assert (exit_code(ended), kind(ended)) == (1, "crash")
+    assert (exit_code(ended), error_word(ended)) == (1, "crash")
     assert f"{path} was whole, and changed while it was loaded" in str(ended)
 
 
 def test_a_disk_that_gives_errors_is_waited_for(tmp_path: Path) -> None:
-    from zerotoolsd.trainer.checkpoints.resume_point import waiting_for_the_machine
+    from zerotoolsd.trainer.checkpoints.resume_point import with_not_ready
 
     def stale() -> None:
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected", str(tmp_path))
@@ -240,6 +240,6 @@ def test_a_disk_that_gives_errors_is_waited_for(tmp_path: Path) -> None:
         raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path))
 
     with pytest.raises(MachineNotReady, match=f"{tmp_path} cannot be read: Transport"):
-        waiting_for_the_machine(stale, tmp_path)
+        with_not_ready(stale, tmp_path)
     with pytest.raises(PermissionError):
-        waiting_for_the_machine(forbidden, tmp_path)
+        with_not_ready(forbidden, tmp_path)

@@ -29,13 +29,13 @@ def test_it_begins_with_the_start_token_and_is_filled_up(kind: str) -> None:
 
     import torch
 
-    from zerotoolsd.trainer.data.collate import check_decoder_start, said_before
+    from zerotoolsd.trainer.data.collate import check_decoder_start, decoder_inputs
 
     model = model_of(kind, **TINY, **HEADS, pad_token_id=1, decoder_start_token_id=3)
     check_decoder_start(model)
     labels = torch.tensor(LABELS)
     wanted = sys.modules[type(model).__module__].shift_tokens_right(labels, 1, 3)
-    assert torch.equal(said_before(model, labels), wanted)
+    assert torch.equal(decoder_inputs(model, labels), wanted)
     assert wanted.tolist() == [[3, 5, 6, 7], [3, 8, 2, 1]]
 
 

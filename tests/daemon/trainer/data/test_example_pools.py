@@ -15,7 +15,7 @@ from zerotoolsd.trainer.data.example_pools import (
     JoinedPools,
     MixedPools,
     TokenWindows,
-    shares,
+    share_counts,
 )
 
 
@@ -40,7 +40,7 @@ def pools(*lengths: int) -> list[ExamplePool]:
 
 @given(weights=st.lists(st.floats(0.01, 1), min_size=1, max_size=5), total=st.integers(0, 1000))
 def test_shares_add_up_and_are_within_one(weights: list[float], total: int) -> None:
-    found = shares(weights, total)
+    found = share_counts(weights, total)
     assert sum(found) == total
     for count, weight in zip(found, weights, strict=True):
         assert abs(count - weight * total / sum(weights)) < 1 + 1e-6

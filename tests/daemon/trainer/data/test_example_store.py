@@ -13,7 +13,7 @@ import pytest
 from zerotools.core.errors import BadFile
 from zerotools.jobs.datafiles.token_files import TokenArray
 from zerotoolsd.trainer.data.corpus import TokenStream, largest_id
-from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, said
+from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, mark_learned
 from zerotoolsd.trainer.data.example_pools import IGNORED
 from zerotoolsd.trainer.data.example_store import (
     Examples,
@@ -68,7 +68,7 @@ def test_more_token_files_than_may_be_open(tmp_path: Path) -> None:
 
 def pairs_in(path: Path, answers: Sequence[tuple[list[int], list[int]]]) -> PreferencePairs:
     encoded = [
-        Encoded("here", np.append(as_ids(asked), said(as_ids(answer))), len(asked))
+        Encoded("here", np.append(as_ids(asked), mark_learned(as_ids(answer))), len(asked))
         for asked, answer in answers
     ]
     write_examples(encoded, path, encoder_decoder=False)
@@ -93,9 +93,9 @@ def test_a_pair_is_the_chosen_answer_with_the_rejected_one(tmp_path: Path) -> No
 
 def test_a_silent_pair_does_not_count(tmp_path: Path) -> None:
     pair = pairs_in(tmp_path / "ids", FOUR).example(0)
-    quiet = pair.silent()
-    assert pair.counts
-    assert not quiet.counts
+    quiet = pair.without_targets()
+    assert pair.has_targets
+    assert not quiet.has_targets
     assert {*quiet.targets, *quiet.rejected.targets} == {IGNORED}
     assert list(quiet.rejected.inputs) == list(pair.rejected.inputs)
 

@@ -88,14 +88,14 @@ def test_packed_examples_cost_what_they_cost_alone(tree: dict[str, Any], attenti
 def test_the_loss_is_that_of_transformers_on_the_response_alone(tmp_path: Path) -> None:
     import torch
 
-    from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, said
+    from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, mark_learned
     from zerotoolsd.trainer.data.example_store import Examples, write_examples
     from zerotoolsd.trainer.engine.training_loss import summed_loss
 
     model = small(TINY_LLAMA, "sdpa")
     path = tmp_path / "ids"
     write_examples(
-        [Encoded("a:1", np.append(as_ids([1, 2, 3]), said(as_ids([4, 5]))), 3)],
+        [Encoded("a:1", np.append(as_ids([1, 2, 3]), mark_learned(as_ids([4, 5]))), 3)],
         path,
         encoder_decoder=False,
     )

@@ -16,7 +16,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.service.admission.interpreter_check import LONGEST_ANSWER
 from zerotoolsd.trainer.data.encode_examples import ModelInput
-from zerotoolsd.trainer.data.encoding.encoded_example import SAID, Encoded
+from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED, Encoded
 from zerotoolsd.trainer.data.preview import (
     MAX_EXAMPLES,
     MOST_BYTES,
@@ -175,7 +175,7 @@ TEXTS = {
 def of_turns(text: str, turns: int, place: str = "a.jsonl, line 1") -> tuple[SampleView, Encoded]:
     """An example in which every other token is trained, each of which is this text."""
     marked = np.arange(turns, dtype=np.uint32)
-    marked[1::2] |= SAID
+    marked[1::2] |= LEARNED
     return SampleView(20, lambda ids: text * len(ids)), Encoded(place, marked, 0)
 
 

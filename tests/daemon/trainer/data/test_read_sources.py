@@ -13,7 +13,7 @@ from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.finetuning import VOCABULARY, adverts, make_tokenizer, write_lines
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.trainer.data.encode_examples import ModelInput
-from zerotoolsd.trainer.data.encoding.encoded_example import SAID
+from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED
 from zerotoolsd.trainer.data.read_sources import IDS, SourceReader, sources_of, tokenizer_for
 from zerotoolsd.trainer.data.token_cache import TokenCache
 
@@ -56,7 +56,7 @@ def test_a_restart_and_another_job_take_what_was_tokenised(tmp_path: Path) -> No
         made.vocabulary,
         made.longest,
     )
-    ids = np.frombuffer(written, "<u4") & ~np.uint32(SAID)
+    ids = np.frombuffer(written, "<u4") & ~np.uint32(LEARNED)
     assert made.vocabulary == ids.max() + 1 < VOCABULARY  # also where it could have more
     assert taken.notes[1:] == made.notes
     assert taken.notes[0].startswith("data.examples: taken as it was tokenised before")

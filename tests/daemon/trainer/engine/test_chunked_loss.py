@@ -105,7 +105,7 @@ def test_loss_and_gradients_are_those_of_all_logits(kind: str) -> None:
 def test_the_backward_pass_is_the_derivative_of_the_forward_pass() -> None:
     from torch.autograd.gradcheck import gradcheck
 
-    from zerotoolsd.trainer.engine.chunked_loss import Parts, SummedLoss
+    from zerotoolsd.trainer.engine.chunked_loss import LossParts, SummedLoss
 
     drawn_by = torch.Generator().manual_seed(2)
     head = torch.nn.Linear(4, 7, dtype=torch.float64)
@@ -119,7 +119,9 @@ def test_the_backward_pass_is_the_derivative_of_the_forward_pass() -> None:
         def tail(some: Any) -> Any:
             return torch.tanh(torch.func.functional_call(head, held, (some,)))
 
-        return SummedLoss.apply(Parts(tail, targets, rows, [weight, bias]), states, weight, bias)
+        return SummedLoss.apply(
+            LossParts(tail, targets, rows, [weight, bias]), states, weight, bias
+        )
 
     assert gradcheck(loss, (hidden, head.weight, head.bias))
 
@@ -198,18 +200,18 @@ def test_a_model_that_cannot_be_cut_says_so_and_is_not(damage: str, why: str) ->
 
 
 def test_a_small_model_tells_before_a_gpu_is_taken() -> None:
-    from zerotoolsd.trainer.engine.chunked_loss import try_cut
+    from zerotoolsd.trainer.engine.chunked_loss import try_on_model
 
-    assert try_cut(drawn("llama", torch.float32), SIZE) == []
+    assert try_on_model(drawn("llama", torch.float32), SIZE) == []
     for cut in ("on", "auto"):
         model = drawn("llama", torch.float32)
         model.lm_head = torch.nn.Sequential(model.lm_head, torch.nn.Dropout(0.5))
         size = LossSize(rows=1 << 20, vocabulary=256, hidden=32, cut=cut)
         if cut == "on":
             with pytest.raises(Unsupported, match=r"draws random numbers in lm_head\.1, after"):
-                try_cut(model, size)
+                try_on_model(model, size)
         else:
-            [note] = try_cut(model, size)
+            [note] = try_on_model(model, size)
             assert "draws random numbers" in note
 
 

@@ -34,9 +34,9 @@ SUMMATION, ROUNDING = 2e-6, 1e-3
 
 def drawn(**config: Any) -> Any:
     from zerotools.jobs.tables.model import ModelSpec
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
-    return draw(read_config(ModelSpec(config=config))).model
+    return make_meta_model(read_config(ModelSpec(config=config))).model
 
 
 @pytest.fixture(scope="module")
@@ -108,34 +108,34 @@ def test_an_expert_without_tokens_is_not_updated() -> None:
 def test_blocks_that_ranks_leave_out_at_random_are_refused(
     config: dict[str, Any], said: str
 ) -> None:
-    from zerotoolsd.trainer.engine.conditional_layers import check_alike_on_ranks
+    from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
 
     small = {"num_hidden_layers": 1, "encoder_layers": 1, "decoder_layers": 1, "vocab_size": 64}
     model = drawn(**small, **config)
-    check_alike_on_ranks(model, 1, "torch")
+    check_same_layers_on_ranks(model, 1, "torch")
     with pytest.raises(BadRequest, match=said):
-        check_alike_on_ranks(model, 2, "torch")
+        check_same_layers_on_ranks(model, 2, "torch")
 
 
 def test_deepspeed_does_not_wait_for_experts_of_other_ranks() -> None:
-    from zerotoolsd.trainer.engine.conditional_layers import check_alike_on_ranks
+    from zerotoolsd.trainer.engine.conditional_layers import check_same_layers_on_ranks
 
     model = drawn(**SWITCH)
-    check_alike_on_ranks(model, 2, "torch")
+    check_same_layers_on_ranks(model, 2, "torch")
     with pytest.raises(
         Unsupported, match='would wait for one another in DeepSpeed; set engine = "to'
     ):
-        check_alike_on_ranks(model, 2, "deepspeed")
+        check_same_layers_on_ranks(model, 2, "deepspeed")
 
 
 def test_gradients_of_unlike_parameters_end_the_run() -> None:
-    from zerotoolsd.trainer.engine.conditional_layers import check_marks, mark
+    from zerotoolsd.trainer.engine.conditional_layers import check_parameters_marks, parameters_mark
 
     def totals(*names: list[str]) -> list[float]:
-        marks = [float(mark(each)) for each in names]
+        marks = [float(parameters_mark(each)) for each in names]
         return [sum(marks), sum(each * each for each in marks)]
 
-    check_marks(totals(["a", "b"], ["a", "b"], ["a", "b"]), 3, 0)
-    check_marks(totals([], []), 2, 0)
+    check_parameters_marks(totals(["a", "b"], ["a", "b"], ["a", "b"]), 3, 0)
+    check_parameters_marks(totals([], []), 2, 0)
     with pytest.raises(Unsupported, match="in step 5 the ranks have gradients of different param"):
-        check_marks(totals(["a", "b"], ["a", "c"], ["a", "b"]), 3, 4)
+        check_parameters_marks(totals(["a", "b"], ["a", "c"], ["a", "b"]), 3, 4)

@@ -15,8 +15,8 @@ from harness.launching import job  # noqa: E402
 from tests.golden_files import FOREIGN, GOLDEN  # noqa: E402
 from zerotools.core.errors import BadRequest  # noqa: E402
 from zerotools.jobs.jobfile.parse import job_from_dict  # noqa: E402
-from zerotoolsd.trainer.engine.foreign_start import ForeignStart, adopt  # noqa: E402
-from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
+from zerotoolsd.trainer.engine.foreign_start import ForeignStart, make_foreign_start  # noqa: E402
+from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 
 CASES = sorted(path.name for path in FOREIGN.iterdir())
 
@@ -28,7 +28,7 @@ def start(case: str, *, model: dict[str, Any] | None = None, **changes: Any) -> 
     checkpoint = FOREIGN / case / "checkpoint"
     tree = {"resume_from": str(checkpoint), "resume_order": "model", **tree}
     spec = job_from_dict(tree, source="job")
-    return adopt(checkpoint, spec, draw(read_config(spec.model), spec.lora))
+    return make_foreign_start(checkpoint, spec, make_meta_model(read_config(spec.model), spec.lora))
 
 
 @pytest.mark.parametrize("case", CASES)

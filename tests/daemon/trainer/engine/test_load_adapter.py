@@ -132,7 +132,7 @@ def test_an_adapter_that_does_not_fit_is_refused(
     from transformers import AutoConfig
 
     from zerotoolsd.trainer.engine.load_adapter import read_adapter
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
     tree = {**json.loads((MODEL / "config.json").read_text()), **config}
     if config:
@@ -144,7 +144,7 @@ def test_an_adapter_that_does_not_fit_is_refused(
         target_modules=tuple(keys["target_modules"]),
         path=str(trained[1]),
     )
-    model = draw(AutoConfig.for_model(**tree), spec).model
+    model = make_meta_model(AutoConfig.for_model(**tree), spec).model
     with pytest.raises(BadRequest) as error:
         read_adapter(spec, model)
     assert str(error.value).startswith(f"lora.path = {trained[1]}: ")
@@ -155,10 +155,10 @@ def test_a_directory_without_an_adapter_is_refused(tmp_path: Path) -> None:
     from transformers import AutoConfig
 
     from zerotoolsd.trainer.engine.load_adapter import read_adapter
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
     shutil.copy(MODEL / "model.safetensors", tmp_path)
     spec = LoraSpec(rank=3, path=str(tmp_path))
-    model = draw(AutoConfig.from_pretrained(MODEL), spec).model
+    model = make_meta_model(AutoConfig.from_pretrained(MODEL), spec).model
     with pytest.raises(BadRequest, match=r"adapter_config\.json cannot be read"):
         read_adapter(spec, model)

@@ -26,7 +26,11 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.fp16 import Fp16Spec
 from zerotools.runs.job_record import LossScaleRecord
 from zerotoolsd.trainer.data.example_pools import Example, RankBatch
-from zerotoolsd.trainer.engine.nan_and_loss_scale import after, initial, resumed
+from zerotoolsd.trainer.engine.nan_and_loss_scale import (
+    initial_loss_scale,
+    loss_scale_after,
+    resumed_loss_scale,
+)
 from zerotoolsd.trainer.rank.rank_errors import Diverged
 from zerotoolsd.trainer.rank.rank_settings import Rank
 
@@ -227,17 +231,19 @@ SHORT = Fp16Spec(initial_scale_power=4, loss_scale_window=3)
 def run(scale: LossScaleRecord, overflows: str) -> LossScaleRecord:
     """The state after steps that overflowed (`x`) or did not (`.`)."""
     for step in overflows:
-        scale = after(scale, overflow=step == "x")
+        scale = loss_scale_after(scale, overflow=step == "x")
     return scale
 
 
 def test_the_second_overflow_halves_and_later_ones_at_once() -> None:
-    scales = [run(initial(SHORT), overflows).cur_scale for overflows in ("", "x", "xx", "xxx")]
+    scales = [
+        run(initial_loss_scale(SHORT), overflows).cur_scale for overflows in ("", "x", "xx", "xxx")
+    ]
     assert scales == [16, 16, 8, 4]
 
 
 def test_a_window_without_overflow_doubles_and_gives_the_hysteresis_back() -> None:
-    grown = run(initial(SHORT), "xx...")
+    grown = run(initial_loss_scale(SHORT), "xx...")
     assert (grown.cur_scale, grown.cur_hysteresis) == (8, 1)
     grown = run(grown, ".")
     assert (grown.cur_scale, grown.cur_hysteresis) == (16, 2)
@@ -245,21 +251,27 @@ def test_a_window_without_overflow_doubles_and_gives_the_hysteresis_back() -> No
 
 def test_an_overflow_at_the_minimum_ends_the_run() -> None:
     with pytest.raises(Diverged, match="smallest loss scale, 4: training has diverged"):
-        run(initial(replace(SHORT, min_loss_scale=4.0)), "xxxx")
+        run(initial_loss_scale(replace(SHORT, min_loss_scale=4.0)), "xxxx")
 
 
 def test_a_fixed_scale_stays() -> None:
-    assert run(initial(Fp16Spec(loss_scale=128.0)), "xx.x").cur_scale == 128
+    assert run(initial_loss_scale(Fp16Spec(loss_scale=128.0)), "xx.x").cur_scale == 128
 
 
 def test_a_resumed_run_keeps_the_state_and_takes_the_rules_of_the_job_file() -> None:
-    saved = run(initial(SHORT), "x..x.")
-    assert resumed(SHORT, saved) == saved
-    found = resumed(replace(SHORT, loss_scale_window=7, hysteresis=1, min_loss_scale=2.0), saved)
+    saved = run(initial_loss_scale(SHORT), "x..x.")
+    assert resumed_loss_scale(SHORT, saved) == saved
+    found = resumed_loss_scale(
+        replace(SHORT, loss_scale_window=7, hysteresis=1, min_loss_scale=2.0), saved
+    )
     assert found == replace(saved, scale_window=7, delayed_shift=1, min_scale=2.0)
     fixed = Fp16Spec(loss_scale=8.0)
-    assert resumed(fixed, saved) == initial(fixed)
-    assert resumed(SHORT, initial(fixed)) == resumed(SHORT, None) == initial(SHORT)
+    assert resumed_loss_scale(fixed, saved) == initial_loss_scale(fixed)
+    assert (
+        resumed_loss_scale(SHORT, initial_loss_scale(fixed))
+        == resumed_loss_scale(SHORT, None)
+        == initial_loss_scale(SHORT)
+    )
 
 
 @dataclass(frozen=True)
@@ -297,10 +309,10 @@ def peer() -> Iterator[Peer]:
 
 
 def ours(spec: Fp16Spec, overflows: list[bool]) -> list[Any]:
-    scale, seen = initial(spec), []
+    scale, seen = initial_loss_scale(spec), []
     for overflow in overflows:
         try:
-            scale = after(scale, overflow=overflow)
+            scale = loss_scale_after(scale, overflow=overflow)
         except Diverged:
             return [*seen, "raised"]
         numbers = (scale.cur_scale, scale.cur_iter, scale.last_overflow_iter, scale.cur_hysteresis)

@@ -87,7 +87,7 @@ def test_value_and_gradient_are_those_of_transformers(name: str) -> None:
 def test_what_transformers_adds_no_loss_to_is_refused() -> None:
     import torch
 
-    from zerotoolsd.trainer.engine.router_balance import check_router_loss, unbalanced
+    from zerotoolsd.trainer.engine.router_balance import balance_note, check_router_loss
 
     mixtral = built("mixtral")
     before = torch.get_rng_state()
@@ -99,10 +99,10 @@ def test_what_transformers_adds_no_loss_to_is_refused() -> None:
     with pytest.raises(Unsupported, match="a llama model adds no loss for it"):
         check_router_loss(spec_of(), built("llama", router_aux_loss_coef=0.1, top_k=2))
     assert "to add it 0.001 times" in str(
-        unbalanced(built("qwen3_moe", output_router_logits=False).config)
+        balance_note(built("qwen3_moe", output_router_logits=False).config)
     )
-    assert unbalanced(built("qwen3_moe").config) is None
-    assert unbalanced(built("llama", output_router_logits=False).config) is None
+    assert balance_note(built("qwen3_moe").config) is None
+    assert balance_note(built("llama", output_router_logits=False).config) is None
 
 
 @pytest.fixture(scope="module")
@@ -185,7 +185,12 @@ def test_it_moves_by_the_tokens_that_each_expert_got(name: str) -> None:
     import torch
 
     from zerotoolsd.trainer.data.example_pools import Example
-    from zerotoolsd.trainer.engine.router_balance import BIAS, move_router_bias, moved_by, routers
+    from zerotoolsd.trainer.engine.router_balance import (
+        BIAS,
+        move_router_bias,
+        router_bias_in,
+        routers,
+    )
     from zerotoolsd.trainer.engine.training_loss import training_loss
 
     model = built_for_bias(name)
@@ -201,7 +206,7 @@ def test_it_moves_by_the_tokens_that_each_expert_got(name: str) -> None:
     before = getattr(router, BIAS).clone()
     move_router_bias(spec_with(router_bias_rate=RATE), model)
     examples = [Example(row, row) for row in rows]
-    moving = moved_by(model)
+    moving = router_bias_in(model)
     assert moving is not None
     for skipped in (True, False):
         training_loss(model, examples, torch.device("cpu"), weight=1.0, router_weight=1.0)

@@ -12,7 +12,7 @@ from harness.launching import TINY_LLAMA, job
 from tests.daemon.trainer.finetuning import TEMPLATE, load, make_tokenizer
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotoolsd.trainer.data.example_pools import IGNORED, Example
-from zerotoolsd.trainer.engine.text_generation import Decoding, decoding_of, split
+from zerotoolsd.trainer.engine.text_generation import Decoding, make_decoding, split_prompt
 
 pytestmark = pytest.mark.torch
 
@@ -28,7 +28,7 @@ def decoding(directory: Path, new: int | None = 9, **data: Any) -> Decoding:
     tree["model"] = {"path": str(directory)}
     tree["data"] = {"examples": ["/e.json"], **data}
     spec = job_from_dict(tree, source="job")
-    return decoding_of(spec, load(directory), AutoConfig.for_model(**TINY_LLAMA), positions)
+    return make_decoding(spec, load(directory), AutoConfig.for_model(**TINY_LLAMA), positions)
 
 
 def test_a_text_ends_as_in_training(tmp_path: Path) -> None:
@@ -73,4 +73,4 @@ def test_of_a_generation_config_the_ids_count_alone(tmp_path: Path) -> None:
 def test_prompt_and_response(
     example: Example, encoder_decoder: bool, pair: tuple[list[int], list[int]]
 ) -> None:
-    assert split(example, encoder_decoder=encoder_decoder) == pair
+    assert split_prompt(example, encoder_decoder=encoder_decoder) == pair

@@ -46,7 +46,7 @@ def test_it_is_that_of_the_formula() -> None:
     pair = Preference(chosen.inputs, chosen.targets, (), rejected, (-4.0, -3.0))
     wrong = Preference(chosen.inputs, chosen.targets, (), rejected, (-2.0, -9.0))
     device = torch.device("cpu")
-    found = summed_preference_loss(model, [pair, wrong, pair.silent()], device, BETA)
+    found = summed_preference_loss(model, [pair, wrong, pair.without_targets()], device, BETA)
     rewards = [
         (BETA * (math.log(1 / 8) - one), BETA * (math.log(1 / 64) - other))
         for one, other in ((-4.0, -3.0), (-2.0, -9.0))

@@ -18,9 +18,9 @@ from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
     TURN,
     Baton,
     BuildProgress,
-    build_in_own,
+    install_batons,
     own_directory,
-    take_turns,
+    use_own_directory,
 )
 
 ROOT = Path(__file__).parents[4]
@@ -158,17 +158,17 @@ def test_a_lock_in_the_users_own_directory_is_named_and_left_alone(lock: Path) -
 
 def test_jobs_compile_in_a_directory_of_ours_unless_the_user_names_one(tmp_path: Path) -> None:
     environment = {"XDG_CACHE_HOME": str(tmp_path)}
-    assert build_in_own("2.13.0+cpu", environment)
+    assert use_own_directory("2.13.0+cpu", environment)
     own = Path(environment[BUILDS])
     assert own.is_dir()
     assert own == own_directory("2.13.0+cpu", {"XDG_CACHE_HOME": str(tmp_path)})
     assert own != own_directory("2.12.0", {"XDG_CACHE_HOME": str(tmp_path)})
     named = {BUILDS: "/somewhere", "XDG_CACHE_HOME": str(tmp_path)}
-    assert not build_in_own("2.13.0+cpu", named)
+    assert not use_own_directory("2.13.0+cpu", named)
     assert named[BUILDS] == "/somewhere"
     (tmp_path / "file").touch()
     unwritable = {"XDG_CACHE_HOME": str(tmp_path / "file")}
-    assert not build_in_own("2.13.0+cpu", unwritable)
+    assert not use_own_directory("2.13.0+cpu", unwritable)
     assert BUILDS not in unwritable
 
 
@@ -185,7 +185,7 @@ def test_torch_itself_takes_our_turn(lock: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(cpp_extension, "FileBaton", cpp_extension.FileBaton)  # put back afterwards
     lock.touch()
     said = Said()
-    take_turns([cpp_extension], own=True, teller=said)
+    install_batons([cpp_extension], own=True, teller=said)
     (lock.parent / "a.cpp").write_text("int a;\n")
     with pytest.raises(RuntimeError, match="Error building extension"):
         cpp_extension.load(

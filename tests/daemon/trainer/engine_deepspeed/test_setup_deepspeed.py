@@ -174,13 +174,13 @@ def test_a_stop_saves_leaves_nothing_behind_and_is_not_gone_on_from(
 
 def test_each_rank_of_each_job_has_a_directory_of_its_own(tmp_path: Path) -> None:
     from zerotoolsd.trainer.engine_deepspeed.setup_deepspeed import (
+        make_own_directories,
         remove_own_directories,
-        take_own_directories,
     )
 
     def taken(output: str, rank: int) -> Path:
         tree = copy.deepcopy(offloaded(tmp_path / "nvme", "optimizer", "param"))
-        take_own_directories(tree, tmp_path / output, rank)
+        make_own_directories(tree, tmp_path / output, rank)
         zero = tree["zero_optimization"]
         [own] = {zero[f"offload_{what}"]["nvme_path"] for what in ("optimizer", "param")}
         return Path(own)

@@ -19,9 +19,9 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 
 from zerotools.jobs.jobfile.job_memory import memory_layout_of  # noqa: E402
 from zerotools.jobs.tables.spec import JobSpec  # noqa: E402
-from zerotoolsd.trainer.engine_torch.build_state import build  # noqa: E402
+from zerotoolsd.trainer.engine_torch.build_state import build_live_state  # noqa: E402
 from zerotoolsd.trainer.engine_torch.live_state import LiveState  # noqa: E402
-from zerotoolsd.trainer.model.meta_model import draw, read_config  # noqa: E402
+from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config  # noqa: E402
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier  # noqa: E402
 from zerotoolsd.trainer.rank.process_group import WorldGroup, join  # noqa: E402
 from zerotoolsd.trainer.rank.rank_settings import rank_from, read_spec  # noqa: E402
@@ -38,13 +38,13 @@ def whole(live: LiveState) -> dict[str, torch.Tensor]:
 
 def check(spec: JobSpec, group: WorldGroup, frozen_precision: str) -> None:
     """One step of one layout."""
-    meta_model = draw(read_config(spec.model))
+    meta_model = make_meta_model(read_config(spec.model))
     frozen = {name for name, _ in meta_model.model.named_parameters() if "mlp" in name}
     for name, parameter in meta_model.model.named_parameters():
         parameter.requires_grad = name not in frozen
     reporter = Reporter(group.rank, Notifier(None, group.rank.index), steps=1)
     layout = replace(memory_layout_of(spec), frozen_precision=frozen_precision)
-    live = build(spec, layout, meta_model, group, reporter, record=None, pretrained=None)
+    live = build_live_state(spec, layout, meta_model, group, reporter, record=None, pretrained=None)
     before = whole(live)
     ids = torch.arange(24).view(2, 12) + group.rank.index
     live.model(input_ids=ids, labels=ids, use_cache=False).loss.backward()

@@ -51,20 +51,20 @@ def made(layout: MemoryLayout, optimizer: str = "adamw", *, routed: bool = False
     from zerotoolsd.trainer.engine_torch.update_path import InPlaceUpdate
     from zerotoolsd.trainer.memory_tiers import make_memory
     from zerotoolsd.trainer.model.initial_weights import initialise
-    from zerotoolsd.trainer.model.meta_model import draw
-    from zerotoolsd.trainer.model.optimizer_groups import matrices_of
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
+    from zerotoolsd.trainer.model.optimizer_groups import muon_names
     from zerotoolsd.trainer.model.sharding import make_mesh, shard
 
     config = {key: value for key, value in TINY_LLAMA.items() if key != "model_type"}
     drawn = Qwen3MoeConfig(**ROUTED) if routed else LlamaConfig(**config, tie_word_embeddings=True)
-    meta_model = draw(drawn)
+    meta_model = make_meta_model(drawn)
     train = TrainSpec(steps=4, batch_size=2, precision=layout.precision, optimizer=optimizer)
     memory = make_memory(torch.device("cpu"), layout.state_tier)
     model = shard(meta_model, layout, memory).train()
     parameters = dict(model.named_parameters())
     masters = MasterWeights(parameters, memory, layout) if layout.has_masters else None
     path = masters or InPlaceUpdate(parameters, torch.device("cpu"))
-    matrices = matrices_of(meta_model.model)
+    matrices = muon_names(meta_model.model)
     adam = make_optimizer(path, train, memory.state, frozenset(parameters), matrices)
     mesh = None if layout.is_sharded else make_mesh(torch.device("cpu"), layout)
     live = LiveState(model, layout, adam, memory, SeparateExperts(model), masters, mesh)

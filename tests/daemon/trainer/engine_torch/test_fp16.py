@@ -21,7 +21,7 @@ from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.checkpoint_summary import summarize, training_to_json
 from zerotools.runs import checkpoint_dirs
-from zerotoolsd.trainer.engine.nan_and_loss_scale import after, initial
+from zerotoolsd.trainer.engine.nan_and_loss_scale import initial_loss_scale, loss_scale_after
 
 pytestmark = [pytest.mark.torch, pytest.mark.dear(20, "every stage in fp16")]
 STAGES = (0, 1, 2, 3) if FULL else (0, 1, 3)
@@ -69,7 +69,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, text: Path) -> Runs:
 @pytest.mark.parametrize("stage", STAGES)
 def test_overflows_are_skipped_and_the_schedule_waits(runs: Runs, stage: int) -> None:
     name = f"stage-{stage}"
-    skips, scale = runs.of(name, "is_skipped"), initial(HIGH)
+    skips, scale = runs.of(name, "is_skipped"), initial_loss_scale(HIGH)
     assert skips[:3] == [True] * 3
     assert skips.count(False) >= 3
     assert runs.of(name, "skipped") == list(accumulate(skips))
@@ -77,7 +77,7 @@ def test_overflows_are_skipped_and_the_schedule_waits(runs: Runs, stage: int) ->
     for step, skip in enumerate(skips):
         assert runs.of(name, "loss_scale")[step] == scale.cur_scale
         assert runs.of(name, "learning_rate")[step] == rates[done]
-        scale, done = after(scale, overflow=skip), done + (not skip)
+        scale, done = loss_scale_after(scale, overflow=skip), done + (not skip)
 
 
 @pytest.mark.parametrize("stage", STAGES)

@@ -220,9 +220,9 @@ def test_initial_weights_know_neither_stage_nor_place_nor_ranks(by_ranks: dict[i
 def test_no_rank_ever_holds_the_whole_model(by_ranks: dict[int, Runs], ranks: int) -> None:
     from transformers import LlamaConfig
 
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
-    model = draw(LlamaConfig(**DEEP)).model
+    model = make_meta_model(LlamaConfig(**DEEP)).model
     whole = 4 * sum(parameter.numel() for parameter in model.parameters())
     block = 4 * sum(parameter.numel() for parameter in model.model.layers[0].parameters())
     table = model.lm_head.weight.nbytes

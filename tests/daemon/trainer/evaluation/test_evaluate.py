@@ -14,10 +14,14 @@ import pytest
 from tests.daemon.trainer.finetuning import load, make_tokenizer
 from zerotools.core.errors import BadRequest
 from zerotools.io.telemetry.metrics import Metrics
-from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, said
+from zerotoolsd.trainer.data.encoding.encoded_example import Encoded, as_ids, mark_learned
 from zerotoolsd.trainer.data.example_store import Examples, write_examples
 from zerotoolsd.trainer.engine.text_generation import Decoding
-from zerotoolsd.trainer.evaluation.evaluate import Evaluated, Predicted, Predictions
+from zerotoolsd.trainer.evaluation.evaluate import (
+    EvaluationResult,
+    GenerationResult,
+    TextGeneration,
+)
 from zerotoolsd.trainer.evaluation.scores import LIBRARIES, check_libraries
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier
 from zerotoolsd.trainer.rank.rank_settings import Rank
@@ -57,17 +61,18 @@ def tokenizer(tmp_path: Path) -> Any:
     return load(make_tokenizer(tmp_path / "tokenizer"))
 
 
-def predictions(directory: Path, tokenizer: Any) -> Predictions:
+def predictions(directory: Path, tokenizer: Any) -> TextGeneration:
     ids = tokenizer(["the red dress"] * COUNT)["input_ids"]
     examples = [
-        Encoded("a:1", np.append(as_ids(ask), said(as_ids([*ask[1:], 2]))), len(ask)) for ask in ids
+        Encoded("a:1", np.append(as_ids(ask), mark_learned(as_ids([*ask[1:], 2]))), len(ask))
+        for ask in ids
     ]
     write_examples(examples, directory / "ids", encoder_decoder=False)
     pool = Examples(directory / "ids", encoder_decoder=False)
-    return Predictions(pool, COUNT, 2, False, DECODING, directory / "predictions", tokenizer)
+    return TextGeneration(pool, COUNT, 2, False, DECODING, directory / "predictions", tokenizer)
 
 
-def run(wanted: Predictions, engine: Parrot, *, stop: bool = False) -> Predicted | None:
+def run(wanted: TextGeneration, engine: Parrot, *, stop: bool = False) -> GenerationResult | None:
     group: Any = Alone()
     talking: Any = engine
     return wanted.run(talking, group, 7, lambda: None, lambda: stop)
@@ -99,8 +104,8 @@ def test_scores_are_reported_with_the_loss(
     reporter = Reporter(Alone.rank, Notifier(None, 0), steps=9)
     reporter.write_to(Metrics(tmp_path, tensorboard="off"))
     predicted = run(predictions(tmp_path, tokenizer), Parrot())
-    reporter.evaluated(7, Evaluated(0.5, COUNT, 30, 0.1, predicted))
-    reporter.evaluated(8, Evaluated(1000.0, COUNT, 30, 0.1))
+    reporter.evaluated(7, EvaluationResult(0.5, COUNT, 30, 0.1, predicted))
+    reporter.evaluated(8, EvaluationResult(1000.0, COUNT, 30, 0.1))
     lines = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [line.pop("time") > 0 for line in lines] == [True, True]
     assert lines[0].keys() == {"step", *(f"eval_{name}" for name in ("loss", "perplexity", *NAMES))}

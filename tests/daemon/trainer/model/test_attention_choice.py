@@ -38,10 +38,10 @@ def test_flash_attention_in_fp32_is_refused(text: Path) -> None:
 
 
 def test_a_package_that_is_missing_is_named(text: Path) -> None:
-    from zerotoolsd.trainer.dry_run import rehearse
+    from zerotoolsd.trainer.dry_run import check_job
 
     with pytest.raises(BadRequest, match=r"needs flash-attn, which .* install flash-attn"):
-        rehearse(of(text, TINY_LLAMA, "flash_attention_2", **GPU))
+        check_job(of(text, TINY_LLAMA, "flash_attention_2", **GPU))
 
 
 @pytest.mark.parametrize(
@@ -50,21 +50,21 @@ def test_a_package_that_is_missing_is_named(text: Path) -> None:
 def test_what_the_model_does_not_have_is_refused(
     config: dict[str, Any], attention: str, text: Path
 ) -> None:
-    from zerotoolsd.trainer.dry_run import rehearse
+    from zerotoolsd.trainer.dry_run import check_job
 
     with pytest.raises(Unsupported, match=r"transformers does not have it for \w+; take one of ea"):
-        rehearse(of(text, config, attention, **GPU))
+        check_job(of(text, config, attention, **GPU))
 
 
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 def test_a_model_takes_what_it_is_told(attention: str, text: Path) -> None:
-    from zerotoolsd.trainer.dry_run import rehearse
+    from zerotoolsd.trainer.dry_run import check_job
     from zerotoolsd.trainer.model.attention_choice import set_attention
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     spec = of(text, TINY_GPT2, attention)
-    rehearse(spec)
-    model = draw(read_config(spec.model)).model
+    check_job(spec)
+    model = make_meta_model(read_config(spec.model)).model
     set_attention(spec, model)
     assert model.config._attn_implementation == attention
 
@@ -84,11 +84,11 @@ def test_packed_sequences_are_attended_by_segment(
     from dataclasses import replace
 
     from zerotoolsd.trainer.model.attention_choice import set_attention
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     spec = of(text, config, "auto", train=train)
     spec = replace(spec, data=replace(spec.data, packing=packing))
-    model = draw(read_config(spec.model)).model
+    model = make_meta_model(read_config(spec.model)).model
     set_attention(spec, model)
     assert model.config._attn_implementation == wanted
 

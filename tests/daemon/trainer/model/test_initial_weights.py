@@ -13,9 +13,9 @@ pytestmark = pytest.mark.torch
 
 
 def drawn(name: str) -> Any:
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
-    return draw(tiny_config(name))
+    return make_meta_model(tiny_config(name))
 
 
 def values(meta_model: Any, names: set[str], loaded: set[str]) -> dict[str, Any]:

@@ -16,9 +16,9 @@ pytestmark = pytest.mark.torch
 
 def drawn(name: str) -> Any:
     from benchmarks.architectures.configs import tiny_config
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
-    return draw(tiny_config(name))
+    return make_meta_model(tiny_config(name))
 
 
 def train(precision: str, *, keep: bool = True) -> TrainSpec:
@@ -113,23 +113,25 @@ def test_only_what_is_kept_is_computed_with_in_fp32(layout: dict[str, Any]) -> N
 
 
 def test_one_beside_others_in_a_module_is_refused() -> None:
-    from zerotoolsd.trainer.model.keep_fp32 import apart
+    from zerotoolsd.trainer.model.keep_fp32 import gathered_separately
 
     model = drawn("llama").model
-    assert apart(model, frozenset()) == []
+    assert gathered_separately(model, frozenset()) == []
     name = "model.layers.0.self_attn.q_proj.weight"
-    assert apart(model, frozenset({name})) == [("model.layers.0.self_attn.q_proj", True)]
+    assert gathered_separately(model, frozenset({name})) == [
+        ("model.layers.0.self_attn.q_proj", True)
+    ]
     gpt2 = drawn("gpt2").model
     with pytest.raises(Unsupported, match=r"c_attn\.weight in fp32 and not .*c_attn\.bias"):
-        apart(gpt2, frozenset({"transformer.h.0.attn.c_attn.weight"}))
+        gathered_separately(gpt2, frozenset({"transformer.h.0.attn.c_attn.weight"}))
 
 
 def test_a_parameter_above_others_is_gathered_without_them() -> None:
-    from zerotoolsd.trainer.model.keep_fp32 import apart
+    from zerotoolsd.trainer.model.keep_fp32 import gathered_separately
 
     model = drawn("gpt_oss").model
     attention = "model.layers.0.self_attn"
-    found = dict(apart(model, frozenset({f"{attention}.sinks"})))
+    found = dict(gathered_separately(model, frozenset({f"{attention}.sinks"})))
     below = {f"{attention}.{name}": False for name in ("q_proj", "k_proj", "v_proj", "o_proj")}
     assert found == {**below, attention: True}
     assert list(found)[-1] == attention

@@ -261,30 +261,32 @@ def test_frozen_weights_are_those_of_the_directory(halves: Runs) -> None:
 def test_only_linear_layers_get_adapters() -> None:
     from transformers import LlamaConfig
 
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
     with pytest.raises(BadRequest, match=r"model\.embed_tokens is of type Embedding, and adapters"):
-        draw(LlamaConfig(**TINY_LLAMA), LoraSpec(rank=2, target_modules=("embed_tokens",)))
+        make_meta_model(
+            LlamaConfig(**TINY_LLAMA), LoraSpec(rank=2, target_modules=("embed_tokens",))
+        )
 
 
 def test_two_types_of_weights_need_a_torch_that_gathers_them() -> None:
     from zerotools.core.errors import Unsupported
     from zerotools.core.training_memory import MemoryLayout
-    from zerotoolsd.trainer.model.lora import refuse_two_types
+    from zerotoolsd.trainer.model.lora import check_frozen_type
 
     mixed = MemoryLayout(3, 2, offload_params="cpu", frozen_precision="train")
     with pytest.raises(Unsupported, match=r"torch 2\.7\.1 cannot gather frozen weights in bf16"):
-        refuse_two_types(mixed, "2.7.1")
-    refuse_two_types(mixed, "2.13.0+cpu")
+        check_frozen_type(mixed, "2.7.1")
+    check_frozen_type(mixed, "2.13.0+cpu")
     for layout in (MemoryLayout(3, 2, frozen_precision="train"), MemoryLayout(3, 2)):
-        refuse_two_types(layout, "2.6.0")
+        check_frozen_type(layout, "2.6.0")
 
 
 def test_an_adapter_on_a_tied_weight_is_refused() -> None:
     from transformers import LlamaConfig
 
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
     config = LlamaConfig(**TINY_LLAMA | {"tie_word_embeddings": True})
     with pytest.raises(BadRequest, match=r"lm_head shares its weight with model\.embed_tokens"):
-        draw(config, LoraSpec(rank=RANK, target_modules=("q_proj", "lm_head")))
+        make_meta_model(config, LoraSpec(rank=RANK, target_modules=("q_proj", "lm_head")))

@@ -92,14 +92,15 @@ def copies_fewer_rows() -> bool:
 def check(trees: dict[str, dict[str, Any]], text: Path, tmp_path: Path) -> None:
     """What each of the jobs holds at its end is what was predicted."""
     from zerotoolsd.trainer.model.memory_estimate import parameters_of
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     ranks = 2
     report = run_all(tmp_path / "run", text, ranks, trees, ends=False).report
     for name, tree in trees.items():
         spec = job_from_dict(job(text, ranks=ranks, **tree), source=name)
         predicted = torch_engine_state(
-            parameters_of(draw(read_config(spec.model), spec.lora)), memory_layout_of(spec)
+            parameters_of(make_meta_model(read_config(spec.model), spec.lora)),
+            memory_layout_of(spec),
         )
         most = {
             (place, sort): max(
@@ -123,13 +124,13 @@ def check(trees: dict[str, dict[str, Any]], text: Path, tmp_path: Path) -> None:
 
 def test_what_deepspeed_offloads_is_predicted_on_the_host(text: Path) -> None:
     from zerotoolsd.trainer.model.memory_estimate import predict
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
     zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}}
     tree = {"engine": "deepspeed", "zero": {"stage": 2}, "train": {"precision": "bf16"}}
     config = {"zero_optimization": zero, "bf16": {"enabled": True}}
     spec = job_from_dict(job(text, **tree, deepspeed={"config": config}), source="job")
-    meta_model = draw(read_config(spec.model))
+    meta_model = make_meta_model(read_config(spec.model))
     trained, _ = meta_model.parameter_count()
     found = predict(meta_model, memory_layout_of(spec), on_gpu=False)
     assert (found.device, found.host) == (2 * trained, 14 * trained)

@@ -112,9 +112,9 @@ def with_bitsandbytes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def draw_model(config: Any, spec: LoraSpec = SPEC) -> Any:
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
-    return draw(config, spec)
+    return make_meta_model(config, spec)
 
 
 @pytest.mark.peft

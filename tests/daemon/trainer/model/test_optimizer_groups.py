@@ -28,9 +28,9 @@ TELLING = {
 
 def drawn(name: str) -> Any:
     from benchmarks.architectures.configs import tiny_config
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
-    return draw(tiny_config(name)).model
+    return make_meta_model(tiny_config(name)).model
 
 
 @pytest.mark.dear(10, "the Trainer itself is imported, and seven architectures")
@@ -113,30 +113,32 @@ MUON = TrainSpec(steps=1, batch_size=1, optimizer="muon")
 def model_of(config: dict[str, Any], lora: LoraSpec | None = None) -> Any:
     from transformers import AutoConfig
 
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
     kind = config["model_type"]
-    return draw(AutoConfig.for_model(**{**config, "model_type": kind}), lora or LoraSpec()).model
+    return make_meta_model(
+        AutoConfig.for_model(**{**config, "model_type": kind}), lora or LoraSpec()
+    ).model
 
 
 @pytest.mark.parametrize("tied", [True, False])
 def test_embeddings_head_and_vectors_are_left_out(tied: bool) -> None:
-    from zerotoolsd.trainer.model.optimizer_groups import matrices_of
+    from zerotoolsd.trainer.model.optimizer_groups import muon_names
 
     model = model_of({**TINY_LLAMA, "tie_word_embeddings": tied})
-    found = matrices_of(model)
+    found = muon_names(model)
     assert len(found) == 2 * 7
     assert all(".layers." in name and "norm" not in name for name in found)
-    positions = matrices_of(model_of(TINY_GPT2))
+    positions = muon_names(model_of(TINY_GPT2))
     assert len(positions) == 2 * 4
     assert all(".h." in name and name.endswith(".weight") for name in positions)
 
 
 @pytest.mark.peft
 def test_of_adapters_both_halves() -> None:
-    from zerotoolsd.trainer.model.optimizer_groups import matrices_of
+    from zerotoolsd.trainer.model.optimizer_groups import muon_names
 
-    found = matrices_of(model_of(TINY_LLAMA, LoraSpec(rank=2, target_modules=("q_proj",))))
+    found = muon_names(model_of(TINY_LLAMA, LoraSpec(rank=2, target_modules=("q_proj",))))
     assert sorted(name.rsplit(".", 3)[1] for name in found) == [
         "lora_A",
         "lora_A",

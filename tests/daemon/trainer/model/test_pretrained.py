@@ -99,9 +99,9 @@ def language_model(config: Any) -> Any:
 
 def drawn(directory: Path) -> Any:
     from zerotools.jobs.tables.model import ModelSpec
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
-    return draw(read_config(ModelSpec(path=str(directory))))
+    return make_meta_model(read_config(ModelSpec(path=str(directory))))
 
 
 @pytest.mark.parametrize("name", LOADED)
@@ -110,12 +110,12 @@ def test_weights_are_those_of_from_pretrained(tmp_path: Path, name: str) -> None
     from transformers import AutoModelForCausalLM
 
     from zerotoolsd.trainer.model.fill_shards import is_from_seed, load_weights
-    from zerotoolsd.trainer.model.pretrained import match
+    from zerotoolsd.trainer.model.pretrained import match_directory
 
     config, change, said = LOADED[name]
     directory = saved(tmp_path / "model", config, change)
     meta_model = drawn(directory)
-    pretrained = match(meta_model.plain, meta_model.aliases, directory)
+    pretrained = match_directory(meta_model.plain, meta_model.aliases, directory)
     assert [note for note in pretrained.notes() if said not in note or not said] == []
     assert len(list(pretrained.notes())) == bool(said)
     targets = {
@@ -233,22 +233,22 @@ REFUSED: dict[str, tuple[dict[str, Any], Change, str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_does_not_fit_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
     from zerotools.core.errors import BadRequest
-    from zerotoolsd.trainer.model.pretrained import match
+    from zerotoolsd.trainer.model.pretrained import match_directory
 
     config, change, why = REFUSED[name]
     directory = saved(tmp_path / "model", config, change)
     meta_model = drawn(directory)
     with pytest.raises(BadRequest, match=why) as caught:
-        match(meta_model.plain, meta_model.aliases, directory)
+        match_directory(meta_model.plain, meta_model.aliases, directory)
     assert str(directory) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_model_of_a_config_is_exported_as_save_pretrained_names_it(tmp_path: Path) -> None:
-    from zerotoolsd.trainer.model.pretrained import hub_layout, match
+    from zerotoolsd.trainer.model.pretrained import hub_layout, match_directory
 
     meta_model = drawn(saved(tmp_path / "model", MIXTRAL))
-    pretrained = match(meta_model.plain, meta_model.aliases, tmp_path / "model")
+    pretrained = match_directory(meta_model.plain, meta_model.aliases, tmp_path / "model")
     layout = hub_layout(meta_model.plain, None)
     assert layout == hub_layout(meta_model.plain, pretrained)
     assert [block.name for block in layout["model.layers.1.mlp.experts.down_proj"]] == [
@@ -261,13 +261,13 @@ def test_adapters_do_not_hide_the_names(tmp_path: Path) -> None:
     pytest.importorskip("peft")
     from zerotools.jobs.tables.lora import LoraSpec
     from zerotools.jobs.tables.model import ModelSpec
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
-    from zerotoolsd.trainer.model.pretrained import match
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
+    from zerotoolsd.trainer.model.pretrained import match_directory
 
     directory = saved(tmp_path / "model", TINY_GPT2, unprefixed)
     config = read_config(ModelSpec(path=str(directory)))
-    meta_model = draw(config, LoraSpec(rank=2))
-    pretrained = match(meta_model.plain, meta_model.aliases, directory)
+    meta_model = make_meta_model(config, LoraSpec(rank=2))
+    pretrained = match_directory(meta_model.plain, meta_model.aliases, directory)
     assert not list(pretrained.notes())
     assert (
         pretrained.blocks["transformer.h.0.attn.c_attn.weight"][0].name == "h.0.attn.c_attn.weight"

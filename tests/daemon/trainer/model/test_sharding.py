@@ -35,7 +35,7 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
 
     from zerotools.core.training_memory import MemoryLayout
     from zerotoolsd.trainer.memory_tiers import make_memory
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
     from zerotoolsd.trainer.model.sharding import shard
 
     class Sharded(MemoryLayout):
@@ -43,7 +43,9 @@ def sharded(**options: Any) -> tuple[Any, Any, Any]:
 
     layout = Sharded(world_size=1, **options)
     config = {**TINY_LLAMA, "num_hidden_layers": BLOCKS}
-    meta_model = draw(LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"}))
+    meta_model = make_meta_model(
+        LlamaConfig(**{k: v for k, v in config.items() if k != "model_type"})
+    )
     memory = make_memory(torch.device("cpu"), layout.state_tier)
     model = shard(meta_model, layout, memory)
     for tensor in (*model.parameters(), *model.buffers()):

@@ -15,11 +15,11 @@ MOST = 3_000_000
 def test_every_layer_stays_and_widths_become_small(kind: str) -> None:
     from transformers import CONFIG_MAPPING
 
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
     from zerotoolsd.trainer.model.tiny_model import narrow, same_layers
 
     config = CONFIG_MAPPING[kind]()
-    full, small = draw(config), draw(narrow(config))
+    full, small = make_meta_model(config), make_meta_model(narrow(config))
     assert same_layers(full, small)
     assert len(small.blocks) == len(full.blocks)
     assert small.parameter_count()[0] < MOST < full.parameter_count()[0]

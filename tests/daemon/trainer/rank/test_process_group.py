@@ -42,15 +42,15 @@ def test_sums_of_the_first_collective_are_checked() -> None:
     import torch
 
     from zerotools.core.errors import BadRequest
-    from zerotoolsd.trainer.rank.process_group import TRIED, WorldGroup, check_sums
+    from zerotoolsd.trainer.rank.process_group import TRIED, WorldGroup, check_all_reduce
 
     rank = Rank(index=1, local=1, world_size=3)
     group = WorldGroup(rank, torch.device("cpu"), control=None)
-    check_sums(group, lambda values: values.mul_(3))  # 1 + 2 + 3 of its 2
+    check_all_reduce(group, lambda values: values.mul_(3))  # 1 + 2 + 3 of its 2
     many = WorldGroup(Rank(index=0, local=0, world_size=4096), group.device, control=None)
-    check_sums(many, lambda values: values.mul_(4096 * 4097 // 2))  # more than fp32 counts
+    check_all_reduce(many, lambda values: values.mul_(4096 * 4097 // 2))  # more than fp32 counts
     with pytest.raises(BadRequest, match=rf"7 of {TRIED} numbers .* over 3 ranks: .*NCCL_P2P"):
-        check_sums(group, lambda values: values[7:].mul_(3))
+        check_all_reduce(group, lambda values: values[7:].mul_(3))
 
 
 def test_the_gpus_are_connected_in_a_phase_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,16 +125,16 @@ def test_a_rank_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> 
     import torch
 
     from zerotools.core.errors import BadRequest
-    from zerotoolsd.trainer.rank.process_group import place_of
+    from zerotoolsd.trainer.rank.process_group import device_of_rank
 
     chosen = list[Any]()
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
-    place = place_of(Rank(index=5, local=1, world_size=8), "cuda")
+    place = device_of_rank(Rank(index=5, local=1, world_size=8), "cuda")
     assert chosen == [place] == [torch.device("cuda", 1)]
     with pytest.raises(BadRequest, match=r"local rank 2 needs a separate GPU, but torch .* sees 2"):
-        place_of(Rank(index=6, local=2, world_size=8), "cuda")
-    assert place_of(Rank(index=6, local=2, world_size=8), "cpu") == torch.device("cpu")
+        device_of_rank(Rank(index=6, local=2, world_size=8), "cuda")
+    assert device_of_rank(Rank(index=6, local=2, world_size=8), "cpu") == torch.device("cpu")
     assert len(chosen) == 1
 
 

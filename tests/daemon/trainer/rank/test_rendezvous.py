@@ -22,7 +22,7 @@ import torch.distributed as dist
 from zerotools.core.errors import BadRequest
 from zerotoolsd.trainer.rank import rendezvous
 from zerotoolsd.trainer.rank.process_group import interface_to
-from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBefore
+from zerotoolsd.trainer.rank.rank_errors import MachineNotReady, StoppedBeforeStart
 from zerotoolsd.trainer.rank.rank_settings import Rank
 from zerotoolsd.trainer.rank.rendezvous import MeetingPlace, meet
 
@@ -104,7 +104,7 @@ def test_a_later_attempt_takes_the_place_of_an_earlier_one(tmp_path: Path) -> No
     left = nodes.begin(1, "b-1", is_stopped=gone.is_set)
     nodes.wait_for_card(1)
     gone.set()
-    with pytest.raises(StoppedBefore):
+    with pytest.raises(StoppedBeforeStart):
         left.result(timeout=30)
     again = nodes.begin(1, "b-2")
     stores = both([first, again, nodes.begin(2, "c")])
@@ -151,8 +151,8 @@ def test_nodes_that_do_not_fit_say_so_everywhere(
 )
 def test_what_nodes_must_have_in_common(card: dict[str, Any], why: str) -> None:
     first = rendezvous.own_card("a", 2, {"train": "x"})
-    assert rendezvous.disagreement({0: first, 1: replace(first, token="b")}) is None
-    found = rendezvous.disagreement({0: first, 1: replace(first, **card)})
+    assert rendezvous.first_difference({0: first, 1: replace(first, token="b")}) is None
+    found = rendezvous.first_difference({0: first, 1: replace(first, **card)})
     assert found is not None
     assert why in found
 
@@ -219,10 +219,10 @@ def test_the_card_is_plain_text_that_other_versions_read() -> None:
     card = rendezvous.own_card("a", 2, {"train": "x"})
     assert rendezvous.card_of(card.text) == card
     newer = json.dumps({**json.loads(card.text), "new": 1, "zerotools": "9.9"})
-    found = rendezvous.disagreement({0: card, 1: rendezvous.card_of(newer)})
+    found = rendezvous.first_difference({0: card, 1: rendezvous.card_of(newer)})
     assert found is not None
     assert "has zerotools 9.9, and node 0" in found
-    older = rendezvous.disagreement({0: card, 1: rendezvous.card_of("{}")})
+    older = rendezvous.first_difference({0: card, 1: rendezvous.card_of("{}")})
     assert older is not None
     assert "of an unknown version" in older
 

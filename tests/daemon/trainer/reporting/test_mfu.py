@@ -65,11 +65,11 @@ def test_the_mfu_of_known_cards_is_measured(
 
     import torch
 
-    from zerotoolsd.trainer.reporting.mfu import measure_by
+    from zerotoolsd.trainer.reporting.mfu import make_utilization
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: card)
     group: Any = SimpleNamespace(device=torch.device(device, 0), gathered=lambda value: [value] * 8)
-    found = measure_by(group, config(TINY_LLAMA), (1000, 0), 64, "bf16")
+    found = make_utilization(group, config(TINY_LLAMA), (1000, 0), 64, "bf16")
     assert (found is None) is (peak is None)
     if found is not None and peak is not None:
         assert found.of(1e6) == pytest.approx((6000 + 12 * 2 * 32 * 64) * 1e6 / peak, rel=0.01)

@@ -7,7 +7,7 @@ from zerotoolsd.trainer.rank.rank_errors import (
     OutOfGpuMemory,
     TooLargeForGpu,
     exit_code,
-    sentence,
+    one_line,
 )
 
 pytestmark = pytest.mark.torch
@@ -23,18 +23,21 @@ SAID = (
 def test_the_sentence_has_the_allocation_the_card_and_two_ways_out() -> None:
     import torch
 
-    from zerotoolsd.trainer.reporting.out_of_memory import explained
+    from zerotoolsd.trainer.reporting.out_of_memory import explain_errors
 
-    with pytest.raises(OutOfGpuMemory) as info, explained(parsed(), lambda: 3):
+    with pytest.raises(OutOfGpuMemory) as info, explain_errors(parsed(), lambda: 3):
         raise torch.OutOfMemoryError(SAID)
-    assert sentence(info.value) == (
+    assert one_line(info.value) == (
         "out of GPU memory after step 3: tried to allocate 2.00 GiB, GPU 0 has a total capacity of "
         "7.92 GiB of which 1.21 GiB is free, Process 812 has 5.10 GiB memory in use; to use less "
         "memory, try: train.micro_batch_size = 2 (it is 4 now; batch_size stays), or "
         "train.activation_checkpointing = true"
     )
     assert exit_code(info.value) == EXIT_CRASH
-    with pytest.raises(OutOfGpuMemory, match="thing new; to use less"), explained(parsed(), int):
+    with (
+        pytest.raises(OutOfGpuMemory, match="thing new; to use less"),
+        explain_errors(parsed(), int),
+    ):
         raise torch.OutOfMemoryError("something\nnew")
 
 
@@ -56,20 +59,20 @@ def test_the_sentence_has_the_allocation_the_card_and_two_ways_out() -> None:
     ],
 )
 def test_what_allocates_beside_torch_is_explained_too(said: str, kept: str) -> None:
-    from zerotoolsd.trainer.reporting.out_of_memory import explained
+    from zerotoolsd.trainer.reporting.out_of_memory import explain_errors
 
-    with pytest.raises(OutOfGpuMemory) as info, explained(parsed(), lambda: 0, has_fit=bool):
+    with pytest.raises(OutOfGpuMemory) as info, explain_errors(parsed(), lambda: 0, has_fit=bool):
         raise RuntimeError(said)
-    assert f"{kept} to use less memory, try: " in sentence(info.value)
-    assert "might be reported later" not in sentence(info.value)
-    with pytest.raises(RuntimeError, match="illegal"), explained(parsed(), lambda: 0):
+    assert f"{kept} to use less memory, try: " in one_line(info.value)
+    assert "might be reported later" not in one_line(info.value)
+    with pytest.raises(RuntimeError, match="illegal"), explain_errors(parsed(), lambda: 0):
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
 
 
 def test_what_never_fits_is_not_started_again() -> None:
     import torch
 
-    from zerotoolsd.trainer.reporting.out_of_memory import explained
+    from zerotoolsd.trainer.reporting.out_of_memory import explain_errors
 
     alone = SAID.replace("Process 812 has 5.10 GiB memory in use. ", "")
     # A container has pids of its own, and NVML those of the host.
@@ -86,11 +89,11 @@ def test_what_never_fits_is_not_started_again() -> None:
     ):
         with (
             pytest.raises(kind) as info,
-            explained(parsed(), lambda: 0, has_fit=lambda fits=has_fit: fits),
+            explain_errors(parsed(), lambda: 0, has_fit=lambda fits=has_fit: fits),
         ):
             raise torch.OutOfMemoryError(said)
         assert exit_code(info.value) == status
-        assert ("not retried" in sentence(info.value)) == (status == EXIT_BAD_JOB)
+        assert ("not retried" in one_line(info.value)) == (status == EXIT_BAD_JOB)
 
 
 def test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it() -> None:

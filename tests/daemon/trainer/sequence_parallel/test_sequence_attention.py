@@ -113,7 +113,7 @@ def whole(model: Any, loss: Loss) -> tuple[float, dict[str, Any]]:
 def in_stretches(model: Any, ranks: int, loss: Loss) -> tuple[float, dict[str, Any]]:
     """The sums over the ranks."""
     from zerotoolsd.trainer.sequence_parallel.sequence_attention import attend_over_ranks
-    from zerotoolsd.trainer.sequence_parallel.split_batch import Stretch, give_stretch
+    from zerotoolsd.trainer.sequence_parallel.split_batch import SequencePart, set_sequence_part
     from zerotoolsd.trainer.sequence_parallel_check import in_threads
 
     attend_over_ranks(model, ranks)
@@ -121,7 +121,7 @@ def in_stretches(model: Any, ranks: int, loss: Loss) -> tuple[float, dict[str, A
 
     def one(exchange: Any) -> tuple[float, dict[str, Any]]:
         own = copies[exchange.index]
-        give_stretch(own, Stretch(exchange))
+        set_sequence_part(own, SequencePart(exchange))
         return whole(own, loss)
 
     parts = in_threads(ranks, one)

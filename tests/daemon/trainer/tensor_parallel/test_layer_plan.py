@@ -14,9 +14,9 @@ pytestmark = pytest.mark.torch
 
 def drawn(**changes: Any) -> Any:
     from zerotools.jobs.tables.model import ModelSpec
-    from zerotoolsd.trainer.model.meta_model import draw, read_config
+    from zerotoolsd.trainer.model.meta_model import make_meta_model, read_config
 
-    return draw(read_config(ModelSpec(config={**TINY_LLAMA, **changes}))).model
+    return make_meta_model(read_config(ModelSpec(config={**TINY_LLAMA, **changes}))).model
 
 
 def refusal(model: Any, ranks: int) -> str:
@@ -178,8 +178,8 @@ def test_an_adapter_is_cut_as_its_layer() -> None:
 @pytest.mark.parametrize("name", ["deepseek_v2", "gpt_oss", "lfm2", "apertus"])
 def test_what_a_plan_shares_otherwise_or_hardly_is_refused(name: str) -> None:
     from benchmarks.architectures.configs import tiny_config
-    from zerotoolsd.trainer.model.meta_model import draw
+    from zerotoolsd.trainer.model.meta_model import make_meta_model
 
-    said = refusal(draw(tiny_config(name)).model, 2)
+    said = refusal(make_meta_model(tiny_config(name)).model, 2)
     assert said.startswith("zero.tensor_ranks = 2: transformers")
     assert said.endswith("leave it out")

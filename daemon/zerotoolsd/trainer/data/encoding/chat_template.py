@@ -15,7 +15,13 @@ from typing import Any, TypeVar
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.jobs.datafiles.conversations import ASSISTANT, Conversation, Turn
-from zerotoolsd.trainer.data.encoding.template_probes import TEXTS, Answers, Ends, Span, TurnFields
+from zerotoolsd.trainer.data.encoding.template_probes import (
+    TEXTS,
+    AnswerEnd,
+    Answers,
+    Span,
+    TurnFields,
+)
 
 Found = TypeVar("Found")
 Shape = tuple[tuple[str, ...], tuple[bool, ...]]
@@ -38,7 +44,7 @@ class ChatTemplate:
         self._ends_last = ends_last
         self._name = tokenizer.name_or_path
         self._fields = TurnFields(self._name, ignored)
-        self._ends: Ends | None = None
+        self._ends: AnswerEnd | None = None
         self._calls_as_text = False
         self._outlines: dict[Shape, ChatOutline | None] = {}
 
@@ -99,7 +105,7 @@ class ChatTemplate:
         left_out = self._fields.left_out(chat, turns, render)
         if _GENERATION.search(source):
             return replace(self._as_marked(chat, turns, learned, source), left_out=left_out)
-        self._ends = self._ends or Ends(render, self._special())
+        self._ends = self._ends or AnswerEnd(render, self._special())
         whole = render(turns) + (self._ends.following if self._ends_last else "")
         answers = Answers(render, self._ends, turns, whole)
         spans: list[Span] = []

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from zerotools.jobs.datafiles.example_files import Record
 from zerotoolsd.trainer.data.encoding.text_ids import TextIds
 
-SAID = 1 << 31
+LEARNED = 1 << 31
 """The bit that marks an id as learned. Ids are smaller."""
 AT_ONCE = 256
 LETTERS_AT_ONCE = 1 << 20
@@ -25,7 +25,7 @@ Marked = npt.NDArray[np.uint32]
 class Encoded:
     """The ids of an example.
 
-    The first `split` ids are its source. Ids with the bit `SAID` are learned. `source_lost` and
+    The first `split` ids are its source. Ids with the bit `LEARNED` are learned. `source_lost` and
     `target_lost` tokens were cut off. `is_source_lost` and `is_target_lost` mean that no text is
     left. `is_changed` means that a chat template left out a part of an answer. `left_out` names the
     fields of turns that the template does not show.
@@ -44,13 +44,13 @@ class Encoded:
     @property
     def source(self) -> list[int]:
         """The ids of the source, without marks."""
-        found: list[int] = bare(self.marked[: self.split]).tolist()
+        found: list[int] = without_marks(self.marked[: self.split]).tolist()
         return found
 
     @property
     def target(self) -> list[int]:
         """The ids of the last answer, without marks."""
-        found: list[int] = bare(self.marked[self.split :]).tolist()
+        found: list[int] = without_marks(self.marked[self.split :]).tolist()
         return found
 
 
@@ -59,14 +59,14 @@ def as_ids(ids: Sequence[int]) -> Marked:
     return np.array(ids, np.uint32)
 
 
-def said(ids: Marked) -> Marked:
+def mark_learned(ids: Marked) -> Marked:
     """Return `ids`, marked as learned."""
-    return ids | np.uint32(SAID)
+    return ids | np.uint32(LEARNED)
 
 
-def bare(marked: Marked) -> Marked:
+def without_marks(marked: Marked) -> Marked:
     """Return the ids without marks."""
-    return marked & ~np.uint32(SAID)
+    return marked & ~np.uint32(LEARNED)
 
 
 class Encoder(ABC):

@@ -19,7 +19,7 @@ from zerotoolsd.trainer.data.encoding.chat_template import (
     special_tokens,
 )
 from zerotoolsd.trainer.data.encoding.encoded_example import (
-    SAID,
+    LEARNED,
     Encoded,
     Encoder,
     Kept,
@@ -27,7 +27,7 @@ from zerotoolsd.trainer.data.encoding.encoded_example import (
     Marked,
     as_ids,
     cut,
-    said,
+    mark_learned,
 )
 from zerotoolsd.trainer.data.encoding.text_ids import LocatedIds
 
@@ -124,7 +124,7 @@ class ChatEncoder(Encoder):
                 at, split = chat.split, len(marked)
             between, answer = self._ids([chat.text[at:begin], chat.text[begin:end]])
             split = len(marked) + len(between) if begin == chat.split else split
-            marked = np.concatenate([marked, between, said(answer)])
+            marked = np.concatenate([marked, between, mark_learned(answer)])
             at = end
         return marked, split
 
@@ -142,7 +142,7 @@ class ChatEncoder(Encoder):
         """Return the number of ids from the last special token of an answer to its end; 0 without
         one."""
         for back, number in enumerate(reversed(answer.tolist()), 1):
-            if number & ~SAID in self._special:
+            if number & ~LEARNED in self._special:
                 return back
         return 0
 
@@ -166,7 +166,7 @@ class SeparateEncoder(Encoder):
             source, target = asked[-self._most_source :], answer[: self._most_target]
             yield Encoded(
                 record.place,
-                np.concatenate([source, said(target)]),
+                np.concatenate([source, mark_learned(target)]),
                 len(source),
                 len(asked) - len(source),
                 len(answer) - len(target),
@@ -183,7 +183,7 @@ def mark(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
         begin, end = map(located.place, span)
         first = int(np.searchsorted(located.ends, begin, "right"))
         last = int(np.searchsorted(located.starts, end, "left"))
-        marked[first:last] |= np.uint32(SAID)
+        marked[first:last] |= np.uint32(LEARNED)
     split = np.searchsorted(located.ends, located.place(chat.split), "right")
     return marked[:last], int(split)
 
@@ -229,7 +229,7 @@ class PlainEncoder(WithoutTemplate):
         source, target = cut(asked, answer, self._limits, Kept(end=1))
         return Encoded(
             place,
-            np.concatenate([source, said(target)]),
+            np.concatenate([source, mark_learned(target)]),
             len(source),
             len(asked) - len(source),
             len(answer) - len(target),
@@ -255,7 +255,7 @@ class SpecialEncoder(WithoutTemplate):
             (asked, source_lost), (answer, target_lost) = source, target
             yield Encoded(
                 record.place,
-                np.concatenate([as_ids(asked), said(as_ids(answer))]),
+                np.concatenate([as_ids(asked), mark_learned(as_ids(answer))]),
                 len(asked),
                 source_lost,
                 target_lost,

@@ -40,7 +40,7 @@ class Render(Protocol):
     def __call__(self, turns: Sequence[Turn], *, asks: bool = False) -> str: ...
 
 
-class Ends:
+class AnswerEnd:
     """The text that a template puts after an answer.
 
     `closing` is this text, up to a special token; empty if it has none. In that case `following` is
@@ -78,7 +78,7 @@ class Ends:
 class Answers:
     """The answers in `whole`, the text of the rendered `turns`. The last turn is an answer."""
 
-    def __init__(self, render: Render, ends: Ends, turns: Sequence[Turn], whole: str) -> None:
+    def __init__(self, render: Render, ends: AnswerEnd, turns: Sequence[Turn], whole: str) -> None:
         self._render, self._ends, self._turns, self.whole = render, ends, turns, whole
 
     def span(self, number: int) -> Span | None:

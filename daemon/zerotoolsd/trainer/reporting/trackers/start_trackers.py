@@ -161,7 +161,7 @@ def _started(
             "id": identity,
             "name": spec.name,
             "directory": str(output_dir),
-            "config": told_of(spec),
+            "config": config_for_tracker(spec),
             "offline": offline.get(name),
             "first": first,
             "history": str(output_dir / METRICS),
@@ -172,7 +172,7 @@ def _started(
             say(f"{name}: not logged to, training continues: {error.strerror}")
 
 
-def told_of(spec: JobSpec) -> dict[str, Any]:
+def config_for_tracker(spec: JobSpec) -> dict[str, Any]:
     """Return the keys of the job for a tracker, without its environment and everything that looks
     like a secret."""
     tree = {name: value for name, value in job_to_dict(spec).items() if name not in _NOT_TOLD}

@@ -15,7 +15,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.jobs.datafiles.conversations import conversation_of
 from zerotools.jobs.datafiles.example_files import TextExample
 from zerotools.jobs.tables.data import DataSpec
-from zerotoolsd.trainer.data.encoding.encoded_example import SAID, Encoded
+from zerotoolsd.trainer.data.encoding.encoded_example import LEARNED, Encoded
 from zerotoolsd.trainer.data.encoding.encoders import make_encoder
 
 pytestmark = pytest.mark.torch
@@ -40,8 +40,8 @@ def said_text(tokenizer: Any, example: Encoded) -> str:
     """What counts in the loss, a bar between parts."""
     parts, before = [""], True
     for number in example.marked.tolist():
-        if number >= SAID:
-            parts[-1] += tokenizer.decode([number & ~SAID]) if before else ""
+        if number >= LEARNED:
+            parts[-1] += tokenizer.decode([number & ~LEARNED]) if before else ""
             before = True
         elif before and parts[-1]:
             parts.append("")
@@ -63,7 +63,7 @@ def test_the_marks_are_those_of_transformers_and_do_not_depend_on_the_kind_of_te
         turns, return_assistant_tokens_mask=True, return_dict=True
     )
     assert marked.source + marked.target == list(own["input_ids"])
-    assert [int(number >= SAID) for number in marked.marked] == own["assistant_masks"]
+    assert [int(number >= LEARNED) for number in marked.marked] == own["assistant_masks"]
     assert plain.marked.tolist() == marked.marked.tolist()
     assert plain.split == marked.split
 

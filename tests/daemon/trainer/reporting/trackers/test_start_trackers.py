@@ -15,8 +15,8 @@ from zerotoolsd.trainer.reporting.trackers.start_trackers import (
     SAID,
     TRACKED,
     TrackerFeed,
+    config_for_tracker,
     start_tracking,
-    told_of,
     tracked_run,
 )
 
@@ -25,7 +25,7 @@ def test_what_is_told_has_no_secret(tmp_path: Path) -> None:
     tree = job(tmp_path / "text", name="tiny", metrics={"wandb": "p"})
     tree |= {"env": {"API_KEY": "sesame", "N": "1"}, "captured_env": {"HOME": "/root"}}
     tree |= {"notify": {"webhook": "https://host/secret"}}
-    told = told_of(job_from_dict(tree, source="job"))
+    told = config_for_tracker(job_from_dict(tree, source="job"))
     assert told["env"] == {"API_KEY": "***", "N": "***"}
     assert told["train"]["learning_rate"] == 1e-2
     assert "notify" not in told
