@@ -368,7 +368,7 @@ def test_a_crash_of_the_library_is_the_childs_alone(double: Double) -> None:
 @pytest.mark.parametrize(
     ("script", "said"),
     [
-        ("input(); print('[]')", "no NVML: the probe answered nonsense"),
+        ("input(); print('[]')", "no NVML: the answer of the probe is not valid"),
         ('input(); print(\'{"gpus": [{"uuid": 1}], "error": null}\')', "no NVML: the probe answ"),
         ("pass", "no NVML: the probe process ended (status "),
         ("while True: print('x' * 65536, end='')", "no NVML: the probe does not stop answering"),

@@ -169,8 +169,10 @@ class NvmlProbe:
             tree = json.loads(answer)
             error = tree["error"]
             return tuple(Gpu.from_json(gpu) for gpu in tree["gpus"]), error
-        except (ValueError, KeyError, TypeError) as nonsense:
-            raise ProbeFailed(f"no NVML: the probe answered nonsense ({nonsense})") from nonsense
+        except (ValueError, KeyError, TypeError) as invalid:
+            raise ProbeFailed(
+                f"no NVML: the answer of the probe is not valid ({invalid})"
+            ) from invalid
 
     def _start(self) -> subprocess.Popen[bytes]:
         self._is_new, self._first_asked = True, None

@@ -60,9 +60,9 @@ def command(
     more = f" and {counted(below, 'process', 'processes')} below it" if below else ""
     click.echo(f"{title(job)} watches process {pid}{more}; GPUs that it uses now: {gpus or 'none'}")
     if job["reason"]:
-        click.echo(f"it does not yet watch it: {render.clean(str(job['reason']))}")
+        click.echo(f"it is not watched yet: {render.clean(str(job['reason']))}")
     if (limit := wanted["time_limit"]) is not None:
-        click.echo(f"it is stopped in {in_words(limit)}, if it still runs then")
+        click.echo(f"it is stopped after {in_words(limit)}, if it still runs")
 
 
 def _limit(text: str | None) -> int | None:

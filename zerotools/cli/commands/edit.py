@@ -35,7 +35,7 @@ _NOW = "now"
     multiple=True,
     help="Set a key; repeatable.",
 )
-@option("--unset", group=JOB, metavar="KEY", multiple=True, help="Leave a key to its default.")
+@option("--unset", group=JOB, metavar="KEY", multiple=True, help="Reset a key to its default.")
 @option(
     "--after",
     group=WHEN,
@@ -47,7 +47,8 @@ _NOW = "now"
     "--begin",
     group=WHEN,
     metavar="WHEN",
-    help="Not before this time instead: +2h, 22:30, 2027-01-31T22:30; now: as soon as possible.",
+    help="Start at this time or later instead: +2h, 22:30, 2027-01-31T22:30; now: as soon as "
+    "possible.",
 )
 @socket_option
 @json_option

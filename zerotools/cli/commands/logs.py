@@ -36,7 +36,7 @@ TAIL_BYTES = 1 << 16
     group=SELECTION,
     type=click.IntRange(min=1),
     metavar="N",
-    help="Of this attempt.  [default: the last]",
+    help="Print the log of this attempt.  [default: the last]",
 )
 @option(
     "--rank",
@@ -44,7 +44,7 @@ TAIL_BYTES = 1 << 16
     default="0",
     show_default=True,
     metavar="R",
-    help="Of this rank, or 'all' of them.",
+    help="Print the log of this rank, or of 'all' ranks.",
 )
 @option(
     "-n",

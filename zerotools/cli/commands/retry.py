@@ -29,7 +29,7 @@ from zerotools.jobs.client.remote.elsewhere import machine_behind
     metavar="DIR",
     help="Start from step 1, and write here instead.",
 )
-@nodes_option("How many nodes, for a job that Slurm has without a daemon; 2-4: as Slurm gives.")
+@nodes_option("Number of nodes, for a job under Slurm without a daemon; 2-4: as Slurm gives.")
 @socket_option
 @json_option
 def command(

@@ -20,8 +20,8 @@ from zerotools.jobs.states import SUCCEEDED, in_words
 
 @click.command("wait")
 @jobs_argument
-@click.option("--any", "any_one", is_flag=True, help="Only until the first of them has ended.")
-@click.option("--timeout", metavar="SPAN", help="Not longer than this: 90, 30m, 2h.")
+@click.option("--any", "any_one", is_flag=True, help="Wait only until the first job has ended.")
+@click.option("--timeout", metavar="SPAN", help="Stop waiting after this time: 90, 30m, 2h.")
 @socket_option
 @json_option
 def command(

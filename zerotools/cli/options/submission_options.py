@@ -94,9 +94,9 @@ def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--time",
         group=CLUSTER,
         metavar="SPAN",
-        help="How long one start may run, such as 8h.",
+        help="Time limit of one start, such as 8h.",
     )
-    @nodes_option("How many nodes; 2-4: as many as Slurm gives.")
+    @nodes_option("Number of nodes; 2-4: as many of these as Slurm gives.")
     @option(
         "--gpus-per-node",
         group=CLUSTER,
@@ -176,7 +176,7 @@ def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
         group=JOB,
         metavar="KEY=V,V,...",
         multiple=True,
-        help="A job for each of these values of a key; several: for each combination.",
+        help="Queue a job for each value of a key; several: for each combination.",
     )
     @option(
         "--array",
@@ -239,20 +239,20 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
         "--hold",
         group=WHEN,
         is_flag=True,
-        help="Hold it until zerotools release JOB.",
+        help="Do not start the job until zerotools release JOB.",
     )
     @option(
         "--begin",
         group=WHEN,
         metavar="WHEN",
-        help="Not before this time: +2h, 22:30, 2027-01-31 or 2027-01-31T22:30.",
+        help="Start at this time or later: +2h, 22:30, 2027-01-31 or 2027-01-31T22:30.",
     )
     @option(
         "--after",
         group=WHEN,
         metavar="JOB[:ok|any]",
         multiple=True,
-        help="Only when this job has succeeded, or with :any has ended; may be repeated.",
+        help="Start after this job has succeeded, or with :any has ended; may be repeated.",
     )
     @functools.wraps(command)
     def with_options(

@@ -201,10 +201,10 @@ def _answer(child: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
         part = os.read(child.stdout.fileno(), 1 << 16)
         said += part
         if not part or len(said) > LONGEST_ANSWER:
-            raise ValueError("it answered nonsense" if part else "it said nothing")
+            raise ValueError("its answer is too long" if part else "it gave no answer")
     found = json.loads(said)
     if not isinstance(found, dict):
-        raise ValueError("it answered nonsense")
+        raise ValueError("its answer is not a JSON object")
     return found
 
 
