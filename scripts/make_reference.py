@@ -5,7 +5,7 @@ docs/reference/command-line.md from the commands themselves, docs/reference/pyth
 functions of `zerotools`, docs/reference/zerotoolsd.md from `zerotoolsd.config.daemon_config`,
 docs/reference/openapi.json from `zerotoolsd.http.api.openapi.openapi_document`. The table of
 docs/how-to/hold-a-job.md and the words of the page for browsers come from
-`zerotools.jobs.job_words`.
+`zerotools.jobs.states`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from python_reference import python_page
 
 from zerotools.cli.command_table import SECTIONS
 from zerotools.cli.main import build
-from zerotools.jobs import job_words, states
+from zerotools.jobs import states
 from zerotools.jobs.binding.bind import table_of
 from zerotools.jobs.binding.declaration import keys_of
 from zerotools.jobs.tables.spec import JobSpec
@@ -34,7 +34,7 @@ from zerotoolsd.http.api.openapi.openapi_document import document
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "docs" / "reference"
 HOLD_PAGE = ROOT / "docs" / "how-to" / "hold-a-job.md"
-WORDS_BEGIN = "<!-- Written by scripts/make_reference.py from zerotools/jobs/job_words.py. -->"
+WORDS_BEGIN = "<!-- Written by scripts/make_reference.py from zerotools/jobs/states.py. -->"
 WORDS_END = "<!-- The table ends. -->"
 WORDS_SCRIPT = ROOT / "daemon/zerotoolsd/http/web/files" / "js" / "job_words.js"
 
@@ -267,20 +267,20 @@ def openapi() -> str:
 def hold_page() -> str:
     before, rest = HOLD_PAGE.read_text().split(WORDS_BEGIN)
     after = rest.split(WORDS_END)[1]
-    return f"{before}{WORDS_BEGIN}\n\n{job_words.markdown_table()}\n\n{WORDS_END}{after}"
+    return f"{before}{WORDS_BEGIN}\n\n{states.markdown_table()}\n\n{WORDS_END}{after}"
 
 
 def words_script() -> str:
     rows = [
-        {"job": each.job} | {verb: getattr(each, verb) for verb in job_words.VERBS}
-        for each in job_words.VERB_ROWS
+        {"job": each.job} | {verb: getattr(each, verb) for verb in states.VERBS}
+        for each in states.VERB_ROWS
     ]
     return (
-        "// Written by scripts/make_reference.py from zerotools/jobs/job_words.py; do not edit.\n\n"
+        "// Written by scripts/make_reference.py from zerotools/jobs/states.py; do not edit.\n\n"
         "/** The words for stored states that people read otherwise. */\n"
         f"export const WORDS = {json.dumps(dict(states.WORDS), indent=2)};\n\n"
         "/** What each verb does to a job. */\n"
-        f"export const VERBS = {json.dumps(job_words.VERBS)};\n"
+        f"export const VERBS = {json.dumps(states.VERBS)};\n"
         f"export const VERB_ROWS = {json.dumps(rows, indent=2)};\n"
     )
 

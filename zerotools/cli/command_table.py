@@ -365,7 +365,7 @@ def epilog(name: str, *, is_on_jobs: bool) -> str | None:
         return None
     words = ""
     if is_on_jobs:
-        from zerotools.jobs import job_words  # commands on checkpoints do not load zerotools.jobs
+        from zerotools.jobs import states  # commands on checkpoints do not load zerotools.jobs
 
-        words = f"\b\n{job_words.help_of(name)}\n\n" if name in job_words.VERBS else ""
+        words = f"\b\n{states.help_of(name)}\n\n" if name in states.VERBS else ""
     return words + "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)

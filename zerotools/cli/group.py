@@ -83,7 +83,7 @@ class LazyGroup(click.Group):
         if ctx.params.get(HOST) is not None and not ctx.resilient_parsing:
             self._refuse_local(ctx, name, resolved[1])
         if name in OLD_NAMES and not ctx.resilient_parsing:
-            from zerotools.jobs.job_words import OLD_NAMES_END  # loaded for an old name alone
+            from zerotools.jobs.states import OLD_NAMES_END  # loaded for an old name alone
 
             old = f"the old name {name} works until {OLD_NAMES_END}"
             click.echo(f"note: zerotools {name} is now {OLD_NAMES[name].now}; {old}", err=True)

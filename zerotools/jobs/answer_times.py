@@ -24,7 +24,7 @@ MANY_JOBS_SECONDS = 120.0
 def reads_data(spec: JobSpec) -> bool:
     """Return whether only the job's interpreter can check the data: data for a tokenizer, and files
     that pyarrow reads. For a directory that is possible, so return True."""
-    from zerotools.jobs.datafiles.columnar_files import COLUMNAR
+    from zerotools.jobs.datafiles.record_files import COLUMNAR
     from zerotools.jobs.tables.data import ENCODED, kind_of, patterns_of
 
     patterns = (*patterns_of(spec.data), *spec.eval.files)

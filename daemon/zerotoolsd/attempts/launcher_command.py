@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerotools.jobs.tables.adopted import AdoptedProcess
+from zerotools.jobs.tables.script import AdoptedProcess
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.supervisor.plan import PORT
 

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.estimating.attention_kernels import kernels_of
+from zerotools.jobs.estimating.estimating import kernels_of
 from zerotools.jobs.jobfile.evaluation_job import is_evaluated
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.job_environment import job_environment

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.jobfile.shared_keys import shared_keys
+from zerotools.jobs.jobfile.parse import shared_keys
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.trainer.engine.schedule import with_steps

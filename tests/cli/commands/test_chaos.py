@@ -15,12 +15,10 @@ from tests.daemon.waiting import wait_for
 from tests.jobs.drill import lying_program
 from zerotools.cli.commands.chaos import lines_of, perform
 from zerotools.cli.main import build, run
-from zerotools.jobs.drill.drill_report import DrillReport
+from zerotools.jobs.drill.drill_report import DrillReport, Promise, Tally
 from zerotools.jobs.drill.faults import Fault
 from zerotools.jobs.drill.own_processes import VARIABLE
-from zerotools.jobs.drill.promises import Promise
 from zerotools.jobs.drill.request import DrillRequest
-from zerotools.jobs.drill.tally import Tally
 
 RUN = [sys.executable, "-m", "zerotools", "chaos"]
 

@@ -14,7 +14,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, an_attempt
 from tests.daemon.hung_disks import hung_disk
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.remote.elsewhere import Elsewhere, leads_nowhere, leads_to
+from zerotools.jobs.client.location import Elsewhere, leads_nowhere, leads_to
 
 QUIET = {"doing": None, "since": None, "last_progress": 0.0, "quiet": True, "last_line": None}
 COMMANDS = (

@@ -12,7 +12,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.commands.show import page, suspects
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.remote.elsewhere import Elsewhere, leads_nowhere, leads_to
+from zerotools.jobs.client.location import Elsewhere, leads_nowhere, leads_to
 
 
 def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeService) -> None:

@@ -19,6 +19,9 @@ TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 TREES = st.lists(st.dictionaries(TEXTS, TEXTS | st.integers() | st.lists(TEXTS), max_size=3))
 
 
+GOOD = '{"prompt": "a", "response": "b"}\n'
+
+
 def read(path: Path, budget: int | None = None, **keys: Any) -> list[TextExample]:
     return list(read_examples(path, DataSpec(**keys), budget))
 
@@ -65,9 +68,6 @@ def test_columns_by_their_names_and_a_history(tmp_path: Path) -> None:
     assert first == TextExample(f"{path}, line 1", "c", "d", (("a", "b"),))
     assert second.is_empty
     assert not first.is_empty
-
-
-GOOD = '{"prompt": "a", "response": "b"}\n'
 
 
 @pytest.mark.parametrize(

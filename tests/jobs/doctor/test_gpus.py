@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from tests.daemon.queue.scheduling.deciding import seen
-from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpu_choice, look_at_gpus
+from tests.sensors.numa_machines import EIGHT, a_topology, dual_socket
+from zerotools.jobs.doctor.finding import DoctorFinding
+from zerotools.jobs.doctor.gpus import (
+    look_at_fences,
+    look_at_gpu_choice,
+    look_at_gpu_locks,
+    look_at_gpus,
+    look_at_memory_nodes,
+)
 from zerotools.sensors.fake import fake_gpu
+from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.snapshot import Gpu, GpuProcess
 
 
@@ -68,3 +81,80 @@ def test_gpus_that_no_job_gets_are_said_and_entries_that_are_none() -> None:
     [warned] = look_at_gpu_choice({"unknown": ['gpus.prefer: "GPU-5"']})
     assert warned.found == 'gpus.prefer: "GPU-5" matches no GPU of this machine'
     assert not [*look_at_gpu_choice(None)]
+
+
+def test_what_the_daemon_says_counts() -> None:
+    (fine,) = look_at_gpu_locks({"directory": "/run/zerotools/gpus", "trouble": None})
+    assert fine.level == "ok"
+    (found,) = look_at_gpu_locks({"directory": "/x", "trouble": "/x: No such file or directory"})
+    assert found.level == "warning"
+    assert "two daemons may give one GPU to two jobs: /x: No such file" in found.found
+    assert found.do is not None
+    assert "install -d -m 1777 /x" in found.do
+
+
+def test_without_a_daemon_the_directory_is_looked_at(tmp_path: Path) -> None:
+    (found,) = look_at_gpu_locks(None, tmp_path / "gpus")
+    assert "No such file or directory" in found.found
+    (tmp_path / "gpus").mkdir(mode=0o755)
+    (found,) = look_at_gpu_locks(None, tmp_path / "gpus")
+    assert found.level == "warning"
+    (tmp_path / "gpus").chmod(0o1777)
+    if os.geteuid() != 0:
+        pytest.skip("the directory must be root's")
+    assert [each.level for each in look_at_gpu_locks(None, tmp_path / "gpus")] == ["ok"]
+
+
+def look(
+    topology: NumaTopology, policy: Callable[[], object] = lambda: None, *, told: bool = False
+) -> list[DoctorFinding]:
+    def here(*, cores: bool = False) -> NumaTopology:
+        return a_topology("0-63") if told else topology
+
+    return list(look_at_memory_nodes(EIGHT, topology.to_json() if told else None, here, policy))
+
+
+def test_of_one_node_nothing_is_said() -> None:
+    assert look(a_topology("0-63")) == []
+    assert look(NumaTopology()) == []
+
+
+def test_each_node_has_its_processors_its_memory_and_its_gpus() -> None:
+    (found,) = look(dual_socket())
+    assert (found.level, found.what) == ("ok", "memory nodes")
+    assert found.found == (
+        "node 0 has 32 of 32 processors, 256 GiB, GPUs 0-3; "
+        "node 1 has 32 of 32 processors, 256 GiB, GPUs 4-7"
+    )
+
+
+def test_what_the_daemon_may_use_counts_not_what_the_command_may() -> None:
+    found = look(dual_socket("0-7"), told=True)
+    assert found[0].found.startswith("node 0 has 8 of 32 processors, 256 GiB; node 1 has 0 of 32")
+    warnings = [each for each in found if each.level == "warning"]
+    assert [each.what for each in warnings] == ["GPU 4", "GPU 5", "GPU 6", "GPU 7"]
+    assert "none of the processors near GPU 4 (16-31,48-63) may be used here" in warnings[0].found
+    assert "AllowedCPUs=" in str(warnings[0].do)
+
+
+def test_words_of_a_newer_daemon_are_not_believed_half() -> None:
+    def here(*, cores: bool = False) -> NumaTopology:
+        return dual_socket()
+
+    (found,) = look_at_memory_nodes(EIGHT, {"sockets": []}, here, lambda: None)
+    assert found.level == "ok"
+
+
+def test_a_container_that_forbids_policies_is_told_how_to_allow_them() -> None:
+    def forbidden() -> object:
+        raise PermissionError(errno.EPERM, "x")
+
+    _, found = look(dual_socket(), forbidden)
+    assert found.found == "none can be preferred: Operation not permitted"
+    assert "--cap-add SYS_NICE" in str(found.do)
+
+    def absent() -> object:
+        raise OSError(errno.ENOSYS, "x")
+
+    _, found = look(dual_socket(), absent)
+    assert "SYS_NICE" not in str(found.do)

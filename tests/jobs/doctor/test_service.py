@@ -5,13 +5,32 @@ from __future__ import annotations
 import os
 import pwd
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from zerotools.jobs.doctor.service import LINGERING, look_at_service, manager_group
+from zerotools.jobs.doctor.finding import OK, DoctorFinding
+from zerotools.jobs.doctor.service import (
+    LINGERING,
+    look_at_fork_servers,
+    look_at_service,
+    manager_group,
+)
 
 CHILD = {"by": "child", "why": "children of the daemon: systemd did not start the daemon"}
 USER = {"by": "user-systemd", "why": "started by systemd"}
+
+
+CHILD_FORK_SERVERS = {"by": "child", "why": "children of the daemon"}
+SERVER = {
+    "kind": "0badcafe",
+    "pid": 4711,
+    "python": "/env/bin/python",
+    "ready": True,
+    "memory_bytes": 340 * 2**20,
+    "idle_seconds": 61.4,
+    "jobs": 1,
+}
 
 
 def levels(launch: dict[str, str] | None, root: Path) -> list[tuple[str, str]]:
@@ -57,3 +76,32 @@ def test_the_group_of_whoever_makes_the_units() -> None:
     assert manager_group({"by": "systemd"}, 7) == "/"
     assert manager_group(USER, 7) == "/user.slice/user-7.slice/user@7.service"
     assert manager_group(CHILD, 7) is manager_group(None, 7) is None
+
+
+def found(launch: dict[str, Any] | None = None, **warm: Any) -> list[DoctorFinding]:
+    told = {"enabled": True, "trouble": None, "servers": [], **warm}
+    return list(look_at_fork_servers(told, CHILD_FORK_SERVERS if launch is None else launch))
+
+
+def test_nothing_is_said_of_what_is_off_or_unknown() -> None:
+    assert found(enabled=False) == []
+    assert list(look_at_fork_servers(None, CHILD_FORK_SERVERS)) == []
+
+
+def test_each_server_is_shown_with_its_memory() -> None:
+    (none,) = found()
+    assert none.found == "is on; no fork server runs, and the next job makes one"
+    one, other = found(servers=[SERVER, {**SERVER, "ready": False, "memory_bytes": None}])
+    assert one.level == other.level == OK
+    held = "holds 340 MiB, has started 1 job, idle for 61 s"
+    assert one.found == f"pid 4711 for /env/bin/python {held}"
+    assert other.found == "pid 4711 for /env/bin/python still imports"
+
+
+def test_what_failed_and_what_cannot_be_are_warnings() -> None:
+    (failed,) = found(trouble="importing started threads")
+    assert failed.level != OK
+    assert failed.found == "the last fork server that failed: importing started threads"
+    (useless,) = found({"by": "systemd", "why": "started by systemd"})
+    assert "every job starts cold" in useless.found
+    assert "[launch]" in str(useless.do)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.drill.drill import run
+from zerotools.jobs.drill.drill import ending_signals, run, uninterrupted
 from zerotools.jobs.drill.own_processes import VARIABLE
 from zerotools.jobs.drill.request import DrillRequest
 
@@ -53,3 +54,19 @@ def test_every_promise_holds_and_nothing_is_left(tmp_path: Path) -> None:
 def test_a_directory_in_which_nothing_can_be_made(tmp_path: Path) -> None:
     with pytest.raises(BadRequest, match="a directory cannot be made in it"):
         run(DrillRequest(seed=1, directory=tmp_path / "gone"))
+
+
+def test_they_end_what_is_inside_and_nothing_after_it() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(SystemExit) as ended, ending_signals():
+        os.kill(os.getpid(), signal.SIGTERM)
+    assert ended.value.code == 143
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_they_are_not_heard_while_all_is_ended() -> None:
+    with uninterrupted():
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            os.kill(os.getpid(), number)
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)

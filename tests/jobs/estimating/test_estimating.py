@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,15 +12,28 @@ import pytest
 from tests.ops.estimate.tiny_configs import config
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_memory import MemoryLayout
-from zerotools.jobs.estimating.estimating import Estimate, estimate_job, estimate_model, offload_of
+from zerotools.jobs.estimating.estimating import (
+    Estimate,
+    attention_assumption,
+    estimate_job,
+    estimate_model,
+    kernels_of,
+    offload_of,
+)
 from zerotools.jobs.estimating.job_workload import with_ranks, workload_of
 from zerotools.jobs.estimating.whole_job import whole_job
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, read_tree
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.estimate.activation_memory import EAGER, MicroBatch, on_gpus
 from zerotools.ops.estimate.model_shape import of_count
 from zerotools.ops.estimate.rank_memory import Machine
+from zerotools.sensors.fake import FakeProbe, fake_gpu
 
 GIB = 1 << 30
+
+
+V100 = replace(fake_gpu(1, compute_capability=(7, 0)), name="V100")
 
 
 def job(**changes: Any) -> dict[str, Any]:
@@ -192,3 +206,50 @@ def test_the_json_can_be_read_back() -> None:
     assert tree["schema"] == "zerotools.estimate/1"
     assert tree["choice"] in tree["rows"]
     assert tree["asked"]["peak_bytes"] <= 24 * GIB
+
+
+def job_attention_kernels(precision: str, attention: str | None = None) -> JobSpec:
+    model = {"path": "/model", **({} if attention is None else {"attention": attention})}
+    train = {"steps": 1, "batch_size": 8, "precision": precision}
+    data = {"text": ["/text"], "sequence_length": 64}
+    return job_from_dict(
+        {"gpus": 1, "model": model, "data": data, "train": train}, source="job_attention_kernels"
+    )
+
+
+@pytest.mark.parametrize(
+    ("spec", "said"),
+    [
+        (
+            job_attention_kernels("fp16"),
+            "attention: torch's flash kernel on Fake H100 (compute capability 9.0); torch's "
+            "memory-efficient kernel with repeated keys on V100 (compute capability 7.0)",
+        ),
+        (
+            job_attention_kernels("fp32", "eager"),
+            "attention: eager, so the scores of all pairs of tokens are kept",
+        ),
+        (job_attention_kernels("bf16", "flash_attention_2"), "attention: flash_attention_2"),
+    ],
+)
+def test_a_job_says_its_kernel_on_the_cards_of_this_machine(spec: JobSpec, said: str) -> None:
+    cards = FakeProbe([fake_gpu(0), V100, fake_gpu(2)]).read()
+    assert kernels_of(spec, cards) == said
+
+
+def test_no_card_has_a_flash_kernel_for_fp32() -> None:
+    said = kernels_of(job_attention_kernels("fp32"), FakeProbe([fake_gpu(0)]).read())
+    assert said is not None
+    assert "memory-efficient kernel with repeated keys on Fake H100" in said
+    assert kernels_of(job_attention_kernels("fp32"), FakeProbe([]).read()) is None
+
+
+def test_an_estimate_says_what_it_assumes_unless_it_is_flash() -> None:
+    found = {
+        precision: attention_assumption(MicroBatch(1, 64, precision, attention=on_gpus(precision)))
+        for precision in ("bf16", "fp16", "fp32")
+    }
+    assert found["bf16"] is None
+    assert "V100, T4" in str(found["fp16"])
+    assert "no GPU has a flash kernel for fp32" in str(found["fp32"])
+    assert "scores" in str(attention_assumption(MicroBatch(1, 64, attention=EAGER)))

@@ -19,7 +19,7 @@ from zerotools.jobs.estimating.first_job import (
     first_job,
 )
 from zerotools.jobs.estimating.job_workload import workload_of
-from zerotools.jobs.estimating.seen_here import EXAMPLES, PREFERENCES, TEXT, SeenData
+from zerotools.jobs.estimating.local_files import EXAMPLES, PREFERENCES, TEXT, SeenData
 from zerotools.jobs.estimating.whole_job import RATES
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.text.toml_text import to_toml

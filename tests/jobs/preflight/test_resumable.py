@@ -6,15 +6,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.jobs.jobfile.test_parse import parsed
 from tests.jobs.tables.test_deepspeed_config import job
 from tests.runs.records import a_record
-from zerotools.jobs.preflight.resumable import not_resumable
+from zerotools.core.dtypes import BFLOAT16, DType, named
+from zerotools.jobs.preflight.resumable import not_resumable, quantised
 from zerotools.runs.base_model_record import BaseFile, BaseRecord
 from zerotools.runs.job_record import LoraRecord, OptimizerRecord
 
 PATH = Path("/runs/a b/step-00000002")
 RECORD = a_record(stage=2, engine="deepspeed")
+
+
+GPTQ = {"quantization_config": {"quant_method": "gptq"}}
+WHERE = Path("m/model.safetensors")
 
 
 def why(wanted: int = 2, *, device: str = "cpu", ranks: int = 2, **changes: Any) -> list[str]:
@@ -95,3 +102,22 @@ def test_adapters_go_on_beside_weights_of_the_same_kind() -> None:
     ) in sentence
     [sentence] = not_resumable(packed, a_record(), PATH)
     assert "was trained without adapters" in sentence
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "config", "is_refused"),
+    [
+        ("a.weight", BFLOAT16, GPTQ, False),
+        ("a.weight", named("uint8"), {}, True),
+        ("a.scale", named("float8_e4m3fn"), {}, True),
+        ("position_ids", named("int64"), {"quantization_config": None}, False),
+        ("a.qweight", named("int32"), GPTQ, True),
+        ("a.qweight", named("int32"), {"quantization_config": "?"}, False),
+    ],
+)
+def test_what_is_refused(name: str, dtype: DType, config: dict[str, Any], is_refused: bool) -> None:
+    sentence = quantised([(WHERE, "norm.weight", BFLOAT16), (WHERE, name, dtype)], config)
+    assert (sentence is not None) == is_refused
+    if sentence is not None:
+        assert sentence.startswith(f"model.path: {WHERE}: {name} is {dtype}: quantised weights")
+        assert ("(method gptq in its config.json)" in sentence) == (config == GPTQ)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zerotools.jobs.slurm.controller_answers import ControllerJob
+from tests.jobs.slurm.fake_programs import programs
+from tests.jobs.tables.test_slurm import job
+from zerotools.jobs.slurm.slurm_commands import ControllerJob
+from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.slurm_standing import Known, standing_of
+from zerotools.jobs.slurm.submitting import submit_job
 
 RUNS = {"state": "running", "reason": None}
 
@@ -82,3 +87,15 @@ def test_a_job_that_slurm_does_not_know_is_judged_by_its_records() -> None:
     assert standing_of(known(submitted_seconds=5.0))[0] == "queued"
     assert standing_of(known(submitted_seconds=500.0))[0] == "failed"
     assert standing_of(known(view=RUNS, quiet_seconds=600.0, asked=True))[0] == "cancelled"
+
+
+def test_one_damaged_record_hides_no_other_job(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    commands = programs(tmp_path, squeue="exit 0")
+    damaged, _ = submit_job(commands, home, job({}, name="damaged"))
+    submit_job(commands, home, job({}, name="whole"))
+    (damaged.path / "job.json").write_text('{"spec')
+    (damaged.path / "view.json").write_text('{"a": 1}')
+    views = {view["name"]: view for view in SlurmJobs(commands, home).jobs()}
+    assert views["whole"]["reason"] == "Slurm does not list it yet"
+    assert "job.json" in views[damaged.path.name]["reason"]

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shlex
+import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,11 +18,19 @@ from tests.jobs.slurm.fake_programs import calls, programs
 from tests.jobs.tables.test_slurm import job
 from zerotools.core.errors import BadRequest, SlurmUnreachable
 from zerotools.jobs.slurm import submitting
-from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.job_directory import END, JobDirectory, job_directories, write_record
 from zerotools.jobs.slurm.output_claim import CLAIMS
+from zerotools.jobs.slurm.slurm_commands import ControllerJob
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again, submit_job
+from zerotools.jobs.slurm.submitting import (
+    batch_script,
+    find_number,
+    options_of,
+    own_of,
+    submit_again,
+    submit_job,
+)
+from zerotools.jobs.tables.spec import JobSpec
 
 LOST = "cat > /dev/null; echo 'sbatch: error: Socket timed out on send/recv operation' >&2; exit 1"
 SILENT = "echo 'Unable to contact slurm controller (connect failure)' >&2; exit 1"
@@ -28,6 +39,9 @@ for each in $(grep -ho 'zerotools:[0-9a-f]*' HOME/*/submissions/*/batch.sh 2>/de
     printf '4711\tPENDING\tPriority\t%s\t1\t\tjob\n' $each
 done
 """
+
+
+HERE = Path("/shared/jobs/my job")
 
 
 @pytest.fixture(autouse=True)
@@ -234,3 +248,68 @@ def test_a_resume_that_is_refused_leaves_all_as_it_was(tmp_path: Path) -> None:
         submit_again(refused, directory, job({}))
     assert directory.submissions() == [1]
     assert (directory.stop() or {})["who"] == "me"
+
+
+def options(spec: JobSpec) -> dict[str, str]:
+    found = {}
+    for each in options_of(spec, HERE, 3, "abc"):
+        name, _, value = shlex.split(each)[0].partition("=")
+        found[name] = value
+    return found
+
+
+def test_the_keys_of_the_table_are_options_of_sbatch() -> None:
+    slurm: dict[str, Any] = {
+        "partition": "a,b",
+        "account": "lab",
+        "qos": "high",
+        "constraint": "a100&nvme",
+        "nodes": 1,
+        "max_nodes": 2,
+        "time": "150s",
+        "memory": "10G",
+        "options": ["--exclude=n7"],
+    }
+    found = options(job(slurm, name="über job"))
+    assert found["--partition"] == "a,b"
+    assert found["--constraint"] == "a100&nvme"
+    assert (found["--nodes"], found["--time"], found["--mem"]) == ("1-2", "3", "10G")
+    assert (found["--signal"], found["--exclude"]) == ("B:TERM@120", "n7")
+    assert found["--job-name"] == "_ber_job"
+    assert found["--comment"] == "zerotools:abc"
+    assert found["--output"] == "/shared/jobs/my job/submissions/3/slurm.log"
+    assert "--requeue" in found
+    assert "--gres" not in found
+    assert found["--cpus-per-task"] == "2"
+
+
+def test_gpus_are_those_of_each_node() -> None:
+    spec = job({"gpu_type": "h100", "cpus_per_rank": 4}, device="cuda", ranks=None, gpus=8)
+    found = options(spec)
+    assert (found["--gres"], found["--cpus-per-task"]) == ("gpu:h100:8", "32")
+    assert "--cpus-per-task" not in options(job({}, device="cuda", ranks=None, gpus=8))
+
+
+def test_the_time_is_by_default_that_of_the_job_and_the_warning() -> None:
+    assert options(job({}, time_limit="1h"))["--time"] == "62"
+    assert "--time" not in options(job({}))
+
+
+def test_a_job_that_may_not_be_queued_again() -> None:
+    found = options(job({"requeue": False}))
+    assert "--no-requeue" in found
+    assert "--requeue" not in found
+
+
+def test_a_directory_that_a_node_does_not_see_is_said(tmp_path: Path) -> None:
+    place = tmp_path / 'a "b" $HOME `id`'
+    text = batch_script(job({}), place, 1, "abc", "/usr/bin/python3", "/usr/bin:/bin")
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert f"does not see {place}; set ZEROTOOLS_SLURM_DIR" in done.stderr
+    place.mkdir()
+    (place / "job.json").write_text("{}")
+    text = batch_script(job({}), place, 1, "abc", "/nowhere/python", "/usr/bin:/bin")
+    done = subprocess.run(["sh", "-c", text], capture_output=True, text=True, check=False)
+    assert done.returncode == 78
+    assert "does not have /nowhere/python" in done.stderr

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.text.characters import Broken
 from zerotools.jobs.text.json_mend import mend_json
 from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.mends import Broken
 
 WHOLE = {
     "train_batch_size": 16,

@@ -14,7 +14,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words, seconds_of
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.remote.elsewhere import machine_behind
+from zerotools.jobs.client.location import machine_behind
 
 LARGEST_PID = 2**22
 

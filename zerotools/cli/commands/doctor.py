@@ -15,21 +15,24 @@ from zerotools.cli.job_views.machine_screen import snapshot_of
 from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonError
+from zerotools.jobs.client.api_versions import why_no_daemon
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.daemon_package import why_no_daemon
-from zerotools.jobs.client.location import default_socket, default_state_dir
-from zerotools.jobs.client.remote.elsewhere import machine_behind
+from zerotools.jobs.client.location import default_socket, default_state_dir, machine_behind
 from zerotools.jobs.doctor.bug_report import bug_report, write_report
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
-from zerotools.jobs.doctor.fork_servers import look_at_fork_servers
-from zerotools.jobs.doctor.gpu_locks import look_at_gpu_locks
-from zerotools.jobs.doctor.gpus import look_at_fences, look_at_gpu_choice, look_at_gpus
+from zerotools.jobs.doctor.gpus import (
+    look_at_fences,
+    look_at_gpu_choice,
+    look_at_gpu_locks,
+    look_at_gpus,
+    look_at_memory_nodes,
+)
 from zerotools.jobs.doctor.kernel import look_at_kernel
-from zerotools.jobs.doctor.memory_nodes import look_at_memory_nodes
 from zerotools.jobs.doctor.python import ask_python, look_at_compilers, look_at_python
 from zerotools.jobs.doctor.service import (
     look_at_daemon_package,
     look_at_drain,
+    look_at_fork_servers,
     look_at_service,
     manager_group,
 )

@@ -19,15 +19,15 @@ from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
+from zerotools.jobs.estimating.config_writer import keys_text
 from zerotools.jobs.estimating.estimating import Estimate, assumed_length
 from zerotools.jobs.estimating.job_workload import is_job_file
-from zerotools.jobs.estimating.launched import (
+from zerotools.jobs.estimating.whole_job import (
     WITH_CONFIG,
     job_with_config,
+    whole_job,
     without_placeholders,
 )
-from zerotools.jobs.estimating.way_keys import keys_text
-from zerotools.jobs.estimating.whole_job import whole_job
 from zerotools.jobs.jobfile.parse import job_from_tree
 from zerotools.jobs.text.toml_text import to_toml
 from zerotools.ops.estimate.fit_search import Way

@@ -25,7 +25,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.language import translated
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
-from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
+from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import Imported, JobFile
 from zerotools.jobs.imports.reading.report import Findings, next_steps, note_mends
 from zerotools.jobs.imports.reading.report import render as report_lines

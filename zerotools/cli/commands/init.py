@@ -23,7 +23,7 @@ from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import EXTRAS, REQUIREMENTS, install_command
 from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, FirstTraining, first_job
-from zerotools.jobs.estimating.seen_here import (
+from zerotools.jobs.estimating.local_files import (
     CONFIG,
     MOST_ENTRIES,
     SeenData,

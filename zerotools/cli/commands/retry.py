@@ -15,7 +15,7 @@ from zerotools.cli.options.submission_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.remote.elsewhere import machine_behind
+from zerotools.jobs.client.location import machine_behind
 
 
 @click.command("retry")

@@ -47,7 +47,7 @@ from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import BadRequest, DaemonUnreachable
 from zerotools.jobs.answer_times import reads_data
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.remote.elsewhere import Elsewhere, machine_behind
+from zerotools.jobs.client.location import Elsewhere, machine_behind
 from zerotools.jobs.client.submissions import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up

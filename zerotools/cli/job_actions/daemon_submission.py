@@ -17,7 +17,7 @@ from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import AnswerLost, BadRequest, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.environment import OF_SLURM, capture, named, with_environment
-from zerotools.jobs.client.remote.elsewhere import Elsewhere
+from zerotools.jobs.client.location import Elsewhere
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.sweeps import members_of

@@ -26,7 +26,7 @@ from zerotools.core.errors import (
     ZerotoolsError,
 )
 from zerotools.jobs import states
-from zerotools.jobs.client.remote.elsewhere import Elsewhere
+from zerotools.jobs.client.location import Elsewhere
 from zerotools.jobs.client.submissions import Submission, conflicts, with_source
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.slurm.job_directory import JobDirectory, keyed_name, slurm_home

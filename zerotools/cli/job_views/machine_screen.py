@@ -24,9 +24,9 @@ from zerotools.cli.output import render
 from zerotools.core.counts import counted
 from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.remote.elsewhere import machine_behind
+from zerotools.jobs.client.location import machine_behind
 from zerotools.jobs.states import ACTIVE
-from zerotools.jobs.tables.adopted import AdoptedProcess
+from zerotools.jobs.tables.script import AdoptedProcess
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall
 from zerotools.sensors.snapshot_source import SnapshotSource
 

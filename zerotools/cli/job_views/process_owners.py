@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from zerotools.jobs.tables.adopted import AdoptedProcess
+from zerotools.jobs.tables.script import AdoptedProcess
 
 RUN_DIR_VARIABLE = "ZEROTOOLS_RUN_DIR"
 

@@ -16,7 +16,7 @@ from zerotools.cli.options.click_options import LAUNCHERS, option
 from zerotools.cli.output.language import has_wide, translated, wrap_wide
 from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.imports.accelerate.accelerate_yaml import YAML_KEYS
+from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.reading.report import (
@@ -29,9 +29,9 @@ from zerotools.jobs.imports.reading.report import (
     render,
 )
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.imports.recipes.accelerate_flags import joined
 from zerotools.jobs.imports.recipes.axolotl import read_axolotl
 from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.imports.recipes.launcher_ranks import joined
 from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import read_tree

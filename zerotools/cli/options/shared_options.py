@@ -26,8 +26,10 @@ def _reach(context: click.Context, parameter: click.Parameter, socket: Path | No
             "--host and --socket exclude each other; a socket of another machine is named by "
             "--host ssh://HOST/PATH/OF/api.sock"
         )
-    from zerotools.jobs.client.remote.daemon_host import parse_host  # the others do without ssh
-    from zerotools.jobs.client.remote.tunnel import SshTunnel
+    from zerotools.jobs.client.ssh_tunnel import (
+        SshTunnel,
+        parse_host,  # the others do without ssh
+    )
 
     tunnel = SshTunnel(parse_host(host))
     context.call_on_close(tunnel.close)

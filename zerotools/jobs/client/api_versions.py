@@ -1,12 +1,17 @@
-"""Client and daemon of different versions: they work together, or a message names the one to
-upgrade."""
+"""Versions of client and daemon: whether they work together, and which of the two to upgrade.
+
+Also: whether this Python has the packages that the daemon needs (the extra `daemon`).
+"""
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Mapping
 from typing import Any
 
 from zerotools import version
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.packages import missing
 
 API_VERSION = 1
 """The version of this client, and of the daemon under `/v1`."""
@@ -19,6 +24,10 @@ FIRST_STATES = frozenset(
     }
 )
 """The states that every daemon knows; an older one refuses to list jobs of another."""
+
+
+NEEDED = "aiohttp"
+"""The package that only the daemon imports."""
 
 
 def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
@@ -53,3 +62,14 @@ def api_versions(health: Mapping[str, Any]) -> tuple[int, ...]:
     if not isinstance(said, list):
         return FIRST_API
     return tuple(each for each in said if type(each) is int)
+
+
+def missing_package() -> BadRequest:
+    """Return the error of a daemon that cannot start without the package."""
+    return missing("zerotoolsd", NEEDED)
+
+
+def why_no_daemon() -> str | None:
+    """Return a sentence on the missing package and how to install it, or None if the daemon can
+    start."""
+    return str(missing_package()) if importlib.util.find_spec(NEEDED) is None else None

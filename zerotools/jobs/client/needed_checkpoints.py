@@ -1,31 +1,39 @@
-"""The checkpoints that the jobs of a daemon need: those that they would resume from.
+"""Find the checkpoints that the jobs of a daemon would resume from; these must not be removed.
 
-An unfinished job continues from its newest checkpoint, reported or in its directories, and a
-first attempt from `resume_from`.
+An unfinished job resumes from its newest checkpoint: the one that it reported, or the newest in its
+directories. Its first attempt resumes from `resume_from`. Directories are read by a child process
+(this module as a program), because a file system may hang.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import select
+import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
 
 from zerotools.core.errors import BadRequest, DaemonError, ZerotoolsError
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.need_looks import NeedLooker
 from zerotools.jobs.states import STATES, TERMINAL
 from zerotools.runs import checkpoint_dirs
 
 NOT_CHECKED = "no daemon answers, so it was not checked whether a job would resume from it"
 COMMAND = (sys.executable, "-P", __file__)
 UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
+DEADLINE_SECONDS, START_SECONDS = 5.0, 20.0
+"""Seconds for one job, and for the start of a process."""
+MOST_HANGING = 4
+_KEYS = ("id", "name", "state", "latest_checkpoint", "attempts", "output_dir", "spec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +193,87 @@ def _newest_entry(directory: Path) -> Path | None:
 def _jobs(client: DaemonClient, *, again: bool) -> Iterator[Mapping[str, Any]]:
     for state in reversed(UNFINISHED) if again else UNFINISHED:
         yield from client.every_job(state=state)
+
+
+class NeededPath(NamedTuple):
+    """A path that a job needs; `real`: with links followed."""
+
+    path: str
+    real: str
+    why: str
+
+
+class NeedLooker:
+    """Runs one process after another."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        deadline_seconds: float = DEADLINE_SECONDS,
+        start_seconds: float = START_SECONDS,
+    ) -> None:
+        self._command = command
+        self._deadline, self._start_allowance = deadline_seconds, start_seconds
+        self._child: subprocess.Popen[bytes] | None = None
+        self._received = b""
+        self._hanging = 0
+
+    def needs(self, job: Mapping[str, Any]) -> list[NeededPath] | None:
+        """Return the paths that the job needs, or None if its directories do not respond."""
+        if self._hanging >= MOST_HANGING:
+            return None
+        child = self._child
+        if child is None:
+            child = self._child = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            )
+            if self._answer(child, self._start_allowance) is None:
+                self._give_up(child)  # its first line would be taken for an answer
+                return None
+        asked = json.dumps({key: job[key] for key in _KEYS if key in job}).encode() + b"\n"
+        with suppress(BrokenPipeError):
+            assert child.stdin is not None
+            child.stdin.write(asked)
+            child.stdin.flush()
+        line = self._answer(child, self._deadline)
+        if line is None:
+            self._give_up(child)
+            return None
+        return [NeededPath(*each) for each in json.loads(line)]
+
+    def _give_up(self, child: subprocess.Popen[bytes]) -> None:
+        self._hanging += 1
+        self._let_go(child)
+
+    def _answer(self, child: subprocess.Popen[bytes], seconds: float) -> bytes | None:
+        assert child.stdout is not None
+        until = time.monotonic() + seconds
+        while b"\n" not in self._received:
+            left = max(0.0, until - time.monotonic())
+            if not select.select([child.stdout], [], [], left)[0]:
+                return None
+            if not (data := os.read(child.stdout.fileno(), 1 << 16)):
+                return None
+            self._received += data
+        line, _, self._received = self._received.partition(b"\n")
+        return line
+
+    def _let_go(self, child: subprocess.Popen[bytes]) -> None:
+        """End it; one that hangs in the kernel ends when it can, and is not waited for."""
+        child.kill()
+        for pipe in (child.stdin, child.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        child.returncode = 0  # else its end would be waited for
+        self._child, self._received = None, b""
+
+    def close(self) -> None:
+        """End the process."""
+        if (child := self._child) is not None:
+            child.kill()
+            child.wait()
+            self._let_go(child)
 
 
 def main() -> None:

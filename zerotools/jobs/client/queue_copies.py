@@ -1,9 +1,9 @@
-"""Copies of the daemon's queue: made while it is in use, and restored while no daemon runs.
+"""Copy the daemon's queue while it is in use, and restore a copy while no daemon runs.
 
-The queue is an SQLite database with a write-ahead log: the newest changes are in `zerotools.db-wal`
-until they are moved into `zerotools.db`. A plain `cp` of the one without the other is an older
-queue, or an empty one. Here SQLite's online backup copies, which is one moment of the queue, even
-during writes.
+The queue is an SQLite database with a write-ahead log. The newest changes are in `zerotools.db-wal`
+until SQLite moves them into `zerotools.db`, so a plain `cp` of one file is an older or empty queue.
+SQLite's online backup copies one moment of the queue, also during writes. A copy is written under a
+temporary name and then renamed.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.jobs.client.unfinished_copies import unfinished_copy
 from zerotools.jobs.states import TERMINAL
 
 DATABASE = "zerotools.db"
@@ -30,6 +30,10 @@ RESTORED = "restored.json"
 """Marks the queue as a backup for the next daemon, and records whether its unfinished jobs may
 run."""
 BUSY_SECONDS = 10.0
+
+
+_NAME = re.compile(r"\..+\.[0-9]+\.copying")
+_OF_SQLITE = ("-journal", "-wal", "-shm")
 
 
 @dataclass(frozen=True)
@@ -190,3 +194,53 @@ def _sync(path: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+@contextmanager
+def unfinished_copy(out: Path) -> Iterator[Path]:
+    """Yield a new file for `out`, for its owner only; it is removed if it still exists at the end.
+    Raises OSError."""
+    remove_left_behind(out.parent)
+    staged = out.with_name(f".{out.name}.{os.getpid()}.copying")
+    descriptor = _made_and_locked(staged)
+    try:
+        yield staged
+    finally:
+        _remove(staged)
+        os.close(descriptor)
+
+
+def _made_and_locked(staged: Path) -> int:
+    while True:
+        descriptor = os.open(staged, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        with suppress(OSError):  # without locks, abandoned copies stay
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(descriptor).st_nlink:
+            return descriptor
+        os.close(descriptor)  # another has removed it before it was locked
+
+
+def remove_left_behind(directory: Path) -> list[Path]:
+    """Remove the abandoned copies in `directory`. Raises OSError."""
+    found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
+    return [path for path in sorted(found) if _remove_unlocked(path)]
+
+
+def _remove_unlocked(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:  # it is gone, or another's, or a link
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(path)
+    except OSError:  # it is written to, or it is not ours to remove
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def _remove(staged: Path) -> None:
+    for ending in ("", *_OF_SQLITE):
+        staged.with_name(staged.name + ending).unlink(missing_ok=True)

@@ -1,12 +1,10 @@
-"""Files of training data as a job file names them.
+"""Readers of the files of training data that a job file names.
 
-token_files                   token ids
-documents                     documents to train on, and the files that contain them
-example_files, conversations  examples to fine-tune on
-rows                          the records of both: json_objects, csv_rows, columnar_files
-values                        values of a record, and the words of messages for them
-utf8                          messages on a file that is not UTF-8
+token_files    token ids
+example_files  examples to fine-tune on, and documents
+conversations  the form of a conversation in an example
+record_files   the records of a file: CSV, Parquet, Arrow, or JSON (json_objects)
 
-Standard library only, except columnar_files, which imports pyarrow when it reads. Imports
+Standard library only, except that record_files imports pyarrow to read Parquet and Arrow. Imports
 `jobs.tables`.
 """

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.values import checked_text, kind_in_words, shown_names
+from zerotools.jobs.datafiles.record_files import checked_text, kind_in_words, shown_names
 
 ASSISTANT, USER, SYSTEM, TOOL = "assistant", "user", "system", "tool"
 ROLES: Mapping[str, str] = {

@@ -1,7 +1,8 @@
-"""Examples to fine-tune on, out of the records of a file.
+"""Read training data from the records of a file: examples to fine-tune on, or documents.
 
-A record has a prompt and a response in separate columns, also with Alpaca's names, or a
-conversation in one column. The first record shows the form of a file, unless the job sets it.
+A record of an example has a prompt and a response in separate columns (also with Alpaca's names),
+or a conversation in one column. The first record determines the form of a file, unless the job
+sets it. A document is the text in one column of a record.
 """
 
 from __future__ import annotations
@@ -19,9 +20,16 @@ from zerotools.jobs.datafiles.conversations import (
     Conversation,
     conversation_of,
 )
-from zerotools.jobs.datafiles.json_objects import FORM, Seen
-from zerotools.jobs.datafiles.rows import read_records
-from zerotools.jobs.datafiles.values import checked_text, column, kind_in_words, text_of
+from zerotools.jobs.datafiles.json_objects import FORM, Seen, read_objects
+from zerotools.jobs.datafiles.record_files import (
+    COLUMNAR,
+    SEPARATORS,
+    checked_text,
+    column,
+    kind_in_words,
+    read_records,
+    text_of,
+)
 from zerotools.jobs.tables.data import (
     ALPACA,
     AUTO,
@@ -35,6 +43,11 @@ from zerotools.jobs.tables.data import (
 _CONVERSATIONS = ("messages", "conversations", "conversation")
 _SYSTEM, _TOOLS = "system", "tools"
 _INSTRUCTION, _INPUT, _OUTPUT = "instruction", "input", "output"
+
+
+_SUFFIXES = (*COLUMNAR, *SEPARATORS, ".jsonl", ".ndjson")
+_FIRST_BYTES = 1 << 20
+_OTHERWISE = 'with data.documents = "off" the file is trained on as it is'
 
 
 @dataclass(frozen=True)
@@ -227,3 +240,48 @@ def _history(
             raise BadFile(f"{what}: turn {number} is not a pair [prompt, response]")
         pairs.append((checked_text(f"{what}: turn {number}", turn[0]), checked_text(what, turn[1])))
     return tuple(pairs)
+
+
+def has_documents(path: Path, data: DataSpec) -> bool:
+    """Return whether a file of `data.text` holds documents, and not plain text. Raises OSError."""
+    if data.documents != AUTO:
+        return data.documents == "on"
+    return path.suffix.lower() in _SUFFIXES or _begins_with_one(path, data.text_column)
+
+
+def _begins_with_one(path: Path, name: str) -> bool:
+    with path.open("rb") as file:
+        if not file.read(64).removeprefix(b"\xef\xbb\xbf").lstrip().startswith((b"{", b"[")):
+            return False
+    try:
+        first: Any = next(iter(read_objects(path, _FIRST_BYTES)), (0, None))[1]
+    except BadFile:
+        return False
+    return isinstance(first, Mapping) and name in first
+
+
+def read_documents(
+    path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
+) -> Iterator[str]:
+    """Yield the non-empty documents in `path`; `budget` is in bytes. For a JSON file, `seen` gets
+    the number of bytes read.
+
+    Raises:
+        BadFile: it cannot be read as the kind in its name, or lacks the column; file and line are
+            named.
+        BadRequest: this interpreter cannot read such files.
+    """
+    for place, value in read_records(path, budget, (data.text_column,), seen):
+        if not isinstance(value, Mapping):
+            raise BadFile(
+                f"{place}: is {kind_in_words(value)}, not an object with a document in "
+                f'"{data.text_column}"; {_OTHERWISE}'
+            )
+        if data.text_column not in value:
+            names = ", ".join(map(str, value)) or "none"
+            raise BadFile(
+                f'{place}: has no column "{data.text_column}" (data.text_column); it has '
+                f"{names:.200}; {_OTHERWISE}"
+            )
+        if text := text_of(place, value, data.text_column, "data.text_column"):
+            yield text

@@ -11,13 +11,13 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from json import JSONDecodeError
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.regular import open_regular
-from zerotools.jobs.datafiles.utf8 import not_utf8
 
 LARGEST = 64 << 20
 """Bytes of one object; a longer one is refused."""
@@ -27,6 +27,21 @@ _NEAR_THE_END = 16
 Seen = Callable[[int], None]
 """Takes how many bytes of a file are read."""
 _SPACE = re.compile(r"\s*")
+
+
+_OTHERS = (
+    (b"\x1f\x8b", "is compressed by gzip: unpack it (gunzip -k)"),
+    (b"\x28\xb5\x2f\xfd", "is compressed by zstd: unpack it (unzstd)"),
+    (b"\xfd7zXZ\0", "is compressed by xz: unpack it (unxz -k)"),
+    (b"BZh", "is compressed by bzip2: unpack it (bunzip2 -k)"),
+    (b"PK\3\4", "is a zip archive: unpack it (unzip)"),
+    (b"PAR1", "is Parquet: give it a name that ends in .parquet"),
+    (b"ARROW1", "is Arrow: give it a name that ends in .arrow"),
+    (b"\xff\xfe", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
+    (b"\xfe\xff", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
+)
+"""The first bytes of other kinds of files, and the action to take."""
+_LONGEST = max(len(start) for start, _ in _OTHERS)
 
 
 def read_objects(
@@ -207,3 +222,23 @@ def _not_json(place: str, error: Exception, column: int | None) -> BadFile:
     what = what.removesuffix(" at")  # "Unterminated string starting at"
     where = "" if column is None else f" at column {column}"
     return BadFile(f"{place}: is not JSON: {what}{where}; {FORM}")
+
+
+def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = None) -> BadFile:
+    """Return the refusal of `path`: its line `line`, counted from 1, has the `error`; `at` is the
+    byte of the file, if it is known."""
+    known = _known_as(path)
+    if known is not None:
+        return BadFile(f"{path} {known}, and name the new file")
+    wrong = f"0x{error.object[error.start]:02x}"
+    where = f" ({wrong}: {error.reason})"
+    if at is not None:
+        where = f": byte {at} of the file is {wrong} ({error.reason})"
+    return BadFile(f"{path}, line {line}: is not UTF-8{where}; convert it, or leave it out")
+
+
+def _known_as(path: Path) -> str | None:
+    with suppress(OSError), path.open("rb") as file:
+        begin = file.read(_LONGEST)
+        return next((what for start, what in _OTHERS if begin.startswith(start)), None)
+    return None

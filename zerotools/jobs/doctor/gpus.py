@@ -1,15 +1,35 @@
-"""GPUs, as in a snapshot."""
+"""Check the GPUs, the locks by which several users share them, and their memory nodes (NUMA)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import errno
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
+from zerotools.sensors.cpu_lists import cpu_list
 from zerotools.sensors.gpu_memory_use import USUAL_WORDS, foreign_bytes, usual_foreign_bytes
+from zerotools.sensors.numa import (
+    NearGpu,
+    NumaTopology,
+    ReadTopology,
+    memory_policy,
+    near_gpus,
+    read_topology,
+)
 from zerotools.sensors.snapshot import Gpu, Snapshot
 
 HOT_CELSIUS = 90
+
+
+DIRECTORY = Path("/run/zerotools/gpus")
+"""The daemon's default directory."""
+WHAT = "memory nodes"
+HOW_TO = "zerotools help numa"
 
 
 def look_at_gpus(
@@ -108,3 +128,86 @@ def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFindin
                 "file system or a driver: check dmesg, mount and nvidia-smi; a process of "
                 "another user can be ended by that user or by root",
             )
+
+
+def look_at_gpu_locks(
+    told: Mapping[str, Any] | None, directory: Path = DIRECTORY
+) -> Iterator[DoctorFinding]:
+    """Check the daemon's record `told` of the locks; None: it does not run, or is older, and
+    `directory` is checked."""
+    what = "GPUs of several users"
+    if told is not None:
+        place, why = str(told.get("directory")), told.get("trouble")
+    else:
+        place, why = str(directory), _why_not(directory)
+    if why is None:
+        yield ok(what, f"are shared by locks in {place}")
+        return
+    yield warning(
+        what,
+        f"two daemons may give one GPU to two jobs: {why}; a daemon then sees the use of "
+        "other daemons only in the memory that NVML shows",
+        f"as root: install -d -m 1777 {place or directory}, and for the next boot zerotoolsd "
+        "--print-unit tmpfiles > /etc/tmpfiles.d/zerotools.conf (zerotools help share-gpus)",
+    )
+
+
+def _why_not(directory: Path) -> str | None:
+    try:
+        found = directory.lstat()
+    except OSError as error:
+        return f"{directory}: {error.strerror}"
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != 0:
+        return f"{directory} is not a directory of root"
+    mode = stat.S_IMODE(found.st_mode)
+    return None if mode == 0o1777 else f"{directory} has mode {mode:04o}, and must have 1777"
+
+
+def look_at_memory_nodes(
+    gpus: Sequence[Gpu],
+    told: Mapping[str, Any] | None,
+    read: ReadTopology = read_topology,
+    policy: Callable[[], object] = memory_policy,
+) -> Iterator[DoctorFinding]:
+    """Check memory nodes. `told` is the daemon's record of the nodes and of those that it may use;
+    None: it does not run, or is older, and this process looks. A machine with one node gives no
+    finding."""
+    topology = _told(told) or read()
+    if not topology.is_divided:
+        return
+    near = near_gpus(gpus, topology)
+    yield ok(WHAT, "; ".join(_nodes(topology, gpus, near)))
+    for gpu, found in zip(gpus, near, strict=True):
+        if found.why is not None:
+            yield warning(
+                f"GPU {gpu.index}",
+                f"its ranks are not bound: {found.why}",
+                "its jobs run, and copy over the link between the memory nodes; give the daemon "
+                f"processors near it (cpuset of the container, AllowedCPUs= of the unit; {HOW_TO})",
+            )
+    yield from _policy(policy)
+
+
+def _told(tree: Mapping[str, Any] | None) -> NumaTopology | None:
+    with suppress(ValueError):  # a newer daemon may say it in other words
+        return None if tree is None else NumaTopology.from_json(tree)
+    return None
+
+
+def _nodes(topology: NumaTopology, gpus: Sequence[Gpu], near: Sequence[NearGpu]) -> Iterator[str]:
+    for node in topology.nodes:
+        beside = [gpu.index for gpu, at in zip(gpus, near, strict=True) if node.number in at.homes]
+        parts = [f"{len(node.cpus & topology.allowed_cpus)} of {len(node.cpus)} processors"]
+        parts += [f"{node.memory_bytes / 2**30:.0f} GiB"]
+        parts += [f"GPU{'s' * (len(beside) > 1)} {cpu_list(beside)}"] if beside else []
+        yield f"node {node.number} has {', '.join(parts)}"
+
+
+def _policy(policy: Callable[[], object]) -> Iterator[DoctorFinding]:
+    try:
+        policy()
+    except OSError as error:
+        do = "memory is allocated on the node of the rank while that node has free memory"
+        if error.errno == errno.EPERM:
+            do += "; Docker allows it with --cap-add SYS_NICE"
+        yield warning(WHAT, f"none can be preferred: {os.strerror(error.errno or 0)}", do)

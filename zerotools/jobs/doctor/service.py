@@ -1,4 +1,4 @@
-"""The daemon as a service: the starter of job processes, and events that would end them."""
+"""Check the daemon: its packages, its service manager, its drain, and its fork servers."""
 
 from __future__ import annotations
 
@@ -7,11 +7,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from zerotools.core.counts import counted
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LINGERING = Path("var/lib/systemd/linger")
 """systemd-logind keeps a file here for each user with a systemd that outlives the user's
 sessions."""
+
+
+WHAT = "warm start"
+HOW_TO = "zerotools help warm-start"
 
 
 def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
@@ -84,3 +89,40 @@ def _lingers(uid: int, root: Path) -> bool:
     except KeyError:
         return False
     return (root / LINGERING / name).exists()
+
+
+def look_at_fork_servers(
+    warm: Mapping[str, Any] | None, launch: Mapping[str, Any] | None
+) -> Iterator[DoctorFinding]:
+    """Check the daemon's records `warm` and `launch`; None: it is older, or does not run. Servers
+    that are switched off give no finding."""
+    if warm is None or not warm.get("enabled"):
+        return
+    if (launch or {}).get("by") in ("systemd", "user-systemd"):
+        yield warning(
+            WHAT,
+            "is on, but every job starts cold: supervisors run in separate systemd units",
+            f'take [warm_start] out, or set [launch] by = "child" ({HOW_TO} lists the costs)',
+        )
+        return
+    if (trouble := warm.get("trouble")) is not None:
+        yield warning(
+            WHAT,
+            f"the last fork server that failed: {trouble}",
+            f"jobs start cold until another one is ready; {HOW_TO} explains the reasons",
+        )
+    servers = warm.get("servers", ())
+    for server in servers:
+        yield ok(WHAT, _server(server))
+    if not servers and trouble is None:
+        yield ok(WHAT, "is on; no fork server runs, and the next job makes one")
+
+
+def _server(server: Mapping[str, Any]) -> str:
+    who = f"pid {server['pid']} for {server['python']}"
+    if not server["ready"]:
+        return f"{who} still imports"
+    held, jobs = server["memory_bytes"] / 2**20, counted(server["jobs"], "job")
+    return (
+        f"{who} holds {held:.0f} MiB, has started {jobs}, idle for {server['idle_seconds']:.0f} s"
+    )

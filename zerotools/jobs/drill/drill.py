@@ -1,31 +1,30 @@
-"""A fault-injection test, from its directory to its report. However it ends, it leaves no processes
-or files.
+"""Run a fault-injection test, from its directory to its report.
 
-One thread does everything in turn: it keeps the daemon and the jobs running, and makes the next
-fault.
+One thread does everything in turn: it keeps the daemon and the jobs running, and injects the next
+fault. However the test ends, also by a signal, it leaves no processes or files.
 """
 
 from __future__ import annotations
 
 import shutil
+import signal
 import tempfile
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from zerotools.core.errors import BadRequest, DaemonError
-from zerotools.jobs.drill import promises
-from zerotools.jobs.drill.drill_report import DrillReport
+from zerotools.jobs.drill import drill_report
+from zerotools.jobs.drill.drill_report import DrillReport, Promise, Tally
 from zerotools.jobs.drill.faults import FaultMaker
-from zerotools.jobs.drill.interrupts import ending_signals, uninterrupted
 from zerotools.jobs.drill.last_sweep import LastSweep, end_all
-from zerotools.jobs.drill.notes import NotedRun
 from zerotools.jobs.drill.private_daemon import PrivateDaemon
-from zerotools.jobs.drill.promises import Promise
 from zerotools.jobs.drill.request import DrillRequest
-from zerotools.jobs.drill.tally import Tally
+from zerotools.jobs.drill.toy_program import NotedRun
 from zerotools.jobs.drill.toy_queue import ToyQueue
 
 PREFIX = "zerotools-drill-"
@@ -33,6 +32,9 @@ PAUSE = 0.05
 LOOK_SECONDS = 0.25
 
 Say = Callable[[str], None]
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(request: DrillRequest, say: Say = lambda line: None) -> DrillReport:
@@ -92,7 +94,7 @@ class _Drill:
                 self._daemon.end()
         if late is not None:
             end_all(self._place)  # jobs run without a daemon, as intended
-        judged.append(promises.of_processes(self._place))
+        judged.append(drill_report.of_processes(self._place))
         held = all(promise.held for promise in judged)
         attempts = [len(job.view.get("attempts", ())) for job in self._queue.jobs]
         return DrillReport(
@@ -136,13 +138,13 @@ class _Drill:
     def _judge(self, late: str | None) -> list[Promise]:
         jobs = self._queue.jobs
         runs = {job.name: NotedRun(job.lines(), job.steps) for job in jobs}
-        ends = promises.of_ends(jobs, runs, late)
+        ends = drill_report.of_ends(jobs, runs, late)
         try:
-            once = promises.of_queue(jobs, list(self._queue.listed()))
+            once = drill_report.of_queue(jobs, list(self._queue.listed()))
         except DaemonError as error:
-            once = Promise(promises.ONCE, [f"the daemon does not answer: {error}"])
-        daemon = promises.of_daemon(self._daemon.own_ends)
-        return [once, ends, *promises.of_runs(jobs, runs), daemon]
+            once = Promise(drill_report.ONCE, [f"the daemon does not answer: {error}"])
+        daemon = drill_report.of_daemon(self._daemon.own_ends)
+        return [once, ends, *drill_report.of_runs(jobs, runs), daemon]
 
     def _tally(self) -> Tally:
         tally = Tally()
@@ -152,3 +154,36 @@ class _Drill:
                 tally.add(job.lines(), job.pace)
                 tally.seconds += job.seconds
         return tally
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP raise SystemExit, as Ctrl-C raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _leave) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore these signals inside: the user may press Ctrl-C twice, and nothing may remain."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    deaf = (signal.SIGINT, *_ENDING)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in deaf}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 from zerotools.core.errors import DaemonError, DaemonUnreachable
+from zerotools.jobs.client.api_versions import missing_package, why_no_daemon
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.daemon_package import missing_package, why_no_daemon
 from zerotools.jobs.drill.own_processes import VARIABLE
 
 START_SECONDS = 60.0

@@ -14,9 +14,9 @@ from typing import Any
 from zerotools.core.errors import DaemonRefused
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import PAGE, DaemonClient
-from zerotools.jobs.drill.notes import read_notes
 from zerotools.jobs.drill.own_processes import VARIABLE
 from zerotools.jobs.drill.request import DrillRequest
+from zerotools.jobs.drill.toy_program import read_notes
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 

@@ -1,19 +1,25 @@
-"""One estimate: of a model with options, or of a job, on a machine."""
+"""Estimate the memory that a model with options, or a job, needs on a machine."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
 from zerotools.core.training_memory import SHARDED, MemoryLayout
-from zerotools.jobs.estimating import attention_kernels
-from zerotools.jobs.estimating.way_keys import way_keys, with_keys
-from zerotools.jobs.estimating.written import accelerate_text, deepspeed_tree, job_tree
+from zerotools.jobs.estimating.config_writer import (
+    accelerate_text,
+    deepspeed_tree,
+    job_tree,
+    way_keys,
+    with_keys,
+)
 from zerotools.jobs.jobfile.parse import job_from_tree
-from zerotools.ops.estimate.activation_memory import MicroBatch, on_gpus
+from zerotools.jobs.tables.model import AUTO
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.estimate.activation_memory import EAGER, REPEATED, MicroBatch, on_gpus
 from zerotools.ops.estimate.fit_search import Freedom, Way, Ways, ways_of
 from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape
 from zerotools.ops.estimate.offload_table import (
@@ -32,8 +38,13 @@ from zerotools.ops.estimate.offload_table import (
 )
 from zerotools.ops.estimate.rank_memory import NOT_MEASURED, Machine, RankMemory
 from zerotools.ops.estimate.recommendation import Choice, choose
+from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
 
 SCHEMA = "zerotools.estimate/1"
+
+
+FLASH, EFFICIENT = "torch's flash kernel", "torch's memory-efficient kernel with repeated keys"
+SCORES = "the scores of all pairs of tokens are kept"
 
 
 @dataclass(frozen=True)
@@ -115,7 +126,7 @@ class Estimate:
     def notes(self) -> tuple[str, ...]:
         """The assumptions, in sentences."""
         micro = self.work.micro if self.machine.on_gpu else None
-        kernel = None if micro is None else attention_kernels.assumed(micro)
+        kernel = None if micro is None else attention_assumption(micro)
         assumed = (each for each in (self.assumed, kernel) if each is not None)
         return (*assumed, *self.work.model.notes, *self.machine.notes)
 
@@ -342,3 +353,38 @@ def model_table_of(model: str) -> dict[str, Any]:
     if not path.exists():
         return {}
     return {"config" if path.is_file() else "path": str(path.absolute())}
+
+
+def attention_assumption(micro: MicroBatch) -> str | None:
+    """Return the kernel that an estimate assumes, if it is not the flash kernel."""
+    if micro.attention == EAGER:
+        return f"attention: eager, so {SCORES}"
+    if micro.attention != REPEATED:
+        return None
+    if micro.precision == "fp32":
+        return f"attention: {EFFICIENT}; no GPU has a flash kernel for fp32"
+    return (
+        f"attention: {EFFICIENT}, as on V100, T4 and RTX 20; GPUs of compute capability 8.0 and "
+        "newer have a flash kernel, which keeps less"
+    )
+
+
+def kernels_of(spec: JobSpec, snapshot: Snapshot) -> str | None:
+    """Return the kernel of a job on each kind of GPU of this machine; None: no GPU is known."""
+    wanted = spec.model.attention
+    if wanted == EAGER:
+        return f"attention: eager, so {SCORES}"
+    if wanted not in (None, AUTO, "sdpa"):
+        return f"attention: {wanted}"
+    found = dict.fromkeys(_by_card(spec.train.precision, snapshot))
+    return f"attention: {'; '.join(found)}" if found else None
+
+
+def _by_card(precision: str, snapshot: Snapshot) -> Iterator[str]:
+    for gpu in snapshot.gpus:
+        if gpu.compute_capability is None:
+            continue
+        has_flash = precision != "fp32" and gpu.compute_capability >= BF16_CAPABILITY
+        capability = ".".join(map(str, gpu.compute_capability))
+        where = f"{gpu.name or 'a GPU'} (compute capability {capability})"
+        yield f"{FLASH if has_flash else EFFICIENT} on {where}"

@@ -14,11 +14,10 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_memory import NF4, MemoryLayout
+from zerotools.jobs.estimating.config_writer import OFFLOAD_DIRECTORY, job_tree
 from zerotools.jobs.estimating.estimating import Estimate, assumed_length, estimate_work
-from zerotools.jobs.estimating.seen_here import CONFIG, PREFERENCES, TEXT, SeenData, has_weights
-from zerotools.jobs.estimating.way_keys import OFFLOAD_DIRECTORY
+from zerotools.jobs.estimating.local_files import CONFIG, PREFERENCES, TEXT, SeenData, has_weights
 from zerotools.jobs.estimating.whole_job import tokenizer_of, whole_job
-from zerotools.jobs.estimating.written import job_tree
 from zerotools.ops.estimate.activation_memory import MicroBatch, on_gpus
 from zerotools.ops.estimate.fit_search import LORA_RANK, FitChange, Freedom, Way
 from zerotools.ops.estimate.model_shape import read_shape, with_adapters

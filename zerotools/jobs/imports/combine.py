@@ -7,21 +7,20 @@ launchers. Differing claims are a contradiction; agreeing ones are the job.
 from __future__ import annotations
 
 import copy
+import difflib
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
+from zerotools.io.huggingface.class_defaults import full_config
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.accelerate.accelerate_yaml import Launched, read_accelerate
-from zerotools.jobs.imports.deepspeed.deepspeed_json import read_deepspeed
-from zerotools.jobs.imports.deepspeed.difference import difference
-from zerotools.jobs.imports.deepspeed.hidden_size import hidden_size
-from zerotools.jobs.imports.deepspeed.optimizer_section import read_missing
-from zerotools.jobs.imports.differences import differences
+from zerotools.jobs.imports.accelerate_yaml import Launched, read_accelerate
+from zerotools.jobs.imports.deepspeed_json import read_deepspeed
+from zerotools.jobs.imports.deepspeed_optimizer import read_missing
 from zerotools.jobs.imports.reading.batch import JOB_TOTAL, STEPS
-from zerotools.jobs.imports.reading.claims import Claim, Claims
 from zerotools.jobs.imports.reading.job_keys import (
     JobTree,
     accepts,
@@ -31,7 +30,7 @@ from zerotools.jobs.imports.reading.job_keys import (
     look_up,
     put,
 )
-from zerotools.jobs.imports.reading.reader import ConfigReading, claims_of_job
+from zerotools.jobs.imports.reading.reader import Claim, Claims, ConfigReading, claims_of_job
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.recipes.arguments import read_batch_of, read_recipe
 from zerotools.jobs.imports.recipes.recipe import Recipe
@@ -40,11 +39,30 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 from zerotools.jobs.tables.deepspeed import DeepSpeedSpec
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.text.document import Document
+from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.home_paths import expanded
 
 CONFIG = "deepspeed.config"
 OFF = ("none", 0, False)
 """Values that a job file without such a key has already."""
+
+
+Load = Callable[[str], Document]
+"""The DeepSpeed config that another config names. Raises BadRequest."""
+_DATA = ("data.text", "data.tokens", "data.examples", "data.preferences")
+_PLACEHOLDERS: dict[str, Any] = {
+    "model.path": "/",
+    **{key: ["/"] for key in _DATA},
+    "train.steps": 2**62,
+    "train.batch_size": None,
+}
+"""The keys that a job needs, with values that pass any check."""
+_INSTEAD = {
+    "model.path": ("model.config",),
+    **dict.fromkeys(_DATA, _DATA),
+    "train.steps": ("train.epochs",),
+}
+"""The replacements of launchers' features."""
 
 
 @dataclass(frozen=True)
@@ -77,10 +95,6 @@ class Imported:
     problem: ZerotoolsError | None
     changes: tuple[str, ...] = ()
     formulas: Mapping[str, str] = field(default_factory=dict)
-
-
-Load = Callable[[str], Document]
-"""The DeepSpeed config that another config names. Raises BadRequest."""
 
 
 def import_configs(
@@ -298,22 +312,6 @@ def _missing(tree: JobTree, data_key: str) -> Iterator[str]:
             yield key
 
 
-_DATA = ("data.text", "data.tokens", "data.examples", "data.preferences")
-_PLACEHOLDERS: dict[str, Any] = {
-    "model.path": "/",
-    **{key: ["/"] for key in _DATA},
-    "train.steps": 2**62,
-    "train.batch_size": None,
-}
-"""The keys that a job needs, with values that pass any check."""
-_INSTEAD = {
-    "model.path": ("model.config",),
-    **dict.fromkeys(_DATA, _DATA),
-    "train.steps": ("train.epochs",),
-}
-"""The replacements of launchers' features."""
-
-
 def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
     """Return `tree` with placeholders for missing keys, so that the rest can be checked."""
     whole = copy.deepcopy(tree)
@@ -326,3 +324,88 @@ def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
             world = ranks["max"] if isinstance(ranks.get("max"), int) else 1
         put(whole, "train.batch_size", world * (look_up(tree, "train.micro_batch_size") or 1))
     return whole
+
+
+def difference(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the diff from the file as written to the final config; empty if they are equal.
+
+    A file in one line, or without a line for each key, is shown reformatted.
+    """
+    after = _lines(tree)
+    before = _lines(document.tree)
+    if document.text is not None:
+        written = document.text.splitlines()
+        if _alike(written, before):
+            indent = next((len(x) - len(x.lstrip()) for x in written[1:] if x.strip()), 2)
+            before, after = written, _lines(tree, indent or 2)
+    name = document.source
+    yield from difflib.unified_diff(before, after, name, f"{name} as DeepSpeed has it", lineterm="")
+
+
+def _lines(tree: Mapping[str, Any], indent: int = 2) -> list[str]:
+    return json.dumps(tree, indent=indent, ensure_ascii=False).splitlines()
+
+
+def _alike(written: list[str], dumped: list[str]) -> bool:
+    """Return whether the file has about a line for each key."""
+    keys = {line.split(":")[0].strip() for line in dumped if ":" in line}
+    same = sum(line.split(":")[0].strip() in keys for line in written)
+    return same >= 0.5 * len(keys)
+
+
+def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
+    """Return `hidden_size` of the model's config, or the largest of `hidden_sizes`; None if
+    unknown.
+
+    A config that cannot be read is not judged here: the job itself is refused for it later.
+    """
+    config = look_up(job, "model.config")
+    path = look_up(job, "model.path")
+    if isinstance(path, str):
+        config = _read(base_dir, f"{path}/config.json")
+    elif isinstance(config, str):
+        config = _read(base_dir, config)
+    if not isinstance(config, Mapping):
+        return None
+    inner = config.get("text_config")
+    found = _size({key: value for key, value in config.items() if key != "text_config"})
+    return _size(inner) if found is None and isinstance(inner, Mapping) else found
+
+
+def _read(base_dir: Path, path: str) -> Any:
+    try:
+        return json.loads(read_text(base_dir / expanded(path), "model config"))
+    except (BadRequest, ValueError, RecursionError):
+        return None
+
+
+def _size(config: Mapping[str, Any]) -> int | None:
+    config = full_config(config)
+    sizes = config.get("hidden_sizes")
+    listed = sizes if isinstance(sizes, list) else []
+    found = [size for size in [config.get("hidden_size"), *listed] if type(size) is int]
+    return found[0] if type(config.get("hidden_size")) is int else max(found, default=None)
+
+
+def differences(tree: Mapping[str, Any], rows: list[ReportRow], program: str) -> Iterator[str]:
+    """Yield a sentence for each difference between the job in `tree` and `program`, as people know
+    of them before they compare losses."""
+    if look_up(tree, "data.examples") is not None:
+        yield "prompts: by the tokenizer's chat template if it has one, else unchanged"
+        yield "loss: only on responses, never on prompts (data.loss_on)"
+        if look_up(tree, "data.packing") is None:
+            yield "batches: an example is a sequence; data.packing = true joins short ones"
+    elif look_up(tree, "data.preferences") is not None:
+        yield "prompts: by the tokenizer's chat template if it has one, else unchanged"
+        yield "reference: the start weights; computed once, before the first step"
+    elif look_up(tree, "data.text") is not None:
+        yield "text: one stream of all files, in windows of data.sequence_length tokens"
+    if look_up(tree, "eval.predict_with_generate"):
+        beams = look_up(tree, "eval.num_beams") or 1
+        if beams > 1:
+            yield f"scores: BLEU and ROUGE by zerotools[scores], {beams} beams"
+        else:
+            yield "scores: BLEU and ROUGE by zerotools[scores], no beam search (eval.num_beams)"
+    yield f"checkpoints: step-N of zerotools; {program} does not read them"
+    if any(row.outcome is KeyOutcome.UNKNOWN for row in rows):
+        yield f"the arguments above that are unknown: only {program} reads them"

@@ -1,16 +1,23 @@
-"""A job file's text, or a client's JSON, into one valid `JobSpec`, and back."""
+"""Parse a job file's text, or a client's JSON, into one valid `JobSpec`; and convert it back.
+
+Paths become absolute. A message on a wrong key names its line.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import re
+import shutil
 import tomllib
-from collections.abc import Iterator, Mapping
-from dataclasses import is_dataclass, replace
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
+from zerotools.io.stores.addresses import is_url
 from zerotools.jobs.binding.bind import (
     MAX_DEPTH,
     are_texts,
@@ -21,14 +28,36 @@ from zerotools.jobs.binding.bind import (
     show,
 )
 from zerotools.jobs.binding.declaration import keys_of, means_none
-from zerotools.jobs.jobfile.paths import with_absolute_paths
-from zerotools.jobs.jobfile.positions import excerpt, problem_line, toml_problem
 from zerotools.jobs.tables.engine_tables import check_tables, misplaced_keys
+from zerotools.jobs.tables.far_places import why_not_read
 from zerotools.jobs.tables.job_rules import check
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.home_paths import expanded
 
 _UNSET = JobSpec()
 _SCALARS = frozenset({str, int, float, bool, type(None)})
+
+
+MAX_LINES = 2000
+"""Files with more lines are not searched, because each beginning is parsed separately."""
+_TOML_PLACE = re.compile(
+    r"^(?P<why>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$"
+)
+_KEY = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
+_TABS = 4
+PathFix = Callable[[str, str, bool], str]
+"""(dotted key, path, whether it may be a URL) -> absolute path."""
+_FROM_A_DISK = "a job reads this from a disk, and not from a URL; fetch it, and name the copy"
+_ON_A_DISK = {
+    "output_dir": "a job writes to a disk, and not to a URL; name a directory, and set "
+    "checkpoint.upload_to to the URL; each checkpoint is copied there"
+}
+SHARED = (
+    *("engine", "device", "seed", "output_dir", "model", "data", "train", "fp16", "zero", "lora"),
+    *("eval", "offload", "checkpoint", "deepspeed"),
+)
+"""Keys and tables that must agree, because all ranks train one model and make the same steps
+together."""
 
 
 def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
@@ -237,3 +266,171 @@ def _message(source: str, problems: list[str], text: str | None) -> str:
         for line, problem in zip(lines, problems, strict=True)
     )
     return f"{source}: {len(problems)} problems:{listed}"
+
+
+def line_of(text: str, key: str) -> int | None:
+    """Return the line, counted from 1, on which the TOML in `text` sets the dotted `key`; None if
+    it does not, or if the file is too long to search."""
+    lines = text.splitlines()
+    trail = key.split(".")
+    if len(lines) > MAX_LINES or not _has(_tree("\n".join(lines)), trail):
+        return None
+    valid = 0
+    for count in range(1, len(lines) + 1):
+        tree = _tree("\n".join(lines[:count]))
+        if tree is None:
+            continue
+        if _has(tree, trail):
+            return _first_statement(lines, valid)
+        valid = count
+    return None
+
+
+def _first_statement(lines: list[str], after: int) -> int:
+    """Return the first line behind `after` lines that is not blank or a comment, counted from 1."""
+    for number, line in enumerate(lines[after:], after + 1):
+        if line.strip() and not line.strip().startswith("#"):
+            return number
+    return after + 1
+
+
+def _tree(text: str) -> Mapping[str, Any] | None:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _has(tree: Any, trail: list[str]) -> bool:
+    for name in trail:
+        if not isinstance(tree, Mapping) or name not in tree:
+            return False
+        tree = tree[name]
+    return True
+
+
+def problem_line(text: str, problem: str) -> int | None:
+    """Return the line of the key that a problem such as `train.steps = 0: must be at least 1`
+    begins with, in a job file of TOML or JSON; None if it is not written there."""
+    found = _KEY.match(problem)
+    if found is None:
+        return None
+    if text.lstrip().startswith("{"):
+        from zerotools.jobs.text.json_text import parse_json
+
+        return parse_json(text, source="").lines.get(tuple(found[0].split(".")))
+    return line_of(text, found[0])
+
+
+def toml_problem(text: str, error: tomllib.TOMLDecodeError) -> tuple[str, int, int]:
+    """Return why `text` is not TOML, and the line and column, counted from 1, at which that
+    shows."""
+    found = _TOML_PLACE.match(str(error))
+    lines = text.splitlines() or [""]
+    if found is None:
+        return str(error), 1, 1
+    why = found["why"][:1].lower() + found["why"][1:]
+    if found["line"] is None:
+        return f"{why} at the end of the file", len(lines), len(lines[-1]) + 1
+    return why, int(found["line"]), int(found["column"])
+
+
+def excerpt(text: str, line: int, column: int) -> str:
+    """Return the line, and a caret below the column."""
+    lines = text.splitlines()
+    shown = lines[line - 1] if line <= len(lines) else ""
+    before = shown[: column - 1].expandtabs(_TABS)
+    number = str(line)
+    return f"  {number} | {shown.expandtabs(_TABS)}\n  {' ' * len(number)} | {' ' * len(before)}^"
+
+
+def with_absolute_paths(spec: JobSpec, base_dir: Path | None) -> tuple[JobSpec, list[str]]:
+    """Return `spec` with its paths relative to `base_dir` made absolute, and problems with them.
+
+    `~` is expanded, and a bare `python` is looked up in PATH. Without `base_dir` every path must be
+    absolute.
+    """
+    wrong: list[str] = []
+    elsewhere = tuple(
+        misplaced_keys({item.name: getattr(spec, item.name) for item in keys_of(spec)})
+    )
+    fixed = _table(spec, "", partial(_absolute, base_dir, wrong), elsewhere)
+    return fixed, wrong
+
+
+def _table(table: Any, where: str, fix: PathFix, left_out: tuple[str, ...] = ()) -> Any:
+    changes = {}
+    for name, rules in _path_keys(table.__class__):
+        value, key = getattr(table, name), f"{where}{name}"
+        if name in left_out:
+            continue
+        if rules is None:
+            changes[name] = _table(value, f"{key}.", fix)
+        elif value not in rules["words"]:
+            changes[name] = _value(value, key, fix, rules["url"])
+    return replace(table, **changes)
+
+
+@cache
+def _path_keys(kind: Any) -> tuple[tuple[str, Mapping[str, Any] | None], ...]:
+    """Return the keys of the table `kind` that are paths, with how they were declared; and its
+    tables that have such keys, with None."""
+    hints, found = hints_of(kind), list[tuple[str, Mapping[str, Any] | None]]()
+    for item in keys_of(kind):
+        hint = hints[item.name]
+        if is_dataclass(hint):
+            if isinstance(hint, type) and _path_keys(hint):
+                found.append((item.name, None))
+        elif item.metadata["path"]:
+            found.append((item.name, item.metadata))
+    return tuple(found)
+
+
+def _value(value: Any, name: str, fix: PathFix, may_be_url: bool) -> Any:
+    if isinstance(value, tuple):
+        return tuple(fix(name, path, may_be_url) for path in value)
+    return fix(name, value, may_be_url) if isinstance(value, str) else value
+
+
+def _absolute(
+    base_dir: Path | None, wrong: list[str], name: str, path: str, may_be_url: bool
+) -> str:
+    if is_url(path):
+        whys = why_not_read(path) if may_be_url else [_ON_A_DISK.get(name, _FROM_A_DISK)]
+        wrong.extend(f"{name}: {why}" for why in whys)
+        return path
+    if base_dir is None:
+        if not path.startswith("/"):
+            wrong.append(f"{name} = {show(path)}: must be an absolute path")
+        return path
+    if not path:
+        wrong.append(f'{name} = "": must not be empty')
+        return path
+    if name == "python" and "/" not in path and not path.startswith("~"):
+        found = shutil.which(path)
+        if found is None:
+            wrong.append(f"python = {show(path)}: no such program in PATH")
+        return found or path
+    try:
+        return os.path.normpath(base_dir.absolute() / expanded(path))
+    except BadRequest as error:
+        wrong.append(f"{name} = {error}")
+        return path
+
+
+def shared_keys(spec: JobSpec) -> dict[str, Any]:
+    """Return the values of `SHARED`, without paths: each node may have its copy of the model or of
+    the data at another path, and the contents are compared later."""
+    found: dict[str, Any] = {}
+    for name in SHARED:
+        value = getattr(spec, name)
+        found[name] = _without_paths(value) if is_dataclass(value) else value
+    return found
+
+
+def _without_paths(table: Any) -> dict[str, Any]:
+    tree = tree_of(table)
+    for each in fields(table):
+        if each.metadata.get("path") and not isinstance(tree.get(each.name), dict):
+            tree.pop(each.name, None)
+    return tree

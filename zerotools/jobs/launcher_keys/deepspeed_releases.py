@@ -134,7 +134,7 @@ def _own() -> Release | None:
         return None
 
 
-def is_off(value: Any) -> bool:
+def is_disabled(value: Any) -> bool:
     """Return whether a removed key had no effect: null, false, -1, an empty section, or one with
     only false `enabled` switches."""
     if isinstance(value, Mapping):

@@ -1,15 +1,19 @@
-"""Whether a job can resume from a checkpoint: the checkpoint's record against the job."""
+"""Check whether a job can start from a checkpoint: the checkpoint's record and weights."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
+from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, FLOAT64, DType
 from zerotools.jobs.tables.deepspeed import on_nvme, optimizer_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.job_record import JobRecord
 from zerotools.runs.thinning_record import is_thinned
+
+TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 
 
 def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
@@ -109,3 +113,22 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
         f"type: {command} "
         f'--world-size {wanted[0]}{stage}, and set resume_from = "{out}"'
     )
+
+
+def quantised(tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]) -> str | None:
+    """Return the refusal of the first of `tensors` (file, name, type) that is quantised, or None.
+
+    An integer may be a count or a table. It is part of a weight if its name shows it, or if the
+    model's `config` names a method: GPTQ calls them `qweight`, gpt-oss `gate_up_proj_blocks`.
+    """
+    found = config.get("quantization_config")
+    method = found.get("quant_method") if isinstance(found, Mapping) else None
+    for path, name, dtype in tensors:
+        narrow = dtype.is_float or name.endswith(".weight") or method is not None
+        if narrow and dtype not in TRAINABLE:
+            stated = f" (method {method} in its config.json)" if isinstance(method, str) else ""
+            return (
+                f"model.path: {path}: {name} is {dtype}: quantised weights cannot be trained; take "
+                f"the model in 16 or 32 bits{stated}"
+            )
+    return None

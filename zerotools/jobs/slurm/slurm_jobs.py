@@ -19,8 +19,6 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import LogBytes
-from zerotools.jobs.slurm.controller_answers import ControllerJob
-from zerotools.jobs.slurm.first_view import NO_VIEW, first_view, spec_of
 from zerotools.jobs.slurm.job_directory import (
     LOG,
     VIEW,
@@ -29,11 +27,18 @@ from zerotools.jobs.slurm.job_directory import (
     read_record,
     slurm_home,
     who,
+    write_record,
 )
-from zerotools.jobs.slurm.last_word import keep_word, kept_word
 from zerotools.jobs.slurm.output_claim import claim_output
-from zerotools.jobs.slurm.slurm_commands import SlurmCommands
-from zerotools.jobs.slurm.slurm_standing import FRESH_SECONDS, Known, standing_of
+from zerotools.jobs.slurm.slurm_commands import ControllerJob, SlurmCommands
+from zerotools.jobs.slurm.slurm_standing import (
+    FRESH_SECONDS,
+    NO_VIEW,
+    Known,
+    first_view,
+    spec_of,
+    standing_of,
+)
 from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again
 from zerotools.jobs.tables.job_rules import check
 from zerotools.jobs.tables.spec import JobSpec
@@ -41,6 +46,14 @@ from zerotools.jobs.tables.spec import JobSpec
 PREFIX = "slurm:"
 _LARGEST_PART = 1 << 20
 _MOST_RECORDS = 1000
+
+
+ENDED = "slurm.json"
+"""In a submission's directory."""
+_FINAL = frozenset(
+    {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
+    | {"PREEMPTED", "TIMEOUT"}
+)
 
 
 class SlurmJobs:
@@ -411,3 +424,23 @@ def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
             return os.pread(file.fileno(), limit, start), start, size
     except OSError:
         return b"", 0, 0
+
+
+def keep_word(submission: Path, found: ControllerJob) -> None:
+    """Record the end of a Slurm job, unless it may continue."""
+    if found.state not in _FINAL or found.completing:
+        return
+    word = {"number": found.number, "state": found.state, "reason": found.reason}
+    if read_record(submission / ENDED) != word:
+        with suppress(OSError):  # who may only read the records, sees them all the same
+            write_record(submission / ENDED, word)
+
+
+def kept_word(submission: Path, number: str) -> ControllerJob | None:
+    """Return the record of the job of this number, or None."""
+    word = read_record(submission / ENDED) or {}
+    if word.get("number") != number or word.get("state") not in _FINAL:
+        return None
+    return ControllerJob(
+        number=number, state=str(word["state"]), reason=str(word.get("reason") or "")
+    )

@@ -1,25 +1,67 @@
-"""The state of a job under Slurm: first from its records, then from Slurm. Pure.
+"""Compute the state of a job under Slurm from its records and from Slurm's answer. No I/O.
 
 end.json records its end                it ended so, whatever Slurm reports
 Slurm lists it as waiting               queued, for Slurm's reason
 Slurm lists it as running               as in its records
 Slurm reports its end                   failed or cancelled: it ended before it could record it
 Slurm does not know it (any more)       its records decide: it has a heartbeat, or is lost
-Slurm does not answer                   the known state is old, and nothing follows
+Slurm does not answer                   the last known state, which may be out of date
+
+A job whose nodes have written no record has the view of `first_view`.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from zerotools.core.errors import BadFile
 from zerotools.jobs import states
-from zerotools.jobs.slurm.controller_answers import HELD_AGAIN, ControllerJob
+from zerotools.jobs.jobfile.parse import keys_set
+from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.slurm.job_directory import OUTPUT, JobDirectory
+from zerotools.jobs.slurm.slurm_commands import HELD_AGAIN, ControllerJob
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 FRESH_SECONDS = 120.0
 """A job with records that changed within this time still runs, even if Slurm does not know it."""
 _AGAIN_REASON = "BeginTime"
+
+
+NO_VIEW: dict[str, Any] = {  # also of a job with an unreadable record
+    "id": None,
+    "name": None,
+    "state": states.QUEUED,
+    "reason": None,
+    "uid": None,
+    "created": 0.0,
+    "started": None,
+    "ended": None,
+    "attempts": [],
+    "attempt": None,
+    "world_size": 0,
+    "sizes": None,
+    "device": "cpu",
+    "stage": None,
+    "output_dir": "",
+    "priority": 0,
+    "begin": None,
+    "after": [],
+    "array": None,
+    "latest_checkpoint": None,
+    "uploaded": None,
+    "progress": None,
+    "evaluation": None,
+    "phase": None,
+    "spec": {},
+    "set_keys": [],
+    "environment": None,
+    "user": None,
+    "masked": False,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,3 +160,33 @@ def _ended_by_slurm(
     if found.state == "COMPLETED":
         return states.FAILED, f"its batch script ended before it recorded how the job ended{said}"
     return states.FAILED, f"Slurm ended it: {how}{told}{said}"
+
+
+def spec_of(directory: JobDirectory) -> JobSpec:
+    """Return the job as it was submitted. Raises BadFile: it cannot be read."""
+    record = directory.job()
+    if record is None:
+        raise BadFile(f"{directory.path}: its job.json is missing, or cannot be read")
+    stored = read_stored(record.get("spec"), record.get("given"))
+    if stored.spec is None or stored.problems:
+        raise BadFile(f"{directory.path}: job.json: {'; '.join(stored.problems)}")
+    return stored.spec
+
+
+def first_view(directory: JobDirectory) -> dict[str, Any]:
+    """Return the view of a job before its nodes have written anything. Raises BadFile."""
+    record, spec = directory.job() or {}, spec_of(directory)
+    shown: dict[str, Any] = mask_tree(record.get("spec") or {})
+    given = record.get("given") or {}
+    return {
+        **NO_VIEW,
+        "name": record.get("name"),
+        "uid": record.get("uid", os.getuid()),
+        "created": record.get("created") or 0.0,
+        "world_size": spec.all_ranks,
+        "device": spec.device,
+        "stage": spec.stage,
+        "output_dir": spec.output_dir or str(directory.path / OUTPUT),
+        "spec": {**shown, "env": dict.fromkeys(spec.env, HIDDEN)},
+        "set_keys": [key for key in keys_set(given) if not key.startswith("captured_env.")],
+    }

@@ -1,19 +1,23 @@
-"""Submission of a job to Slurm exactly once, also if the response is lost.
+"""Submit a job to Slurm exactly once, also if the response is lost; and make its batch script.
 
-The token is on the disk before sbatch is called, and in the comment of Slurm's job. If sbatch gives
-no response, the job is searched by its token. If it is found, it was queued; if a controller
-answers and does not have it, it was not. If the controller does not answer either, it stays open: a
-later query of the job finds the submission, so no job is submitted twice.
+The job's token is on the disk before sbatch is called, and in the comment of Slurm's job. If sbatch
+gives no response, the job is searched by its token. If Slurm has the token, the job was queued; if
+a controller answers and does not have it, the job was not queued. If no controller answers, the
+question stays open, and a later query of the job finds the submission. So no job is submitted
+twice.
 """
 
 from __future__ import annotations
 
+import math
 import os
+import re
 import secrets
+import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,17 +25,20 @@ from typing import Any
 import zerotools
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.io.files.open_files import sync_file
+from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.jobfile.parse import given_of, job_to_dict
-from zerotools.jobs.slurm.batch_script import COMMENT, batch_script, name_in_slurm
-from zerotools.jobs.slurm.controller_answers import ControllerJob
 from zerotools.jobs.slurm.job_directory import (
     BATCH,
+    HOME_VARIABLE,
+    JOB,
+    LOG,
     STOP,
+    SUBMISSIONS,
     JobDirectory,
     new_job_directory,
     write_record,
 )
-from zerotools.jobs.slurm.slurm_commands import SECONDS, SlurmCommands
+from zerotools.jobs.slurm.slurm_commands import SECONDS, ControllerJob, SlurmCommands
 from zerotools.jobs.tables.spec import JobSpec
 
 LOOK_AGAIN_SECONDS = 1.0
@@ -42,6 +49,11 @@ POLL_SECONDS = 0.2
 
 Claim = Callable[[JobDirectory], Callable[[], None]]
 """Called before a job is handed over; returns what takes that back. Raises BadRequest."""
+
+
+COMMENT = "zerotools:"
+"""The beginning of our jobs' comment, which identifies a job with a lost number."""
+_EXIT_UNSHARED = 78
 
 
 def _no_claim(directory: JobDirectory) -> Callable[[], None]:
@@ -244,3 +256,97 @@ def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str |
             if each.comment == f"{COMMENT}{token}":
                 return each.number
     return None
+
+
+def batch_script(
+    spec: JobSpec, directory: Path, submission: int, token: str, python: str, path: str
+) -> str:
+    """Return the text of the script. `python` runs it on the nodes; `path` is PATH there."""
+    lines = [f"#SBATCH {option}" for option in options_of(spec, directory, submission, token)]
+    job = shlex.quote(str(directory / JOB))
+    where = shlex.quote(str(directory))
+    return "\n".join(
+        (
+            "#!/bin/sh",
+            *lines,
+            f"# Made by zerotools {zerotools.__version__}.",
+            f"if ! [ -r {job} ]; then",
+            f'    echo "zerotools: node $(hostname) does not see {_in_quotes(directory)}; set '
+            f'{HOME_VARIABLE} to a directory that all nodes share, and submit again" >&2',
+            f"    exit {_EXIT_UNSHARED}",
+            "fi",
+            f"if ! [ -x {shlex.quote(python)} ]; then",
+            f'    echo "zerotools: node $(hostname) does not have {_in_quotes(python)}; install '
+            'zerotools where all nodes have it, and submit again" >&2',
+            f"    exit {_EXIT_UNSHARED}",
+            "fi",
+            f"export PATH={shlex.quote(path)}",
+            "unset SLURM_EXPORT_ENV",
+            f"exec {shlex.quote(python)} -P -m zerotoolsd.slurm.runner.batch {where} {submission}",
+            "",
+        )
+    )
+
+
+def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> Iterator[str]:
+    """Yield the options of sbatch, one text each, quoted as in a shell."""
+    slurm = spec.slurm
+    given = {
+        "job-name": name_in_slurm(spec.name),
+        "comment": f"{COMMENT}{token}",
+        "output": str(directory / SUBMISSIONS / str(submission) / LOG),
+        "partition": slurm.partition,
+        "account": slurm.account,
+        "qos": slurm.qos,
+        "constraint": slurm.constraint,
+        "reservation": slurm.reservation,
+        "nodes": _nodes(slurm.node_counts),
+        "ntasks-per-node": "1",
+        "cpus-per-task": _processors(spec),
+        "gres": _gres(spec),
+        "mem": slurm.memory,
+        "time": _minutes(spec),
+        "signal": f"B:TERM@{slurm.warning_seconds}",
+    }
+    for name, value in given.items():
+        if value is not None:
+            yield f"--{name}={shlex.quote(value)}"
+    yield "--requeue" if slurm.requeue else "--no-requeue"
+    yield "--open-mode=append"
+    # Nothing of the submitter's environment: the job has its own, and Slurm adds its variables.
+    yield "--export=NIL"
+    yield "--kill-on-invalid-dep=yes"
+    yield from map(shlex.quote, slurm.options)
+
+
+def name_in_slurm(name: str | None) -> str:
+    """Return the name of a job there."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name or "zerotools")[:100]
+
+
+def _nodes(counts: Sequence[int]) -> str:
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]}-{counts[-1]}"
+
+
+def _processors(spec: JobSpec) -> str | None:
+    if spec.slurm.cpus_per_rank is not None:
+        return str(spec.slurm.cpus_per_rank * spec.world_size)
+    return str(spec.world_size) if spec.device == "cpu" else None
+
+
+def _gres(spec: JobSpec) -> str | None:
+    if spec.device == "cpu":
+        return None
+    kind = "" if spec.slurm.gpu_type is None else f":{spec.slurm.gpu_type}"
+    return f"gpu{kind}:{spec.world_size}"
+
+
+def _minutes(spec: JobSpec) -> str | None:
+    seconds = spec.slurm.time_seconds
+    if seconds is None and spec.time_limit is not None:
+        seconds = seconds_of(spec.time_limit) + spec.slurm.warning_seconds
+    return None if seconds is None else str(max(1, math.ceil(seconds / 60)))
+
+
+def _in_quotes(value: Path | str) -> str:
+    return re.sub(r'([\\"$`])', r"\\\1", str(value))

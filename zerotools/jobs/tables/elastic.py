@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.tables.size_range import MOST_RANKS, SizeRange
-from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.spec import MOST_RANKS, JobSpec, SizeRange
 
 _MOST_LISTED = 12
 

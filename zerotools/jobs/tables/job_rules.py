@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import PurePath
 
+from zerotools.core.training_memory import NF4
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.launcher_keys.launch_flags import PLACING, PLACING_VARIABLES
 from zerotools.jobs.tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
-from zerotools.jobs.tables.deepspeed_rules import check_deepspeed
+from zerotools.jobs.tables.deepspeed_config import check_deepspeed
 from zerotools.jobs.tables.dpo import DpoSpec
 from zerotools.jobs.tables.elastic import check_sizes
 from zerotools.jobs.tables.eval import check_eval
@@ -24,7 +25,6 @@ from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.notify import check_notify
 from zerotools.jobs.tables.offload import check_offload
 from zerotools.jobs.tables.on_nodes import check_backend, on_nodes
-from zerotools.jobs.tables.packed_rules import check_packed
 from zerotools.jobs.tables.rendezvous import check_rendezvous
 from zerotools.jobs.tables.script import check_script
 from zerotools.jobs.tables.slurm import check_slurm
@@ -39,9 +39,10 @@ from zerotools.jobs.tables.spec import (
     check_time_limit,
 )
 from zerotools.jobs.tables.stall import check_stall
-from zerotools.jobs.tables.tensor_rules import check_tensor_ranks
 from zerotools.jobs.tables.train import check_optimizer, check_train
 from zerotools.jobs.tables.zero import check_zero
+
+_OPTIMIZERS = ("adamw", "adam", "sgd")
 
 
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
@@ -335,3 +336,54 @@ def _check_stage(spec: JobSpec) -> Iterator[str]:
 def _check_supported(spec: JobSpec) -> Iterator[str]:
     if spec.train.precision == "fp16" and spec.device == "cpu" and spec.env.get(FP16_ON_CPU) != "1":
         yield 'train.precision = "fp16": is for GPUs; on device = "cpu" use "bf16" or "fp32"'
+
+
+def check_packed(spec: JobSpec) -> Iterator[str]:
+    """Yield the problems if frozen weights are kept in 4 bits."""
+    said = f'lora.frozen_precision = "{NF4}"'
+    if not spec.lora.packs_frozen:
+        if not spec.lora.double_quant and spec.lora.frozen_precision != NF4:
+            yield f"lora.double_quant = false: is for {said}; set that, or leave it out"
+        return
+    if spec.model.path is None:
+        yield (
+            f"{said}: checkpoints hold only the adapters, so their base model must stay in a "
+            "directory; set model.path"
+        )
+    if spec.offload.params != "none":
+        yield (
+            f"{said}: weights of 4 bits stay on the GPU that computes with them; leave "
+            f'offload.params = "{spec.offload.params}" out'
+        )
+    if spec.zero.tensor_ranks > 1:
+        yield (
+            f"{said}: weights of 4 bits cannot be shared by zero.tensor_ranks = "
+            f"{spec.zero.tensor_ranks}; leave one of them out"
+        )
+
+
+def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
+    """Yield the problems if ranks compute with one layer's weights together."""
+    zero, train = spec.zero, spec.train
+    if zero.tensor_ranks == 1:
+        return
+    said = f"zero.tensor_ranks = {zero.tensor_ranks}"
+    if zero.stage < 2:
+        yield (
+            f"{said}: needs zero.stage 2 or 3, which shard the weights, and zero.stage is "
+            f"{zero.stage}; set it to 3"
+        )
+    if zero.shard_size is not None:
+        yield f"{said}: cannot be used with zero.shard_size = {zero.shard_size}; leave one out"
+    if spec.fewest_nodes > 1 and spec.world_size % zero.tensor_ranks:
+        yield (
+            f"{said}: must divide the {spec.world_size} ranks of a node, because these ranks "
+            "exchange values in every layer"
+        )
+    if train.optimizer not in _OPTIMIZERS:
+        yield (
+            f'{said}: cannot be used with train.optimizer = "{train.optimizer}", which needs '
+            'whole rows or matrices; set train.optimizer = "adamw", or leave one of them out'
+        )
+    if train.compile:
+        yield f"{said}: cannot be used with train.compile = true yet; leave one of them out"

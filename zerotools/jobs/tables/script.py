@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
-from zerotools.jobs.tables.adopted import AdoptedProcess, adopted_process
 from zerotools.jobs.text.program_strings import too_long
 
 LAUNCHERS = ("plain", "torchrun", "accelerate", "deepspeed")
 MODEL, EVALUATED = "model", "evaluated.json"
 """In the `output_dir` of a job that evaluates: the exported model, and the checkpoint that it is
 of."""
+
+
+_TEXT = re.compile(r"([1-9][0-9]{0,9}):([0-9]{1,19}):([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +109,23 @@ def _check_adopted(adopted: str, script: ScriptSpec) -> Iterator[str]:
             f"script.evaluates = {script.evaluates}: the job only watches a process and "
             "starts none; leave it out"
         )
+
+
+@dataclass(frozen=True, slots=True)
+class AdoptedProcess:
+    """A process of one boot, by its start."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+
+    def __str__(self) -> str:
+        return f"{self.pid}:{self.start_ticks}:{self.boot_id}"
+
+
+def adopted_process(text: str) -> AdoptedProcess:
+    """Return the process of `script.adopted`. Raises ValueError."""
+    found = _TEXT.fullmatch(text)
+    if found is None:
+        raise ValueError("must be PID:START:BOOT, as zerotools adopt fills it in")
+    return AdoptedProcess(int(found[1]), int(found[2]), found[3])

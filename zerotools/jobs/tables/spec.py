@@ -29,7 +29,6 @@ from zerotools.jobs.tables.notify import NotifySpec
 from zerotools.jobs.tables.offload import OffloadSpec
 from zerotools.jobs.tables.rendezvous import RendezvousSpec
 from zerotools.jobs.tables.script import ScriptSpec
-from zerotools.jobs.tables.size_range import SizeRange
 from zerotools.jobs.tables.slurm import SlurmSpec
 from zerotools.jobs.tables.stall import StallSpec
 from zerotools.jobs.tables.train import TrainSpec
@@ -71,6 +70,10 @@ RESERVED_ENV = frozenset(
 
 FP16_ON_CPU = "ZEROTOOLS_FP16_ON_CPU"
 """`env.ZEROTOOLS_FP16_ON_CPU = "1"` lets a job train in fp16 on CPUs: for tests and recipes."""
+
+
+MOST_RANKS = 1024
+"""More than one machine has GPUs, or cores for ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -370,3 +373,31 @@ def _check_variables(table: str, variables: Mapping[str, str]) -> Iterator[str]:
             yield f"{table}.{name}: is set by the daemon for each rank; leave it out"
         elif (why := too_long(value, name)) is not None:
             yield f"{table}.{show(name, bare=True)}: is too long: {why}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeRange:
+    """The fewest and the most ranks of an elastic job."""
+
+    min: int = key(
+        "The smallest number of ranks: the job waits until it can have this many.", imported=False
+    )
+    max: int = key("The most ranks.", imported=False)
+
+    def __str__(self) -> str:
+        """Return the range in the form of a job file."""
+        return f"{{min = {self.min}, max = {self.max}}}"
+
+    def sizes(
+        self, batch: int, micro: int | None, shard: int | None, together: int = 1
+    ) -> tuple[int, ...]:
+        """Return the world sizes in it, ascending, that divide the batch evenly: `batch` sequences
+        of a step, `micro` of a forward pass, `shard` ranks that share one copy of the weights, and
+        `together` ranks that take one share of the sequences."""
+        found = range(max(1, self.min), min(self.max, batch * together, MOST_RANKS) + 1)
+        return tuple(
+            size
+            for size in found
+            if not (size % together or size % (shard or 1))
+            and not (batch % (size // together) or (batch * together // size) % (micro or 1))
+        )

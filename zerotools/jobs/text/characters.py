@@ -1,12 +1,16 @@
-"""Characters that web pages and word processors substitute for typed ones."""
+"""Correct text that was copied from web pages: characters that replace typed ones, and JSON errors.
+
+`Mends` collects the corrections of a text; `Broken` is an error in JSON with its position and the
+likely correction.
+"""
 
 from __future__ import annotations
 
+import difflib
 import re
 import unicodedata
+from bisect import bisect_right
 from dataclasses import dataclass, field
-
-from zerotools.jobs.text.mends import Broken
 
 DOUBLE = '"\u201c\u201d\u201e\u201f\u2033\u00ab\u00bb\uff02'
 SINGLE = "'\u2018\u2019\u201a\u201b\u2032\u00b4`\uff07"
@@ -32,6 +36,13 @@ WIDE = {
 
 _NUMBERED = re.compile(r"[ \t]*(\d{1,4})(?:[.:|)]|(?=[ \t\u00a0]|$))[ \t]?")
 _DOTS = re.compile(r"(?:\.{2,}|\u2026)+")
+
+
+WIDEST = 76
+"""Characters of a line that are shown."""
+_WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
+_NO_NUMBERS = ("nan", "infinity", "inf")
+_CURLY = "\u2018\u2019\u201c\u201d"
 
 
 @dataclass
@@ -92,3 +103,107 @@ def without_numbers(text: str, mends: Mends) -> str:
         lines[i] = lines[i][found[i].end() :]
     mends.note(run[0] + 1, f"line numbers, on {len(run)} lines")
     return "\n".join(lines)
+
+
+class Broken(Exception):
+    """The error at the character at `offset`; `mend` is the correction."""
+
+    def __init__(self, offset: int, what: str, mend: str) -> None:
+        super().__init__(what)
+        self.offset = offset
+        self.what = what
+        self.mend = mend
+
+
+def bad_word(offset: int, word: str) -> Broken:
+    """Return the error for a word that is neither a number nor true, false or null."""
+    short = word if len(word) <= 40 else f"{word[:37]}..."
+    if word[0] in "'`":
+        return Broken(offset, "JSON has no single quotes", 'write "..." instead')
+    if word[0] == "=":
+        return Broken(offset, "JSON has no =", "write : between a key and its value")
+    if word.endswith(";"):
+        return Broken(offset + len(word) - 1, "JSON has no semicolons", "write a comma, or nothing")
+    if word[0] in _CURLY:
+        return Broken(offset, "these are typographic quotes", 'write straight ones, "..."')
+    if word.lower().lstrip("+-") in _NO_NUMBERS:
+        return Broken(offset, f"{short} is not a JSON number", "write a finite number")
+    if re.match(r"[+-]?[.0-9]", word):
+        return Broken(offset, f"{short} is not a JSON number", _number(word))
+    close = difflib.get_close_matches(short.lower(), _WORDS, n=1, cutoff=0.75)
+    if close:
+        return Broken(offset, f"{short} is not JSON", f"write {_WORDS[close[0]]}")
+    return Broken(offset, f"{short} stands without quotes", f'write "{short}"')
+
+
+def _number(word: str) -> str:
+    try:
+        value = float(word)
+    except ValueError:
+        return "write digits, a point and an exponent at most, such as 5e8"
+    return f"write {value:.17g}"
+
+
+def bad_string(text: str, offset: int) -> Broken:
+    """Return the error for an invalid string that begins at `offset`."""
+    at = offset + 1
+    while at < len(text):
+        if text[at] == "\n":
+            return Broken(offset, "this string is not closed on its line", 'add "')
+        if text[at] == "\\":
+            if not re.compile(r'["\\/bfnrt]|u[0-9a-fA-F]{4}').match(text, at + 1):
+                return Broken(at, "this backslash begins no escape", "write \\\\")
+            at += 1
+        elif text[at] == '"' or text[at] < " ":
+            break
+        at += 1
+    if at >= len(text):
+        return Broken(offset, "this string is never closed", 'add "')
+    return Broken(at, f"the character {text[at]!r} cannot stand in a string", "remove it")
+
+
+class LineIndex:
+    """The starts of the lines of a text."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._starts = [0, *(found.end() for found in re.finditer("\n", text))]
+
+    def number(self, offset: int) -> int:
+        """Return the line of `offset`, from 1."""
+        return bisect_right(self._starts, offset)
+
+    def column(self, offset: int) -> int:
+        """Return the column of `offset` in its line, from 1."""
+        return offset - self._starts[self.number(offset) - 1] + 1
+
+    def indent(self, number: int) -> int:
+        """Return spaces and tabs that line `number` begins with."""
+        start = self._starts[number - 1]
+        blank = re.compile("[ \t]*").match(self._text, start)
+        return blank.end() - start if blank else 0
+
+    def line(self, number: int) -> str:
+        """Return line `number` without its end."""
+        start = self._starts[number - 1]
+        end = self._text.find("\n", start)
+        return self._text[start : end if end >= 0 else None].rstrip("\r")
+
+
+def message(
+    source: str, lines: LineIndex, broken: Broken, language: str = "JSON", further: str = ""
+) -> str:
+    """Return `ds.json:7:23: what; mend`, then the line and a mark below its column."""
+    line, column = lines.number(broken.offset), lines.column(broken.offset)
+    shown, caret = _window(lines.line(line), column - 1)
+    number = f"{line:>6} | "
+    mark = " " * (len(number) - 2) + "| " + " " * caret + "^"
+    head = f"{source}:{line}:{column}: is not valid {language}: {broken.what}"
+    return f"{head}; {broken.mend}{further}\n{number}{shown}\n{mark}"
+
+
+def _window(line: str, at: int) -> tuple[str, int]:
+    """Return the part of `line` around `at`, and where `at` is in it."""
+    start = 0 if len(line) <= WIDEST else max(0, min(at - WIDEST // 2, len(line) - WIDEST))
+    part = "".join(c if c.isprintable() else " " for c in line[start : start + WIDEST])
+    return part, at - start

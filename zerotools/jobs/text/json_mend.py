@@ -17,12 +17,14 @@ from zerotools.jobs.text.characters import (
     ODD,
     SINGLE,
     WIDE,
+    Broken,
+    LineIndex,
     Mends,
+    bad_word,
     is_placeholder,
     placeholder,
     without_numbers,
 )
-from zerotools.jobs.text.mends import Broken, LineIndex, bad_word
 
 _COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
 _NO_WORD = re.escape(DOUBLE + SINGLE + INVISIBLE + "".join(WIDE))

@@ -1,14 +1,16 @@
-"""YAML as accelerate writes it: mappings of scalars and lists, each key with its line.
+"""Parse YAML as accelerate writes it: mappings of scalars and lists, each key with its line.
 
 PyYAML is an extra (`zerotools[yaml]`): its events are walked here without recursion, no tag is
-obeyed, and anchors, which accelerate never writes, are refused, so that no document grows.
+obeyed, and anchors, which accelerate never writes, are refused, so no document grows. `mend_yaml`
+corrects YAML that was copied from a web page: spaces, quotes, colons, indentation.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import replace
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -16,12 +18,23 @@ from typing import Any
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import missing
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.text.characters import ODD, Mends, character_name
+from zerotools.jobs.text.characters import (
+    BLANKS,
+    DOUBLE,
+    INVISIBLE,
+    ODD,
+    SINGLE,
+    Broken,
+    LineIndex,
+    Mends,
+    character_name,
+    is_placeholder,
+    message,
+    placeholder,
+    without_numbers,
+)
 from zerotools.jobs.text.document import DEEPEST, Document, Trail
-from zerotools.jobs.text.json_scan import MAX_DIGITS
-from zerotools.jobs.text.json_text import mended_too
-from zerotools.jobs.text.mends import Broken, LineIndex, message
-from zerotools.jobs.text.yaml_mend import YamlKeys, mend_yaml
+from zerotools.jobs.text.json_text import MAX_DIGITS, mended_too
 
 _OUTSIDE = re.compile(
     r"""(?:'[^'\n]*'|"[^"\n]*"|(?<=\s)\#[^\n]*|^\#[^\n]*)|[^'"\n#]+|['"#]""", re.MULTILINE
@@ -29,6 +42,18 @@ _OUTSIDE = re.compile(
 """Quoted text, a comment, or what stands outside of both."""
 _PLAIN = "tag:yaml.org,2002:"
 _CONVERTED = (f"{_PLAIN}null", f"{_PLAIN}bool", f"{_PLAIN}int", f"{_PLAIN}float")
+
+
+_LINE = re.compile(r"[ ]*([A-Za-z_]\w*)[ ]*:(?:[ ]|$)")
+_TIGHT = re.compile(r"([ ]*[A-Za-z_]\w*):(?=[^\s:/\\])")
+_WIDE_COLON = re.compile(r"([ ]*[A-Za-z_]\w*)[ ]*\uff1a[ ]*")
+_REMARK = re.compile(r"[ ]+//.*$")
+_FENCE = re.compile(r"[ ]*(?:```|~~~).*")
+_SPACES = str.maketrans(dict.fromkeys(BLANKS, " ") | dict.fromkeys(INVISIBLE, None))
+_QUOTES = str.maketrans(
+    dict.fromkeys(DOUBLE.replace('"', ""), '"') | dict.fromkeys(SINGLE.replace("'", ""), "'")
+)
+_ALL_GPUS = re.compile(r"^(\s*gpu_ids\s*:\s*all)[a-z]+\s*$")
 
 
 def parse_yaml(
@@ -199,3 +224,98 @@ class _Builder:
         if isinstance(value, float) and not math.isfinite(value):
             raise Broken(event.start_mark.index, f"{event.value} is not finite", "write a number")
         return value
+
+
+@dataclass(frozen=True)
+class YamlKeys:
+    """The keys of a kind of YAML file, for restoring lost indentation.
+
+    `known` are dotted names, `sections` the keys that hold other keys, and `prefixes` has the
+    beginning of the keys of a section. Without keys it does not change the indentation, and does
+    not drop the text around.
+    """
+
+    known: Collection[str] = ()
+    sections: Collection[str] = ()
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+
+    def belongs(self, name: str, section: str) -> bool:
+        """Return whether the key `name` is one of `section`."""
+        prefix = self.prefixes.get(section)
+        in_section = f"{section}.{name}" in self.known
+        return in_section or (prefix is not None and name.startswith(prefix))
+
+
+def mend_yaml(text: str, keys: YamlKeys) -> Mends:
+    """Return the mended text, and each mend with its line.
+
+    Raises:
+        Broken: something that cannot be mended without a guess.
+    """
+    mends = Mends()
+    lines, offset = without_numbers(text, mends).split("\n"), 0
+    for i, line in enumerate(lines):
+        if "\u2026" in line and is_placeholder(line):
+            raise placeholder(offset)
+        offset += len(line) + 1
+        lines[i] = _characters(line, i + 1, mends)
+    _drop_text_around(lines, keys, mends)
+    _indent(lines, keys, mends)
+    mends.text = "\n".join(lines)
+    return mends
+
+
+def _characters(line: str, number: int, mends: Mends) -> str:
+    """Return `line` with the characters that were typed."""
+    steps = (
+        ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
+        ("letters behind the `all` of gpu_ids", lambda s: _ALL_GPUS.sub(r"\1", s)),
+        ("a tab in the indentation", _without_tabs),
+        ("\uff1a for :", lambda s: _WIDE_COLON.sub(r"\g<1>: ", s, count=1)),
+        ("typographic quotes", lambda s: s.translate(_QUOTES) if ":" in s else s),
+        ("a comment of another language", lambda s: _REMARK.sub("", s) if ":" in s else s),
+        ("no space after the colon", lambda s: _TIGHT.sub(r"\g<1>: ", s, count=1)),
+    )
+    for what, mend in steps:
+        mended = mend(line)
+        if mended != line:
+            mends.note(number, what)
+        line = mended
+    return line
+
+
+def _without_tabs(line: str) -> str:
+    body = line.lstrip(" \t")
+    return line[: len(line) - len(body)].replace("\t", "  ") + body
+
+
+def _key(line: str) -> str | None:
+    found = _LINE.match(line)
+    return found[1] if found else None
+
+
+def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
+    """Empty what stands before the first known key and after the last, if it is not YAML."""
+    known = {name.split(".")[-1] for name in keys.known}
+    config = [i for i, line in enumerate(lines) if _key(line) in known]
+    for i, line in enumerate(lines):
+        fence = _FENCE.fullmatch(line) is not None
+        outside = bool(config) and not config[0] <= i <= config[-1]
+        strange = _key(line) is None and line.strip() not in ("", "---") and line.strip()[0] != "#"
+        if fence or (outside and strange and not line.lstrip().startswith("- ")):
+            mends.note(i + 1, "text around the config")
+            lines[i] = ""
+
+
+def _indent(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
+    """Put keys back below the section that stands before them."""
+    section = None
+    for i, line in enumerate(lines):
+        name = _key(line)
+        if name is None or line.startswith(" "):
+            continue
+        if name in keys.sections and line.split(":", 1)[1].split("#")[0].strip() == "":
+            section = name
+        elif section is not None and name not in keys.known and keys.belongs(name, section):
+            mends.note(i + 1, f"lost indentation: {name} belongs to {section}")
+            lines[i] = f"  {line}"

@@ -19,7 +19,7 @@ from aiohttp import web
 from aiohttp.typedefs import Middleware
 
 import zerotools
-from zerotools.jobs.job_words import VERBS
+from zerotools.jobs.states import VERBS
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import ACTIONS, PEOPLE, RIGHTS, SERVICE, TURNS
 from zerotoolsd.http.api.problems import problem, problems

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from zerotools.core.errors import BadFile
-from zerotools.jobs.datafiles.columnar_files import COLUMNAR, saved_files
-from zerotools.jobs.datafiles.documents import has_documents, read_documents
-from zerotools.jobs.datafiles.example_files import read_records_of
+from zerotools.jobs.datafiles.example_files import has_documents, read_documents, read_records_of
+from zerotools.jobs.datafiles.json_objects import not_utf8
+from zerotools.jobs.datafiles.record_files import COLUMNAR, saved_files
 from zerotools.jobs.datafiles.token_files import read_token_header
-from zerotools.jobs.datafiles.utf8 import not_utf8
 from zerotools.jobs.tables.data import AUTO, COLUMNS, DataSpec, kind_of, patterns_of
 from zerotools.jobs.tables.spec import JobSpec
 

@@ -18,9 +18,8 @@ from typing import Any
 import numpy as np
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.datafiles.columnar_files import COLUMNAR
-from zerotools.jobs.datafiles.documents import has_documents, read_documents
-from zerotools.jobs.datafiles.example_files import read_records_of
+from zerotools.jobs.datafiles.example_files import has_documents, read_documents, read_records_of
+from zerotools.jobs.datafiles.record_files import COLUMNAR
 from zerotools.jobs.tables.data import (
     BYTES,
     ENCODED,

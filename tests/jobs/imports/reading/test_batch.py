@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from zerotools.jobs.imports.reading.batch import shares
-from zerotools.jobs.imports.reading.claims import Claims
+from zerotools.jobs.imports.reading.reader import Claims
 
 
 @pytest.mark.parametrize(

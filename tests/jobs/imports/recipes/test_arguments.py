@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.jobs.imports.recipes.told import key, of, of_line
+from tests.jobs.imports.recipes.told import key, of, of_line, rows
 from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs.imports.combine import Imported
 from zerotools.jobs.imports.recipes.axolotl import read_axolotl
 from zerotools.jobs.imports.recipes.launch_line import read_launch
 from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
-from zerotools.jobs.launcher_keys import recipe_keys, trainer_keys
+from zerotools.jobs.launcher_keys import program_keys, trainer_keys
 from zerotools.jobs.text.document import Document
 
 NAMES: Sequence[str] = sorted(
@@ -23,8 +23,8 @@ NAMES: Sequence[str] = sorted(
         *trainer_keys.SYNONYMS,
         *trainer_keys.TRAINER_DEFAULTS,
         *trainer_keys.FEATURES,
-        *recipe_keys.LLAMAFACTORY_NAMES,
-        *recipe_keys.AXOLOTL_NAMES,
+        *program_keys.LLAMAFACTORY_NAMES,
+        *program_keys.AXOLOTL_NAMES,
         *("optim", "max_steps", "warmup_ratio", "use_lora", "lora_alpha", "lora_target_modules"),
         *("train_file", "resume_from_checkpoint", "fsdp", "zero_stage", "lr_scheduler_kwargs"),
         *("eval_steps", "config_name", "dataset", "datasets", "adapter", "stage", "deepspeed"),
@@ -38,6 +38,9 @@ LAUNCHERS = [
     "accelerate launch --use_deepspeed --zero_stage 7 --gpu_ids x x.py",
     "accelerate launch --use_fsdp --num_processes x --mixed_precision q x.py",
 ]
+
+
+LINE = "python run_clm.py --model_name_or_path m --train_file t.txt --block_size 8 --output_dir o"
 
 
 def line(draw: random.Random) -> Imported:
@@ -117,3 +120,32 @@ def test_optimizer_state_by_number_comes_with_its_order(
     )
     assert key(imported, "resume_from") == str(checkpoint)
     assert key(imported, "resume_order") == order
+
+
+def test_report_to_names_the_trainers_projects(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_EXPERIMENT_NAME", raising=False)
+    monkeypatch.setenv("WANDB_PROJECT", "mine")
+    found = of_line(f"{LINE} --report_to wandb mlflow tensorboard")
+    assert key(found, "metrics.wandb") == "mine"
+    assert key(found, "metrics.mlflow") == "Default"
+    assert found.spec is not None
+    assert found.spec.metrics.trackers == {"wandb": "mine", "mlflow": "Default"}
+
+
+def test_a_project_that_is_said_goes_first() -> None:
+    found = of_line(f"{LINE} --report_to wandb --wandb_project p --wandb_entity team")
+    assert key(found, "metrics.wandb") == "team/p"
+
+
+def test_a_project_alone_is_axolotls_way() -> None:
+    assert key(of_line(f"{LINE} --wandb_project p"), "metrics.wandb") == "p"
+    assert key(of_line(f"{LINE} --mlflow_experiment_name e"), "metrics.mlflow") == "e"
+
+
+@pytest.mark.parametrize("nowhere", ["none", "tensorboard", "swanlab"])
+def test_what_a_job_has_not_is_ignored(nowhere: str) -> None:
+    found = of_line(f"{LINE} --report_to {nowhere} --wandb_project p")
+    assert key(found, "metrics.wandb") is None
+    ignored = rows(found, "ignored")
+    assert ignored["--wandb_project"] == "wandb is not reported to"
+    assert ignored["--report_to"].startswith("every step is recorded")

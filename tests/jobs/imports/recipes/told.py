@@ -7,8 +7,8 @@ from typing import Any
 
 from zerotools.jobs.imports.combine import Imported, import_configs
 from zerotools.jobs.imports.reading.job_keys import look_up
-from zerotools.jobs.imports.recipes.accelerate_flags import joined
 from zerotools.jobs.imports.recipes.launch_line import read_launch
+from zerotools.jobs.imports.recipes.launcher_ranks import joined
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.text.document import Document
 

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from zerotools.jobs.imports.reading.claims import Claim, Claims
-from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.reader import Claim, Claims, ConfigReading
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.reading.claims import Claims
 from zerotools.jobs.imports.reading.job_keys import accepts, default_of, job_keys, look_up
 from zerotools.jobs.imports.reading.report import (
     NOT_TAKEN,
@@ -33,6 +32,9 @@ TRAINER: Mapping[str, Any] = {
 """The defaults of Hugging Face's Trainer: for an `"auto"`, and for a config without an optimizer.
 transformers 5.23, training_args.py; the stage of an `"auto"` is accelerate 1.15's,
 utils/dataclasses.py, DeepSpeedPlugin."""
+
+
+_KEY = "train.compile"
 
 
 @dataclass(frozen=True)
@@ -140,3 +142,101 @@ def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
         if value is not None and accepts(key, value):
             claims.add(key, value, f"{source} {key}")
     return claims
+
+
+@dataclass(frozen=True)
+class Claim:
+    """`place` is the source (`ds.json:12 gradient_clipping`), `value` the value of the job key.
+
+    `shown` is the value as it was written there. A `weak` claim is a launcher's default; any other
+    overrides it.
+    """
+
+    key: str
+    value: Any
+    place: str
+    shown: Any
+    weak: bool = False
+
+
+@dataclass
+class Claims:
+    """All claims, in order."""
+
+    said: list[Claim] = field(default_factory=list)
+
+    def add(
+        self, key: str, value: Any, place: str, *, shown: Any = None, weak: bool = False
+    ) -> None:
+        """Record that `place` sets `key` to `value`."""
+        self.said.append(Claim(key, value, place, value if shown is None else shown, weak))
+
+    def of(self, key: str) -> Claim | None:
+        """Return the strongest claim on `key`, the first of equals."""
+        about = [claim for claim in self.said if claim.key == key]
+        return next((claim for claim in about if not claim.weak), about[0] if about else None)
+
+    def about(self) -> list[str]:
+        """Return every key with a claim."""
+        return list(dict.fromkeys(claim.key for claim in self.said))
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each key with two different claims, with both sources."""
+        for key in self.about():
+            strong = [claim for claim in self.said if claim.key == key and not claim.weak]
+            for other in strong[1:]:
+                if not same(strong[0].value, other.value):
+                    yield (
+                        f"{key}: {strong[0].place} says {show(strong[0].shown)}, "
+                        f"{other.place} says {show(other.shown)}; make them agree"
+                    )
+                    break
+
+
+def same(left: Any, right: Any) -> bool:
+    """Return whether two values mean the same: 1 and 1.0 do, true and 1 do not."""
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def read_compile(reading: ConfigReading) -> None:
+    """Map the backend; how dynamo goes about it is left to it."""
+    given = reading.take("dynamo_config")
+    if given is None:
+        return
+    options: Mapping[str, Any] = given.value if isinstance(given.value, Mapping) else {}
+    backend = str(options.get("dynamo_backend", given.value or "no")).upper()
+    if not options and backend == "{}":
+        backend = "NO"
+    if backend in ("NO", "FALSE", "NONE", ""):
+        reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
+    elif backend == "INDUCTOR":
+        reading.map(given, _KEY, True, "block by block; how is left to torch.compile")
+    else:
+        what = (
+            f"{given.said}: dynamo_backend {backend}: the engine torch compiles only with INDUCTOR"
+        )
+        reading.findings.unsupported.append(what)
+
+
+def read_compile_section(reading: ConfigReading) -> None:
+    """Map DeepSpeed's `compile`: `deepcompile`, or in releases before 0.14.4 `enabled`."""
+    if reading.engine == "deepspeed":
+        return
+    names = ("compile.deepcompile", "compile.enabled", "compile.disable")
+    switches = {name: given for name in names if (given := reading.take(name)) is not None}
+    on = {n: bool(g.value) is not n.endswith("disable") for n, g in switches.items()}
+    compiles = any(on[n] for n in on) and all(on.get(n, True) for n in names[1:])
+    for name, given in switches.items():
+        if compiles and on[name]:
+            reading.map(given, _KEY, True, "block by block, by torch.compile")
+        else:
+            reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
+    backend = reading.take("compile.backend")
+    if backend is None:
+        return
+    if compiles and backend.value not in (None, "inductor"):
+        reading.refuse(backend, "the engine torch compiles only with inductor")
+    else:
+        reading.row(KeyOutcome.IGNORED, backend, None, "as the engine torch does it")

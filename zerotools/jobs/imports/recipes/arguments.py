@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import math
+import os
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.batch import JOB_MICRO, JOB_TOTAL, ranks_key, shares, world_size
-from zerotools.jobs.imports.reading.claims import Claims
-from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.reader import Claims, ConfigReading
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
 from zerotools.jobs.imports.recipes.files import read_files
 from zerotools.jobs.imports.recipes.lora_arguments import read_adapters
 from zerotools.jobs.imports.recipes.recipe import Recipe
-from zerotools.jobs.imports.recipes.schedule import read_schedule
-from zerotools.jobs.imports.recipes.sharding import read_sharding
-from zerotools.jobs.imports.recipes.trackers import read_trackers
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind, is_off
 from zerotools.jobs.launcher_keys.trainer_keys import (
     DIRECT,
@@ -24,11 +25,22 @@ from zerotools.jobs.launcher_keys.trainer_keys import (
     IGNORED,
     OF_EVAL,
     OPTIMIZERS,
+    SCHEDULES,
     SYNONYMS,
+    TRACKERS,
 )
+from zerotools.jobs.tables.metrics import WANDB
 
 ACCUMULATION = "gradient_accumulation_steps"
 _RESPONSES = frozenset({"response_column", "summary_column", "target_column"})
+
+
+_OFF = ("none", "null", "false", "0", "0.0", "", "no")
+_STAGES = {"full_shard": 3, "shard_grad_op": 2, "no_shard": 0, "true": 3}
+STAGE = "zero.stage"
+_RECORDED = "every step is recorded: zerotools logs, zerotools show"
+STEPS, EPOCHS, WARMUP = "train.steps", "train.epochs", "train.warmup_steps"
+RATIO = "train.warmup_ratio"
 
 
 def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentReading:
@@ -239,9 +251,6 @@ def _read_eval(reading: ArgumentReading) -> None:
             config.row(KeyOutcome.IGNORED, given, None, none)
 
 
-_OFF = ("none", "null", "false", "0", "0.0", "", "no")
-
-
 def _judge_rest(reading: ArgumentReading, name: str) -> None:
     config = reading.config
     given = config.remaining.pop(name)
@@ -254,3 +263,200 @@ def _judge_rest(reading: ArgumentReading, name: str) -> None:
         config.row(KeyOutcome.IGNORED, given, None, "is off")
     else:
         config.row(KeyOutcome.UNKNOWN, given)
+
+
+def read_sharding(reading: ArgumentReading) -> None:
+    """Map `fsdp`. Without it and without a config, every rank has the whole model."""
+    config, recipe = reading.config, reading.recipe
+    for name in [n for n in config.remaining if n.startswith("fsdp_")]:
+        option = config.remaining.pop(name)
+        config.row(KeyOutcome.IGNORED, option, None, "how FSDP wraps and communicates")
+    stage = reading.typed("zero_stage", ValueKind.COUNT)
+    if stage is not None:
+        config.map(stage, STAGE, stage.value)
+    offload = reading.typed("offload", ValueKind.BOOL)
+    if offload is not None and offload.value is True:  # of the programs of DeepSpeed-Chat
+        config.map(offload, "offload.optimizer", "cpu")
+        if stage is not None and stage.value == 3:
+            config.map(offload, "offload.params", "cpu")
+    elif offload is not None:
+        config.row(KeyOutcome.IGNORED, offload, None, "is off")
+    given = config.take("fsdp")
+    if given is not None and given.value not in (None, "", [], False):
+        words = given.value if isinstance(given.value, list) else str(given.value).split()
+        words = [str(word).lower() for word in words]
+        stages = [_STAGES[word] for word in words if word in _STAGES]
+        others = [w for w in words if w not in _STAGES and w not in ("offload", "auto_wrap")]
+        if others or len(stages) != 1:
+            reading.unsupported(given, f"supported: {', '.join(_STAGES)}, offload, auto_wrap")
+            return
+        config.map(given, STAGE, stages[0])
+        if "offload" in words:
+            # FSDP offloads what it shards; below stage 3 the weights stay
+            key = "offload.params" if stages[0] == 3 else "offload.optimizer"
+            config.map(given, key, "cpu")
+        return
+    if given is not None:
+        config.row(KeyOutcome.IGNORED, given, None, "is off")
+    if recipe.deepspeed is None and recipe.accelerate is None and recipe.defaults and stage is None:
+        config.default("deepspeed, fsdp", STAGE, 0, "every rank has the whole model")
+
+
+def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.environ) -> None:
+    """Map the trackers that a job has too; all others are ignored, with the reason."""
+    config = reading.config
+    asked, entity = config.take("report_to"), config.take("wandb_entity")
+    named = _names(asked)
+    owner = f"{entity.value}/" if entity is not None and entity.value else ""
+    for name, (argument, variable, default) in TRACKERS.items():
+        key, before = f"metrics.{name}", owner if name == WANDB else ""
+        project = config.take(argument)
+        if project is not None and project.value and (asked is None or name in named):
+            config.map(project, key, before + str(project.value))
+            continue
+        if project is not None:
+            config.row(KeyOutcome.IGNORED, project, None, f"{name} is not reported to")
+        if asked is not None and name in named:
+            value = before + (environment.get(variable) or default)
+            config.map(asked, key, value, f"by {variable}, or the Trainer's default")
+    if asked is not None and named.isdisjoint(TRACKERS):
+        config.row(KeyOutcome.IGNORED, asked, None, _RECORDED)
+    if entity is not None:
+        config.row(KeyOutcome.IGNORED, entity, None, "is part of metrics.wandb")
+
+
+def _names(asked: ConfigValue | None) -> set[str]:
+    if asked is None or not asked.value:
+        return set()
+    values = asked.value if isinstance(asked.value, list) else str(asked.value).split(",")
+    return {str(value).strip().lower() for value in values}
+
+
+def read_schedule(reading: ArgumentReading) -> None:
+    """Map steps or epochs, the schedule and its warm-up."""
+    steps = _read_length(reading)
+    kind = reading.typed("lr_scheduler_type", ValueKind.TEXT)
+    if kind is None:
+        reading.default("lr_scheduler_type", "train.schedule")
+    elif kind.value in SCHEDULES:
+        reading.config.map(kind, "train.schedule", SCHEDULES[kind.value])
+    else:
+        reading.unsupported(kind, f"supported: {', '.join(SCHEDULES)}")
+    _read_options(reading, "" if kind is None else str(kind.value))
+    _read_warmup(reading, steps, "" if kind is None else str(kind.value))
+
+
+def _read_length(reading: ArgumentReading) -> int | None:
+    config = reading.config
+    steps = reading.typed("max_steps", ValueKind.NUMBER)
+    epochs = reading.typed("num_train_epochs", ValueKind.NUMBER)
+    if steps is not None and steps.value > 0:
+        if steps.value != int(steps.value):
+            what = f"{steps.said} = {show(steps.value)}: must be a whole number"
+            config.findings.wrong.append(what)
+            return None
+        config.map(steps, STEPS, int(steps.value))
+        if epochs is not None:
+            config.row(KeyOutcome.IGNORED, epochs, None, "max_steps goes before it")
+        return int(steps.value)
+    if steps is not None:
+        config.row(KeyOutcome.IGNORED, steps, None, "the epochs count")
+    if epochs is not None:
+        config.map(epochs, EPOCHS, float(epochs.value))
+    elif not config.said(STEPS) and not config.said(EPOCHS):
+        reading.default("num_train_epochs", EPOCHS)
+    claim = config.claims.of(STEPS)
+    return claim.value if claim is not None and type(claim.value) is int else None
+
+
+def _read_warmup(reading: ArgumentReading, steps: int | None, kind: str) -> None:
+    config = reading.config
+    ratio = reading.typed("warmup_ratio", ValueKind.NUMBER)
+    given = reading.typed("warmup_steps", ValueKind.NUMBER)
+    for entry in (given, ratio):
+        if entry is not None and kind == "constant":
+            config.row(KeyOutcome.IGNORED, entry, None, "a constant schedule has no warm-up")
+    if kind == "constant":
+        config.claims.add(WARMUP, 0, f"{reading.recipe.source} (constant)", weak=True)
+        return
+    if given is not None and given.value >= 1:
+        if ratio is not None:
+            config.row(KeyOutcome.IGNORED, ratio, None, "warmup_steps goes before it")
+        _whole(reading, given)
+        return
+    if given is not None and given.value > 0:  # transformers 5 takes a part of all steps here
+        if ratio is not None:
+            config.row(KeyOutcome.IGNORED, ratio, None, "warmup_steps goes before it")
+        ratio = given
+    elif given is not None:
+        config.row(KeyOutcome.MAPPED, given, WARMUP)
+    if ratio is not None and ratio.value:
+        _part(reading, ratio, steps)
+    elif ratio is not None:
+        config.row(KeyOutcome.MAPPED, ratio, WARMUP)
+    elif given is None:
+        reading.default("warmup_steps", WARMUP)
+
+
+def _whole(reading: ArgumentReading, given: ConfigValue) -> None:
+    if given.value != int(given.value):
+        what = f"{given.said} = {show(given.value)}: must be a whole number"
+        reading.config.findings.wrong.append(what)
+        return
+    reading.config.map(given, WARMUP, int(given.value))
+
+
+def _part(reading: ArgumentReading, given: ConfigValue, steps: int | None) -> None:
+    if not 0 <= given.value <= 1:
+        what = f"{given.said} = {show(given.value)}: must be between 0 and 1"
+        reading.config.findings.wrong.append(what)
+    elif steps is None:
+        reading.config.map(given, RATIO, given.value)
+    else:
+        warmup = math.ceil(given.value * steps)
+        reading.config.map(given, WARMUP, warmup, f"of {steps} steps")
+
+
+def _read_options(reading: ArgumentReading, kind: str) -> None:
+    """Map `lr_scheduler_kwargs`: the minimum of a cosine, the parts of a `warmup_stable_decay`."""
+    given = reading.config.take("lr_scheduler_kwargs")
+    if given is None:
+        return
+    options = _table(given)
+    if options is None:
+        what = f"{given.said} = {show(given.value)}: must be a JSON object"
+        reading.config.findings.wrong.append(what)
+        return
+    if not options:
+        reading.config.row(KeyOutcome.IGNORED, given, None, "says nothing")
+    left = dict(options)
+    stable = kind == "warmup_stable_decay"
+    floor = left.pop("min_lr", None)
+    part = left.pop("min_lr_ratio" if stable else "min_lr_rate", None)
+    if stable and left.get("decay_type") == "cosine":
+        del left["decay_type"]  # the default, as `train.schedule_form` has it
+    rate = reading.config.known("train.learning_rate")
+    if floor is None and part is not None and rate is not None and _is_number(part):
+        floor = part * rate.value
+    if _is_number(floor) and (stable or kind == "cosine_with_min_lr"):
+        reading.config.map(given, "train.min_learning_rate", floor)
+    decay = left.pop("num_decay_steps", None)
+    if type(decay) is int and stable:
+        reading.config.map(given, "train.decay_steps", decay)
+    if left:
+        supported = "min_lr, min_lr_rate, min_lr_ratio and num_decay_steps are"
+        reading.unsupported(given, f"of its keys: {supported}")
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _table(given: ConfigValue) -> Mapping[str, Any] | None:
+    value = given.value
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except (ValueError, RecursionError):
+            return None
+    return value if isinstance(value, Mapping) else None

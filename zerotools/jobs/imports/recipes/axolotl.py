@@ -10,9 +10,8 @@ from typing import Any
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.imports.recipes.recipe import Recipe
-from zerotools.jobs.imports.recipes.yaml_recipe import YamlRecipe
-from zerotools.jobs.launcher_keys.recipe_keys import (
+from zerotools.jobs.imports.recipes.recipe import Recipe, YamlRecipe
+from zerotools.jobs.launcher_keys.program_keys import (
     AXOLOTL_ADAPTERS,
     AXOLOTL_DEFAULTS,
     AXOLOTL_IGNORED,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from zerotools.io.huggingface.hub_cache import config_of_model
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.argument_values import ArgumentReading
-from zerotools.jobs.imports.recipes.hub_owners import OWN_CODE, fetch_command, is_on_hub
 from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
 _OF_EXAMPLES = ("prompt_column", "response_column", "history_column", "max_source_length")
@@ -21,6 +20,23 @@ _BEGIN = 1 << 16
 _NUMBERED = ("optimizer.pt", "optimizer.bin")
 """The Trainer's and accelerate's optimizer state: by number, in the order of the model."""
 _DATA = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".arrow", ".gz", ".zst")
+
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_ALONE = re.compile(r"[A-Za-z0-9][\w.-]*")
+OWN_CODE = re.compile(
+    r"(?i)(?:^|/)(?:chatglm[23]?-6b|qwen-(?:1_8b|7b|14b|72b)|baichuan2?-|internlm2?-|moss-|yi-vl-)"
+)
+"""Models without code in transformers, by their names."""
+_DIRECTORIES = frozenset(
+    (
+        *("checkpoint", "checkpoints", "ckpt", "ckpts", "data", "dataset", "datasets"),
+        *("model", "models", "out", "output", "outputs", "pretrained", "result", "results"),
+        *("train", "weights"),
+    )
+)
+"""First parts of local paths that are not owners on a hub."""
+_WITH_MODELSCOPE = "ms-swift"
 
 
 def read_files(reading: ArgumentReading) -> None:
@@ -215,3 +231,27 @@ def _read_fraction(reading: ArgumentReading) -> None:
         reading.config.row(KeyOutcome.IGNORED, given, None, why)
     else:
         reading.config.row(KeyOutcome.IGNORED, given, None, "no data is held out")
+
+
+def is_hub_name(name: str) -> bool:
+    """Return whether `name` can be OWNER/NAME on a hub."""
+    owner = name.partition("/")[0]
+    return _NAME.fullmatch(name) is not None and owner.lower() not in _DIRECTORIES
+
+
+def is_on_hub(name: str, found: Callable[[str], Path]) -> bool:
+    """Return whether `name` can be OWNER/NAME on a hub and is not a path here: `found`, which
+    returns the path of a name, finds no directory OWNER."""
+    owner = name.partition("/")[0]
+    return is_hub_name(name) and not (found(name).exists() or found(owner).exists())
+
+
+def fetch_command(name: str, *, kind: str, who: str) -> str:
+    """Return the command that downloads `name` into the directory of that name. `kind` is `model`
+    or `dataset`; `who` is the program that names it."""
+    if who == _WITH_MODELSCOPE:
+        return f"modelscope download --{kind} {name} --local_dir {name}"
+    if _ALONE.fullmatch(name) is None and not is_hub_name(name):
+        return f"{name} is not here; put it there"
+    option = " --repo-type dataset" if kind == "dataset" else ""
+    return f"hf download{option} {name} --local-dir {name}"

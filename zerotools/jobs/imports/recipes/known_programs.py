@@ -8,16 +8,18 @@ names.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
+from zerotools.jobs.imports.recipes.launch_commands import StartCommand
+from zerotools.jobs.imports.recipes.launcher_ranks import flags_document
 from zerotools.jobs.imports.recipes.recipe import Recipe
-from zerotools.jobs.imports.recipes.trl_command import PRESET, SCRIPTS, preset_options
+from zerotools.jobs.imports.recipes.shell_words import Word
+from zerotools.jobs.launcher_keys.launch_flags import WORDS_AFTER
 from zerotools.jobs.launcher_keys.program_keys import (
     ALPACA_LORA_DEFAULTS,
     ALPACA_LORA_NAMES,
@@ -38,13 +40,20 @@ from zerotools.jobs.launcher_keys.program_keys import (
     QWEN_TARGETS,
     SFT_RATE,
     TRL_DEFAULTS,
+    TRL_LAUNCH,
     TRL_OWN,
+    TRL_PRESETS,
 )
 from zerotools.jobs.launcher_keys.trainer_keys import TRAINERS_OWN
 
 _QWEN = re.compile(r"(?i)\b(qwen(?:1\.5)?)-(?!vl)")
 _MEDICAL_OWN = frozenset(("model_name_or_path", "train_file_dir"))
 _OF_TRL = re.compile(r"(?:^|[._/])(?:run_)?(sft|dpo)(?:\.py)?")
+
+
+PRESET = "accelerate_config"
+SCRIPTS = "trl.scripts."
+_FLAGS = WORDS_AFTER["accelerate"]
 
 
 def read_as_known(recipe: Recipe, program: str) -> Recipe:
@@ -232,3 +241,61 @@ def _always(recipe: Recipe, name: str, value: Any) -> ConfigValue:
     place = recipe.source if recipe.program is None else recipe.program.place
     title = "the program" if recipe.program is None else Path(recipe.program.name).name
     return ConfigValue(name, title, place, value)
+
+
+def as_accelerate(start: StartCommand) -> StartCommand:
+    """Return the command of accelerate that a command of TRL runs; another one is returned as it
+    is."""
+    if start.kind != "trl":
+        return start
+    first, method, *rest = start.words
+    options, arguments = _divided(rest)
+
+    def word(text: str) -> Word:
+        return Word(text, first.line)
+
+    script = word(f"{SCRIPTS}{method.text}")
+    words = [word("accelerate"), word("launch"), *options, word("-m"), script, *arguments]
+    return replace(start, kind="accelerate", words=words)
+
+
+def _divided(words: Sequence[Word]) -> tuple[list[Word], list[Word]]:
+    """Return the options of accelerate, and the arguments of the script."""
+    options: list[Word] = []
+    arguments: list[Word] = []
+    preset: Word | None = None
+    at = 0
+    while at < len(words):
+        title, equals, value = words[at].text.partition("=")
+        name = title.lstrip("-").replace("-", "_") if title.startswith("--") else ""
+        width = 1 if equals or _FLAGS.get(name) == 0 else 2
+        group = list(words[at : at + width])
+        if name == PRESET and (equals or len(group) > 1):
+            preset = Word(value, words[at].line) if equals else group[1]
+        elif name in _FLAGS or name in TRL_LAUNCH or name.startswith("fsdp_"):
+            options += group
+        else:
+            arguments.append(words[at])
+            width = 1
+        at += width
+    if preset is not None:
+        options = [*_preset(preset, options), *options]
+    return options, arguments
+
+
+def _preset(given: Word, others: Sequence[Word]) -> list[Word]:
+    """Return the options of a preset without those of `others`, or of accelerate for a file."""
+    if given.problem or given.text not in TRL_PRESETS:
+        return [Word("--config_file", given.line), given]
+    named = {word.text.partition("=")[0] for word in others}
+    return [
+        Word(f"--{name}" if value is True else f"--{name}={value}", given.line)
+        for name, value in TRL_PRESETS[given.text].items()
+        if f"--{name}" not in named
+    ]
+
+
+def preset_options(given: ConfigValue) -> dict[str, ConfigValue]:
+    """Return the options of accelerate for a preset that TRL's YAML names."""
+    preset = TRL_PRESETS.get(str(given.value), {"config_file": given.value})
+    return {name: replace(given, name=name, value=value) for name, value in preset.items()}

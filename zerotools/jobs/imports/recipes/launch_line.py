@@ -16,22 +16,26 @@ from pathlib import Path
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow, by_kind
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.imports.recipes.accelerate_flags import flags_document
+from zerotools.jobs.imports.recipes.known_programs import as_accelerate
 from zerotools.jobs.imports.recipes.launch_commands import (
     PYTHON,
     StartCommand,
     commands_within,
+    program_of,
     script_of,
     settings_by,
     started,
 )
-from zerotools.jobs.imports.recipes.launcher_numa import AFFINITY, numa_of
-from zerotools.jobs.imports.recipes.launcher_ranks import console_ranks, ranks_of
+from zerotools.jobs.imports.recipes.launcher_ranks import (
+    AFFINITY,
+    console_ranks,
+    flags_document,
+    numa_of,
+    ranks_of,
+)
 from zerotools.jobs.imports.recipes.other_programs import read_as_of
-from zerotools.jobs.imports.recipes.program_call import program_of
 from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.recipes.shell_words import REST, Command, Word
-from zerotools.jobs.imports.recipes.trl_command import as_accelerate
 from zerotools.jobs.launcher_keys.launch_flags import (
     CONSOLE_PROGRAMS,
     MEETING,

@@ -1,15 +1,27 @@
-"""How many ranks a launcher starts, by its options."""
+"""Read the options of launchers (torchrun, deepspeed, accelerate launch): ranks and processors.
+
+The options of `accelerate launch` are also converted to the equivalent config file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import Any
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.imports.recipes.launcher_numa import READ_HERE
-from zerotools.jobs.launcher_keys.launch_flags import ONE_RANK, SEVERAL_MACHINES, WORDS_AFTER
+from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN, PREFIXES
+from zerotools.jobs.launcher_keys.launch_flags import (
+    ACCELERATE_KINDS,
+    ACCELERATE_NAMES,
+    ONE_RANK,
+    SEVERAL_MACHINES,
+    WORDS_AFTER,
+)
+from zerotools.jobs.tables.spec import NUMA_AUTO, NUMA_CORES, NUMA_OFF
+from zerotools.jobs.text.document import Document, Trail
 
 _COUNTS = {
     "deepspeed": ("num_gpus", "num_accelerators"),
@@ -18,6 +30,26 @@ _COUNTS = {
 _MACHINES = ("num_nodes", "nnodes")
 _EVERY = ("gpu", "auto")
 _STARTS = "how the launcher starts the ranks; the daemon does"
+
+
+READ_HERE: Mapping[str, tuple[str, ...]] = {
+    "deepspeed": ("bind_cores_to_rank", "bind_core_list"),
+    "torchrun": ("numa_binding",),
+}
+"""Launcher -> its options. That of accelerate is a key of its YAML, too."""
+AFFINITY = "ACCELERATE_CPU_AFFINITY"
+"""A variable that accelerate reads in each rank."""
+_ON = ("1", "y", "yes", "t", "true", "on")
+_MODES = {
+    "node": (NUMA_AUTO, ""),
+    "socket": (NUMA_AUTO, "the GPU's node, or its socket if the node is too small"),
+    "exclusive": (NUMA_CORES, ""),
+    "core-complex": (NUMA_CORES, "cores that are neighbours"),
+}
+"""Of `torchrun --numa-binding` (torch 2.13, torch/numa/binding.py)."""
+_NOT_SETTINGS = ("config_file", "module", "quiet", "no_python", *ACCELERATE_KINDS)
+_TABLES = {key.rpartition(".")[2]: key for key in KNOWN if "." in key}
+"""Name of an option -> dotted key of the YAML."""
 
 
 def ranks_of(
@@ -109,3 +141,119 @@ def _judge(launcher: str, name: str, given: ConfigValue, findings: Findings) -> 
         why = f"{launcher} has no such option"
         row = ReportRow(KeyOutcome.UNKNOWN, given.title, given.place, given.value, None, why)
         findings.rows.append(row)
+
+
+@dataclass(frozen=True)
+class NumaAsked:
+    """The given option, the job's `numa` for it, and a remark on that."""
+
+    given: ConfigValue
+    numa: str
+    why: str = ""
+
+
+def numa_of(
+    launcher: str,
+    options: Mapping[str, ConfigValue],
+    affinity: ConfigValue | None,
+    findings: Findings,
+) -> NumaAsked | None:
+    """Return the requested setting, or None. `affinity`: the variable AFFINITY."""
+    own = {name: options[name] for name in READ_HERE.get(launcher, ()) if name in options}
+    asked = _by_option(own, findings)
+    if affinity is None:
+        return asked
+    is_on = str(affinity.value).lower() in _ON
+    if is_on and asked is None:
+        return NumaAsked(affinity, NUMA_AUTO)
+    off = f'numa = "{NUMA_OFF}" leaves the ranks to the kernel'
+    why = f"{asked.given.title} chooses the nodes" if is_on and asked is not None else off
+    _ignore(affinity, why, findings)
+    return asked
+
+
+def _by_option(options: Mapping[str, ConfigValue], findings: Findings) -> NumaAsked | None:
+    if (cores := options.get("bind_core_list")) is not None:
+        why = "the daemon takes the processors that it may use itself (taskset, AllowedCPUs=)"
+        _ignore(cores, why, findings)
+    if (ranks := options.get("bind_cores_to_rank")) is not None:
+        return NumaAsked(ranks, NUMA_CORES, "cores near the GPU of each rank")
+    given = options.get("numa_binding")
+    if given is None:
+        return None
+    if given.value not in _MODES:
+        listed = ", ".join(map(show, _MODES))
+        findings.wrong.append(f"{given.said} = {show(given.value)}: must be one of {listed}")
+        return None
+    return NumaAsked(given, *_MODES[str(given.value)])
+
+
+def _ignore(given: ConfigValue, why: str, findings: Findings) -> None:
+    row = ReportRow(KeyOutcome.IGNORED, given.title, given.place, given.value, None, why)
+    findings.rows.append(row)
+
+
+def flags_document(
+    launcher: str, options: Mapping[str, ConfigValue], source: str, findings: Findings
+) -> tuple[ConfigValue | None, Document | None]:
+    """Return the named config file, and the other options as a separate document."""
+    if launcher != "accelerate":
+        return None, None
+    tree: dict[str, Any] = {}
+    titles: dict[Trail, str] = {}
+    kinds = [kind for flag, kind in ACCELERATE_KINDS.items() if flag in options]
+    if kinds:
+        tree["distributed_type"] = kinds[0]
+    for name, given in options.items():
+        if name in _NOT_SETTINGS:
+            continue
+        trail = _trail(ACCELERATE_NAMES.get(name, name))
+        if trail is None:
+            why = "accelerate's YAML has no such key"
+            row = ReportRow(KeyOutcome.UNKNOWN, given.title, given.place, given.value, None, why)
+            findings.rows.append(row)
+            continue
+        inner = tree
+        for table in trail[:-1]:
+            inner = inner.setdefault(table, {})
+        inner[trail[-1]] = _scalar(given.value)
+        titles[trail] = given.title
+    return options.get("config_file"), Document(source, tree, {}, titles=titles)
+
+
+def joined(file: Document | None, flags: Document) -> Document:
+    """Return accelerate's combination of a config file and its options, which override the file."""
+    if file is None:
+        kind = "NO" if flags.tree.get("num_processes") == 1 else "MULTI_GPU"
+        kind = "MULTI_CPU" if flags.tree.get("use_cpu") is True else kind
+        return Document(
+            flags.source, {"distributed_type": kind, **flags.tree}, {}, titles=flags.titles
+        )
+    tree = dict(file.tree)
+    for name, value in flags.tree.items():
+        before = tree.get(name)
+        both = isinstance(value, Mapping) and isinstance(before, Mapping)
+        tree[name] = {**before, **value} if both else value  # type: ignore[dict-item]
+    told = {trail: f"{title} of {flags.source}" for trail, title in (flags.titles or {}).items()}
+    lines = {trail: line for trail, line in file.lines.items() if trail not in told}
+    titles = {**(file.titles or {}), **told}
+    return Document(file.source, tree, lines, file.accepted, titles, file.text, file.mended)
+
+
+def _trail(name: str) -> Trail | None:
+    for table, prefix in PREFIXES.items():
+        if name.startswith(prefix) and table != "fsdp_config":
+            return (table, name)
+    if name in _TABLES:
+        return tuple(_TABLES[name].split("."))
+    if name in KNOWN:
+        return (name,)
+    return ("fsdp_config", name) if name.startswith("fsdp_") else None
+
+
+def _scalar(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    if value.isascii() and value.isdecimal() and len(value) < 10:
+        return int(value)
+    return {"true": True, "false": False}.get(value.lower(), value)

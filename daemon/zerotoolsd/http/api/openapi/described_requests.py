@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from zerotools.jobs.job_words import OLD_VERBS
-from zerotools.jobs.states import STATE_WORDS, STATES
+from zerotools.jobs.states import OLD_VERBS, STATE_WORDS, STATES
 from zerotoolsd.http.api.openapi.json_schemas import (
     ATTEMPT,
     COUNT,

@@ -17,7 +17,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import JOB, an_attempt
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.client.location import connect
-from zerotools.jobs.job_words import OLD_VERBS
+from zerotools.jobs.states import OLD_VERBS
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.http.api.openapi.answer_schemas import answer_components, explanation_components
 from zerotoolsd.http.api.openapi.described_requests import result_components

@@ -1,4 +1,4 @@
-// Written by scripts/make_reference.py from zerotools/jobs/job_words.py; do not edit.
+// Written by scripts/make_reference.py from zerotools/jobs/states.py; do not edit.
 
 /** The words for stored states that people read otherwise. */
 export const WORDS = {

@@ -1,0 +1,54 @@
+"""The verbs for jobs: every state has one row, and the rows are what the transitions allow."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerotools.cli.command_table import OLD_NAMES
+from zerotools.jobs import states
+from zerotools.jobs.states import OLD_VERBS, VERB_ROWS, VERBS
+from zerotoolsd.queue import transition_table
+
+EVENTS = {
+    "hold": (transition_table.PUT_ON_HOLD, transition_table.PAUSE),
+    "release": (transition_table.RELEASED, transition_table.UNPAUSED, transition_table.RESUME),
+}
+
+
+def test_every_state_is_in_one_row() -> None:
+    listed = [state for each in VERB_ROWS for state in each.states]
+    assert sorted(listed) == sorted(states.STATES)
+
+
+@pytest.mark.parametrize("row", VERB_ROWS, ids=lambda row: row.job)
+def test_what_is_refused_has_no_transition(row: states.VerbRow) -> None:
+    for verb, events in EVENTS.items():
+        for state in row.states:
+            allowed = any((state, event) in transition_table.TRANSITIONS for event in events)
+            assert allowed != getattr(row, verb).startswith("refused"), (state, verb)
+    assert row.retry.startswith("a new job") == (
+        row.states < states.TERMINAL and len(row.states) > 1
+    )
+
+
+def test_two_words_stand_for_every_kind_of_hold() -> None:
+    words = {states.word_of(each) for row in VERB_ROWS if "held" in row.job for each in row.states}
+    assert words == {"held", "holding"}
+    assert states.states_of("held") == (states.ON_HOLD, states.PAUSED, states.HELD)
+    assert states.states_of("holding") == (states.PAUSING,)
+    assert [states.states_of(word) for word in ("running", "on_hold")] == [("running",), ()]
+    assert set(states.STATE_WORDS) == {states.word_of(state) for state in states.STATES}
+
+
+def test_old_names_of_commands_are_those_of_requests() -> None:
+    assert list(OLD_NAMES) == list(OLD_VERBS)
+    for old, new in OLD_VERBS.items():
+        assert OLD_NAMES[old].now.startswith(f"zerotools {new}")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_help_fits_a_terminal_and_has_every_row(verb: str) -> None:
+    lines = states.help_of(verb).splitlines()
+    assert max(map(len, lines)) <= 76, "click indents them by two"
+    for row in VERB_ROWS:
+        assert any(row.job in line and getattr(row, verb) in line for line in lines)

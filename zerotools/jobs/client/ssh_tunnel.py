@@ -1,0 +1,264 @@
+"""Connect to the daemon of another machine by ssh: a local socket that leads to the daemon's.
+
+    ssh (the master)    logs in once, and runs the shell text of `program` on that machine
+    ssh -O forward      lets the master forward a local socket to the daemon's
+
+The login uses the system's ssh with the user's configuration, keys and agent. It asks no
+questions (BatchMode), and refuses a machine with an unknown key: the user accepts the key with
+`ssh HOST`. The daemon treats the user who logged in like a local one.
+
+The connection ends with the command, also when the command is killed: its end of the master's
+input closes, the program on the other machine ends, and then the master with its sockets.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shlex
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest, DaemonUnreachable
+from zerotools.io.ssh.ssh_command import (
+    LOGIN_SECONDS,
+    OPTIONS,
+    failure,
+    ssh_environment,
+    ssh_program,
+    ssh_words,
+)
+from zerotools.io.ssh.ssh_host import SshHost, parse_url
+from zerotools.jobs.client.location import (
+    SOCKET_VARIABLE,
+    STATE_VARIABLE,
+    SYSTEM_STATE,
+    Elsewhere,
+    leads_nowhere,
+    leads_to,
+)
+
+END_SECONDS = 5.0
+LONGEST_DIRECTORY = 60
+"""ssh appends 17 characters to the path of its control socket, and all must fit in 107."""
+_OPTIONS = {**OPTIONS, "ControlMaster": "yes"}
+
+
+MAX_BYTES = 4 << 20
+"""Of an answer: an environment is at most 2 MB."""
+
+
+class SshTunnel:
+    """A connection to `host`; `socket` is the local socket of its daemon.
+
+    Raises:
+        DaemonUnreachable: the login fails, or nothing listens there.
+        BadRequest: ssh is not installed here.
+    """
+
+    def __init__(self, host: SshHost, *, login_seconds: float = LOGIN_SECONDS) -> None:
+        self.host = host
+        self._login_seconds = login_seconds
+        self._directory = Path(tempfile.mkdtemp(prefix="zerotools-ssh-", dir=_short_directory()))
+        self._control = self._directory / "ssh"
+        self.socket = self._directory / "api.sock"
+        self._master: subprocess.Popen[bytes] | None = None
+        try:
+            answer = self._log_in()
+            there = self._forward(answer)
+        except BaseException:  # undone, and raised again
+            self.close()
+            raise
+        machine = Elsewhere(host.shown, there, answer.home, answer.uid, answer.environment)
+        leads_to(self.socket, machine)
+
+    def _log_in(self) -> Answer:
+        mark = f"zerotools-{secrets.token_hex(8)}"
+        with (self._directory / "errors").open("wb") as errors:
+            self._master = _start(
+                [*self._words(_OPTIONS), "--", self.host.host, program(mark, self.host.path)],
+                errors.fileno(),
+            )
+        said = self._read_until_complete(mark)
+        try:
+            return read_answer(said, mark)
+        except (ValueError, IndexError):
+            raise DaemonUnreachable(
+                f"{self.host.shown} sent an answer that cannot be read; can its login shell "
+                f"run commands? Try: ssh {self.host.host} true"
+            ) from None
+
+    def _read_until_complete(self, mark: str) -> bytes:
+        assert self._master is not None
+        assert self._master.stdout is not None
+        out = self._master.stdout.fileno()
+        said, deadline = b"", time.monotonic() + self._login_seconds
+        while not is_complete(said, mark):
+            ready, _, _ = select.select([out], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                raise self._silent()
+            part = os.read(out, 1 << 16)
+            said += part
+            if not part or len(said) > MAX_BYTES:
+                raise self._failed("cannot be reached by ssh")
+        return said
+
+    def _silent(self) -> DaemonUnreachable:
+        return self._failed(f"did not answer within {self._login_seconds:g} s")
+
+    def _failed(self, what: str) -> DaemonUnreachable:
+        errors = (self._directory / "errors").read_text("utf-8", "replace")
+        return DaemonUnreachable(failure(self.host, what, errors))
+
+    def _forward(self, answer: Answer) -> str:
+        """Let our socket lead to the daemon's; the path of that."""
+        if not answer.sockets:
+            where = self.host.path or "any of the usual directories"
+            raise DaemonUnreachable(
+                f"no zerotoolsd listens on {self.host.shown} at {where}; start it there, or name "
+                "its socket: --host ssh://HOST/PATH/OF/api.sock"
+            )
+        there = answer.sockets[0]
+        # The user's configuration applies to the master: its forwardings are not made twice.
+        words = [*self._words({}), "-F", "none", "-O", "forward", "-L", f"{self.socket}:{there}"]
+        try:
+            done = subprocess.run(
+                [_ssh(), *words, "--", self.host.host],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                timeout=self._login_seconds,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise self._silent() from None
+        if done.returncode != 0:
+            raise DaemonUnreachable(
+                f"{self.host.shown} does not forward sockets over ssh: "
+                f"{done.stderr.decode('utf-8', 'replace').strip()}; does its sshd_config "
+                "allow AllowStreamLocalForwarding?"
+            )
+        return there
+
+    def _words(self, options: dict[str, str]) -> list[str]:
+        """Return options of ssh; the control socket is how its processes find each other."""
+        return ssh_words(self.host, {**options, "ControlPath": str(self._control)})
+
+    def close(self) -> None:
+        """End the connection."""
+        leads_nowhere(self.socket)
+        master, self._master = self._master, None
+        if master is not None:
+            for pipe in (master.stdin, master.stdout):
+                if pipe is not None:
+                    pipe.close()
+            try:
+                master.wait(END_SECONDS)
+            except subprocess.TimeoutExpired:
+                master.kill()
+                master.wait()
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+
+def _start(words: Sequence[str], errors: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [_ssh(), *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,  # Ctrl-C is for the command, which ends it
+        env=ssh_environment(),
+    )
+
+
+def _ssh() -> str:
+    return ssh_program("--host")
+
+
+def _short_directory() -> str:
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_DIRECTORY else "/tmp"
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The other machine as its user sees it: `sockets` are the existing ones."""
+
+    home: str
+    uid: int
+    sockets: tuple[str, ...]
+    environment: Mapping[str, str]
+
+
+def places() -> tuple[str, ...]:
+    """Return the possible sockets of a daemon there, in words of its shell, in the order of
+    `location.default_socket`; the first that exists counts."""
+    return (
+        f'"${SOCKET_VARIABLE}"',
+        f'"${{{STATE_VARIABLE}:-/none}}/api.sock"',
+        '"${XDG_RUNTIME_DIR:-/run/user/$(id -u)}/zerotools/api.sock"',
+        '"${XDG_STATE_HOME:-$HOME/.local/state}/zerotools/api.sock"',
+        f'"{SYSTEM_STATE}/api.sock"',
+    )
+
+
+def program(mark: str, socket: str | None) -> str:
+    """Return the command to run there: one word for any login shell."""
+    looked = " ".join(places()) if socket is None else shlex.quote(socket)
+    script = (
+        f'n=0; for p in {looked}; do test -S "$p" && n=$((n+1)); done; '
+        f'printf \'%s\\n%s\\0%s\\0%s\\0\' {mark} "$HOME" "$(id -u)" $n; '
+        f'for p in {looked}; do test -S "$p" && printf "%s\\0" "$p"; done; '
+        f"env -0; printf '%s\\n' {mark}; exec cat >/dev/null"
+    )
+    return f"exec sh -c {shlex.quote(script)}"
+
+
+def is_complete(said: bytes, mark: str) -> bool:
+    """Return whether the response is complete."""
+    return said.count(_line(mark)) == 2
+
+
+def read_answer(said: bytes, mark: str) -> Answer:
+    """Parse the response. Raises ValueError if the program did not print it."""
+    body = said.split(_line(mark))[1]
+    words = [word.decode("utf-8", "surrogateescape") for word in body.split(b"\0")[:-1]]
+    home, uid, number = words[0], int(words[1]), int(words[2])
+    rest = words[3:]
+    variables = (word.partition("=") for word in rest[number:])
+    return Answer(
+        home=home,
+        uid=uid,
+        sockets=tuple(rest[:number]),
+        environment={name: value for name, equals, value in variables if equals},
+    )
+
+
+def _line(mark: str) -> bytes:
+    return f"{mark}\n".encode()
+
+
+def parse_host(text: str) -> SshHost:
+    """Return the machine that `text` names; its path is that of the socket, None: the usual one.
+
+    Raises BadRequest: names the error and the right form.
+    """
+    host = parse_url(text, _wrong)
+    if host.path is not None and (not host.path.isprintable() or ":" in host.path):
+        # ssh reads `here:there`.
+        raise _wrong(text, "the path of the socket has a character that ssh refuses")
+    return host
+
+
+def _wrong(text: str, why: str) -> BadRequest:
+    shown = text if text.isprintable() else ascii(text)
+    return BadRequest(
+        f"--host {shown[:200]}: {why}; write ssh://HOST, ssh://USER@HOST:PORT, or "
+        "ssh://HOST/PATH/OF/api.sock"
+    )

@@ -1,0 +1,127 @@
+"""The contents of a directory that a first job could use: models, and data to train them on.
+
+The search covers the directory and its direct subdirectories, in the order of their names. It reads
+only configs and the first record of files of examples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.datafiles.record_files import read_records
+
+CONFIG = "config.json"
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+MOST_ENTRIES = 200
+_LONGEST_RECORD = 1 << 20
+_TEXT = (".txt", ".md", ".rst")
+_RECORDS = (".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parquet")
+_CONVERSATIONS = frozenset({"messages", "conversations"})
+_EXAMPLES = (
+    *(frozenset({name}) for name in sorted(_CONVERSATIONS)),
+    frozenset({"prompt", "response"}),
+    frozenset({"instruction", "output"}),
+)
+"""Columns that mark a file of examples with answers (`[data]` of the job file)."""
+_PREFERENCES = frozenset({"prompt", "chosen", "rejected"})
+"""Columns that mark a file of preferences."""
+_DOCUMENTS = "text"
+TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
+
+
+@dataclass(frozen=True)
+class SeenData:
+    """Data: the pattern of its files, and the key of `[data]` that it is for. Examples that are
+    conversations are rendered by a chat template."""
+
+    pattern: str
+    key: str
+    is_conversation: bool = False
+
+
+def models_in(directory: Path) -> Iterator[Path]:
+    """Model directories: a config.json with a `model_type`. Those with weights come first."""
+    found = (
+        place
+        for place in _places(directory)
+        if isinstance(_object(place / CONFIG).get("model_type"), str)
+    )
+    yield from sorted(found, key=lambda place: not has_weights(place))
+
+
+def has_weights(directory: Path) -> bool:
+    """Return whether weights lie in a model directory, as safetensors."""
+    return any(next(directory.glob(pattern), None) is not None for pattern in _WEIGHTS)
+
+
+def data_in(directory: Path) -> Iterator[SeenData]:
+    """Yield files of examples and of preferences first, then of text; those of a kind in a
+    directory are one pattern."""
+    found = []
+    for place in _places(directory):
+        if (place / CONFIG).is_file():  # the texts of a model directory are its licence
+            continue
+        for file in _entries(place):
+            data = data_of(file) if file.is_file() else None
+            if data is not None:
+                pattern = SeenData(str(place / f"*{file.suffix}"), data.key)
+                found.append(pattern if data.key == TEXT else data)
+    yield from sorted(dict.fromkeys(found), key=lambda data: data.key == TEXT)
+
+
+def data_of(path: Path) -> SeenData | None:
+    """Return the kind of data of a file, or of a directory of files; None: unknown."""
+    if path.is_dir():
+        files = (entry for entry in _entries(path) if entry.is_file())
+        inside = [data for file in files if (data := data_of(file)) is not None]
+        if not inside:
+            return None
+        first = inside[0]
+        return replace(first, pattern=str(path / f"*{Path(first.pattern).suffix}"))
+    if not path.is_file():
+        return None
+    if path.suffix in _TEXT:
+        return SeenData(str(path), TEXT)
+    if path.suffix not in _RECORDS:
+        return None
+    columns = _columns(path)
+    if columns >= _PREFERENCES:
+        return SeenData(str(path), PREFERENCES)
+    if any(needed <= columns for needed in _EXAMPLES):
+        return SeenData(str(path), EXAMPLES, not _CONVERSATIONS.isdisjoint(columns))
+    return SeenData(str(path), TEXT) if _DOCUMENTS in columns else None
+
+
+def _places(directory: Path) -> Iterator[Path]:
+    yield directory
+    yield from (entry for entry in _entries(directory) if entry.is_dir())
+
+
+def _entries(directory: Path) -> list[Path]:
+    try:
+        entries = sorted(entry for entry in directory.iterdir() if not entry.name.startswith("."))
+    except OSError:
+        return []
+    return entries[:MOST_ENTRIES]
+
+
+def _object(path: Path) -> dict[str, Any]:
+    try:
+        tree = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return tree if isinstance(tree, dict) else {}
+
+
+def _columns(path: Path) -> frozenset[str]:
+    """Return the names in the first record of a file; an empty result if the file has no record."""
+    try:
+        _, record = next(read_records(path, _LONGEST_RECORD), ("", None))
+    except ZerotoolsError:  # it is not what its name says, or pyarrow is not installed
+        return frozenset()
+    return frozenset(record) if isinstance(record, dict) else frozenset()

@@ -1,0 +1,217 @@
+"""Read from accelerate's YAML how many ranks it starts, where, and which ranks share a computation.
+
+Names are those of accelerate 1.15 (parallelism_config.py). The product of all sizes in
+`parallelism_config` is the number of ranks. With `cp` (torch's, which passes keys and values from
+rank to rank) and `sp` (DeepSpeed's, which exchanges heads), several ranks compute parts of one
+sequence, and the model is sharded over these ranks, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.batch import (
+    JOB_SEQUENCE_RANKS,
+    JOB_TENSOR_RANKS,
+    ranks_key,
+    world_size,
+)
+from zerotools.jobs.imports.reading.reader import ConfigReading
+from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.launcher_keys.launch_flags import SEVERAL_MACHINES
+from zerotools.jobs.tables.spec import NUMA_AUTO, NUMA_CORES
+
+_NAME = "parallelism_config"
+_OF_SEQUENCES = ("cp", "sp")
+
+
+@dataclass(frozen=True)
+class Mesh:
+    """The sizes of a mesh; their product is the number of ranks. `together` ranks compute each
+    sequence."""
+
+    copies: int
+    shard: int
+    tensor: int
+    together: int
+
+    @property
+    def ranks(self) -> int:
+        """All of them."""
+        return self.copies * self.shard * self.tensor * self.together
+
+    def __str__(self) -> str:
+        """Return the mesh as a product."""
+        tensor = f" x {self.tensor} tensor ranks" if self.tensor > 1 else ""
+        each = f" x {self.together} ranks that share sequences" if self.together > 1 else ""
+        return f"{self.copies} copies x {self.shard} ranks that share one{tensor}{each}"
+
+
+def read_parallelism(reading: ConfigReading, kind: str) -> None:
+    """Map the sizes of data and tensor parallelism, and of ranks that share sequences."""
+    given = reading.take(_NAME)
+    if given is None:
+        return
+    table: Mapping[str, Any] = given.value if isinstance(given.value, Mapping) else {}
+    names = ("dp_replicate", "dp_shard", "tp", *_OF_SEQUENCES)
+    copies, shard, tensor, *both = (_size(reading, given, table, name) for name in names)
+    if min(both) > 1:
+        reading.findings.wrong.append(
+            f"{given.said}: {_NAME}_cp_size = {both[0]} and {_NAME}_sp_size = {both[1]} both "
+            "have ranks share sequences; leave one of them out"
+        )
+        return
+    mesh = Mesh(copies, shard, tensor, max(both))
+    if not _is_unfit(reading, given, mesh, kind):
+        _map(reading, given, mesh, kind)
+
+
+def _is_unfit(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> bool:
+    """Report a mesh that no job can have; return whether it is one."""
+    ranks = world_size(reading.claims)
+    if mesh.tensor > 1 and kind != "FSDP":
+        reading.findings.unsupported.append(
+            f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs support tensor parallelism "
+            f"together with FSDP, and distributed_type is {kind}; set distributed_type: FSDP, or "
+            "remove it"
+        )
+    elif mesh.tensor > 1 and mesh.copies > 1:
+        reading.findings.unsupported.append(
+            f"{given.said}.{_NAME}_tp_size = {mesh.tensor}: jobs do not support it together with "
+            f"{mesh.copies} copies; remove one of them"
+        )
+    elif mesh.shard > 1 and kind not in ("FSDP", "DEEPSPEED"):
+        reading.findings.wrong.append(
+            f"{given.said}.{_NAME}_dp_shard_size = {mesh.shard}: shards the model, but "
+            f"distributed_type {kind} does not; set distributed_type: FSDP, or remove it"
+        )
+    elif mesh.ranks > 1 and ranks is not None and ranks.value != mesh.ranks:
+        reading.findings.wrong.append(
+            f"{given.said}: {mesh} make {mesh.ranks} ranks, but {ranks.place} says "
+            f"{ranks.value}; make them agree"
+        )
+    else:
+        return False
+    return True
+
+
+def _map(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> None:
+    if mesh.together > 1:
+        why = f"{mesh.together} ranks compute each sequence together"
+        reading.map(given, JOB_SEQUENCE_RANKS, mesh.together, why)
+    if mesh.tensor > 1:
+        why = f"{mesh.tensor} ranks compute with one layer's weights together"
+        reading.map(given, JOB_TENSOR_RANKS, mesh.tensor, why)
+    elif kind == "FSDP" and mesh.copies > 1:
+        size = mesh.shard * mesh.together
+        why = f"{size} rank{'s' * (size > 1)} share each of {mesh.copies} copies (HSDP)"
+        reading.map(given, "zero.shard_size", size, why)
+    elif mesh.together == 1:
+        reading.row(KeyOutcome.IGNORED, given, None, "all ranks share one copy, or each has a copy")
+
+
+def _size(reading: ConfigReading, given: ConfigValue, table: Mapping[str, Any], name: str) -> int:
+    value = table.get(f"{_NAME}_{name}_size")
+    if value in (None, "", -1):
+        return 1
+    if type(value) is not int or value < 1:
+        what = (
+            f"{given.said}.{_NAME}_{name}_size = {show(value)}: must be a whole number, 1 or more"
+        )
+        reading.findings.wrong.append(what)
+        return 1
+    return value
+
+
+def read_ranks(reading: ConfigReading, kind: str) -> None:
+    """Map `use_cpu`, `num_machines`, `num_processes` and `gpu_ids`."""
+    cpu = reading.take("use_cpu")
+    if cpu is not None and cpu.value is True:
+        reading.map(cpu, "device", "cpu")
+    elif cpu is not None:
+        reading.row(KeyOutcome.IGNORED, cpu, None, "the job file chooses the machines")
+    machines = reading.take("num_machines")
+    if machines is not None:
+        if machines.value not in (None, 1):
+            what = f"{machines.said} = {show(machines.value)}: {SEVERAL_MACHINES}"
+            reading.findings.unsupported.append(what)
+        reading.row(KeyOutcome.IGNORED, machines, None, "the job is that of one machine")
+    processes, ids = reading.take("num_processes"), reading.take("gpu_ids")
+    listed = None if ids is None else _listed(reading, ids)
+    if ids is not None and not listed:
+        reading.row(KeyOutcome.IGNORED, ids, None, "the daemon picks GPUs that are free")
+    if processes is not None:
+        _count(reading, processes, kind, listed)
+    if ids is not None and listed:
+        _place(reading, ids, listed)
+    if kind != "NO" and world_size(reading.claims) is None:
+        key, why = (
+            ranks_key(reading.claims),
+            "accelerate takes every GPU then; the job has one rank",
+        )
+        row = ReportRow(KeyOutcome.DEFAULT, "num_processes", reading.source, None, key, why)
+        reading.findings.rows.append(row)
+
+
+def read_affinity(reading: ConfigReading) -> None:
+    """Map `enable_cpu_affinity`, which `accelerate config` writes as false by default."""
+    given, known = reading.take("enable_cpu_affinity"), reading.claims.of("numa")
+    if given is None:
+        return
+    if given.value is not True:
+        why = 'numa = "off" leaves the ranks to the kernel'
+        reading.row(KeyOutcome.IGNORED, given, None, why)
+    elif known is not None and known.value == NUMA_CORES:
+        reading.row(KeyOutcome.MAPPED, given, "numa", f'{known.place} says "{NUMA_CORES}"')
+    else:
+        reading.map(given, "numa", NUMA_AUTO)
+
+
+def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
+    """Return the indices in `gpu_ids`; None for "all"."""
+    if given.value in (None, "all", ""):
+        return None
+    entries = given.value if isinstance(given.value, list) else str(given.value).split(",")
+    texts = [str(entry).strip() for entry in entries]
+    if not all(text.isascii() and text.isdecimal() and len(text) < 5 for text in texts):
+        what = f'{given.said} = {show(given.value)}: must be "all" or indices such as "0,1"'
+        if str(given.value).startswith("all"):
+            what += '; did you mean "all"?'
+        reading.findings.wrong.append(what)
+        return None
+    return [int(text) for text in texts]
+
+
+def _count(reading: ConfigReading, given: ConfigValue, kind: str, listed: list[int] | None) -> None:
+    if type(given.value) is not int or given.value < 1:
+        what = f"{given.said} = {show(given.value)}: must be a whole number, 1 at least"
+        reading.findings.wrong.append(what)
+        return
+    key = ranks_key(reading.claims)
+    if kind == "NO" and given.value > 1:
+        why = "distributed_type NO means one process"
+        reading.row(KeyOutcome.IGNORED, given, None, why)
+        return
+    if listed is not None and len(listed) != given.value:
+        what = f"{given.said} = {given.value}: gpu_ids lists {len(listed)}; make them agree"
+        reading.findings.wrong.append(what)
+        return
+    known = world_size(reading.claims)
+    if listed is None and (known is None or known.value != given.value):
+        reading.map(given, key, given.value)
+    else:
+        reading.row(KeyOutcome.MAPPED, given, key)
+
+
+def _place(reading: ConfigReading, given: ConfigValue, listed: list[int]) -> None:
+    key = ranks_key(reading.claims)
+    known = world_size(reading.claims)
+    if key == "ranks" or (known is not None and known.value == len(listed)):
+        why = "the daemon picks GPUs" if key == "gpus" else "the ranks run on the CPU"
+        reading.row(KeyOutcome.IGNORED, given, None, why)
+    else:
+        reading.map(given, key, listed)

@@ -1,4 +1,0 @@
-"""DeepSpeed's JSON, section by section, as claims on the keys of a job file.
-
-Imports `imports.reading`, and not `imports.accelerate`.
-"""

@@ -1,0 +1,408 @@
+"""DeepSpeed's JSON as claims on the keys of a job file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.deepspeed_optimizer import (
+    read_missing,
+    read_optimizer,
+    read_scheduler,
+    resolve_foreign,
+)
+from zerotools.jobs.imports.deepspeed_zero import read_zero
+from zerotools.jobs.imports.reading.batch import JOB_SEQUENCE_RANKS, JOB_TENSOR_RANKS, read_batch
+from zerotools.jobs.imports.reading.job_keys import JobTree, deepspeed_names, drop, look_up, put
+from zerotools.jobs.imports.reading.reader import Claims, ConfigReading, read_compile_section
+from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, note_mends
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, read_known_keys
+from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, NEVER_TAKEN
+from zerotools.jobs.launcher_keys.deepspeed_releases import (
+    NEWEST,
+    REMOVED,
+    STRICT,
+    Release,
+    clipping,
+    is_disabled,
+    release_text,
+    removal,
+)
+from zerotools.jobs.launcher_keys.key_kinds import KeyAction, is_off
+from zerotools.jobs.text.document import Document, Trail
+
+FIRST_STEP = (
+    "in bf16 at this stage, unlike stages 1 to 3, DeepSpeed first takes an optimizer step with "
+    "zero gradients: the weights decay once more, and the first updates are smaller"
+)
+"""`initialize_optimizer_states` in runtime/fp16/unfused_optimizer.py and fused_optimizer.py, which
+are of stage 0 alone (`_do_optimizer_sanity_check` in runtime/engine.py)."""
+
+_BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
+    "zero_optimization.reduce_bucket_size": lambda hidden: hidden * hidden,
+    "zero_optimization.stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
+    "zero_optimization.stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
+}
+"""As transformers/integrations/deepspeed.py fills them in."""
+
+
+PRECISION = "train.precision"
+_SWITCHES = (("fp16", "fp16.enabled"), ("bf16", "bf16.enabled"), ("bf16", "bfloat16.enabled"))
+_SEQUENCES = "sequence_parallel_size"
+_LAYERS = "tensor_parallel"
+_SIZE = f"{_LAYERS}.autotp_size"
+_SAME_SIZE = (f"{_LAYERS}.tp.tp_size", f"{_LAYERS}.tensor_parallel.tp_size")
+_ENABLED, _PROJECT, _TEAM, _GROUP = (
+    "wandb.enabled",
+    "wandb.project",
+    "wandb.team",
+    "wandb.group",
+)
+_KEY = "metrics.wandb"
+_DEFAULT = "deepspeed"
+_COMMENTS = ("_", "/", "#")
+
+
+def read_deepspeed(
+    document: Document,
+    claims: Claims,
+    findings: Findings,
+    *,
+    hidden_size: int | None,
+    release: Release = NEWEST,
+) -> JobTree:
+    """Add the settings of `document` to `claims` and `findings`; `release` is the DeepSpeed of the
+    job.
+
+    Return the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
+    without quotes, whole numbers whole. All else is unchanged, unknown keys included.
+    """
+    claim = claims.of("engine")
+    engine = "torch" if claim is None else claim.value
+    strict = is_strict if engine == "deepspeed" else lambda trail: False
+    given = read_known_keys(document, findings, strict)
+    reading = ConfigReading(document.source, given, claims, findings, engine, release)
+    note_mends(findings, document)
+    read_removed(reading)
+    read_shared_ranks(reading)
+    read_batch(reading)
+    _read_clipping(reading)
+    read_precision(reading)
+    read_zero(reading)
+    read_compile_section(reading)
+    read_optimizer(reading)
+    read_scheduler(reading)
+    read_missing(reading, document.tree)
+    read_wandb(reading)
+    for name in list(reading.remaining):
+        _judge_rest(reading, name, hidden_size)
+    _note_first_step(reading)
+    return _settled(document, reading)
+
+
+def _note_first_step(reading: ConfigReading) -> None:
+    """Explain why a run of DeepSpeed's at stage 0 in bf16 ends at another loss than one at stage
+    1."""
+    stage, precision = reading.claims.of("zero.stage"), reading.claims.of("train.precision")
+    if reading.engine != "deepspeed" or stage is None or precision is None:
+        return
+    if stage.value == 0 and precision.value == "bf16":
+        reading.findings.rows[:] = [
+            replace(row, why="; ".join(part for part in (row.why, FIRST_STEP) if part))
+            if row.job == "zero.stage"
+            else row
+            for row in reading.findings.rows
+        ]
+
+
+def _settled(document: Document, reading: ConfigReading) -> JobTree:
+    """Return the config for DeepSpeed: the document without nulls, with the settled value of each
+    key."""
+    tree: JobTree = _without_nulls(document.tree)
+    for name, value in reading.settled.items():
+        if value is None or value == AUTO:
+            drop(tree, name)
+        else:
+            put(tree, name, _without_nulls(value))
+    if reading.engine == "deepspeed":
+        drop_comments(tree)
+    return tree
+
+
+def _without_nulls(value: Any) -> Any:
+    """Return a copy; DeepSpeed takes its default for a null, and a job file cannot say one."""
+    if isinstance(value, Mapping):
+        return {name: _without_nulls(v) for name, v in value.items() if v is not None}
+    if isinstance(value, list):
+        return [_without_nulls(entry) for entry in value]
+    return value
+
+
+def _read_clipping(reading: ConfigReading) -> None:
+    name, key = "gradient_clipping", "train.max_grad_norm"
+    if reading.peek(name) is None:
+        reading.take(name)
+        reading.default(name, key, clipping(reading.release), _clips(reading.release))
+        return
+    if reading.peek(name) == AUTO:
+        known = reading.known(key)
+        assert known is not None
+        reading.resolve(name, known.value, known.origin)
+    given = reading.take(name)
+    assert given is not None
+    reading.map(given, key, given.value)
+
+
+def _clips(release: Release) -> str:
+    if clipping(release):
+        return f"DeepSpeed {release_text(release)}; those before 0.19.3 do not clip"
+    return f"DeepSpeed {release_text(release)} does not clip"
+
+
+def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> None:
+    """Pass on, ignore or refuse a key that no reader took."""
+    key = KEYS[name]
+    _switch_off_amp(reading, name)
+    if reading.peek(name) == AUTO and key.action is KeyAction.IGNORED:
+        reading.settled[name] = None
+        why = '"auto": DeepSpeed\'s default; '
+        reading.row(KeyOutcome.IGNORED, reading.remaining.pop(name), None, why + key.why)
+        return
+    if reading.peek(name) == AUTO and not _resolve(reading, name, hidden_size):
+        given = reading.remaining.pop(name)
+        what = f'{given.said} = "auto": nothing resolves this one; write a value, or remove it'
+        reading.findings.wrong.append(what)
+        return
+    given = reading.remaining.pop(name)
+    if name in NEVER_TAKEN:
+        reading.settled[name] = None
+        reading.row(KeyOutcome.IGNORED, given, None, key.why)
+    elif reading.engine == "deepspeed":
+        reading.row(KeyOutcome.PASSED, given)
+    elif key.action is KeyAction.READ:
+        section = name.split(".")[0]
+        reading.row(KeyOutcome.IGNORED, given, None, f"{section} has no type that is supported")
+    elif key.action is KeyAction.FEATURE and not _is_off(name, given.value, key.default):
+        reading.refuse(given, f"{key.why}, but the engine torch does not support it")
+    else:
+        off = "is off" if key.default is None else "as the engine torch does it"
+        why = off if key.action is KeyAction.FEATURE else key.why
+        reading.row(KeyOutcome.IGNORED, given, None, why)
+
+
+def _is_off(name: str, value: Any, default: Any) -> bool:
+    return is_off(value, default) or (name in REMOVED and is_disabled(value))
+
+
+def _switch_off_amp(reading: ConfigReading, name: str) -> None:
+    """Switch off `"amp": {"enabled": "auto"}` of the Trainer's documentation, which only apex
+    switches on."""
+    value = reading.peek(name)
+    if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
+        reading.resolve(name, {"enabled": False}, "Hugging Face's Trainer, off without apex")
+
+
+def _resolve(reading: ConfigReading, name: str, hidden_size: int | None) -> bool:
+    if resolve_foreign(reading, name):
+        return True
+    formula = _BY_HIDDEN_SIZE.get(name)
+    default: Any = KEYS[name].default
+    if formula is not None and hidden_size is not None:
+        reading.resolve(name, formula(hidden_size), f"hidden_size {hidden_size} of the model")
+    elif default is not None:
+        reading.resolve(name, default, "DeepSpeed's default")
+    else:
+        return False
+    return True
+
+
+def read_precision(reading: ConfigReading) -> None:
+    """Map the enabled one; refuse both."""
+    _refuse_second_name(reading)
+    autos = _resolve_autos(reading)
+    given = {name: reading.remaining[name] for _, name in _SWITCHES if name in reading.remaining}
+    on = [(kind, given[name]) for kind, name in _SWITCHES if name in given and given[name].value]
+    if len({kind for kind, _ in on}) > 1:
+        first, second = on[0][1], on[1][1]
+        what = f"{first.said} and {second.said} are both on; switch one of them off"
+        reading.findings.wrong.append(what)
+    for kind, switch in _SWITCHES:
+        taken = reading.take(switch)
+        if taken is not None:
+            _switch(reading, taken, kind)
+    if not on and not autos:
+        reading.default("fp16.enabled, bf16.enabled", PRECISION, "fp32")
+    _loss_scale(reading, any(kind == "fp16" for kind, _ in on))
+
+
+def _refuse_second_name(reading: ConfigReading) -> None:
+    """Refuse `bfloat16` together with `bf16`: it is the older name, and DeepSpeed then ignores
+    it."""
+    old = [given for name, given in reading.remaining.items() if _is_in(name, "bfloat16")]
+    if old and any(_is_in(name, "bf16") for name in reading.remaining):
+        reading.findings.wrong.append(
+            f"{old[0].said}: bfloat16 is an older name of bf16, and DeepSpeed passes over it where "
+            "both are given; write everything under bf16"
+        )
+
+
+def _is_in(name: str, section: str) -> bool:
+    return name == section or name.startswith(f"{section}.")
+
+
+def _resolve_autos(reading: ConfigReading) -> bool:
+    found = False
+    for kind, name in _SWITCHES:
+        if reading.peek(name) == AUTO:
+            known = reading.known(PRECISION)
+            assert known is not None
+            reading.resolve(name, known.value == kind, known.origin)
+            found = True
+    return found
+
+
+def _switch(reading: ConfigReading, given: ConfigValue, kind: str) -> None:
+    known = reading.claims.of(PRECISION)
+    if given.value:
+        reading.map(given, PRECISION, kind)
+        return
+    if given.note != AUTO and known is not None and known.value == kind:
+        reading.findings.wrong.append(
+            f"{PRECISION}: {given.said} says {show(given.value)}, {known.place} says "
+            f"{show(known.shown)}; make them agree"
+        )
+    reading.row(KeyOutcome.MAPPED, given, PRECISION, f"not {kind}")
+
+
+def _loss_scale(reading: ConfigReading, on: bool) -> None:
+    for key, name in deepspeed_names("fp16").items():
+        given, default = reading.take(name), KEYS[name].default
+        if given is None:
+            continue
+        if not on:
+            reading.row(KeyOutcome.IGNORED, given, None, "fp16 is off")
+        elif given.value == AUTO:
+            what = f'{given.said} = "auto": nothing resolves this one; write {show(default)}'
+            reading.findings.wrong.append(f"{what}, DeepSpeed's default, or remove it")
+        else:
+            reading.map(given, key, given.value)
+
+
+def read_shared_ranks(reading: ConfigReading) -> None:
+    """Map both sizes. The engine deepspeed gets them unchanged: DeepSpeed's code for it is in
+    the program that it trains, so the job's rules refuse them there."""
+    if reading.engine == "deepspeed":
+        return
+    given = reading.take(_SEQUENCES)
+    if given is not None:
+        why = "the number of ranks that compute each sequence together"
+        _read(reading, given, JOB_SEQUENCE_RANKS, why, least=1)
+    _read_layers(reading)
+
+
+def _read_layers(reading: ConfigReading) -> None:
+    given = reading.take(_SIZE)
+    size = 0
+    if given is not None:
+        why = "the number of ranks that share one layer's weights"
+        size = _read(reading, given, JOB_TENSOR_RANKS, why, least=0)
+    for name in _SAME_SIZE:
+        same = reading.take(name)
+        if same is None:
+            continue
+        if given is None or size <= 1 or same.value == 1:
+            reading.row(KeyOutcome.IGNORED, same, None, "only autotp_size switches it on")
+        elif same.value == size:
+            reading.map(same, JOB_TENSOR_RANKS, size)
+        else:
+            reading.findings.wrong.append(
+                f"{same.said} = {show(same.value)}: {given.said} says {size}; make them agree"
+            )
+    if size <= 1:
+        for name in [name for name in reading.remaining if name.startswith(f"{_LAYERS}.")]:
+            reading.row(KeyOutcome.IGNORED, reading.remaining.pop(name), None, "is off")
+
+
+def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, least: int) -> int:
+    """Return the size, mapped to `key` if it is more than 1; 0 if it cannot be."""
+    value = given.value
+    if type(value) is not int or value < least:
+        reading.findings.wrong.append(
+            f"{given.said} = {show(value)}: must be a whole number, {least} or more"
+        )
+        return 0
+    if value > 1:
+        reading.map(given, key, value, why)
+    else:
+        reading.row(KeyOutcome.IGNORED, given, None, "is off")
+    return value
+
+
+def read_wandb(reading: ConfigReading) -> None:
+    """Map the project, and the team before it."""
+    if reading.engine == "deepspeed":
+        return
+    enabled, project, team, group = (
+        reading.take(name) for name in (_ENABLED, _PROJECT, _TEAM, _GROUP)
+    )
+    if enabled is None or enabled.value is not True:
+        for given in filter(None, (enabled, project, team, group)):
+            reading.row(KeyOutcome.IGNORED, given, None, "is off without wandb.enabled")
+        return
+    owner = f"{team.value}/" if team is not None and team.value else ""
+    if project is not None and project.value:
+        reading.map(project, _KEY, f"{owner}{project.value}")
+        reading.row(KeyOutcome.MAPPED, enabled, _KEY)
+    else:
+        reading.map(enabled, _KEY, f"{owner}{_DEFAULT}", f'DeepSpeed\'s project is "{_DEFAULT}"')
+        _note_empty(reading, project)
+    if owner and team is not None:
+        reading.row(KeyOutcome.MAPPED, team, _KEY)
+    else:
+        _note_empty(reading, team)
+    if group is not None and group.value:
+        reading.row(KeyOutcome.IGNORED, group, None, "a job's run belongs to no group")
+    else:
+        _note_empty(reading, group)
+
+
+def _note_empty(reading: ConfigReading, given: ConfigValue | None) -> None:
+    if given is not None:
+        reading.row(KeyOutcome.IGNORED, given, None, "says nothing")
+
+
+def read_removed(reading: ConfigReading) -> None:
+    """Remove disabled keys, and refuse enabled ones, for engine deepspeed."""
+    if reading.engine != "deepspeed":
+        return
+    now = release_text(reading.release)
+    for name in list(reading.remaining):
+        gone = removal(name, reading.release)
+        if gone is None:
+            continue
+        given = reading.remaining.pop(name)
+        if is_disabled(given.value):
+            reading.settled[name] = None
+            why = f"is off, and left out: DeepSpeed {now} does not start with it"
+            reading.row(KeyOutcome.IGNORED, given, None, why)
+        else:
+            reading.findings.wrong.append(
+                f"{given.said} = {show(given.value)}: DeepSpeed {now} no longer accepts it "
+                f"(since {release_text(gone.since)}) and does not start; {gone.instead}"
+            )
+
+
+def drop_comments(tree: JobTree) -> None:
+    """Leave out of `tree` the comments that people write as keys, where DeepSpeed is strict."""
+    for section in STRICT:
+        table = look_up(tree, section)
+        if isinstance(table, dict):
+            for name in [name for name in table if name.startswith(_COMMENTS)]:
+                del table[name]
+
+
+def is_strict(trail: Trail) -> bool:
+    """Return whether DeepSpeed refuses an unknown key at `trail`."""
+    return ".".join(trail[:-1]) in STRICT and not trail[-1].startswith(_COMMENTS)
