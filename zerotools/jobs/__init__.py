@@ -1,1 +1,2 @@
-"""Layer 4: the code for jobs that client, daemon and trainer share. Standard library only."""
+"""Code for jobs that client, daemon and trainer share: job file, imports, client, Slurm. Standard
+library only."""

@@ -1,4 +1,4 @@
-"""How long the daemon looks at a job before it answers, and so how long a client waits."""
+"""How long the daemon checks a job before it answers a submit, and how long the client waits."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ if TYPE_CHECKING:  # all tables of the job file, which clients of most requests 
     from zerotools.jobs.tables.spec import JobSpec
 
 REHEARSAL_SECONDS = 120.0
-"""Building a model without weights and tokenising the first examples, in the job's interpreter.
-Importing torch and transformers takes most of it, on a busy machine."""
+"""The time limit for the job's interpreter to build the model without weights and to tokenise the
+first examples. Most of it is the import of torch and transformers on a busy machine."""
 DEEPSPEED_SECONDS = 30.0
-"""Asking DeepSpeed, in the job's interpreter, about its configuration."""
+"""The time limit for the check of DeepSpeed's configuration in the job's interpreter."""
 INTERPRETER_SECONDS = 20.0
-"""The time limit of other questions to the job's interpreter."""
+"""The time limit of each other check in the job's interpreter."""
 WHOLE_LOOK_SECONDS = REHEARSAL_SECONDS + DEEPSPEED_SECONDS + INTERPRETER_SECONDS
-"""All of it, for a job that the client does not have."""
+"""The time limit of all checks, for a client that does not know the job (it may need all of
+them)."""
 MANY_JOBS_SECONDS = 120.0
-"""A longer limit, if many jobs are checked before any of them is queued."""
+"""The time limit of a request that checks many jobs before it queues any of them."""
 
 
 def reads_data(spec: JobSpec) -> bool:
-    """Return whether only the job's interpreter can check the data: data for a tokenizer, and files
-    that pyarrow reads. For a directory that is possible, so return True."""
+    """Return whether the job's interpreter has to read the data to check it.
+
+    This is so for data that a tokenizer reads, and for files that pyarrow reads. A directory may
+    have such files, so the result for a directory is True.
+    """
     from zerotools.jobs.datafiles.record_files import COLUMNAR
     from zerotools.jobs.tables.data import ENCODED, kind_of, patterns_of
 
@@ -33,7 +37,8 @@ def reads_data(spec: JobSpec) -> bool:
 
 
 def answer_seconds(spec: JobSpec, *, model: bool = False) -> float:
-    """Return how much longer than any other answer that to a submit may take."""
+    """Return the seconds that the answer to a submit may take, in addition to those of any
+    request."""
     asks = model or spec.resume_from is not None or reads_data(spec)
     config = DEEPSPEED_SECONDS + INTERPRETER_SECONDS if spec.engine == "deepspeed" else 0.0
     config += INTERPRETER_SECONDS if spec.eval.tasks else 0.0

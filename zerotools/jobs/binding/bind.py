@@ -20,7 +20,8 @@ from zerotools.jobs.binding.declaration import keys_of
 MAX_INT = 2**63 - 1
 MAX_DEPTH = 32
 MAX_UNKNOWN = 20
-"""Unknown keys of one table that are listed; a guess at each takes time."""
+"""The most unknown keys of one table that a message lists, because the search for a similar key
+takes time."""
 _HINTS: dict[type[Any], dict[str, Any]] = {}
 _NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "a string"}
 
@@ -76,7 +77,8 @@ KEYS: Mapping[str, str] = {
     **dict.fromkeys(("timeout", "walltime", "max_time"), "time_limit"),
     **dict.fromkeys(("environment", "envs"), "env"),
 }
-"""The names here of keys with other names. Names are compared without case."""
+"""The name of a key in another program -> its name in the job file. The case of letters is
+ignored."""
 VALUES: Mapping[str, str] = {
     **dict.fromkeys(("gpu", "cuda:0", "nvidia", "gpus"), "cuda"),
     **dict.fromkeys(("float16", "half", "fp-16", "16"), "fp16"),
@@ -89,7 +91,8 @@ VALUES: Mapping[str, str] = {
 
 
 class Mismatch(ValueError):
-    """A value is not of the type that its key takes; the message ends the sentence."""
+    """A value does not have the type of its key. The message completes the sentence "KEY = VALUE:
+    ..."."""
 
 
 def build(
@@ -99,10 +102,11 @@ def build(
     problems: list[str],
     root: type[Any] | None = None,
 ) -> Any:
-    """Build an instance of the dataclass `kind` from `tree`, or add to `problems` and return None.
+    """Build an instance of the dataclass `kind` from `tree`; on an error, add to `problems` and
+    return None.
 
-    `where` is the dotted prefix of the keys ("" at the root, else "train."); `root` is the
-    dataclass that has `kind` as a table; one of its other tables may have the intended key.
+    `where` is the dotted prefix of the keys ("" at the root, else such as "train."). `root` is the
+    dataclass of the whole job file: the message on an unknown key may name a key of another table.
     """
     root = root or kind
     hints = hints_of(kind)
@@ -138,14 +142,15 @@ def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, tuple[
 
 
 def table_of(hint: Any) -> type[Any] | None:
-    """Return the dataclass among the types of a key that takes a table, or something else."""
+    """Return the dataclass in the type `hint` of a key that takes a table; None if the key takes
+    none."""
     return next(
         (each for each in get_args(hint) if isinstance(each, type) and is_dataclass(each)), None
     )
 
 
 def hints_of(kind: type[Any]) -> dict[str, Any]:
-    """Return the annotations of a dataclass, resolved."""
+    """Return the resolved annotations of a dataclass, by field name."""
     if kind not in _HINTS:
         _HINTS[kind] = typing.get_type_hints(kind)
     return _HINTS[kind]
@@ -188,8 +193,8 @@ def _field(
 
 
 def check_allowed(item: Field[Any], value: Any) -> None:
-    """Raise Mismatch if the value, or an entry of a list, is not one of those that the key
-    takes."""
+    """Raise Mismatch if the value, or an entry of a list, is not one of the key's allowed
+    values."""
     allowed = item.metadata.get("allowed")
     # None is a value of its own if the type has it: older jobs are read with it.
     if allowed is None or value is None:
@@ -320,7 +325,8 @@ def _check_text(value: str) -> None:
 
 
 def are_texts(values: Iterable[object], errors: str = "surrogateescape") -> bool:
-    """Return whether all of `values` are valid texts; a command may have 100,000 words."""
+    """Return whether all of `values` are valid strings. One check for all, because a command may
+    have 100,000 words."""
     if not set(map(type, values)) <= {str}:
         return False
     together = "".join(cast("Iterable[str]", values))
@@ -331,8 +337,8 @@ def are_texts(values: Iterable[object], errors: str = "surrogateescape") -> bool
 
 
 def plain(value: Any, depth: int = 0) -> Any:
-    """Return a copy of `value` made of JSON's types only. Raises Mismatch (dates, NaN, too
-    deep)."""
+    """Return a copy of `value` with only the types of JSON. Raises Mismatch for dates, NaN, and
+    trees that are too deep."""
     if depth > MAX_DEPTH:
         raise Mismatch(f"must not be nested deeper than {MAX_DEPTH} levels")
     if value is None or isinstance(value, bool):
@@ -353,8 +359,8 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def show(value: object, *, bare: bool = False) -> str:
-    """Return `value` as a user would write it, cut to 80 characters; `bare` leaves the quotes
-    off."""
+    """Return `value` as a user would write it, cut to 80 characters. `bare` omits the quotes of a
+    string."""
     if isinstance(value, bool):
         text = "true" if value else "false"
     elif isinstance(value, str):
@@ -373,10 +379,11 @@ def show(value: object, *, bare: bool = False) -> str:
 
 
 def key_meant(name: str, where: str, known: Iterable[str], all_keys: Iterable[str]) -> str | None:
-    """Return the dotted key that `name`, unknown in the table `where` ("" or "train."), may stand
-    for.
+    """Return the dotted key that the user probably meant by the unknown key `name`, or None.
 
-    In turn: its synonym; the same key of another table; the nearest of the table, then of all keys.
+    `where` is the table of `name` ("" or such as "train."). Candidates in this order: the key with
+    this name in another program; the same key of another table; the most similar key of the table;
+    the most similar of all keys.
     """
     dotted = list(all_keys)
     synonym = KEYS.get(name.lower(), "")
@@ -394,7 +401,7 @@ def key_meant(name: str, where: str, known: Iterable[str], all_keys: Iterable[st
 
 
 def value_meant(value: object, allowed: Iterable[object]) -> str | None:
-    """Return the allowed value that `value` may stand for."""
+    """Return the allowed value that the user probably meant by `value`, or None."""
     choices = [str(choice) for choice in allowed]
     text = str(value).lower()[:64]
     if VALUES.get(text) in choices:

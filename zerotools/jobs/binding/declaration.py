@@ -26,18 +26,23 @@ def key(
     accelerate: str | None = None,
     imported: bool = True,
 ) -> Any:
-    """Return a field of the job file: its meaning, default, and allowed values.
+    """Return a field of the job file: its meaning, its default, and its allowed values.
 
     Args:
-        doc: The meaning, one or two sentences of Markdown for the reference. stored_default: The
-        value for jobs stored before the key existed: the behaviour of zerotools then. By default
-        the default. allowed: The only values. minimum, maximum: Inclusive bounds. above: An
-        exclusive lower bound. shown: The default that the reference gives for a `factory`. path:
-        Text is a path, which is made absolute, unless it is one of `words`. url: The path may be a
-        URL of an object store, too. engine: The only engine that has the key, or the table.
-        deepspeed: The dotted key of DeepSpeed's JSON with the same meaning. accelerate: The dotted
-        key of accelerate's YAML with the same meaning. imported: False if neither of the two has
-        such a key, or any key of the table.
+        doc: The meaning, one or two sentences of Markdown for the reference.
+        stored_default: The value for jobs that were stored before the key existed: the behaviour of
+            zerotools at that time. By default `default`.
+        allowed: The only values.
+        minimum, maximum: Inclusive bounds.
+        above: An exclusive lower bound.
+        shown: The default that the reference shows for a `factory`.
+        path: A string is a path, which is made absolute, unless it is one of `words`.
+        url: The path may also be a URL of an object store.
+        engine: The only engine that has the key, or the table.
+        deepspeed: The dotted key of DeepSpeed's JSON with the same meaning.
+        accelerate: The dotted key of accelerate's YAML with the same meaning.
+        imported: False if no such config has a key with this meaning, or with the meaning of any
+            key of the table.
     """
     rules = {
         "doc": doc,
@@ -63,7 +68,8 @@ def key(
 
 
 def keys_of(kind: Any) -> tuple[Field[Any], ...]:
-    """Return the keys that a table has; a field of another kind is not of the job file."""
+    """Return the fields of a table that are keys of the job file. Other fields of the dataclass are
+    omitted."""
     return _keys(kind if isinstance(kind, type) else type(kind))
 
 
@@ -73,21 +79,22 @@ def _keys(kind: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def stored_default_of(item: Field[Any]) -> Any:
-    """Return the value of the key `item` in a job stored before it existed, `...` for its
-    default."""
+    """Return the value of the key `item` for a job that was stored before the key existed; `...`
+    means the key's default."""
     return item.metadata["stored_default"]
 
 
 @cache
 def means_none(item: Field[Any]) -> bool:
-    """Return whether None must be written, because a tree without the key would get another
-    value."""
+    """Return whether a tree must have the key even if its value is None, because the default is
+    another value."""
     left_out = (item.default, stored_default_of(item))
     return any(value not in (None, MISSING, ...) for value in left_out)
 
 
 def with_stored_defaults(table: Any) -> Any:
-    """Return `table`, with defaults in all keys, as it was before any of them existed."""
+    """Return `table` with the values that its keys have for a job stored before all of them
+    existed."""
     changes: dict[str, Any] = {}
     for item in keys_of(table):
         value = getattr(table, item.name)

@@ -1,4 +1,4 @@
-"""Spans of time as people write them: `90`, `"90m"`, `"1d12h"`."""
+"""Parse durations as people write them (`90`, `"90m"`, `"1d12h"`), and write them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ LONGEST_SECONDS = 3650 * 86400
 
 
 def seconds_of(span: int | str) -> int:
-    """Return a number of seconds, or days, hours, minutes and seconds, in this order.
+    """Return the seconds of a duration: a number of seconds, or days, hours, minutes and seconds in
+    this order.
 
     Raises:
-        ValueError: it is not a span of time, none at all, or more than ten years.
+        ValueError: it is not a duration, it is 0, or it is longer than ten years.
     """
     if isinstance(span, int):
         seconds = span

@@ -14,25 +14,29 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.files.packages import missing
 
 API_VERSION = 1
-"""The version of this client, and of the daemon under `/v1`."""
+"""The version of the API that this client uses, and that the daemon offers under `/v1`."""
 FIRST_API = (1,)
-"""The versions of a daemon without them in `/v1/health`: it is older than `api_versions`."""
+"""The versions of an old daemon: its `/v1/health` has no `api_versions`."""
 FIRST_STATES = frozenset(
     {
         *("queued", "launching", "running", "stopping", "waiting_retry"),
         *("succeeded", "failed", "cancelled", "stopped"),
     }
 )
-"""The states that every daemon knows; an older one refuses to list jobs of another."""
+"""The states that every daemon knows. An old daemon refuses to list the jobs in any other state."""
 
 
 NEEDED = "aiohttp"
-"""The package that only the daemon imports."""
+"""The package that the daemon imports and the client does not."""
 
 
 def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
-    """Return one sentence for a user that a daemon with this `health` refused; None if both have
-    one version. Versions may name commits, which have no order, so only releases are compared."""
+    """Return a sentence for the user after a refused request: which program to upgrade.
+
+    `health` is the daemon's answer to a health request, `mine` the client's version. None if both
+    have the same version. Versions may name commits, which have no order, so only releases are
+    compared.
+    """
     its = str(health.get("version"))
     spoken = api_versions(health)
     older = version.order(its) < version.order(mine)
@@ -65,11 +69,12 @@ def api_versions(health: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def missing_package() -> BadRequest:
-    """Return the error of a daemon that cannot start without the package."""
+    """Return the error of a daemon that cannot start, because the package NEEDED is not
+    installed."""
     return missing("zerotoolsd", NEEDED)
 
 
 def why_no_daemon() -> str | None:
-    """Return a sentence on the missing package and how to install it, or None if the daemon can
-    start."""
+    """Return a sentence on the missing package and how to install it; None if the package is
+    installed."""
     return str(missing_package()) if importlib.util.find_spec(NEEDED) is None else None

@@ -1,8 +1,9 @@
-"""The daemon's client: HTTP/1.1 and JSON over its Unix socket, with only the standard library.
+"""The daemon's client: HTTP/1.1 and JSON over the daemon's Unix socket, with only the standard
+library.
 
 Responses are plain JSON values, as in docs/reference/http-api.md. Errors: BadRequest and
-Unsupported for faults of the request, DaemonRefused for the other refusals, DaemonUnreachable if
-nothing answers, AnswerLost if the daemon was reached before.
+Unsupported for a wrong request, DaemonRefused for other refusals, DaemonUnreachable if nothing
+answers, AnswerLost if the connection broke after the request was sent.
 """
 
 from __future__ import annotations
@@ -47,18 +48,19 @@ _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
 }
 _STRANGE = ("no_such_path", "method_not_allowed")
 _STRANGE_JOB = ("job: ", "unknown key ")
-"""How a daemon begins that cannot read a request. This side has read the job before it was sent."""
+"""The beginnings of the message of a daemon that does not know a key of the job. The client has
+validated the job, so the daemon is older."""
 
 
 PAGE = 1000
-"""Jobs of one answer, at most."""
+"""The most jobs in one response."""
 CLEAN_SECONDS = 3600.0
-"""How much longer the removal of a job may take: it may be of many gigabytes."""
+"""The additional time to wait for the removal of jobs: their files may have many gigabytes."""
 
 
 class DaemonRequests:
-    """Sends requests to the daemon behind `socket` (default: the usual path). One connection per
-    request."""
+    """Sends requests to the daemon at `socket` (default: the usual path), with a new connection for
+    each request."""
 
     def __init__(
         self, socket: Path | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
@@ -66,7 +68,7 @@ class DaemonRequests:
         self.socket = socket or location.default_socket()
         self._timeout = timeout_seconds
         self.deadline: float | None = None
-        """When the caller stops waiting for answers (CLOCK_MONOTONIC)."""
+        """The time (CLOCK_MONOTONIC) after which no request waits for its response."""
 
     @property
     def shown(self) -> str:
@@ -174,7 +176,7 @@ class DaemonRequests:
 
 
 class SocketConnection(http.client.HTTPConnection):
-    """One connection to the socket at `path`; `timeout_seconds` is for each wait."""
+    """An HTTP connection to the Unix socket at `path`. `timeout_seconds` limits each wait."""
 
     def __init__(self, path: Path, timeout_seconds: float) -> None:
         super().__init__("localhost", timeout=timeout_seconds)
@@ -188,9 +190,10 @@ class SocketConnection(http.client.HTTPConnection):
 
 @dataclass(frozen=True, slots=True)
 class LogBytes:
-    """Bytes of a rank's log. `over`: the attempt has ended and there is nothing behind them.
+    """A part of a rank's log. `over` is true if the attempt has ended and this is the end of its
+    log.
 
-    `attempt` is the attempt's number, 0 while the job has none.
+    `attempt` is the attempt's number, or 0 if the job has no attempt.
     """
 
     data: bytes
@@ -200,7 +203,8 @@ class LogBytes:
 
 
 class DaemonClient(DaemonRequests):
-    """The requests to the daemon."""
+    """One method for each request to the daemon. Methods that change a job return the job after the
+    change."""
 
     def submit(
         self,
@@ -209,8 +213,8 @@ class DaemonClient(DaemonRequests):
         idempotency_key: str | None = None,
         terms: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """Queue a job; the same key twice queues it once. `terms` say how it is to wait, by the
-        keys of the request."""
+        """Queue a job. Two requests with the same `idempotency_key` queue one job. `terms` has
+        further keys of the request, such as `after` and `begin`."""
         from zerotools.jobs.jobfile.parse import given_of  # 9 ms that the other requests do without
 
         # Keys that were not set get the daemon's defaults, which may be of another version.
@@ -226,8 +230,8 @@ class DaemonClient(DaemonRequests):
         idempotency_key: str | None = None,
         terms: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[dict[str, Any]]:
-        """Queue a job for every combination of the values, `count` times, or none of them; the
-        jobs."""
+        """Queue a job for every combination of the values in `sweep`, `count` times; all of them or
+        none. Return the jobs."""
         from zerotools.jobs.jobfile.parse import given_of
 
         asked = {"job": given_of(spec), "sweep": dict(sweep), "count": count}
@@ -261,8 +265,8 @@ class DaemonClient(DaemonRequests):
     def check_and_show(
         self, spec: JobSpec, count: int, terms: Mapping[str, Any] = MappingProxyType({})
     ) -> tuple[list[str], dict[str, Any] | None]:
-        """Do the same as `check` with the model; also return a preview of `count` of the first
-        examples."""
+        """Check as `check` does with `model=True`. Return the notes, and a preview of the first
+        `count` examples."""
         from zerotools.jobs.jobfile.parse import given_of
 
         body = {"job": given_of(spec), "model": True, "show": count, **terms}
@@ -279,8 +283,8 @@ class DaemonClient(DaemonRequests):
         name: str | None = None,
         user: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Return jobs, the newest first; only those with ids below `after`, of this `name`, and of
-        this `user` (a name, a uid, or `me`)."""
+        """Return jobs, the newest first. Optional filters: ids below `after`, this `name`, this
+        `user` (a name, a uid, or `me`)."""
         query = {"state": state, "limit": limit, "after": after, "name": name, "user": user}
         try:
             jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
@@ -294,7 +298,7 @@ class DaemonClient(DaemonRequests):
     def every_job(
         self, *, state: str | None = None, user: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield all jobs, however many there are, in the order of `jobs`."""
+        """Yield all jobs, in several requests, in the order of `jobs`."""
         after: int | None = None
         while True:
             page = self.jobs(state=state, limit=PAGE, after=after, user=user)
@@ -332,11 +336,11 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", f"/v1/jobs/{job_id}")
 
     def explain(self, job_id: int) -> dict[str, Any]:
-        """Return why a job waits, was tried again or ended."""
+        """Return why a job waits, why it was started again, or why it ended."""
         return self._object("GET", f"/v1/jobs/{job_id}/explain")
 
     def cancel(self, job_id: int) -> dict[str, Any]:
-        """Ask a job to save and stop; the job as it is then."""
+        """Request that a job saves and stops. Return the job."""
         return self._object("POST", f"/v1/jobs/{job_id}/cancel")
 
     def resume(self, job_id: int) -> dict[str, Any]:
@@ -345,14 +349,17 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", path, patience=patience)
 
     def edit(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change a job before its first start, by `set`, `unset`, `after` and `begin` of the
-        request; return the changed job."""
+        """Change a job before its first start. `changes` has the keys `set`, `unset`, `after` and
+        `begin` of the request."""
         path, patience = f"/v1/jobs/{job_id}/edit", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(changes), patience=patience)
 
     def of_array(self, job_id: int, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
-        """Send the same request for all jobs of a job's array; return the jobs (`jobs`), and the
-        reasons for those that refused (`kept`). The request `/retry` returns a new array."""
+        """Send the same request for all jobs in the array of the job `job_id`.
+
+        Return the changed jobs (`jobs`), and the reasons why other jobs refused (`kept`). The
+        request `/retry` returns a new array.
+        """
         path, patience = f"/v1/jobs/{job_id}/array{request}", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(body), patience=patience)
 
@@ -368,22 +375,22 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", path, body=body, patience=patience)
 
     def adopt(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Let the daemon watch a process: `pid`, and `name`, `time_limit`, `checkpoint_dir`; return
-        the job, and what is `watched`."""
+        """Make the daemon watch a running process. `wanted` has `pid`, `name`, `time_limit` and
+        `checkpoint_dir`. Return the job, and what the daemon watches (`watched`)."""
         return self._object(
             "POST", "/v1/adoptions", body=dict(wanted), patience=INTERPRETER_SECONDS
         )
 
     def drain(self, why: str | None = None) -> dict[str, Any]:
-        """Let nothing start any more; as `health`."""
+        """Start no jobs from now on. Return the daemon's health."""
         return self._object("POST", "/v1/drain", body={} if why is None else {"why": why})
 
     def undrain(self) -> dict[str, Any]:
-        """Let jobs start again; as `health`."""
+        """Start jobs again after `drain`. Return the daemon's health."""
         return self._object("POST", "/v1/undrain")
 
     def set_priority(self, job_id: int, priority: int) -> dict[str, Any]:
-        """Let a job wait with another priority; the job as it is then."""
+        """Change the priority of a waiting job. Return the job."""
         return self._object("POST", f"/v1/jobs/{job_id}/priority", body={"priority": priority})
 
     def hold(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
@@ -393,16 +400,16 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/hold", body=body)
 
     def release(self, job_id: int) -> dict[str, Any]:
-        """Let a held job take its turn; the job as it is then."""
+        """Queue a held job. Return the job."""
         return self._object("POST", f"/v1/jobs/{job_id}/release")
 
     def pause(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
-        """Hold the job by the older request `pause`; return the job as it is now."""
+        """Hold a job by `pause`, the name of `hold` in older daemons. Return the job."""
         body = {"lose_steps": lose_steps}
         return self._object("POST", f"/v1/jobs/{job_id}/pause", body=body)
 
     def unpause(self, job_id: int) -> dict[str, Any]:
-        """Release such a job by the older request; return the job as it is then."""
+        """Release a job by `unpause`, the name of `release` in older daemons. Return the job."""
         return self._object("POST", f"/v1/jobs/{job_id}/unpause")
 
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
@@ -436,18 +443,19 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", f"/v1/jobs/{job_id}/progress", query)
 
     def events(self, since: int = 0, *, wait_seconds: float = 0) -> dict[str, Any]:
-        """Return `{"events": [...], "next": int}`; wait for the first one."""
+        """Return `{"events": [...], "next": int}`. Wait up to `wait_seconds` for the first
+        event."""
         query = {"since": since, "wait": wait_seconds}
         return self._object("GET", "/v1/events", query, patience=wait_seconds)
 
     def curves(self, job_id: int, points: int = 1000) -> dict[str, Any]:
-        """Return the reports of the job and of those that it resumes, in columns of at most
-        `points`."""
+        """Return the reports of the job and of the jobs that it resumes, as columns with at most
+        `points` values."""
         return self._object("GET", f"/v1/jobs/{job_id}/curves", {"points": points})
 
     def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """Return `{"output_dir", "checkpoints": [...], "more", "unfinished"}`: the files that exist
-        now."""
+        """Return `{"output_dir", "checkpoints": [...], "more", "unfinished"}` for the files that
+        exist now."""
         return self._object("GET", f"/v1/jobs/{job_id}/checkpoints")
 
     def machine(self) -> dict[str, Any]:
@@ -459,7 +467,7 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", "/v1/history", {"seconds": seconds, "points": points})
 
     def peaks(self, job_id: int | None = None) -> list[dict[str, Any]]:
-        """Return the most that attempts of this job, or of all, held."""
+        """Return the peak memory of the attempts of this job, or of all jobs."""
         return list(self._object("GET", "/v1/peaks", {"job": job_id})["peaks"])
 
     def web_link(self) -> dict[str, Any]:
@@ -468,15 +476,15 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", "/v1/web/links")
 
     def end_web_sessions(self) -> int:
-        """End all sessions of this user's browsers; how many there were."""
+        """End all browser sessions of this user. Return how many there were."""
         return int(self._object("POST", "/v1/web/end")["ended"])
 
     def shares(self) -> dict[str, Any]:
-        """Return `{"half_life_seconds", "fair", "users": [{...}]}`, the first in turn at the
-        top."""
+        """Return `{"half_life_seconds", "fair", "users": [{...}]}`. The first user in the list is
+        the next in turn."""
         return self._object("GET", "/v1/shares")
 
     def health(self) -> dict[str, Any]:
-        """`{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event", "drain"}`;
-        the last three not of older ones."""
+        """Return `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
+        "drain"}`. An older daemon does not have the last three."""
         return self._object("GET", "/v1/health")

@@ -1,9 +1,10 @@
-"""The environment variables that a job takes from the environment of its submission.
+"""Select the environment variables that a job takes from the environment of its submission.
 
-It is an allow-list: the paths of programs, libraries, caches and proxies, and the settings of torch
-and the libraries below it. A name that looks like a secret is taken only if the user names it, and
-variables of a shell or a launcher never. Of `PATH`, `HF_HOME`, `HF_TOKEN`, `AWS_REGION` and `RANK`
-a job gets `PATH` and `HF_HOME`; `--env HF_TOKEN --env AWS_REGION` adds two.
+The selection is an allow-list: the paths of programs, libraries, caches and proxies, and the
+settings of torch and of libraries that torch uses. A variable with a name like a secret is taken
+only if the user names it; variables of a shell or a launcher are never taken. Of `PATH`, `HF_HOME`,
+`HF_TOKEN`, `AWS_REGION` and `RANK` a job gets `PATH` and `HF_HOME`; `--env HF_TOKEN --env
+AWS_REGION` adds two.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ CAPTURED = frozenset(
     }
 )
 PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
-"""In lower case or in capitals."""
+"""The variables of proxies, in lower case; names in capitals are taken, too."""
 PREFIXES = (
     *("LC_", "CONDA_", "MAMBA_", "PYENV_"),
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DATASETS_", "WANDB_", "MLFLOW_"),
@@ -37,12 +38,12 @@ PREFIXES = (
 )
 
 OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "XDG_STATE_HOME", "ZEROTOOLS_SLURM_DIR")
-"""Further variables of a job under Slurm: the paths of the cluster and of job records."""
+"""Additional variables for a job under Slurm: the paths of the cluster and of job records."""
 
 
 class Captured(NamedTuple):
-    """The variables `taken`, and the names of listed ones that were left out: as secrets, and as
-    `not_text` those with values that no request can carry."""
+    """The selected variables (`taken`), and the names of the variables that were left out although
+    the allow-list has them: `secret`, and `not_text` with values that no request can carry."""
 
     taken: dict[str, str]
     secret: tuple[str, ...]
@@ -50,7 +51,7 @@ class Captured(NamedTuple):
 
 
 def capture(environment: Mapping[str, str]) -> Captured:
-    """Return the part of `environment` that a job gets by default."""
+    """Return the variables of `environment` that a job gets by default."""
     taken, secret, not_text = {}, [], []
     for name in sorted(environment):
         if not _is_listed(name):
@@ -101,6 +102,7 @@ def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, s
 def with_environment(
     spec: JobSpec, captured: Mapping[str, str], named_ones: Mapping[str, str]
 ) -> JobSpec:
-    """Return `spec` as it is submitted from here; a `captured_env` that it has already stays."""
+    """Return `spec` with the captured and the named variables. A `captured_env` of the job file
+    stays."""
     taken = captured if spec.captured_env is None else spec.captured_env
     return replace(spec, captured_env=dict(taken), env={**spec.env, **named_ones})

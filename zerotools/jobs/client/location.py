@@ -22,12 +22,12 @@ STATE_VARIABLE = "ZEROTOOLS_STATE_DIR"
 SYSTEM_STATE = Path("/var/lib/zerotools")
 RETRY_SECONDS = 0.01
 LONGEST_ADDRESS = 107
-"""Bytes of a path in `sockaddr_un`, its closing NUL left out (unix(7))."""
+"""The most bytes of a path in `sockaddr_un`, without the closing NUL (unix(7))."""
 
 
 def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return $ZEROTOOLS_STATE_DIR; else /var/lib/zerotools for root, else the XDG state
-    directory."""
+    """Return $ZEROTOOLS_STATE_DIR; without it /var/lib/zerotools for root, otherwise a directory in
+    the XDG state directory."""
     if given := environment.get(STATE_VARIABLE):
         return Path(given).absolute()
     if os.geteuid() == 0:
@@ -43,11 +43,12 @@ def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return $ZEROTOOLS_SOCKET; else the socket in a named state directory; else the usual path.
+    """Return $ZEROTOOLS_SOCKET; without it the socket in $ZEROTOOLS_STATE_DIR; without both the
+    usual path.
 
     The usual path is in the user's runtime directory, or in the state directory if the user has no
-    runtime directory. For root it is always the latter: a system service has no runtime directory
-    of root's login.
+    runtime directory. For root it is always in the state directory: a system service does not have
+    the runtime directory of root's login.
     """
     if given := environment.get(SOCKET_VARIABLE):
         return Path(given).absolute()
@@ -68,8 +69,8 @@ def _is_ours(directory: Path) -> bool:
 
 
 def connect(path: Path, timeout_seconds: float) -> socket.socket:
-    """Return a stream connected to the Unix socket at `path`, however long that is. Raises
-    OSError."""
+    """Return a stream connected to the Unix socket at `path`, which may be longer than a socket
+    address. Raises OSError."""
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         link.settimeout(timeout_seconds)
@@ -82,7 +83,8 @@ def connect(path: Path, timeout_seconds: float) -> socket.socket:
 
 
 def _connect_in_turn(link: socket.socket, address: str, deadline: float) -> None:
-    """Connect; a listener with a full queue returns EAGAIN, whatever the timeout (unix(7))."""
+    """Connect; repeat while the listener's queue is full, when connect(2) fails with EAGAIN
+    (unix(7))."""
     while True:
         try:
             link.connect(address)
@@ -95,9 +97,9 @@ def _connect_in_turn(link: socket.socket, address: str, deadline: float) -> None
 
 
 class Address:
-    """A name of `path` that fits `sockaddr_un`, valid inside the `with` block.
+    """A name of `path` that fits into `sockaddr_un`, valid inside the `with` block.
 
-    A path that is too long is reached through an open descriptor of its directory.
+    If the path is too long, the name goes through an open descriptor of its directory.
     """
 
     def __init__(self, path: Path) -> None:
@@ -117,8 +119,11 @@ class Address:
 
 @dataclass(frozen=True)
 class Elsewhere:
-    """The machine behind a socket: `host` and `socket` are for messages; the user there, with the
-    `home`, `uid` and `environment` of a login."""
+    """The machine at the other end of a forwarded socket.
+
+    `host` and `socket` are for messages. `home`, `uid` and `environment` are those of the user's
+    login on that machine.
+    """
 
     host: str
     socket: str
@@ -131,21 +136,22 @@ _machines: dict[Path, Elsewhere] = {}
 
 
 def leads_to(socket: Path, machine: Elsewhere) -> None:
-    """Record that `socket` leads to `machine` from now on."""
+    """Record that the local `socket` is forwarded to `machine`."""
     _machines[socket] = machine
 
 
 def leads_nowhere(socket: Path) -> None:
-    """Record that the connection is over."""
+    """Record that the local `socket` is no longer forwarded."""
     _machines.pop(socket, None)
 
 
 def machine_behind(socket: Path | None) -> Elsewhere | None:
-    """Return the other machine that `socket` leads to, or None if it is this one's."""
+    """Return the machine that `socket` is forwarded to; None if the daemon runs on this machine."""
     return None if socket is None else _machines.get(socket)
 
 
 def shown_socket(socket: Path) -> str:
-    """Return `socket` for messages: the daemon's address, and not that of the tunnel."""
+    """Return the address of the daemon at `socket` for messages: for a forwarded socket, the
+    address on the other machine."""
     machine = _machines.get(socket)
     return str(socket) if machine is None else f"{machine.host}:{machine.socket}"

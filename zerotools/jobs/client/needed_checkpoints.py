@@ -31,14 +31,14 @@ NOT_CHECKED = "no daemon answers, so it was not checked whether a job would resu
 COMMAND = (sys.executable, "-P", __file__)
 UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
 DEADLINE_SECONDS, START_SECONDS = 5.0, 20.0
-"""Seconds for one job, and for the start of a process."""
+"""Time limits: for the directories of one job, and for the start of a child process."""
 MOST_HANGING = 4
 _KEYS = ("id", "name", "state", "latest_checkpoint", "attempts", "output_dir", "spec")
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A path that an unfinished job resumes from, and the path as the job spells it."""
+    """A path that an unfinished job resumes from."""
 
     job: int
     name: str
@@ -46,16 +46,16 @@ class Need:
     path: Path
     why: str
     real: Path | None = None
-    """The path with links followed, if it is known."""
+    """The path with symbolic links resolved, if it is known."""
 
     def concerns(self, checkpoint: Path) -> bool:
-        """Return whether it is `checkpoint`, a part of it, or a directory that it may be chosen
-        from."""
+        """Return whether the job needs `checkpoint`: the path is `checkpoint`, is inside it, or is
+        a directory that contains it."""
         own, needed = checkpoint.resolve(), self.real or self.path.resolve()
         return own == needed or own in needed.parents or needed in own.parents
 
     def sentence(self, checkpoint: Path) -> str:
-        """Return why `checkpoint` must stay as it is."""
+        """Return a sentence on why `checkpoint` must not be changed."""
         called = f" ({self.name})" if self.name else ""
         return (
             f"{checkpoint} is needed by job {self.job}{called}, which is {self.state}: {self.why}; "
@@ -64,7 +64,8 @@ class Need:
 
 
 class NeedGuard:
-    """Refuses checkpoints that jobs of a daemon need. `answers` is whether the daemon responded."""
+    """Refuses the change of checkpoints that jobs of a daemon need. `answers` is whether the daemon
+    answered the last request."""
 
     def __init__(self, socket: Path | None = None) -> None:
         """Make a guard; `socket` is the daemon's, by default the usual path."""
@@ -72,10 +73,10 @@ class NeedGuard:
         self.answers = False
 
     def refuse(self, checkpoint: Path) -> None:
-        """Ask the daemon, as jobs come and go.
+        """Ask the daemon again whether a job needs `checkpoint`.
 
         Raises:
-            BadRequest: a job needs `checkpoint`.
+            BadRequest: a job needs it.
         """
         found = needs_at(self._socket)
         self.answers = found is not None
@@ -83,7 +84,7 @@ class NeedGuard:
 
 
 def needs_at(socket: Path | None = None) -> list[Need] | None:
-    """Return the needs of the jobs of the daemon at `socket`; None: none answers."""
+    """Return the needs of the jobs of the daemon at `socket`; None if no daemon answers."""
     try:
         return needs(DaemonClient(socket))
     except DaemonError:
@@ -91,14 +92,14 @@ def needs_at(socket: Path | None = None) -> list[Need] | None:
 
 
 def refuse_needed(checkpoint: Path, found: Iterable[Need]) -> None:
-    """Raise BadRequest if one of `found` is on `checkpoint`."""
+    """Raise BadRequest if one of the needs `found` concerns `checkpoint`."""
     need = next((each for each in found if each.concerns(checkpoint)), None)
     if need is not None:
         raise BadRequest(need.sentence(checkpoint))
 
 
 def needs(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
-    """Return the needs of unfinished jobs. No file system can block this.
+    """Return the needs of all unfinished jobs. A file system that hangs does not block the call.
 
     Raises:
         DaemonError: the daemon does not answer.
@@ -113,7 +114,8 @@ def needs(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
 
 
 def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
-    """Yield the needs of one job; if its directories do not respond, everything that it names."""
+    """Yield the needs of one job. If the job's directories do not respond, these are all paths that
+    the job names."""
     about = (int(job["id"]), str(job.get("name") or ""), str(job["state"]))
     found = looker.needs(job)
     if found is not None:
@@ -132,7 +134,8 @@ def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
 
 
 def needs_of(job: Mapping[str, Any]) -> Iterator[Need]:
-    """Yield the needs of one job, by the daemon's view of it."""
+    """Yield the needs of one job. `job` is the daemon's view of the job. Reads the job's
+    directories."""
     for path, why in _paths(job):
         yield Need(int(job["id"]), str(job.get("name") or ""), str(job["state"]), path, why)
 
@@ -157,8 +160,8 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the newest checkpoint of a job, and the one that it continues from if that is
-    damaged."""
+    """Yield the newest checkpoint in `output_dir`; if it is damaged, also the checkpoint that the
+    job resumes from."""
     newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
     if newest is None:
         return
@@ -175,7 +178,8 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _meant(path: Path) -> Path:
-    """Return the checkpoint of `resume_from`: of a directory of a job's checkpoints, the newest."""
+    """Return the checkpoint that `resume_from` selects. If `path` is a directory of checkpoints,
+    this is the newest one."""
     try:
         return checkpoint_dirs.resolve(path, digests=False).path or path
     except (ZerotoolsError, OSError):  # another program's, or none yet: it is named itself
@@ -196,7 +200,7 @@ def _jobs(client: DaemonClient, *, again: bool) -> Iterator[Mapping[str, Any]]:
 
 
 class NeededPath(NamedTuple):
-    """A path that a job needs; `real`: with links followed."""
+    """A path that a job needs. `real` is the path with symbolic links resolved."""
 
     path: str
     real: str
@@ -204,7 +208,7 @@ class NeededPath(NamedTuple):
 
 
 class NeedLooker:
-    """Runs one process after another."""
+    """Reads the directories of jobs in a child process, and starts another child if one hangs."""
 
     def __init__(
         self,
@@ -259,7 +263,8 @@ class NeedLooker:
         return line
 
     def _let_go(self, child: subprocess.Popen[bytes]) -> None:
-        """End it; one that hangs in the kernel ends when it can, and is not waited for."""
+        """Kill the child without waiting for its end: a process that hangs in the kernel may end
+        late."""
         child.kill()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
@@ -269,7 +274,7 @@ class NeedLooker:
         self._child, self._received = None, b""
 
     def close(self) -> None:
-        """End the process."""
+        """End the child process."""
         if (child := self._child) is not None:
             child.kill()
             child.wait()
@@ -277,7 +282,7 @@ class NeedLooker:
 
 
 def main() -> None:
-    """Answer a `NeedLooker` until its input ends."""
+    """Run the child process: answer the requests of a `NeedLooker` until the input ends."""
     print("ready", flush=True)
     for line in sys.stdin:
         found = [(str(n.path), os.path.realpath(n.path), n.why) for n in needs_of(json.loads(line))]

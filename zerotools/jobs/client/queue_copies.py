@@ -24,11 +24,12 @@ from zerotools.jobs.states import TERMINAL
 
 DATABASE = "zerotools.db"
 LAST_CHANGE = "zerotools.db.last-change"
-"""The number of the queue's last change: a queue that knows less is an older copy."""
+"""The file with the number of the queue's last change. A queue with a lower number is an older
+copy."""
 LOCK = "daemon.lock"
 RESTORED = "restored.json"
-"""Marks the queue as a backup for the next daemon, and records whether its unfinished jobs may
-run."""
+"""The file that marks a restored queue for the next daemon. It also records whether unfinished jobs
+may run."""
 BUSY_SECONDS = 10.0
 
 
@@ -38,7 +39,7 @@ _OF_SQLITE = ("-journal", "-wal", "-shm")
 
 @dataclass(frozen=True)
 class QueueCopy:
-    """The contents of a copy; `last_change` is the number of its last event."""
+    """Facts about a copy of the queue. `last_change` is the number of its last event."""
 
     path: str
     jobs: int
@@ -48,10 +49,11 @@ class QueueCopy:
 
 
 def back_up(state_dir: Path, out: Path) -> QueueCopy:
-    """Copy the queue of `state_dir` to the new file `out`, which exists whole or not at all.
+    """Copy the queue of `state_dir` to the new file `out`, which exists complete or not at all.
 
-    Raises BadRequest: the queue does not exist, `out` exists or cannot be written. BadFile: it is
-    damaged.
+    Raises:
+        BadRequest: the queue does not exist, or `out` exists or cannot be written.
+        BadFile: the queue is damaged.
     """
     database = state_dir / DATABASE
     if not database.is_file():
@@ -65,12 +67,15 @@ def back_up(state_dir: Path, out: Path) -> QueueCopy:
 
 
 def restore(backup: Path, state_dir: Path, *, release: bool = False) -> tuple[QueueCopy, list[str]]:
-    """Make the queue in `backup` that of `state_dir`; the old queue is kept next to it.
+    """Replace the queue of `state_dir` by the copy `backup`. The old queue stays under another
+    name.
 
-    The next daemon compares it with the run directories. Unfinished jobs are held, unless `release`
-    is set. Return its contents, and the files that the old queue was moved to.
+    Return facts about the copy, and the new paths of the old queue's files. The next daemon
+    compares the queue with the run directories. It holds unfinished jobs, unless `release` is set.
 
-    Raises BadRequest: a daemon runs there, or the file does not exist. BadFile: it is not a queue.
+    Raises:
+        BadRequest: a daemon uses `state_dir`, or `backup` does not exist.
+        BadFile: `backup` is not a queue.
     """
     if not backup.is_file():
         raise BadRequest(f"{backup} is not a file")
@@ -139,7 +144,7 @@ def _holds(database: sqlite3.Connection, path: Path) -> QueueCopy:
 
 
 def highest_job(database: Path) -> int:
-    """Return the highest job number that this queue ever had; 0 if it cannot be read."""
+    """Return the highest job number that this queue ever had; 0 if the queue cannot be read."""
     if not database.is_file():
         return 0
     beside = [database.with_name(f"{database.name}{ending}") for ending in ("-wal", "-shm")]
@@ -198,8 +203,8 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def unfinished_copy(out: Path) -> Iterator[Path]:
-    """Yield a new file for `out`, for its owner only; it is removed if it still exists at the end.
-    Raises OSError."""
+    """Yield a new temporary file next to `out` that only its owner can read. If it has not been
+    renamed, it is removed at the end. Raises OSError."""
     remove_left_behind(out.parent)
     staged = out.with_name(f".{out.name}.{os.getpid()}.copying")
     descriptor = _made_and_locked(staged)
@@ -221,7 +226,7 @@ def _made_and_locked(staged: Path) -> int:
 
 
 def remove_left_behind(directory: Path) -> list[Path]:
-    """Remove the abandoned copies in `directory`. Raises OSError."""
+    """Remove the temporary files in `directory` that killed processes left. Raises OSError."""
     found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
     return [path for path in sorted(found) if _remove_unlocked(path)]
 

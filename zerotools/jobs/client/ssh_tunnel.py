@@ -46,20 +46,22 @@ from zerotools.jobs.client.location import (
 
 END_SECONDS = 5.0
 LONGEST_DIRECTORY = 60
-"""ssh appends 17 characters to the path of its control socket, and all must fit in 107."""
+"""The longest path of the directory. ssh appends 17 characters to the path of its control socket,
+and the result must fit into 107."""
 _OPTIONS = {**OPTIONS, "ControlMaster": "yes"}
 
 
 MAX_BYTES = 4 << 20
-"""Of an answer: an environment is at most 2 MB."""
+"""The most bytes of an answer. An environment has at most 2 MB."""
 
 
 class SshTunnel:
-    """A connection to `host`; `socket` is the local socket of its daemon.
+    """A connection to `host`. `socket` is the local socket that is forwarded to the daemon of
+    `host`.
 
     Raises:
-        DaemonUnreachable: the login fails, or nothing listens there.
-        BadRequest: ssh is not installed here.
+        DaemonUnreachable: the login fails, or no daemon listens there.
+        BadRequest: ssh is not installed on this machine.
     """
 
     def __init__(self, host: SshHost, *, login_seconds: float = LOGIN_SECONDS) -> None:
@@ -117,7 +119,8 @@ class SshTunnel:
         return DaemonUnreachable(failure(self.host, what, errors))
 
     def _forward(self, answer: Answer) -> str:
-        """Let our socket lead to the daemon's; the path of that."""
+        """Forward the local socket to the daemon's socket. Return the path of the daemon's
+        socket."""
         if not answer.sockets:
             where = self.host.path or "any of the usual directories"
             raise DaemonUnreachable(
@@ -147,11 +150,12 @@ class SshTunnel:
         return there
 
     def _words(self, options: dict[str, str]) -> list[str]:
-        """Return options of ssh; the control socket is how its processes find each other."""
+        """Return the options of ssh. The path of the control socket connects the processes of
+        ssh."""
         return ssh_words(self.host, {**options, "ControlPath": str(self._control)})
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection, and remove the local socket."""
         leads_nowhere(self.socket)
         master, self._master = self._master, None
         if master is not None:
@@ -188,7 +192,7 @@ def _short_directory() -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """The other machine as its user sees it: `sockets` are the existing ones."""
+    """The login's environment on the other machine. `sockets` are the sockets that exist there."""
 
     home: str
     uid: int
@@ -197,8 +201,10 @@ class Answer:
 
 
 def places() -> tuple[str, ...]:
-    """Return the possible sockets of a daemon there, in words of its shell, in the order of
-    `location.default_socket`; the first that exists counts."""
+    """Return the possible sockets of a daemon on the other machine, as words for its shell.
+
+    The order is that of `location.default_socket`: the first socket that exists is used.
+    """
     return (
         f'"${SOCKET_VARIABLE}"',
         f'"${{{STATE_VARIABLE}:-/none}}/api.sock"',
@@ -209,7 +215,7 @@ def places() -> tuple[str, ...]:
 
 
 def program(mark: str, socket: str | None) -> str:
-    """Return the command to run there: one word for any login shell."""
+    """Return the command to run on the other machine, as one word for any login shell."""
     looked = " ".join(places()) if socket is None else shlex.quote(socket)
     script = (
         f'n=0; for p in {looked}; do test -S "$p" && n=$((n+1)); done; '
@@ -221,12 +227,13 @@ def program(mark: str, socket: str | None) -> str:
 
 
 def is_complete(said: bytes, mark: str) -> bool:
-    """Return whether the response is complete."""
+    """Return whether `said`, the output of the command so far, is complete."""
     return said.count(_line(mark)) == 2
 
 
 def read_answer(said: bytes, mark: str) -> Answer:
-    """Parse the response. Raises ValueError if the program did not print it."""
+    """Parse the output of the command. Raises ValueError if it is not from the command of
+    `program`."""
     body = said.split(_line(mark))[1]
     words = [word.decode("utf-8", "surrogateescape") for word in body.split(b"\0")[:-1]]
     home, uid, number = words[0], int(words[1]), int(words[2])
@@ -245,9 +252,11 @@ def _line(mark: str) -> bytes:
 
 
 def parse_host(text: str) -> SshHost:
-    """Return the machine that `text` names; its path is that of the socket, None: the usual one.
+    """Parse `ssh://[USER@]HOST[:PORT][/PATH/OF/api.sock]`. The path is that of the socket; None
+    means the usual path.
 
-    Raises BadRequest: names the error and the right form.
+    Raises:
+        BadRequest: with the error and the right form.
     """
     host = parse_url(text, _wrong)
     if host.path is not None and (not host.path.isprintable() or ":" in host.path):

@@ -1,4 +1,4 @@
-"""Jobs queued together, and the conflicts between them."""
+"""Jobs that are queued together, and the conflicts between their directories."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from zerotools.runs.checkpoint_dirs import BEST, LATEST
 
 @dataclass(frozen=True)
 class Submission:
-    """A job, and the file that it was read from."""
+    """A job, and the path of its job file."""
 
     source: str
     spec: JobSpec
     terms: Mapping[str, Any] = field(default_factory=dict)
-    """How it is to wait, by the keys of the request."""
+    """Further keys of the request: how the job waits."""
 
 
 def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:
-    """Return `error` with the file of its job."""
+    """Return `error` with the path of the job file at the beginning of its message."""
     text = str(error)
     if text.startswith(f"{source}: "):
         return error
@@ -34,7 +34,7 @@ def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:
 
 
 class Places(NamedTuple):
-    """The directories of a job, and the file that it was read from."""
+    """The directories of a job, and the path of its job file."""
 
     source: str
     output_dir: str | None
@@ -42,8 +42,8 @@ class Places(NamedTuple):
 
 
 def conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
-    """Why jobs cannot be queued together, one sentence for each that disturbs one before it. May
-    wait for a file system that hangs."""
+    """Yield why jobs cannot be queued together: a sentence for each job that conflicts with an
+    earlier one. May wait for a file system that hangs."""
     named = [
         each
         if isinstance(each, Places)
@@ -67,7 +67,8 @@ def conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
 
 
 def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadRequest]:
-    """Yield a start that another of the jobs is still to write, or to replace."""
+    """Yield an error if the job starts from files that another of the jobs will write or
+    replace."""
     given = job.resume_from
     if given is None:
         return
@@ -82,8 +83,8 @@ def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadReques
 
 
 def _is_moved_by(given: str, place: str) -> bool:
-    """Return whether files at `given` depend on files that a job writes to the directory
-    `place`."""
+    """Return whether a job that writes to the directory `place` changes the checkpoint that the
+    path `given` selects."""
     path = Path(given)
     hint = path.name in (LATEST, BEST)
     # A hint is a file or a link of the run; its current target does not matter.

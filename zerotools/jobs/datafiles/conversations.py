@@ -1,5 +1,7 @@
-"""Conversations: lists of turns, in the words of OpenAI (`role`, `content`) or of ShareGPT (`from`,
-`value`), made one form, which chat templates take.
+"""Read conversations: lists of turns with OpenAI's names (`role`, `content`) or ShareGPT's (`from`,
+`value`).
+
+The result has the form that chat templates take.
 """
 
 from __future__ import annotations
@@ -21,16 +23,19 @@ ROLES: Mapping[str, str] = {
         ("observation", "function", "function_response", "tool_response", "ipython"), TOOL
     ),
 }
-"""The roles of a chat template, by the names in the data."""
+"""The name of a role in the data -> the role of a chat template."""
 CALL = "function_call"
-"""A function call by the assistant, as a turn of ShareGPT; its text is the call, as JSON."""
+"""ShareGPT's role of a turn that is a function call by the assistant, as JSON text."""
 Turn = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """The turns of a chat, with the tools that the assistant was offered. `learned` has for each
-    turn whether the model learns it: only turns of the assistant."""
+    """The turns of a chat, and the tools that the assistant could call.
+
+    `learned` has a flag for each turn: whether the loss counts it. Only turns of the assistant are
+    learned.
+    """
 
     place: str
     turns: tuple[Turn, ...]
@@ -39,28 +44,30 @@ class Conversation:
 
     @property
     def is_empty(self) -> bool:
-        """True if there is nothing to learn."""
+        """True if no turn is learned."""
         return not any(self.learned)
 
     @property
     def letters(self) -> int:
-        """About how long it is."""
+        """The approximate length in characters."""
         return sum(len(str(turn.get("content", ""))) for turn in self.turns)
 
     def with_last_answer(self) -> Conversation:
-        """Return the same conversation, learned from its last answer only."""
+        """Return the same conversation, in which only the last answer is learned."""
         last = max((number for number, said in enumerate(self.learned) if said), default=-1)
         return replace(self, learned=tuple(number == last for number in range(len(self.turns))))
 
 
 def conversation_of(place: str, turns: Any, system: str, tools: Any) -> Conversation:
-    """Return the conversation in a column of a file; `place` names both.
+    """Return the conversation in a column of a record. `place` names file, line and column for
+    messages.
 
-    A `system` text goes before the turns. A turn of the assistant without text and calls, or with
-    OpenAI's `"weight": 0`, is not learned.
+    A `system` text is inserted before the turns. A turn of the assistant is not learned if it has
+    neither text nor calls, or OpenAI's `"weight": 0`.
 
     Raises:
-        BadFile: it is not a list of turns, a turn is not understood, or none is the assistant's.
+        BadFile: the value is not a list of turns, a turn is not understood, or no turn is the
+            assistant's.
     """
     listed = _list(place, turns, "turns")
     read = [_turn(f"{place}: turn {number}", turn) for number, turn in enumerate(listed, 1)]
@@ -94,7 +101,7 @@ def _from_json(place: str, text: str) -> Any:
 
 
 def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
-    """Return (the turn in the form for templates, whether the model is to say it)."""
+    """Return the turn in the form for chat templates, and whether it is learned."""
     if not isinstance(turn, Mapping):
         raise BadFile(f"{place} is {kind_in_words(turn)}, not an object")
     names = ("role", "content") if "role" in turn or "from" not in turn else ("from", "value")
@@ -129,7 +136,7 @@ def _content(place: str, name: str, value: Any) -> str:
 
 
 def _part(place: str, part: Any) -> str:
-    """Return a part of OpenAI's lists of contents."""
+    """Return the text of one part of a turn, if its content is a list as in OpenAI's files."""
     if isinstance(part, Mapping) and part.get("type") == "text":
         return checked_text(f'{place}: "text"', part.get("text"))
     kind = part.get("type") if isinstance(part, Mapping) else kind_in_words(part)
@@ -137,15 +144,15 @@ def _part(place: str, part: Any) -> str:
 
 
 def _called(place: str, value: Any) -> list[Any]:
-    """Return the calls in a turn of ShareGPT: one, or a list of them."""
+    """Return the function calls in a turn of ShareGPT, which has one call or a list."""
     calls = _from_json(place, value) if isinstance(value, str) else value
     listed: Sequence[Any] = calls if isinstance(calls, list) else [calls]
     return [_with_arguments(place, {"type": "function", "function": call}) for call in listed]
 
 
 def _with_arguments(place: str, call: Any) -> dict[str, Any]:
-    """Return a call with values as arguments, which templates write as JSON: OpenAI's files have
-    JSON already."""
+    """Return a function call with its arguments as values. OpenAI's files have them as JSON text,
+    but chat templates convert values to JSON themselves."""
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise BadFile(f'{place} has a tool call without a function and its "name"')

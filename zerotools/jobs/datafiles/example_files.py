@@ -52,7 +52,7 @@ _OTHERWISE = 'with data.documents = "off" the file is trained on as it is'
 
 @dataclass(frozen=True)
 class TextExample:
-    """One example of a file, as text. `place` is its file and line."""
+    """One example as text. `place` is its file and line."""
 
     place: str
     prompt: str
@@ -67,7 +67,7 @@ class TextExample:
 
     @property
     def letters(self) -> int:
-        """About how long it is."""
+        """The approximate length in characters."""
         return len(self.prompt) + len(self.response)
 
 
@@ -78,13 +78,15 @@ _Taker = Callable[[str, Mapping[str, Any]], Record]
 def read_examples(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[Record]:
-    """Yield the examples in `path`, in the form that `data` sets; `budget` is in bytes, `seen` gets
-    the number of bytes of a JSON file that are read.
+    """Yield the examples in `path`, in the form that `data` sets.
+
+    Reading stops after `budget` bytes. For a JSON file, `seen` is called with the number of bytes
+    read.
 
     Raises:
-        BadFile: it cannot be read as the kind in its name, or lacks a column; file and line are
-            named.
-        BadRequest: this interpreter cannot read such files.
+        BadFile: the file cannot be read as its extension says, or lacks a column; the message has
+            file and line.
+        BadRequest: this interpreter lacks the package for such files.
     """
     take: _Taker | None = None
     for place, value in read_records(path, budget, seen=seen):
@@ -97,8 +99,8 @@ def read_examples(
 def read_records_of(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[Record]:
-    """Yield the examples in `path`; of preferences first the chosen and then the rejected answer of
-    each. Raises as `read_examples`."""
+    """Yield the examples in `path`. For each preference, yield first the chosen and then the
+    rejected answer. Raises as `read_examples`."""
     if not data.preferences:
         yield from read_examples(path, data, budget, seen)
         return
@@ -110,7 +112,8 @@ def read_records_of(
 
 
 def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> Record:
-    """Return one of the two answers of a preference, after its prompt."""
+    """Return the prompt of a preference with one of its answers. `name` is the field of `data` with
+    the answer's column."""
     column_name, key = getattr(data, name), f"data.{name}"
     prompt = column(place, tree, data.prompt_column, "data.prompt_column")
     answer = column(place, tree, column_name, key)
@@ -142,7 +145,7 @@ def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> R
 
 
 def as_conversation(record: Record) -> Conversation:
-    """Return an example as the turns of a chat; all answers are learned from."""
+    """Return an example as the turns of a chat, in which every answer is learned."""
     if isinstance(record, Conversation):
         return record
     turns: list[dict[str, str]] = []
@@ -156,7 +159,7 @@ def as_conversation(record: Record) -> Conversation:
 
 
 def _taker(first: Mapping[str, Any], data: DataSpec) -> _Taker:
-    """Return the function that reads the records of a file, by its record `first`."""
+    """Return the function that reads the records of a file. The record `first` shows their form."""
     form = _form(first, data) if data.format == AUTO else data.format
     if form == MESSAGES:
         name = data.messages_column or next(
@@ -243,7 +246,8 @@ def _history(
 
 
 def has_documents(path: Path, data: DataSpec) -> bool:
-    """Return whether a file of `data.text` holds documents, and not plain text. Raises OSError."""
+    """Return whether a file of `data.text` has records with documents; otherwise it is plain text.
+    Raises OSError."""
     if data.documents != AUTO:
         return data.documents == "on"
     return path.suffix.lower() in _SUFFIXES or _begins_with_one(path, data.text_column)
@@ -263,13 +267,15 @@ def _begins_with_one(path: Path, name: str) -> bool:
 def read_documents(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[str]:
-    """Yield the non-empty documents in `path`; `budget` is in bytes. For a JSON file, `seen` gets
-    the number of bytes read.
+    """Yield the non-empty documents in `path`.
+
+    Reading stops after `budget` bytes. For a JSON file, `seen` is called with the number of bytes
+    read.
 
     Raises:
-        BadFile: it cannot be read as the kind in its name, or lacks the column; file and line are
-            named.
-        BadRequest: this interpreter cannot read such files.
+        BadFile: the file cannot be read as its extension says, or lacks the column; the message has
+            file and line.
+        BadRequest: this interpreter lacks the package for such files.
     """
     for place, value in read_records(path, budget, (data.text_column,), seen):
         if not isinstance(value, Mapping):

@@ -1,7 +1,7 @@
-"""JSON objects in a file, one per line or in one array, read from front to back.
+"""Read the JSON objects of a file, one per line or in one array, from front to back.
 
-Memory does not grow with the file. A budget silently ends the reading early: only the first lines
-are checked before a job is accepted.
+Memory use does not grow with the file. With a budget, reading stops early without an error: before
+a job is accepted, only the first lines are checked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from zerotools.core.errors import BadFile
 from zerotools.io.files.regular import open_regular
 
 LARGEST = 64 << 20
-"""Bytes of one object; a longer one is refused."""
+"""The most bytes of one object. A longer object is refused."""
 PIECE = 1 << 20
 FORM = "examples are one JSON object per line, or one JSON array of objects"
 _NEAR_THE_END = 16
 Seen = Callable[[int], None]
-"""Takes how many bytes of a file are read."""
+"""A callback that gets the number of bytes of a file that were read."""
 _SPACE = re.compile(r"\s*")
 
 
@@ -40,19 +40,21 @@ _OTHERS = (
     (b"\xff\xfe", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
     (b"\xfe\xff", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
 )
-"""The first bytes of other kinds of files, and the action to take."""
+"""The first bytes of other kinds of files -> the kind and the advice for the message."""
 _LONGEST = max(len(start) for start, _ in _OTHERS)
 
 
 def read_objects(
     path: Path, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (line, value) of each JSON value in `path`, which need be no object; `budget` is in
-    bytes. `seen` is called with the bytes that are read, with each value.
+    """Yield (line, value) of each JSON value in `path`. A value need not be an object.
+
+    Reading stops after `budget` bytes. For each value, `seen` is called with the number of bytes
+    read.
 
     Raises:
-        BadFile: it cannot be read, is not a regular file, not UTF-8 or not JSON; file and line are
-            named.
+        BadFile: the file cannot be read, is not a regular file, not UTF-8 or not JSON; the message
+            has file and line.
     """
     try:
         with os.fdopen(open_regular(path, is_source=False), "rb") as file:
@@ -121,11 +123,11 @@ def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
 
 
 class _OverBudget(Exception):
-    """The next value lies after the budget."""
+    """The next value begins after the budget."""
 
 
 class _Text:
-    """The text of a file; about one piece and the current value are in memory."""
+    """The text of a file. One piece of the file and the current value are in memory."""
 
     def __init__(self, file: BinaryIO, path: Path, budget: int | None) -> None:
         self._file, self._path, self._left = file, path, budget
@@ -137,7 +139,7 @@ class _Text:
 
     @property
     def place(self) -> str:
-        """The file, and the line that is read."""
+        """The file, and the current line."""
         return f"{self._path}, line {self._line}"
 
     def peek(self) -> str:
@@ -152,7 +154,7 @@ class _Text:
                 return ""
 
     def skip(self, character: str) -> None:
-        """Pass over the next character, which is `character`."""
+        """Move past the next character, which is `character`."""
         assert self.peek() == character
         self._go_to(self._at + 1)
 
@@ -183,8 +185,8 @@ class _Text:
         return _not_json(self.place, error, 1 + self._columns_before(end))
 
     def _columns_before(self, end: int) -> int:
-        """Return the number of characters of `end`'s line before it, including characters that were
-        dropped already."""
+        """Return the number of characters before position `end` on its line. Characters that are no
+        longer in memory count, too."""
         start = self._buffer.rfind("\n", 0, end) + 1
         return end - start + (self._gone if start == 0 else 0)
 
@@ -225,8 +227,10 @@ def _not_json(place: str, error: Exception, column: int | None) -> BadFile:
 
 
 def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = None) -> BadFile:
-    """Return the refusal of `path`: its line `line`, counted from 1, has the `error`; `at` is the
-    byte of the file, if it is known."""
+    """Return the error for a file that is not UTF-8.
+
+    `line` is counted from 1. `at` is the offset of the wrong byte in the file, if known.
+    """
     known = _known_as(path)
     if known is not None:
         return BadFile(f"{path} {known}, and name the new file")

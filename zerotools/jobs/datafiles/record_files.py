@@ -44,14 +44,15 @@ def read_records(
     columns: tuple[str, ...] = (),
     seen: Seen | None = None,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) of each record of `path`; a value of JSON need not be an object.
+    """Yield (place, value) of each record of `path`. A value in a JSON file need not be an object.
 
-    `budget` is in bytes: the rest is not read. Of columnar files, only `columns` are read if some
-    are named and exist. For a JSON file, `seen` gets the number of bytes read.
+    Reading stops after `budget` bytes. From a columnar file, only the existing ones of `columns`
+    are read, or all columns if none exists. For a JSON file, `seen` is called with the number of
+    bytes read.
 
     Raises:
-        BadFile: it cannot be read as the kind in its name; file and line are named.
-        BadRequest: this interpreter cannot read such files.
+        BadFile: the file cannot be read as its extension says; the message has file and line.
+        BadRequest: this interpreter lacks the package for such files.
     """
     suffix = path.suffix.lower()
     if suffix in COLUMNAR:
@@ -66,11 +67,12 @@ def read_records(
 
 
 def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (line of its end, record) of each row of `path`; `budget` is in bytes.
+    """Yield (last line, record) of each row of the table `path`. Reading stops after `budget`
+    bytes.
 
     Raises:
-        BadFile: it cannot be read, is not UTF-8, has no header, or a row has not as many fields as
-            the header; file and line are named.
+        BadFile: the file cannot be read, is not UTF-8, has no header, or a row has another number
+            of fields than the header; the message has file and line.
     """
     csv.field_size_limit(LARGEST)  # of this process; the default is 128 KiB
     try:
@@ -85,7 +87,8 @@ def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict
 
 
 def _first_wrong(path: Path) -> BadFile | None:
-    """Return the first byte that is not UTF-8; text is decoded in pieces, which have no lines."""
+    """Return the error for the first byte that is not UTF-8, or None. The file is read again, by
+    lines, because the decoder does not know the line."""
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     with os.fdopen(open_regular(path, is_source=False), "rb") as file:
@@ -101,7 +104,7 @@ def _first_wrong(path: Path) -> BadFile | None:
 
 
 class _Lines:
-    """The lines of a file, as far as the budget goes."""
+    """The lines of a file, up to the budget."""
 
     def __init__(self, file: TextIO, budget: int | None) -> None:
         self._file, self._left = file, budget
@@ -142,10 +145,11 @@ def _rows(path: Path, lines: _Lines) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def saved_files(directory: Path) -> list[Path] | None:
-    """Return the Arrow files of a dataset that was saved in `directory`; None: none was.
+    """Return the Arrow files of a dataset that `datasets` saved in `directory`; None if there is
+    none.
 
     Raises:
-        BadFile: a file of it is missing, or it holds several splits.
+        BadFile: a file of the dataset is missing, or the directory has several splits.
     """
     if (directory / SPLITS).is_file():
         names = _json(directory / SPLITS).get("splits")
@@ -177,11 +181,11 @@ def _json(path: Path) -> dict[str, Any]:
 def read_columnar(
     path: Path, budget: int | None = None, columns: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of `path`, only `columns` if some are named; with a `budget`, the first
-    ones.
+    """Yield the records of `path` with `columns` (default: all). With a `budget` in bytes, yield
+    only the first records.
 
     Raises:
-        BadFile: it is not of the kind in its name, or lacks some of `columns`.
+        BadFile: the file is not what its extension says, or lacks some of `columns`.
         BadRequest: this interpreter has no pyarrow.
     """
     try:
@@ -236,10 +240,10 @@ def _check_columns(path: Path, there: Sequence[str], wanted: Sequence[str]) -> N
 
 
 def column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
-    """Return the value of a column, which `key` of the job names.
+    """Return the value of the column `name`. `key` is the job's key that names the column.
 
     Raises:
-        BadFile: the column does not exist.
+        BadFile: the record has no such column.
     """
     if name not in tree:
         raise BadFile(f'{place}: has no column "{name}" ({key}); it has {shown_names(tree)}')
@@ -247,13 +251,13 @@ def column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
 
 
 def text_of(place: str, tree: Mapping[str, Any], name: str, key: str) -> str:
-    """Return the text of a column, empty if it is null. Raises BadFile."""
+    """Return the text of a column; the empty string for null. Raises BadFile."""
     value = column(place, tree, name, key)
     return "" if value is None else checked_text(f'{place}: "{name}"', value)
 
 
 def checked_text(what: str, value: Any) -> str:
-    """Return `value`, which is text that can be encoded. Raises BadFile."""
+    """Return `value` if it is a string that can be encoded. Raises BadFile."""
     if not isinstance(value, str):
         raise BadFile(f"{what} is {kind_in_words(value)}, not text")
     try:
@@ -265,12 +269,12 @@ def checked_text(what: str, value: Any) -> str:
 
 
 def shown_names(tree: Mapping[str, Any]) -> str:
-    """Return the columns of a record, only the first ones if there are many."""
+    """Return the names of a record's columns for a message; of many, only the first ones."""
     names = [str(name) for name in tree]
     shown = ", ".join(names[:_MAX_COLUMNS]) + (", ..." if len(names) > _MAX_COLUMNS else "")
     return shown or "none"
 
 
 def kind_in_words(value: Any) -> str:
-    """Return the name of the kind of `value`."""
+    """Return the JSON type of `value` in words, for a message."""
     return _KINDS.get(type(value), "text" if isinstance(value, str) else type(value).__name__)

@@ -1,4 +1,4 @@
-"""Files of token ids: numpy's `.npy`, or bare numbers of a stated type. Standard library only."""
+"""Files of token ids: numpy's `.npy`, or raw integers of a stated type. Standard library only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NUMPY_NAMES = {"u2": "uint16", "u4": "uint32", "i4": "int32", "i8": "int64"}
 
 @dataclass(frozen=True)
 class TokenArray:
-    """`count` ids of `type`, little-endian, from byte `offset` of `path` on."""
+    """`count` little-endian token ids of `type`, from byte `offset` of the file `path`."""
 
     path: Path
     offset: int
@@ -29,11 +29,11 @@ class TokenArray:
 
 
 def read_token_header(path: Path, stated: str | None) -> TokenArray:
-    """Return the position of the ids in `path`; `stated` is the type for files that do not record
-    it.
+    """Return the position and type of the ids in `path`. `stated` is the type of ids in a file that
+    does not record it.
 
     Raises:
-        BadFile: it cannot be read, is not a regular file, is cut off, or does not hold ids.
+        BadFile: the file cannot be read, is not a regular file, is truncated, or does not hold ids.
     """
     try:
         with os.fdopen(open_regular(path, is_source=False), "rb") as file:

@@ -1,4 +1,5 @@
-"""The report for a bug: versions, machine, settings and the doctor's findings, without secrets."""
+"""Make the report for a bug: versions, machine, settings and the doctor's findings, without
+secrets."""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ SETTINGS = (
     ),
     *("OMP_", "MKL_", "HF_", "TRANSFORMERS_", "ZEROTOOLS_", "SLURM_", "LD_", "LANG", "LC_"),
 )
-"""Prefixes of the environment variables that a report has. No other variable is in it."""
+"""Prefixes of the environment variables in a report. It has no other variables."""
 NAMES_MACHINES = re.compile(
     r"HOST|NODELIST|NODENAME|NODE_ALIASES|ADDR|USER|ACCOUNT|CLUSTER_NAME|_UID|_GID"
 )
-"""Part of the names of variables that hold names of machines or users."""
+"""Parts of variable names: such variables hold names of machines or users, and are left out."""
 FOUND_WITH = ("safetensors", "numpy", "accelerate", "ml_dtypes", "bitsandbytes", "nvidia-ml-py")
 ASK_VERSIONS = """
 import json, sys
@@ -112,17 +113,19 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def job_packages(python: str, seconds: float = SECONDS) -> dict[str, Any] | str:
-    """Return the versions of the packages that `python` has, or the reason why they are unknown.
+    """Return the versions of the packages of the interpreter `python`, or the reason why they are
+    unknown.
 
-    Packages that are not installed have the version None. It reads the metadata of packages and
-    imports none of them.
+    A package that is not installed has the version None. The metadata of packages is read; no
+    package is imported.
     """
     names = sorted({*map(_name, REQUIREMENTS.values()), *FOUND_WITH})
     return answer_of(python, ASK_VERSIONS, names, seconds=seconds)
 
 
 def _own_packages() -> dict[str, str | None]:
-    """Return the versions of the packages that zerotools always requires, as installed here."""
+    """Return the versions of the packages that zerotools requires, as installed for this
+    interpreter."""
     needed = [each for each in requires("zerotools") or () if "extra ==" not in each]
     return {name: _version(name) for name in sorted(map(_name, needed))}
 
@@ -135,7 +138,7 @@ def _version(name: str) -> str | None:
 
 
 def _name(requirement: str) -> str:
-    """Return the package of a requirement such as `torch>=2.7; extra == "train"`."""
+    """Return the package name in a requirement such as `torch>=2.7; extra == "train"`."""
     end = next((i for i, c in enumerate(requirement) if not (c.isalnum() or c in "-_.")), None)
     return requirement[:end]
 

@@ -13,10 +13,10 @@ LEVELS = (OK, WARNING, PROBLEM)
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorFinding:
-    """The subject of the check (`what`), its result (`found`), and the remedy (`do`; empty if it is
-    ok).
+    """The subject of a check (`what`), its result (`found`), and the remedy (`do`; empty if no
+    action is needed).
 
-    A problem stops jobs, or loses their work; a warning slows them, or protects them less.
+    A problem stops jobs or loses their work. A warning slows jobs down or protects them less.
     """
 
     what: str
@@ -25,7 +25,7 @@ class DoctorFinding:
     do: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, under their names."""
+        """Return all fields, by name."""
         return asdict(self)
 
 
@@ -35,10 +35,10 @@ def ok(what: str, found: str) -> DoctorFinding:
 
 
 def warning(what: str, found: str, do: str) -> DoctorFinding:
-    """Return a finding with which jobs run."""
+    """Return a finding with which jobs still run."""
     return DoctorFinding(what=what, level=WARNING, found=found, do=do)
 
 
 def problem(what: str, found: str, do: str) -> DoctorFinding:
-    """Return a finding with which jobs do not run, or not for long."""
+    """Return a finding with which jobs do not run, or soon fail."""
     return DoctorFinding(what=what, level=PROBLEM, found=found, do=do)

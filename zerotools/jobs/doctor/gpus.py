@@ -27,7 +27,7 @@ HOT_CELSIUS = 90
 
 
 DIRECTORY = Path("/run/zerotools/gpus")
-"""The daemon's default directory."""
+"""The daemon's default directory for the locks of GPUs."""
 WHAT = "memory nodes"
 HOW_TO = "zerotools help numa"
 
@@ -35,8 +35,11 @@ HOW_TO = "zerotools help numa"
 def look_at_gpus(
     snapshot: Snapshot, ours: frozenset[str] = frozenset(), excluded: frozenset[str] = frozenset()
 ) -> Iterator[DoctorFinding]:
-    """Examine the GPUs: `ours` are the UUIDs of GPUs that jobs of the daemon hold, and `excluded`
-    those that its configuration excludes."""
+    """Check the GPUs of the snapshot.
+
+    `ours` are the UUIDs of the GPUs that jobs of the daemon hold, and `excluded` those that its
+    configuration excludes.
+    """
     if snapshot.gpus_silent:
         yield problem(
             "NVML",
@@ -107,7 +110,8 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
 
 
 def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
-    """Check the daemon's record `choice` of `gpus.exclude` and `gpus.prefer`."""
+    """Check the settings `gpus.exclude` and `gpus.prefer`. `choice` is the daemon's report on
+    them."""
     for entry in (choice or {}).get("unknown", ()):
         yield warning(
             "the configuration",
@@ -117,8 +121,8 @@ def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFindi
 
 
 def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]:
-    """Check for GPUs that stay reserved for processes that outlived a job, by the daemon's
-    leases."""
+    """Yield the GPUs that the daemon keeps reserved, because processes of an ended job still use
+    them."""
     for lease in leases:
         if lease.get("held_by") is not None:
             yield warning(
@@ -133,8 +137,8 @@ def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFindin
 def look_at_gpu_locks(
     told: Mapping[str, Any] | None, directory: Path = DIRECTORY
 ) -> Iterator[DoctorFinding]:
-    """Check the daemon's record `told` of the locks; None: it does not run, or is older, and
-    `directory` is checked."""
+    """Check the lock files of GPUs. `told` is the daemon's report on them. If it is None (the
+    daemon does not run, or is older), check `directory`."""
     what = "GPUs of several users"
     if told is not None:
         place, why = str(told.get("directory")), told.get("trouble")
@@ -169,9 +173,11 @@ def look_at_memory_nodes(
     read: ReadTopology = read_topology,
     policy: Callable[[], object] = memory_policy,
 ) -> Iterator[DoctorFinding]:
-    """Check memory nodes. `told` is the daemon's record of the nodes and of those that it may use;
-    None: it does not run, or is older, and this process looks. A machine with one node gives no
-    finding."""
+    """Check the memory nodes of the GPUs. A machine with one node yields no finding.
+
+    `told` is the daemon's report on the nodes and on those that it may use. If it is None (the
+    daemon does not run, or is older), this process reads them.
+    """
     topology = _told(told) or read()
     if not topology.is_divided:
         return

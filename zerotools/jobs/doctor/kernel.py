@@ -1,4 +1,4 @@
-"""The kernel's features: cgroups, pressure, its clock, and limits of processes."""
+"""Check the kernel: cgroups, memory pressure, the clock, and limits of processes."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from zerotools.sensors.host import read_pressure
 NEEDED_CONTROLLERS = ("memory", "pids")
 FEW_DESCRIPTORS = 1024
 BUILT = 1_735_689_600.0
-"""1 January 2025: a clock that is before it was never set."""
+"""1 January 2025. A clock before this time was never set."""
 _TIME_ERROR = 5
 _TIMEX_BYTES = 1024
-"""More than `struct timex` of adjtimex(2) has on any platform."""
+"""An upper bound for the size of `struct timex` of adjtimex(2) on all platforms."""
 
 
 def look_at_kernel(
@@ -28,8 +28,11 @@ def look_at_kernel(
     descriptors: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[1],
     manager: str | None = None,
 ) -> Iterator[DoctorFinding]:
-    """Check the kernel. `root` contains /proc and /sys; `manager` is the cgroup of the systemd that
-    gives each attempt a unit, None if the daemon starts attempts itself."""
+    """Check the kernel's features.
+
+    `root` contains /proc and /sys. `manager` is the cgroup of the systemd that starts each attempt
+    as a unit, or None if the daemon starts attempts itself.
+    """
     yield from _cgroups(root, manager)
     if read_pressure(root / "proc/pressure") is None:
         yield warning(
@@ -130,7 +133,8 @@ def _clock(now: float, synchronised: bool | None) -> Iterator[DoctorFinding]:
 
 
 def clock_is_synchronised() -> bool | None:
-    """Return the kernel's state (adjtimex(2), which changes nothing here); None: it is unknown."""
+    """Return whether the kernel's clock is synchronised (adjtimex(2), which changes nothing here);
+    None if unknown."""
     state = ctypes.create_string_buffer(_TIMEX_BYTES)
     try:
         said = int(ctypes.CDLL(None).adjtimex(state))

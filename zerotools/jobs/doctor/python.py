@@ -1,6 +1,6 @@
-"""The Python of jobs: torch, NCCL and transformers, and the compilers it needs.
+"""Check the Python of jobs: torch, NCCL and transformers, and the compilers that they need.
 
-Importing torch may take half a minute, or crash in a library: a separate process does it.
+The import of torch may take half a minute, or crash in a library, so a separate process does it.
 """
 
 from __future__ import annotations
@@ -47,8 +47,10 @@ def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] |
 def answer_of(
     python: str, program: str, arguments: Sequence[str] = (), *, seconds: float
 ) -> dict[str, Any] | str:
-    """Return the JSON object that a program of `python` prints last, or the reason why there is
-    none. It imports no module from the working directory."""
+    """Return the JSON object that a program prints last, or the reason why there is none.
+
+    The interpreter `python` runs `program` and imports no module from the working directory.
+    """
     command = [python, "-c", program, *arguments]  # no -P, which Python 3.10 does not know
     try:
         done = subprocess.run(command, capture_output=True, timeout=seconds, check=False, cwd="/")
@@ -66,7 +68,8 @@ def answer_of(
 def look_at_python(
     python: str, answer: Mapping[str, Any] | str, *, has_gpus: bool
 ) -> Iterator[DoctorFinding]:
-    """Examine the interpreter: `answer` is that of `ask_python`; `has_gpus`: NVML shows some."""
+    """Check the interpreter. `answer` is the result of `ask_python`; `has_gpus` is whether NVML
+    lists GPUs."""
     if isinstance(answer, str):
         yield problem("torch", f"{python} {answer}", f"try it: {python} -c 'import torch'")
         return

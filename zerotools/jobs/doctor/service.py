@@ -11,8 +11,8 @@ from zerotools.core.counts import counted
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LINGERING = Path("var/lib/systemd/linger")
-"""systemd-logind keeps a file here for each user with a systemd that outlives the user's
-sessions."""
+"""The directory in which systemd-logind keeps a file for each user with lingering: the user's
+systemd continues after the last logout."""
 
 
 WHAT = "warm start"
@@ -20,7 +20,7 @@ HOW_TO = "zerotools help warm-start"
 
 
 def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
-    """Check the daemon's package. `why_none` names the missing part; None: none is missing."""
+    """Check the packages of the daemon. `why_none` is a sentence on a missing package, or None."""
     if why_none is not None:
         found, _, do = why_none.partition("; ")
         yield warning("the daemon", found, do)
@@ -29,7 +29,8 @@ def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
 def look_at_service(
     launch: Mapping[str, Any] | None, uid: int, root: Path = Path("/")
 ) -> Iterator[DoctorFinding]:
-    """Check the daemon's record `launch` of itself; None: it does not run, or is older.
+    """Check how the daemon starts processes. `launch` is the daemon's report; None if it does not
+    run, or is older.
 
     `uid` is the daemon's user; `root` contains /run and /var.
     """
@@ -64,7 +65,8 @@ def look_at_service(
 
 
 def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
-    """Check the daemon's record `drain` of a queue that starts no jobs; None: it starts jobs."""
+    """Check whether the daemon is drained (starts no jobs). `drain` is the daemon's report; None if
+    it starts jobs."""
     if drain is None:
         return
     why = f" ({drain['why']})" if drain.get("why") else ""
@@ -77,8 +79,8 @@ def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
 
 
 def manager_group(launch: Mapping[str, Any] | None, uid: int) -> str | None:
-    """Return the cgroup of the systemd that gives attempts their units, or None if they have
-    none."""
+    """Return the cgroup of the systemd that starts attempts as units; None if attempts are not
+    units."""
     groups = {"systemd": "/", "user-systemd": f"/user.slice/user-{uid}.slice/user@{uid}.service"}
     return groups.get(str((launch or {}).get("by")))
 
@@ -94,8 +96,8 @@ def _lingers(uid: int, root: Path) -> bool:
 def look_at_fork_servers(
     warm: Mapping[str, Any] | None, launch: Mapping[str, Any] | None
 ) -> Iterator[DoctorFinding]:
-    """Check the daemon's records `warm` and `launch`; None: it is older, or does not run. Servers
-    that are switched off give no finding."""
+    """Check the fork servers. `warm` and `launch` are the daemon's reports; None if it does not
+    run, or is older. Fork servers that are switched off yield no finding."""
     if warm is None or not warm.get("enabled"):
         return
     if (launch or {}).get("by") in ("systemd", "user-systemd"):

@@ -1,4 +1,4 @@
-"""Directories: free space, inodes, permissions, and abandoned or locked files in them."""
+"""Check directories: free space, inodes, permissions, and abandoned or locked files."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ StatVfs = Callable[[Path], os.statvfs_result]
 def look_at_room(
     places: Mapping[str, Path], statvfs: StatVfs = os.statvfs
 ) -> Iterator[DoctorFinding]:
-    """Check the free space of `places`, by purpose; a file system that several share is reported
-    once."""
+    """Check the free space at `places` (purpose -> path). A file system with several of the paths
+    is reported once."""
     seen: set[int] = set()
     for purpose, path in places.items():
         what = f"disk of {purpose}"
@@ -65,10 +65,11 @@ def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result
 
 
 def within(seconds: float, look: Callable[[], T]) -> T | None:
-    """Return the result of `look`, or None if it takes longer. Its exceptions are raised.
+    """Return the result of `look`, or None if it takes longer than `seconds`. Its exceptions are
+    raised.
 
-    It runs in a separate process: a thread that hangs in the kernel would keep the command from
-    ending, and no signal ends it.
+    `look` runs in a child process, because a thread that hangs in the kernel would keep the command
+    from ending.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -97,7 +98,7 @@ def within(seconds: float, look: Callable[[], T]) -> T | None:
 
 
 def _answer(look: Callable[[], object], writing: int) -> None:
-    """Look in the child process, and write the answer; it never returns."""
+    """Run `look` in the child process, write the result to the descriptor `writing`, and exit."""
     try:
         try:
             found = look()
@@ -131,7 +132,8 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
 
 
 def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
-    """Check that the state belongs only to this user, and whether a daemon holds it."""
+    """Check that the state directory belongs only to this user, and whether a daemon has locked
+    it."""
     found = within(
         LOOK_SECONDS + CONNECT_SECONDS, lambda: list(_look_at_state(state_dir, socket_path, uid))
     )
@@ -210,8 +212,8 @@ def _socket(path: Path) -> Iterator[DoctorFinding]:
 def look_at_locks(
     environment: Mapping[str, str], now: float | None = None
 ) -> Iterator[DoctorFinding]:
-    """Yield locks of torch's compiler that a killed process may have left: they block others
-    without end."""
+    """Yield the locks of torch's compiler that killed processes may have left. Such a lock blocks
+    other processes for ever."""
     found = within(LOOK_SECONDS, lambda: list(_look_at_locks(environment, now)))
     if found is None:
         home = environment.get("HOME", "/")

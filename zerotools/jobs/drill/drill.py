@@ -38,10 +38,11 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(request: DrillRequest, say: Say = lambda line: None) -> DrillReport:
-    """Run a test; `say` gets its progress, a line at a time.
+    """Run a fault-injection test. `say` gets progress messages, one line each.
 
-    Raises DaemonUnreachable: no daemon can be started here. Raises BadRequest: its directory cannot
-    be made.
+    Raises:
+        DaemonUnreachable: no daemon can be started on this machine.
+        BadRequest: the test's directory cannot be made.
     """
     try:
         place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=request.directory)).resolve()
@@ -75,7 +76,7 @@ class _Drill:
         self._look_at = 0.0
 
     def run(self) -> DrillReport:
-        """Run the whole drill."""
+        """Run the whole test."""
         request, began = self._request, time.monotonic()
         self._daemon.begin()
         try:
@@ -112,7 +113,7 @@ class _Drill:
         )
 
     def _go_on(self, submit: Callable[[], None]) -> None:
-        """Keep the daemon up, and see how the jobs are, for a moment."""
+        """Keep the daemon running and update the states of the jobs, for a short time."""
         self._daemon.keep_up()
         if time.monotonic() >= self._look_at and not self._daemon.is_stopped:
             with suppress(DaemonError):  # it was killed: the request is repeated
@@ -122,7 +123,8 @@ class _Drill:
         time.sleep(PAUSE)
 
     def _finish(self) -> str | None:
-        """Wait for the ends of the jobs; return None, or a sentence on those without an end."""
+        """Wait until all jobs have ended. Return None, or a sentence on the jobs that did not end
+        in time."""
         queue, seconds = self._queue, self._request.end_seconds
         left = sum(not job.is_over for job in queue.jobs)
         self._say(f"no more faults: {left} jobs have {seconds:.0f} s to end")
@@ -176,7 +178,8 @@ def ending_signals() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore these signals inside: the user may press Ctrl-C twice, and nothing may remain."""
+    """Ignore SIGINT, SIGTERM and SIGHUP inside the `with` block, so that the cleanup is
+    completed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

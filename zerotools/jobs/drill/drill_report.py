@@ -17,7 +17,7 @@ from zerotools.jobs.drill.toy_program import NotedRun
 from zerotools.jobs.drill.toy_queue import ToyJob
 
 GONE_SECONDS = 5.0
-"""The time that an ending process may take."""
+"""The time that processes may take to end."""
 ONCE = "each acknowledged job is in the queue once"
 ENDS = "each job ended as it should"
 ALONE = "no two attempts of a job ran at the same time"
@@ -30,8 +30,11 @@ NOTHING_LEFT = "no process is left"
 
 @dataclass(frozen=True, kw_only=True)
 class DrillReport:
-    """`states`: the number of jobs that ended in each. `attempts` is the number of starts of jobs,
-    `began` the number of started jobs. `place` is the test's directory, if it is kept."""
+    """The results of a test.
+
+    `states` has the number of jobs that ended in each state. `attempts` counts the starts of jobs,
+    `began` the jobs that were started. `place` is the test's directory, if it is kept.
+    """
 
     seed: int
     seconds: float
@@ -52,17 +55,17 @@ class DrillReport:
 
     @property
     def by_kind(self) -> dict[str, int]:
-        """How many faults of each kind were made."""
+        """The number of injected faults by kind."""
         return dict(sorted(Counter(fault.kind for fault in self.faults).items()))
 
     @property
     def restarts(self) -> int:
-        """How often jobs were started again."""
+        """The number of starts of jobs after their first start."""
         return self.attempts - self.began
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report for programs; `effective_training_time` is a share, None if no step was
-        run."""
+        """Return the report for programs. `effective_training_time` is a fraction, or None if no
+        step was run."""
         tally = self.tally
         return {
             "held": self.held,
@@ -87,19 +90,20 @@ class DrillReport:
 
 @dataclass
 class Promise:
-    """One guarantee, and the sentences on its violations."""
+    """One guarantee, and a sentence for each violation."""
 
     text: str
     broken: list[str] = field(default_factory=list)
 
     @property
     def held(self) -> bool:
-        """True if it was never violated."""
+        """True if no violation was found."""
         return not self.broken
 
 
 def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Promise:
-    """Check that each acknowledged job exists under its number, and no other has its name."""
+    """Check that each acknowledged job is in the queue under its number, and that no other job has
+    its name."""
     promise = Promise(ONCE)
     names = Counter(str(each["name"]) for each in listed)
     numbers = {int(each["id"]): str(each["name"]) for each in listed}
@@ -112,7 +116,8 @@ def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Pro
 
 
 def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun], late: str | None) -> Promise:
-    """Check the ends of jobs; `late` is a sentence on the jobs that did not end in time."""
+    """Check that each job ended in a state that it may end in. `late` is a sentence on jobs that
+    did not end in time."""
     promise = Promise(ENDS, [late] if late else [])
     for job in jobs:
         state = job.view.get("state")
@@ -128,7 +133,8 @@ def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun], late: str | No
 
 
 def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun]) -> list[Promise]:
-    """Check the logs of the programs' steps."""
+    """Check the order of steps in the logs of the programs: no step is lost, repeated, or run twice
+    at a time."""
     alone, newest, whole, over = map(Promise, (ALONE, NEWEST, WHOLE, OVER))
     for job in jobs:
         run = runs[job.name]
@@ -140,7 +146,7 @@ def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, NotedRun]) -> list[Promis
 
 
 def _again(job: ToyJob) -> Iterator[str]:
-    """Yield attempts that followed one with a recorded finish."""
+    """Yield the attempts that started after an attempt that had finished the job."""
     for attempt in job.view.get("attempts", ())[:-1]:
         try:
             record = json.loads((Path(attempt["run_dir"]) / "exit.json").read_bytes())
@@ -151,12 +157,13 @@ def _again(job: ToyJob) -> Iterator[str]:
 
 
 def of_daemon(own_ends: Sequence[str]) -> Promise:
-    """Check the daemon's ends; `own_ends` are the ends without a kill."""
+    """Check that the daemon ended only when it was killed. `own_ends` lists its other ends."""
     return Promise(DAEMON, list(own_ends))
 
 
 def of_processes(place: Path, patience: float = GONE_SECONDS) -> Promise:
-    """Check for remaining processes, after the daemon and every job have ended."""
+    """Check that no process remains after the daemon and every job have ended. `patience` is in
+    seconds."""
     deadline = time.monotonic() + patience
     while (left := own_processes(place)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -169,8 +176,11 @@ def _told(job: ToyJob) -> str:
 
 @dataclass
 class Tally:
-    """Over all jobs so far. `seconds` are those from the first start of a job to its end; `idle`
-    attempts of a training found that its last step was done and saved."""
+    """Sums over jobs.
+
+    `seconds` is the time from the first start of each job to its end. `idle` counts the attempts
+    that found the last step already saved.
+    """
 
     jobs: Counter[str] = field(default_factory=Counter)
     attempts: int = 0
@@ -181,7 +191,7 @@ class Tally:
     seconds: float = 0.0
 
     def add(self, lines: Sequence[str], pace: float) -> None:
-        """Count the log of a job with steps of `pace` seconds."""
+        """Add the log of a job with steps of `pace` seconds."""
         run = [int(line.split()[1]) for line in lines if line.startswith("step ")]
         saved = [int(line.split()[1]) for line in lines if line.startswith("saved ")]
         kept = max(saved, default=0)
@@ -192,10 +202,10 @@ class Tally:
 
     @property
     def kept(self) -> float:
-        """The share of the steps that were run."""
+        """The fraction of the steps that were run which count in the results."""
         return self.steps_kept / self.steps_run if self.steps_run else 1.0
 
     @property
     def effective(self) -> float:
-        """The share of the time from each job's first start to its end."""
+        """The fraction of the jobs' time that was spent on steps which count in the results."""
         return self.kept_seconds / self.seconds if self.seconds else 1.0

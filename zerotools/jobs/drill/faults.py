@@ -1,7 +1,7 @@
-"""The faults that are made, one after another, and their reversal.
+"""Inject faults one after another, and undo them.
 
-The next kind is drawn from a bag that holds each kind once. So even a short test has most of them,
-and a seed gives the same kinds in the same order. Their targets depend on the machine.
+The next kind is drawn from a bag that holds each kind once, so even a short test has most kinds. A
+seed gives the same kinds in the same order. The targets depend on the machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from zerotools.jobs.drill.toy_queue import ToyJob, ToyQueue
 STOPPED_SECONDS = (0.5, 3.0)
 RESTART_SECONDS = (0.2, 1.0)
 PATIENCE_SECONDS = 3.0
-"""A fault that finds nothing to hit for so long is left out."""
+"""A fault that finds no target for this time is left out."""
 TRY_SECONDS = 0.2
 RANK, SUPERVISOR, KEEPER = "rank", "supervisor", "keeper"
 
 
 class Fault(NamedTuple):
-    """A fault that was made. `what` is its target, in words."""
+    """A fault that was injected. `what` describes its target."""
 
     seconds: float
     kind: str
@@ -44,7 +44,8 @@ class _Undo(NamedTuple):
 
 
 class KindBag:
-    """Kinds in a random order, each once before any comes again, and the times between them."""
+    """Draws the kinds of faults in random order, each once before any is repeated, and the pauses
+    between faults."""
 
     def __init__(self, kinds: Iterable[str], seed: int, every: float) -> None:
         self._kinds = list(kinds)
@@ -53,18 +54,18 @@ class KindBag:
         self._bag: list[str] = []
 
     def first_wait(self) -> float:
-        """Return the seconds before the first of them: one comes in any case."""
+        """Return the seconds before the first fault, at most the mean pause."""
         return self._random.uniform(0, self._every)
 
     def draw(self) -> tuple[str, float]:
-        """Return the next kind, and how many seconds are to pass after it."""
+        """Return the next kind, and the pause after it in seconds."""
         if not self._bag:
             self._bag = self._random.sample(self._kinds, len(self._kinds))
         return self._bag.pop(), self._random.expovariate(1 / self._every)
 
 
 class FaultMaker:
-    """Makes faults, at random times with a mean of `every` seconds between two."""
+    """Injects faults at random times, on average every `every` seconds."""
 
     def __init__(self, daemon: PrivateDaemon, queue: ToyQueue, seed: int, every: float) -> None:
         self.made: list[Fault] = []
@@ -93,7 +94,7 @@ class FaultMaker:
         self._tried_since: float | None = None
 
     def make(self) -> Fault | None:
-        """Make the next fault if its time has come and it has a target."""
+        """Inject the next fault if it is due and has a target."""
         now = time.monotonic()
         self._undo_until(now)
         if now < self._next_at:
@@ -113,7 +114,7 @@ class FaultMaker:
         return fault
 
     def stop(self) -> None:
-        """Make no more faults, and continue stopped processes."""
+        """Inject no more faults, and continue stopped processes."""
         self._undo_until(float("inf"))
 
     def _undo_until(self, now: float) -> None:
@@ -123,7 +124,8 @@ class FaultMaker:
             undo.act()
 
     def _later(self, act: Callable[[], object]) -> float:
-        """Undo by `act` after some seconds; how many."""
+        """Schedule `act`, which undoes a fault, after a random number of seconds. Return that
+        number."""
         seconds = self._random.uniform(*STOPPED_SECONDS)
         self._undo.append(_Undo(time.monotonic() + seconds, act))
         return seconds
@@ -176,7 +178,7 @@ class FaultMaker:
         self._daemon.is_stopped = False
 
     def _running(self) -> ToyJob | None:
-        """Return a started job that the daemon knows, or None."""
+        """Return a random running job; None if there is none, or if the daemon cannot answer."""
         if self._daemon.is_stopped or not self._daemon.is_running():
             return None
         found = [job for job in self._queue.live() if job.state == states.RUNNING]

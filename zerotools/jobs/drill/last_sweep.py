@@ -1,7 +1,8 @@
-"""The end of everything that a test has started, however the test ends.
+"""End everything that a test has started, however the test ends.
 
-`LastSweep` is a process that starts with the test, waits for its end and kills its remaining
-processes. A killed test cannot do so, and would leave processes that it had stopped.
+`LastSweep` is a process that starts with the test. It waits for the end of the test and kills the
+remaining processes, also those that the test had stopped by SIGSTOP. A test that was killed cannot
+do this itself.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ def end_all(place: Path) -> None:
 
 
 class LastSweep:
-    """A process that does not name the directory `place`, so it is not one of the test's."""
+    """The cleanup process. Its environment does not have the test's directory, so it does not kill
+    itself."""
 
     def __init__(self, place: Path) -> None:
         self._process = subprocess.Popen(
@@ -42,7 +44,7 @@ class LastSweep:
         )
 
     def end(self) -> None:
-        """Sweep, and wait until that is done."""
+        """Start the cleanup, and wait until it is done."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
@@ -50,7 +52,8 @@ class LastSweep:
 
 
 def main(arguments: list[str]) -> int:
-    """Wait for the end of the input, which is that of the drill; then end all of it."""
+    """Wait until the input ends, which happens when the test ends. Then end all processes of the
+    test."""
     sys.stdin.buffer.read()
     end_all(Path(arguments[0]))
     return 0

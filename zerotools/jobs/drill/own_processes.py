@@ -1,8 +1,8 @@
-"""The processes of a test, and signals only to those.
+"""Find the processes of a test, and send signals only to those.
 
-A pid may belong to another process by the time that a signal is sent. So a pidfd is opened first,
-then the process under that pid is checked, and the signal goes to the pidfd. If the checked process
-is not that of the pidfd, that one has ended, and the signal has no effect.
+A pid may be reused by another process before a signal is sent. So a pidfd is opened first, then the
+process with that pid is checked, and the signal goes to the pidfd. If the pid was reused between
+the two steps, the process of the pidfd has ended, and the signal has no effect.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 VARIABLE = "ZEROTOOLS_DRILL"
-"""It names the directory of the drill, in the environment of the daemon and of its jobs."""
+"""The environment variable with the test's directory. The daemon and all jobs of the test have
+it."""
 _RUN_DIR = b"ZEROTOOLS_RUN_DIR"
 _SUPERVISOR = b"/supervisor/entry.py"
 
@@ -36,7 +37,7 @@ class LiveAttempt(NamedTuple):
 
 
 def live_attempts(state_dir: Path, place: Path) -> Iterator[LiveAttempt]:
-    """Yield the attempts of the test in `place` with a running first rank and no recorded end."""
+    """Yield the attempts of the test in `place` with a running rank 0 and no recorded end."""
     for run in sorted(state_dir.glob("jobs/*/attempt-*/run.json")):
         if (run.parent / "exit.json").exists():
             continue
@@ -49,8 +50,11 @@ def live_attempts(state_dir: Path, place: Path) -> Iterator[LiveAttempt]:
 
 
 def is_own(pid: int, place: Path) -> bool:
-    """Return whether the process `pid` belongs to the test in `place`: its environment names the
-    directory, or it is the supervisor of an attempt there, which has an empty environment."""
+    """Return whether the process `pid` belongs to the test in `place`.
+
+    Its environment names the directory, or it is the supervisor of an attempt in `place`, which has
+    an empty environment.
+    """
     own = os.fsencode(place)
     _await_program(pid)
     try:
@@ -92,11 +96,11 @@ def own_processes(place: Path) -> list[int]:
 
 
 def _await_program(pid: int, looks: int = 20) -> None:
-    """Let the kernel finish starting the program of `pid`, for at most `looks` milliseconds.
+    """Wait until the kernel has started the program of `pid`, for at most `looks` milliseconds.
 
-    A program that has only begun shows neither command nor environment in /proc (exec_mmap of
-    fs/exec.c), although its starter continues already. A kernel thread never has them: its parent
-    is kthreadd, process 2.
+    Until then, /proc shows neither its command nor its environment (exec_mmap of fs/exec.c),
+    although the parent process continues already. A kernel thread never has them: its parent is
+    kthreadd, process 2.
     """
     for _ in range(looks):
         state, parent = _state_and_parent(pid)
@@ -124,7 +128,7 @@ def _is_over(pid: int) -> bool:
 
 
 def describe(pid: int) -> str:
-    """Return the command of `pid`, in words."""
+    """Return the command of `pid`, for a message."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -133,8 +137,8 @@ def describe(pid: int) -> str:
 
 
 def remove_groups(state_dir: Path) -> None:
-    """Remove the control groups of killed attempts. They are identified by the tokens of the
-    attempts; a group with processes stays."""
+    """Remove the empty control groups of killed attempts, which are found by the tokens of the
+    attempts."""
     names, places = set(), set()
     for plan in state_dir.glob("jobs/*/attempt-*/attempt.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):

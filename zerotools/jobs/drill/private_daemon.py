@@ -1,4 +1,4 @@
-"""A private zerotoolsd of the test, with a separate state directory, socket and configuration."""
+"""The daemon of a test, with its own state directory, socket and configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_A_SERVICE = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "CRED
 
 
 class PrivateDaemon:
-    """The daemon of a test in `place`, which may run `jobs` jobs at a time."""
+    """The daemon of the test in `place`. It may run `jobs` jobs at a time."""
 
     def __init__(self, place: Path, jobs: int) -> None:
         self.place = place
@@ -46,9 +46,9 @@ class PrivateDaemon:
         self.log = place / "zerotoolsd.log"
         self.starts = 0
         self.own_ends: list[str] = []
-        """Its ends that were not caused by a kill."""
+        """Ends of the daemon that were not caused by a kill."""
         self.is_stopped = False
-        """Stopped by SIGSTOP: requests would not be answered."""
+        """True while the daemon is stopped by SIGSTOP and does not answer."""
         self._config = place / "zerotoolsd.toml"
         self._config.write_text(CONFIG.format(jobs=jobs), "utf-8")
         self._process: subprocess.Popen[bytes] | None = None
@@ -56,11 +56,11 @@ class PrivateDaemon:
         self.client = DaemonClient(self.state / "api.sock", timeout_seconds=ANSWER_SECONDS)
 
     def begin(self) -> None:
-        """Start it for the first time, and wait until it answers.
+        """Start the daemon for the first time, and wait until it answers.
 
         Raises:
             BadRequest: a package of the daemon is not installed.
-            DaemonUnreachable: it does not start, or does not answer.
+            DaemonUnreachable: the daemon does not start, or does not answer.
         """
         if why_no_daemon() is not None:
             raise missing_package()
@@ -100,11 +100,11 @@ class PrivateDaemon:
         return {**kept, VARIABLE: str(self.place)}
 
     def is_running(self) -> bool:
-        """Return whether its process exists, stopped or not."""
+        """Return whether the daemon's process exists, stopped by SIGSTOP or not."""
         return self._process is not None and self._process.poll() is None
 
     def answers(self) -> bool:
-        """Return whether it answers clients."""
+        """Return whether the daemon answers clients."""
         if self.is_stopped:
             return False
         try:
@@ -114,14 +114,16 @@ class PrivateDaemon:
         return True
 
     def send(self, number: signal.Signals) -> bool:
-        """Send it a signal: a child that was not waited for keeps its pid. Whether it runs."""
+        """Send a signal to the daemon. Return whether it runs. The daemon is a child that was not
+        waited for, so its pid is not reused."""
         if self._process is None or not self.is_running():
             return False
         self._process.send_signal(number)
         return True
 
     def kill(self, again_in: float) -> bool:
-        """Send SIGKILL, and start it again after so many seconds; return whether it ran."""
+        """Send SIGKILL to the daemon, to be started again after `again_in` seconds. Return whether
+        it ran."""
         if not self.send(signal.SIGKILL) or self._process is None:
             return False
         self._process.wait()
@@ -129,7 +131,7 @@ class PrivateDaemon:
         return True
 
     def keep_up(self) -> None:
-        """Start it again, some time after it has ended, like a service manager."""
+        """Start the daemon again some time after it has ended, as a service manager does."""
         if self.is_running():
             return
         if self._start_at is None:
@@ -140,7 +142,7 @@ class PrivateDaemon:
             self._start()
 
     def last_words(self) -> str:
-        """Return the end of its log, one line after another."""
+        """Return the last lines of the daemon's log."""
         try:
             lines = self.log.read_text("utf-8", "replace").splitlines()
         except OSError:
@@ -148,7 +150,7 @@ class PrivateDaemon:
         return "\n".join(lines[-LOG_LINES:]) or "it said nothing"
 
     def end(self) -> None:
-        """End it: by SIGTERM, or SIGKILL if that takes long."""
+        """End the daemon by SIGTERM; by SIGKILL if this takes long."""
         if self._process is None:
             return
         for number in (signal.SIGCONT, signal.SIGTERM):

@@ -16,14 +16,17 @@ MOST_JOBS = 64
 MOST_SEED = 2**32 - 1
 LEAST_ROOM = 64 << 20
 END_SECONDS = 120.0
-"""The time for the jobs to end after the faults."""
+"""The time for the jobs to end after the last fault."""
 TOY_PROGRAM = Path(__file__).with_name("toy_program.py")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DrillRequest:
-    """The options of a test. `every`: mean seconds between two faults; `jobs`: the number that run
-    at a time; `directory`: the parent of the test's directory; `program`: the program of its jobs.
+    """The options of a test.
+
+    `every` is the mean number of seconds between two faults, `jobs` the number of jobs that run at
+    a time. `directory` is the parent of the test's directory, and `program` the program of the
+    jobs.
     """
 
     minutes: float = 2.0
@@ -37,7 +40,7 @@ class DrillRequest:
 
     @property
     def trouble_seconds(self) -> float:
-        """The time during which faults are made."""
+        """The time in seconds during which faults are injected."""
         return 60.0 * self.minutes
 
 
@@ -50,7 +53,7 @@ def make_request(
     directory: Path | None,
     keep: bool,
 ) -> DrillRequest:
-    """Return the drill that a user requests. Raises BadRequest."""
+    """Return the validated options of a test. Raises BadRequest."""
     _check("--minutes", minutes, LEAST_MINUTES, MOST_MINUTES)
     _check("--every", every, LEAST_EVERY, MOST_EVERY)
     if every > 60 * minutes:
@@ -77,7 +80,7 @@ def _check(option: str, value: float, least: float, most: float) -> None:
 
 
 def check_room(place: Path, free: int) -> None:
-    """Refuse a disk on which so few bytes are free that it would be full. Raises BadRequest."""
+    """Raise BadRequest if the test could fill the disk of `place`, which has `free` bytes."""
     if free < LEAST_ROOM:
         raise BadRequest(
             f"--directory {place}: {free >> 20} MiB are free there, and a drill needs "

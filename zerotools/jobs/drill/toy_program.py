@@ -31,7 +31,7 @@ FACTOR = 6364136223846793005
 HEADER = json.dumps({"toy": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}).encode()
 FILE = "model.safetensors"
 KEPT = 3
-"""The number of kept checkpoints: the daemon may not yet know the newest one."""
+"""The number of checkpoints to keep. The daemon may not know the newest checkpoint yet."""
 EXIT_BESIDE = 70
 
 
@@ -41,7 +41,7 @@ def advanced(state: int, step: int) -> int:
 
 
 def final_state(steps: int) -> int:
-    """Return the state of an undisturbed program."""
+    """Return the state after all steps without a fault."""
     state = 0
     for step in range(1, steps + 1):
         state = advanced(state, step)
@@ -60,7 +60,8 @@ class ToyProgram:
         self.attempt = Path(os.environ.get("ZEROTOOLS_RUN_DIR", "attempt-0")).name.split("-")[-1]
 
     def note(self, line: str) -> None:
-        """Record in one write, which exists or not, whatever kills this process."""
+        """Append a line to the log in one write, so the line is complete or missing if this process
+        is killed."""
         fd = os.open(self.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, f"{line}\n".encode("ascii"))
@@ -96,14 +97,14 @@ class ToyProgram:
         return advanced(state, step)
 
     def load(self, path: str | None) -> tuple[int, int]:
-        """Load step and state of a checkpoint, or of the beginning."""
+        """Return step and state of a checkpoint; (0, 0) without one."""
         if path is None:
             return 0, 0
         step, state = struct.unpack("<qq", (Path(path) / FILE).read_bytes()[-16:])
         return step, state
 
     def save(self, step: int, state: int) -> None:
-        """Save a checkpoint, which exists whole under its name or not at all."""
+        """Save a checkpoint, which appears under its name complete or not at all."""
         path = self.checkpoints / f"step-{step:08}"
         staging = self.checkpoints / f".{path.name}"
         staging.mkdir(parents=True, exist_ok=True)
@@ -122,7 +123,7 @@ class ToyProgram:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint. Its name goes first, so that half of it is never seen."""
+    """Remove a checkpoint. It is renamed first, so that no reader sees a part of it."""
     gone = checkpoint.with_name(f".old-{checkpoint.name}")
     shutil.rmtree(gone, ignore_errors=True)  # of an attempt that was killed here
     checkpoint.rename(gone)
@@ -138,7 +139,7 @@ def _sync(directory: Path) -> None:
 
 
 def read_notes(path: Path) -> list[str]:
-    """Return the lines so far; empty if it has not begun."""
+    """Return the lines of the log; an empty list if the program has not begun."""
     try:
         return path.read_text("ascii", "replace").splitlines()
     except FileNotFoundError:
@@ -146,17 +147,17 @@ def read_notes(path: Path) -> list[str]:
 
 
 class NotedRun:
-    """The log of one job with `steps` steps to do, in order."""
+    """The contents of the log of one job with `steps` steps, and the violations in it."""
 
     def __init__(self, lines: Sequence[str], steps: int) -> None:
         self.beside: list[str] = []
         """Attempts that ran at the same time as another."""
         self.again: list[str] = []
-        """Steps that were run again though a checkpoint had them."""
+        """Steps that were run again although a checkpoint had them."""
         self.lost: list[str] = []
-        """Steps that were saved and are missing afterwards."""
+        """Steps that were saved and then missing."""
         self.late: list[str] = []
-        """Actions after the program was done."""
+        """Steps after the program was done."""
         self.saved = 0
         self._at = 0
         self._is_done = False
@@ -208,7 +209,7 @@ class NotedRun:
             )
 
     def unfinished(self) -> Iterator[str]:
-        """Yield why it cannot have succeeded."""
+        """Yield the reasons why the job cannot have succeeded."""
         if not self._is_done:
             yield f"its program stopped after step {self._at} of {self._steps}"
         elif self.saved < self._steps:

@@ -1,4 +1,5 @@
-"""The toy jobs of a drill: so many at a time, each submitted until it is acknowledged."""
+"""The toy jobs of a test: a fixed number at a time, each submitted until the daemon acknowledges
+it."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 
 SHORTEST, LONGEST = 2.0, 20.0
-"""Seconds of steps in the longest jobs of a drill; the shortest have half of them."""
+"""The least and the most seconds of the steps of the longest jobs. The shortest jobs have half as
+many."""
 PACES = (0.05, 0.1, 0.2)
 EVERY = (5, 10, 20)
 MOST_RESTARTS = 1000
@@ -31,7 +33,7 @@ HELD_SECONDS = 5.0
 
 @dataclass
 class ToyJob:
-    """A job, and its known state. `ends`: the states that it may end in."""
+    """A job, and its last known state. `ends` are the states that it may end in."""
 
     name: str
     steps: int
@@ -44,23 +46,23 @@ class ToyJob:
     """The daemon's reason for its state, or for a missing acknowledgement."""
     ends: frozenset[str] = frozenset({states.SUCCEEDED})
     view: dict[str, Any] = field(default_factory=dict)
-    """The daemon's view of it when it has ended."""
+    """The daemon's view of the job after its end."""
     due: float = 0.0
-    """The time at which it is released, if it is held."""
+    """The time at which the held job is released."""
 
     @property
     def is_over(self) -> bool:
-        """True if it has ended, in any state."""
+        """True if the job has ended, in any state."""
         return bool(self.view)
 
     @property
     def seconds(self) -> float:
-        """From its first start to its end."""
+        """The seconds from the first start of the job to its end."""
         started, ended = self.view.get("started"), self.view.get("ended")
         return max(0.0, ended - started) if started and ended else 0.0
 
     def lines(self) -> list[str]:
-        """Return the lines of its program's log."""
+        """Return the lines of the program's log."""
         return read_notes(self.notes)
 
 
@@ -70,7 +72,7 @@ class ToyQueue:
     def __init__(self, place: Path, client: DaemonClient, request: DrillRequest) -> None:
         self.jobs: list[ToyJob] = []
         self.resumed = 0
-        """How often a job that the daemon held was resumed."""
+        """The number of times that a job held by the daemon was released."""
         self._place = place / "jobs"
         self._place.mkdir()
         self._drill = place
@@ -79,18 +81,18 @@ class ToyQueue:
         self._random = random.Random(f"jobs {request.seed}")
 
     def live(self) -> list[ToyJob]:
-        """Return the acknowledged jobs that are not known to have ended."""
+        """Return the acknowledged jobs that have not ended, as far as known."""
         return [job for job in self.jobs if job.number is not None and not job.is_over]
 
     def fill(self) -> None:
-        """Make jobs up to the requested number. Raises DaemonError: some are not acknowledged
-        yet."""
+        """Submit jobs up to the requested number. Raises DaemonError if some are not
+        acknowledged."""
         while sum(not job.is_over for job in self.jobs) < self._request.jobs:
             self.jobs.append(self._make())
         self.submit()
 
     def submit(self) -> None:
-        """Submit unacknowledged jobs. Raises DaemonError."""
+        """Submit the jobs that are not acknowledged. Raises DaemonError."""
         for job in self.jobs:
             if job.number is None:
                 try:
@@ -157,12 +159,12 @@ class ToyQueue:
                 self.resumed += 1
 
     def hold(self, job: ToyJob) -> None:
-        """Let a job save and stop; `look` releases it. Raises DaemonError."""
+        """Hold a job, which saves and stops; `look` releases it. Raises DaemonError."""
         assert job.number is not None
         self._client.hold(job.number)
 
     def cancel(self, job: ToyJob) -> None:
-        """Cancel a job; it may be done before it hears of it. Raises DaemonError."""
+        """Cancel a job. It may still finish before the request reaches it. Raises DaemonError."""
         assert job.number is not None
         job.ends |= {states.CANCELLED}  # before the request: the response may be lost
         self._client.cancel(job.number)
@@ -175,7 +177,7 @@ class ToyQueue:
             after = int(found[-1]["id"])
 
     def said_of_live(self) -> str:
-        """Return the states of unfinished jobs."""
+        """Return the states of unfinished jobs, for a message."""
         return "; ".join(_standing(job) for job in self.jobs if not job.is_over)
 
 
@@ -185,7 +187,6 @@ def _standing(job: ToyJob) -> str:
 
 
 def _libraries() -> dict[str, str]:
-    """Return the variables that this interpreter may need to start, and no others of the user's
-    environment."""
+    """Return the environment variables that this interpreter may need to start."""
     names = ("LD_LIBRARY_PATH", "PYTHONHOME")
     return {name: os.environ[name] for name in names if name in os.environ}

@@ -1,1 +1,1 @@
-"""The memory of a machine that a job, or a model with a config of another launcher, will take."""
+"""Estimates of the memory that a job needs, or a model with the config of another launcher."""

@@ -20,7 +20,7 @@ _ACCELERATE = {"none": "none", "cpu": "cpu", "disk": "nvme"}
 
 
 OFFLOAD_DIRECTORY = "offload"
-"""The directory of the optimizer on disk, next to the job file; a local NVMe disk is best."""
+"""The directory for an optimizer on disk, next to the job file. A local NVMe disk is best."""
 
 
 def job_tree(
@@ -31,8 +31,10 @@ def job_tree(
     *,
     on_gpu: bool,
 ) -> dict[str, Any]:
-    """Return the keys of a job file; `tables` are those of it that say the model and its adapters.
-    `batch` are the sequences of a step, where micro batches make them up; None: the fewest that do.
+    """Return the keys of a job file for `layout` and `micro`.
+
+    `tables` are the job file's tables for the model and its adapters. `batch` is the number of
+    sequences of a step, rounded up so that micro batches divide it; None: the fewest possible.
     """
     tree: dict[str, Any] = {"gpus": layout.world_size}
     if not on_gpu:
@@ -120,10 +122,10 @@ def accelerate_text(layout: MemoryLayout) -> str:
 def way_keys(
     way: Way, work: Workload, asked: MemoryLayout | None, batch: int | None = None
 ) -> dict[str, Any]:
-    """Return the keys that `way` sets, by dotted name; None removes a key.
+    """Return the keys that the configuration `way` changes, by dotted name; None removes a key.
 
-    `work` is the request. For a job file, `asked` is its layout, and keys that it has already are
-    omitted; `batch` is its number of sequences of a step.
+    `work` is the requested training. For a job file, `asked` is its layout, and keys that it
+    already has are omitted; `batch` is its number of sequences of a step.
     """
     layout, micro = way.row.layout, way.work.micro
     found: dict[str, Any] = {}
@@ -150,8 +152,8 @@ def way_keys(
 
 
 def layout_keys(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]:
-    """Return the keys of stage and offload that differ between `layout` and `asked`; None removes a
-    key."""
+    """Return the keys for stage and offload that differ between `layout` and `asked`; None removes
+    a key."""
     return _sharding(layout, asked) | _offload(layout, asked)
 
 
@@ -191,7 +193,7 @@ def _offload(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]
 
 
 def keys_text(keys: Mapping[str, Any]) -> str:
-    """Return the keys as a job file has them, for a sentence."""
+    """Return the keys as in a job file, on one line for a message."""
     said = [
         f"no {name}" if value is None else f"{name} = {show(value)}" for name, value in keys.items()
     ]
@@ -199,7 +201,7 @@ def keys_text(keys: Mapping[str, Any]) -> str:
 
 
 def with_keys(tree: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's `tree` with these keys set, or removed if they are None."""
+    """Return a copy of the job's `tree` with these keys set, or removed if the value is None."""
     changed = dict(tree)
     for name, value in keys.items():
         first, _, rest = name.partition(".")

@@ -49,10 +49,14 @@ SCORES = "the scores of all pairs of tokens are kept"
 
 @dataclass(frozen=True)
 class Estimate:
-    """Every row of the table, the ways that fit, the choice among these, and the row that a job
-    file asks for, if it was of one. `tables` are those of a job file that say the model and its
-    adapters, `batch` the sequences of a step that it asks for, `job` all of its keys. `assumed`
-    is a sentence on the length of sequences if no length was given."""
+    """The estimate of one training on one machine.
+
+    `rows` has the memory for each stage and offload, `search` the configurations that fit, and
+    `choice` the cheapest of these. For a job file, `asked` is the row of the job as written, `job`
+    all its keys, and `batch` its number of sequences of a step. `tables` are the tables of a job
+    file for the model and its adapters. `assumed` is a sentence on the assumed sequence length, if
+    the request has none.
+    """
 
     work: Workload = field(repr=False)
     machine: Machine
@@ -67,13 +71,13 @@ class Estimate:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """Every smallest set of changes that makes it fit, cheapest first."""
+        """Every smallest set of changes that makes the training fit, cheapest first."""
         return self.search.found
 
     @property
     def fits(self) -> bool:
-        """True if the job fits as written; without a job, if a training of all weights fits on this
-        machine. If activations are not known, only the model state counts."""
+        """True if the job fits as written; without a job file, if any stage and offload fits for
+        training all weights. If activations are not known, only the model state counts."""
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
 
@@ -84,37 +88,37 @@ class Estimate:
 
     @property
     def offload(self) -> str | None:
-        """The part that the row offloads, such as "none" or "optimizer"."""
+        """What the cheapest configuration that fits offloads, such as "none" or "optimizer"."""
         return None if self.choice.row is None else self.choice.row.offload
 
     @property
     def peak_bytes(self) -> int | None:
-        """The memory that the row takes of each GPU."""
+        """The memory of each GPU that the chosen row needs."""
         return None if self.choice.row is None else self.choice.row.peak_bytes
 
     @property
     def host_bytes(self) -> int | None:
-        """The memory that the ranks of one node take of the host."""
+        """The host memory that all ranks of one node need in the chosen row."""
         return None if self.choice.row is None else self.choice.row.host_bytes
 
     @property
     def reason(self) -> str:
-        """The reason for the row, or the reason why no row fits."""
+        """Why the row was chosen, or why no row fits."""
         return self.choice.reason
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """More advice, as sentences."""
+        """Further advice, as sentences."""
         return self.choice.advice
 
     @property
     def largest_batch(self) -> int | None:
-        """The most sequences of this length at a time that fit there."""
+        """The largest number of sequences of this length at a time that fits in the chosen row."""
         return self.choice.largest_batch
 
     @property
     def largest_sequence_length(self) -> int | None:
-        """The longest sequence that fits there, one at a time."""
+        """The longest single sequence that fits in the chosen row, in tokens."""
         return self.choice.largest_sequence
 
     @property
@@ -124,7 +128,7 @@ class Estimate:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The assumptions, in sentences."""
+        """The assumptions of the estimate, as sentences."""
         micro = self.work.micro if self.machine.on_gpu else None
         kernel = None if micro is None else attention_assumption(micro)
         assumed = (each for each in (self.assumed, kernel) if each is not None)
@@ -172,7 +176,7 @@ class Estimate:
         }
 
     def configs(self, way: Way) -> dict[str, Any]:
-        """Return the config files for `way`, by launcher."""
+        """Return the config files for the configuration `way`, by launcher."""
         micro, layout = way.work.micro, way.row.layout
         tables = {**self._model_table(way), **self.tables, **way.lora_table}
         batch = self.batch or self._batch_of_step
@@ -183,8 +187,8 @@ class Estimate:
         }
 
     def job_of(self, way: Way) -> dict[str, Any]:
-        """Return the job file for `way`: all keys of the job with its changes or, if the estimate
-        was not of a job file, the values that the estimate knows."""
+        """Return the job file for the configuration `way`: all keys of the job with the changes of
+        `way`. For an estimate without a job file, return the values that the estimate knows."""
         if self.job is None:
             tree: dict[str, Any] = self.configs(way)["job"]
             return tree
@@ -196,7 +200,8 @@ class Estimate:
         return way_keys(way, self.work, asked, self.batch)
 
     def _model_table(self, way: Way) -> dict[str, Any]:
-        """Return the table `[model]` of a model that is only a size: no weights for adapters."""
+        """Return the table `[model]` for a model that is only a number of parameters. It has no
+        weights, so adapters are not possible."""
         shape, micro = self.work.model.config, way.work.micro
         if shape is None or way.lora_table:
             return {}
@@ -258,8 +263,11 @@ def estimate_model(
     offloads: Sequence[str] = OFFLOADS,
     model_table: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """Every stage and offload of a model, `batch` sequences (default 1) of `sequence` tokens at a
-    time on each rank; default: its usual length."""
+    """Estimate every stage and offload for a model.
+
+    Each rank processes `batch` sequences (default 1) of `sequence` tokens (default: the model's
+    usual length) at a time.
+    """
     layout = MemoryLayout(
         stage=3,
         world_size=machine.gpus,
@@ -286,8 +294,8 @@ def estimate_job(
     offloads: Sequence[str] = OFFLOADS,
     job: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """Estimate the job of `work` as it is written, and every other stage and offload of it. `job`
-    has its keys."""
+    """Estimate the job of `work` as written, and with every other stage and offload. `job` has the
+    keys of the job file."""
     work = replace(work, layout=replace(work.layout, world_size=machine.gpus))
     asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
     keys = job or {}
@@ -319,7 +327,7 @@ def estimate_job(
 
 
 def offload_of(layout: MemoryLayout) -> str:
-    """Return the offload of a layout, in the words of the table."""
+    """Return the offload of a layout by its name in the table of estimates."""
     optimizer, params = layout.offload_optimizer, layout.offload_params != "none"
     if optimizer == "disk":
         return ALL_DISK if params else DISK
@@ -331,8 +339,10 @@ def offload_of(layout: MemoryLayout) -> str:
 def estimate_work(
     work: Workload, machine: Machine, free: Freedom, tables: Mapping[str, Mapping[str, Any]]
 ) -> Estimate:
-    """Estimate every stage and offload of `work`, and list the changes that make it fit. `tables`
-    are those of a job file for the model and its adapters."""
+    """Estimate every stage and offload of `work`, and find the changes with which it fits.
+
+    `tables` are the tables of a job file for the model and its adapters.
+    """
     rows = rows_of(work, machine, free.stages, free.offloads)
     ways = ways_of(work, machine, free)
     choice = choose(work, machine, rows, ways)
@@ -340,7 +350,7 @@ def estimate_work(
 
 
 def assumed_length(model: ModelShape) -> str:
-    """Return the sentence on the assumed length of sequences, for a request without one."""
+    """Return a sentence on the assumed sequence length, for a request without one."""
     return (
         f"sequences of {model.usual_length:,} tokens are assumed; --sequence-length sets another "
         "length"
@@ -348,7 +358,8 @@ def assumed_length(model: ModelShape) -> str:
 
 
 def model_table_of(model: str) -> dict[str, Any]:
-    """Return the job file's `[model]` for a name on a command line."""
+    """Return the job file's `[model]` for the path `model` of a command line; empty if nothing
+    exists there."""
     path = Path(model)
     if not path.exists():
         return {}
@@ -356,7 +367,8 @@ def model_table_of(model: str) -> dict[str, Any]:
 
 
 def attention_assumption(micro: MicroBatch) -> str | None:
-    """Return the kernel that an estimate assumes, if it is not the flash kernel."""
+    """Return a sentence on the attention kernel that the estimate assumes; None for the flash
+    kernel."""
     if micro.attention == EAGER:
         return f"attention: eager, so {SCORES}"
     if micro.attention != REPEATED:
@@ -370,7 +382,8 @@ def attention_assumption(micro: MicroBatch) -> str | None:
 
 
 def kernels_of(spec: JobSpec, snapshot: Snapshot) -> str | None:
-    """Return the kernel of a job on each kind of GPU of this machine; None: no GPU is known."""
+    """Return a sentence on the attention kernel of a job on each kind of GPU of this machine; None
+    if no GPU is known."""
     wanted = spec.model.attention
     if wanted == EAGER:
         return f"attention: eager, so {SCORES}"

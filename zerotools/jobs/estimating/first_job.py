@@ -1,7 +1,8 @@
-"""A first job for a model, some data and a machine: the cheapest one that fits, with reasons.
+"""Write the first job file for a model, some data and a machine: the cheapest that fits, with
+reasons.
 
-The data determines the training: text is continued pretraining, examples are fine-tuning,
-preferences are DPO. Other values are usual ones: one epoch, a usual learning rate, and as many
+The data determines the training: text means continued pretraining, examples mean fine-tuning, and
+preferences mean DPO. Other values are usual ones: one epoch, a usual learning rate, and as many
 sequences at a time as fit, at most `MOST_SEQUENCES`.
 """
 
@@ -27,20 +28,20 @@ from zerotools.ops.estimate.recommendation import gib, largest_batch, needs_of
 
 MOST_SEQUENCES = 8
 _BYTES = 256
-"""Tokens of text that is read byte by byte."""
+"""The number of tokens without a tokenizer: one for each value of a byte."""
 FULL, LORA, QLORA = "full", "lora", "qlora"
 METHODS = (FULL, LORA, QLORA)
-"""The trained tensors: all weights, adapters, or adapters of a base model in 4 bits."""
+"""What is trained: all weights, adapters, or adapters of a base model in 4 bits."""
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 Chooser = Callable[[Sequence[Way]], Way]
-"""Chooses among ways that fit, cheapest first."""
+"""A function that selects one of the configurations that fit, which are sorted by cost."""
 
 
 @dataclass(frozen=True)
 class FirstJob:
-    """A job file as a tree, comments for some of its keys, its estimate, and the chosen row of
-    it."""
+    """A job file as a tree, comments for some of its keys, its estimate, and the chosen
+    configuration."""
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
@@ -50,9 +51,12 @@ class FirstJob:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstTraining:
-    """The requested training: a model, data, a precision, one of METHODS, and a length of sequences
-    in tokens (None: a usual length). Files of the job lie in `directory`, where so many bytes of
-    disk are free (None: not known)."""
+    """The requested training: a model, data, a precision, one of METHODS, and a sequence length in
+    tokens (None: a usual length).
+
+    Files of the job are in `directory`. `free` is the free space of its disk in bytes (None:
+    unknown).
+    """
 
     model: Path
     data: SeenData
@@ -64,13 +68,14 @@ class FirstTraining:
 
 
 def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = None) -> FirstJob:
-    """Return the job file for the training `wanted`. `choose` picks one of the ways that fit; None:
-    the cheapest.
+    """Return the job file for the training `wanted`.
+
+    `choose` selects one of the configurations that fit; None selects the cheapest.
 
     Raises:
-        BadRequest: the model does not exist, it has no weights to train adapters on, or nothing
-            fits on the machine.
-        BadFile, Unsupported: its shapes cannot be read.
+        BadRequest: the model does not exist, has no weights to train adapters on, or nothing fits
+            on the machine.
+        BadFile, Unsupported: the model's shapes cannot be read.
     """
     model, data = wanted.model, wanted.data
     directory = model if model.is_dir() else model.parent
@@ -107,7 +112,7 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
 
 
 def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
-    """Refuse examples that cannot become tokens."""
+    """Raise an error if the data are examples and the model has no tokenizer for them."""
     if directory is None:
         raise BadRequest(
             f"{wanted.model}: has no tokenizer, which examples are read with; put its "
@@ -131,7 +136,7 @@ def has_chat_template(directory: Path) -> bool:
 
 
 def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
-    """Return the work of one example at a time, before anything is changed to make it fit."""
+    """Return the work for one example at a time, before any change that makes it fit."""
     shape = read_shape(str(wanted.model))
     sequence = wanted.sequence or shape.usual_length
     packs, pair = wanted.method == QLORA, 2 if wanted.data.key == PREFERENCES else 1

@@ -1,4 +1,4 @@
-"""The memory facts of a job file: the model, the layout and the micro batch."""
+"""The values of a job file that determine its memory: the model, the layout and the micro batch."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from zerotools.ops.estimate.rank_memory import Buckets
 
 
 def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
-    """Return the memory that `spec` requests on each rank. Without `asks`, no process with
-    transformers is started for shapes.
+    """Return the workload of `spec`, from which the memory of each rank is computed.
+
+    Shapes may need a process that imports transformers; without `asks` none is started.
 
     Raises:
-        BadRequest: its model's config cannot be read.
-        Unsupported: engine `script`, with an unknown program.
+        BadRequest: the model's config cannot be read.
+        Unsupported: the engine is `script`, and its program is not known.
     """
     if spec.engine == "script":
         raise Unsupported(
@@ -68,7 +69,7 @@ def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
 
 
 def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
-    """Return the micro batch of a rank; None: the length of the sequences is not known."""
+    """Return the micro batch of a rank; None if the sequence length is not known."""
     positions = None if model.architecture is None else model.architecture.positions or None
     sequence = longest_sequence(spec.data, positions)
     if sequence is None:
@@ -112,10 +113,10 @@ def _buckets(spec: JobSpec) -> Buckets:
 
 
 def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
-    """Return the job on another number of ranks.
+    """Return the job with another number of ranks.
 
     Raises:
-        BadRequest: its batch cannot be shared among them.
+        BadRequest: the number does not divide the job's batch.
     """
     together = spec.zero.share_ranks
     if ranks % together:

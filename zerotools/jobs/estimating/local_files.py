@@ -1,7 +1,7 @@
-"""The contents of a directory that a first job could use: models, and data to train them on.
+"""Find models and data in a directory that a first job could use.
 
 The search covers the directory and its direct subdirectories, in the order of their names. It reads
-only configs and the first record of files of examples.
+only configs, and the first record of files of examples.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _EXAMPLES = (
     frozenset({"prompt", "response"}),
     frozenset({"instruction", "output"}),
 )
-"""Columns that mark a file of examples with answers (`[data]` of the job file)."""
+"""Sets of columns by which a file of examples is recognised (`[data]` of the job file)."""
 _PREFERENCES = frozenset({"prompt", "chosen", "rejected"})
-"""Columns that mark a file of preferences."""
+"""The columns by which a file of preferences is recognised."""
 _DOCUMENTS = "text"
 TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
 
 
 @dataclass(frozen=True)
 class SeenData:
-    """Data: the pattern of its files, and the key of `[data]` that it is for. Examples that are
-    conversations are rendered by a chat template."""
+    """The pattern of some data files, and the key of `[data]` for them. Examples that are
+    conversations need a chat template."""
 
     pattern: str
     key: str
@@ -45,7 +45,8 @@ class SeenData:
 
 
 def models_in(directory: Path) -> Iterator[Path]:
-    """Model directories: a config.json with a `model_type`. Those with weights come first."""
+    """Yield the model directories, which have a config.json with a `model_type`. Those with weights
+    come first."""
     found = (
         place
         for place in _places(directory)
@@ -55,12 +56,12 @@ def models_in(directory: Path) -> Iterator[Path]:
 
 
 def has_weights(directory: Path) -> bool:
-    """Return whether weights lie in a model directory, as safetensors."""
+    """Return whether a model directory has weights as safetensors."""
     return any(next(directory.glob(pattern), None) is not None for pattern in _WEIGHTS)
 
 
 def data_in(directory: Path) -> Iterator[SeenData]:
-    """Yield files of examples and of preferences first, then of text; those of a kind in a
+    """Yield the data files: first examples and preferences, then text. Files of one kind in a
     directory are one pattern."""
     found = []
     for place in _places(directory):
@@ -75,7 +76,7 @@ def data_in(directory: Path) -> Iterator[SeenData]:
 
 
 def data_of(path: Path) -> SeenData | None:
-    """Return the kind of data of a file, or of a directory of files; None: unknown."""
+    """Return the kind of data of a file, or of a directory of files; None if unknown."""
     if path.is_dir():
         files = (entry for entry in _entries(path) if entry.is_file())
         inside = [data for file in files if (data := data_of(file)) is not None]
@@ -119,7 +120,7 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _columns(path: Path) -> frozenset[str]:
-    """Return the names in the first record of a file; an empty result if the file has no record."""
+    """Return the columns of the first record of a file; an empty set if the file has no record."""
     try:
         _, record = next(read_records(path, _LONGEST_RECORD), ("", None))
     except ZerotoolsError:  # it is not what its name says, or pyarrow is not installed

@@ -1,5 +1,5 @@
-"""The processes that tokenise a job's data before it trains, in addition to rank 0: their number
-and their host memory."""
+"""The processes that tokenise a job's data in addition to rank 0: their number and their host
+memory."""
 
 from __future__ import annotations
 
@@ -14,19 +14,22 @@ from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 
 BYTES_FOR_EACH = 16 << 20
-"""A process takes two seconds to begin, and reads about so much in ten."""
+"""The least bytes of text for each process. A process takes two seconds to start, and reads this
+much in about ten."""
 MOST_PROCESSES = 16
 MEMORY_FOR_EACH = 1 << 30
-"""Of a job's limit of memory, and of the machine; a process takes less than a third of it."""
+"""The memory limit of a job is divided by this to get the most processes. A process uses less than
+a third of it."""
 PROCESS_BYTES = 300 << 20
-"""Host memory of one process: libraries, a tokenizer of 150,000 tokens, and the words so far.
-With 16,000 tokens it is half as much."""
+"""The host memory of one process: libraries, a tokenizer with 150,000 tokens, and its cache of
+words. A tokenizer with 16,000 tokens needs half as much."""
 MOST_FILES = 1000
-"""The most files to get a size of, because the file system may be slow."""
+"""The most files to get the size of, because the file system may be slow."""
 
 
 def count_for(nbytes: int, memory_limit: int | None = None) -> int:
-    """Return how many processes are to tokenise so much text; 0: the rank does it."""
+    """Return the number of processes that tokenise `nbytes` bytes of text; 0 if rank 0 does it
+    alone."""
     cores = len(os.sched_getaffinity(0))
     fits = MOST_PROCESSES if memory_limit is None else memory_limit // MEMORY_FOR_EACH
     count = min(cores, MOST_PROCESSES, nbytes // BYTES_FOR_EACH, fits)
@@ -34,16 +37,16 @@ def count_for(nbytes: int, memory_limit: int | None = None) -> int:
 
 
 def memory_limit_of(spec: JobSpec) -> int:
-    """Return the bytes of host memory that the job may use: its limit, or the memory of the
-    host."""
+    """Return the bytes of host memory that the job may use: the least of its limits and the
+    machine's memory."""
     stated = (spec.limits.memory, spec.memory.host)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *(bytes_of(each) for each in stated if each is not None)])
 
 
 def tokenizing_bytes(spec: JobSpec) -> int:
-    """Return the host memory that these processes take together, the data not being in the cache.
-    They have ended when the job trains."""
+    """Return the host memory of all tokenising processes together, if the data is not in the cache.
+    These processes end before the training begins."""
     named = tokenizer_of(spec.data, spec.model.path)
     if named in (None, BYTES) or kind_of(spec.data) == "tokens":
         return 0
@@ -57,7 +60,8 @@ def tokenizing_bytes(spec: JobSpec) -> int:
 
 
 def _sizes(patterns: Iterable[str]) -> Iterator[int]:
-    """Yield the sizes of files; a pattern with ** may walk a whole disk, and is left out."""
+    """Yield the sizes of files. A pattern with ** is left out, because it may search a whole
+    disk."""
     for pattern in patterns:
         if "**" in pattern:
             continue

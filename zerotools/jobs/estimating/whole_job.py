@@ -1,7 +1,7 @@
-"""Job files that are whole: what an estimate knows, and usual values for the rest.
+"""Complete a job file: the values that an estimate knows, and usual values for the rest.
 
 A value that the user did not give has a default for a first run, such as one epoch or a usual
-learning rate. The model and the data have default paths, and the user has to set only these.
+learning rate. The model and the data have placeholder paths, which the user has to set.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RATES = {
     (EXAMPLES, True): 1e-4,
     (PREFERENCES, True): 5e-6,
 }
-"""Usual learning rates by kind of data, of all weights and of adapters."""
+"""Usual learning rates by kind of data: for all weights, and for adapters."""
 LEARNED = {
     TEXT: "continued pretraining",
     EXAMPLES: "fine-tuning",
@@ -40,34 +40,34 @@ _SAID = {TEXT: "plain text", EXAMPLES: "prompts and answers", PREFERENCES: "pair
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 CHECKPOINTS_OF_A_RUN = 500
 MODEL_PLACE, DATA_PLACE = "model", "data/*.txt"
-"""The paths of model and data if the user did not give any."""
+"""The placeholder paths of model and data."""
 
 
 _ANY_DATA = "/"
 _MANY_STEPS = 2**62
 WITH_CONFIG = ("batch", "sequence_length", "engine", "activation_checkpointing")
-"""Options that say what no config has; all else stands in the config."""
+"""Options with values that no config has. With a config, other options are refused."""
 
 
 @dataclass(frozen=True)
 class WholeJob:
-    """A job file as a tree, comments on its keys, and the default paths of model and data that the
-    user did not give: `places`, by key."""
+    """A job file as a tree, and comments on its keys. `places` has the placeholder paths of model
+    and data, by key."""
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
     places: Mapping[str, str]
     exported: str | None = None
-    """A checkpoint that a job cannot start from until its weights are exported."""
+    """A checkpoint that the user gave as the model; its weights must be exported first."""
 
     @property
     def text(self) -> str:
-        """The job file."""
+        """The text of the job file."""
         return to_toml(self.tree, self.comments)
 
     @property
     def advice(self) -> Iterator[str]:
-        """Say what to set before the job is submitted."""
+        """Sentences on what to set before the job is submitted."""
         if self.places:
             named = " and ".join(f"{key} (now {place})" for key, place in self.places.items())
             yield f"set {named}, or put yours there"
@@ -82,7 +82,7 @@ class WholeJob:
 
 
 def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
-    """Return `tree`, the keys for `way`, with all other keys that a job needs."""
+    """Return `tree`, the keys for the configuration `way`, with all other keys that a job needs."""
     tree = {
         name: dict(table) if isinstance(table, Mapping) else table for name, table in tree.items()
     }
@@ -108,15 +108,16 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
 
 
 def _exported(model: Mapping[str, Any]) -> str | None:
-    """Return the path of a table `[model]` if it is a checkpoint instead of a model directory."""
+    """Return the path of the table `[model]` if it is a checkpoint and not a model directory; else
+    None."""
     path = model.get("path")
     is_one = path is None or not Path(path).is_dir() or (Path(path) / CONFIG).is_file()
     return None if is_one else str(path)
 
 
 def tokenizer_of(model: Mapping[str, Any]) -> str | None:
-    """Return the directory of the tokenizer of a table `[model]`; None if it has none. A model that
-    is not there yet will have one."""
+    """Return the directory of the tokenizer for a table `[model]`; None if it has none. A model
+    directory that does not exist yet is assumed to have one."""
     named = model.get("path", model.get("config"))
     if not isinstance(named, str):
         return None
@@ -163,7 +164,8 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
 
 
 def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> JobFile:
-    """Return a job for training `model` on any data, with the options of the command line.
+    """Return a job that trains `model` on placeholder data, with the options of the command line.
+    The config of another launcher can be imported into it.
 
     Raises:
         BadRequest: `model` is only a number of parameters.
@@ -195,7 +197,7 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
 
 
 def without_placeholders(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of such a job without those that stand for any data and any steps."""
+    """Return the keys of a job of `job_with_config` without the placeholders for data and steps."""
     data = {name: value for name, value in job["data"].items() if name != "text"}
     train = {name: value for name, value in job["train"].items() if name != "steps"}
     return {**job, "data": data, "train": train}
