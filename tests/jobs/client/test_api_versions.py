@@ -9,9 +9,9 @@ from zerotools.jobs.client.api_versions import why_no_daemon
 
 ABSENT = """
 import sys
-from zerotools.jobs.client import daemon_package
+from zerotools.jobs.client import api_versions
 sys.path[:] = [path for path in sys.path if "site-packages" not in path]
-print(daemon_package.why_no_daemon())
+print(api_versions.why_no_daemon())
 """
 
 

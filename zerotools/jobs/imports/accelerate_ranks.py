@@ -31,8 +31,8 @@ _OF_SEQUENCES = ("cp", "sp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """The sizes of a mesh; their product is the number of ranks. `together` ranks compute each
-    sequence."""
+    """The sizes of a mesh of ranks; their product is the number of ranks. `together` ranks compute
+    each sequence."""
 
     copies: int
     shard: int
@@ -41,18 +41,19 @@ class Mesh:
 
     @property
     def ranks(self) -> int:
-        """All of them."""
+        """The number of all ranks."""
         return self.copies * self.shard * self.tensor * self.together
 
     def __str__(self) -> str:
-        """Return the mesh as a product."""
+        """Return the mesh as a product of its sizes."""
         tensor = f" x {self.tensor} tensor ranks" if self.tensor > 1 else ""
         each = f" x {self.together} ranks that share sequences" if self.together > 1 else ""
         return f"{self.copies} copies x {self.shard} ranks that share one{tensor}{each}"
 
 
 def read_parallelism(reading: ConfigReading, kind: str) -> None:
-    """Map the sizes of data and tensor parallelism, and of ranks that share sequences."""
+    """Map the sizes of data and tensor parallelism, and the number of ranks that share a
+    sequence."""
     given = reading.take(_NAME)
     if given is None:
         return
@@ -71,7 +72,7 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
 
 
 def _is_unfit(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> bool:
-    """Report a mesh that no job can have; return whether it is one."""
+    """Return whether no job can have this mesh; if so, report the reason."""
     ranks = world_size(reading.claims)
     if mesh.tensor > 1 and kind != "FSDP":
         reading.findings.unsupported.append(

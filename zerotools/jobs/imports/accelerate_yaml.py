@@ -1,4 +1,4 @@
-"""accelerate's YAML as claims on the keys of a job file, and as a DeepSpeed config."""
+"""Read accelerate's YAML: claims on the keys of a job file, and the DeepSpeed config in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from zerotools.jobs.text.document import Document, Trail
 from zerotools.jobs.text.yaml_text import YamlKeys
 
 YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)
-"""The keys that `parse_yaml` uses to correct an accelerate config."""
+"""The keys by which `parse_yaml` restores the indentation of an accelerate config."""
 FILE = "deepspeed_config.deepspeed_config_file"
 _LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
@@ -50,13 +50,14 @@ _STRATEGIES: dict[str, tuple[int, str]] = {
     "HYBRID_SHARD_ZERO2": (2, _ONE_MACHINE),
 }
 _NUMBERED = dict(enumerate(_STRATEGIES, start=1))
-"""torch.distributed.fsdp.ShardingStrategy, which accelerate also takes by number."""
+"""The members of torch.distributed.fsdp.ShardingStrategy by their numbers, which accelerate
+accepts."""
 _STAGE = "zero.stage"
 
 
 @dataclass(frozen=True)
 class Launched:
-    """The config that accelerate gives to DeepSpeed: a section of it, or the name of a file.
+    """The DeepSpeed config that accelerate uses: its YAML has it as a section, or names its file.
 
     `stated` are the keys that the section has.
     """
@@ -168,7 +169,8 @@ def _precision(reading: ConfigReading) -> None:
 
 
 def _hand_over(reading: ConfigReading, document: Document) -> Launched:
-    """Return the section as accelerate turns it into DeepSpeed's configuration."""
+    """Return the section `deepspeed_config` as accelerate converts it to DeepSpeed's
+    configuration."""
     file = reading.take(FILE)
     section = {
         name: reading.remaining.pop(f"deepspeed_config.{name}")
@@ -204,7 +206,8 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
 
 
 def _leave_parameters(reading: ConfigReading, section: dict[str, ConfigValue]) -> None:
-    """Note that DeepSpeed ignores `offload_param_device` below stage 3, which accelerate takes."""
+    """Note that `offload_param_device` has no effect below stage 3: accelerate accepts it,
+    DeepSpeed ignores it."""
     stage = section["zero_stage"].value if "zero_stage" in section else 2
     if str(stage) not in ("0", "1", "2"):
         return
@@ -222,8 +225,8 @@ def _leaf_modules(
     lines: dict[Trail, int],
     titles: dict[Trail, str],
 ) -> None:
-    """Read the classes with parameters that DeepSpeed gathers at once, which its JSON can name
-    too."""
+    """Read the classes of modules that DeepSpeed gathers as a whole. DeepSpeed's JSON has a key for
+    them, too."""
     engine = reading.claims.of("engine")
     given = reading.remaining.get(_LEAVES)
     if given is None or not given.value or engine is None or engine.value != "deepspeed":
@@ -269,7 +272,7 @@ def _is_off(value: Any) -> bool:
 
 
 def read_fsdp(reading: ConfigReading) -> None:
-    """Map stage, offload and activation checkpointing."""
+    """Map the stage, offload and activation checkpointing of `fsdp_config`."""
     version = reading.take("fsdp_config.fsdp_version")
     if version is not None:
         reading.row(KeyOutcome.IGNORED, version, None, "the engine torch shards with FSDP2")

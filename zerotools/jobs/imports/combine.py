@@ -1,7 +1,7 @@
-"""Join a job file and its configs into one job and a report.
+"""Join a job file and its configs into one job, and report the outcome of every key.
 
-Every source of a key adds a claim: the job file, the configs, and, weakly, the defaults of their
-launchers. Differing claims are a contradiction; agreeing ones are the job.
+Every source of a key adds a claim: the job file, the configs, and, as weak claims, the defaults of
+their launchers. If two claims on a key differ, the import fails. Otherwise the claims are the job.
 """
 
 from __future__ import annotations
@@ -44,11 +44,12 @@ from zerotools.jobs.text.home_paths import expanded
 
 CONFIG = "deepspeed.config"
 OFF = ("none", 0, False)
-"""Values that a job file without such a key has already."""
+"""The values that a job without the key has anyway, so they are not written."""
 
 
 Load = Callable[[str], Document]
-"""The DeepSpeed config that another config names. Raises BadRequest."""
+"""A function that reads the DeepSpeed config at a path that another config names. Raises
+BadRequest."""
 _DATA = ("data.text", "data.tokens", "data.examples", "data.preferences")
 _PLACEHOLDERS: dict[str, Any] = {
     "model.path": "/",
@@ -56,18 +57,19 @@ _PLACEHOLDERS: dict[str, Any] = {
     "train.steps": 2**62,
     "train.batch_size": None,
 }
-"""The keys that a job needs, with values that pass any check."""
+"""Required keys of a job, with values that are always valid."""
 _INSTEAD = {
     "model.path": ("model.config",),
     **dict.fromkeys(_DATA, _DATA),
     "train.steps": ("train.epochs",),
 }
-"""The replacements of launchers' features."""
+"""A feature of a launcher -> what to use in its place."""
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """The tree of a job file, the name that errors give it, where its paths begin, and its text."""
+    """The tree of a job file, its name for messages, the directory that its paths are relative to,
+    and its text."""
 
     tree: Mapping[str, Any]
     source: str
@@ -79,11 +81,11 @@ class JobFile:
 class Imported:
     """The result of an import.
 
-    `tree` is the job, with absolute paths if `spec` exists. `origins` has the sources of keys that
-    the job file did not have. Without a job file `spec` is None, and `missing` names keys.
-    `problem` is the reason why it cannot be run; `tree` is then incomplete. `deepspeed` is the
-    config for DeepSpeed, and `changes` the diff to it from the file. `formulas` has the
-    computations of missing keys.
+    `tree` is the job; its paths are absolute if `spec` is set. `origins` has the sources of the
+    keys that were not in the job file. Without a job file, `spec` is None, and `missing` lists the
+    keys that must be added. `problem` is the reason why the job cannot be run; then `tree` is
+    incomplete. `deepspeed` is the final config for DeepSpeed, and `changes` is the diff from the
+    file to it. `formulas` has the formulas for missing keys.
     """
 
     tree: JobTree
@@ -106,11 +108,14 @@ def import_configs(
     load: Load | None = None,
     release: Release = NEWEST,
 ) -> Imported:
-    """Return the job that `job`, the configs and the arguments of `recipe` together describe;
-    `release` is the DeepSpeed that the job's Python has.
+    """Return the job that the job file, the configs and the arguments of `recipe` describe
+    together.
+
+    `load` reads the DeepSpeed config that the accelerate config names. `release` is the DeepSpeed
+    that the job's Python has.
 
     Raises:
-        BadRequest: `load` cannot read the file that the accelerate config names.
+        BadRequest: `load` cannot read that file.
     """
     tree = {} if job is None else copy.deepcopy(dict(job.tree))
     source = "the job file" if job is None else job.source
@@ -174,7 +179,7 @@ def import_configs(
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
-    """Return the formula of the batch size from values that are not known yet."""
+    """Return the formula of the batch size, if one of its factors is not known yet."""
     if JOB_TOTAL not in missing:
         return {}
     steps = next((r for r in findings.rows if r.job == JOB_TOTAL and r.key.endswith(STEPS)), None)
@@ -188,7 +193,7 @@ def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict
 def _configured(
     tree: JobTree, source: str, given: Document | None, findings: Findings
 ) -> Document | None:
-    """Return DeepSpeed's configuration that was given, or is a table of the job file."""
+    """Return DeepSpeed's configuration: the document `given`, or the table in the job file."""
     config = look_up(tree, CONFIG)
     if config is None:
         return given
@@ -204,7 +209,8 @@ def _configured(
 def _leave_schedule(
     recipe: Recipe, deepspeed: Document, claims: Claims, findings: Findings
 ) -> None:
-    """Drop the Trainer's schedule where DeepSpeed's config has one: the Trainer makes none then."""
+    """Drop the claim of the Trainer's schedule if DeepSpeed's config has a scheduler, which
+    replaces it."""
     given = recipe.given.get("lr_scheduler_type")
     kind = look_up(deepspeed.tree, "scheduler.type")
     if given is None or kind is None:
@@ -224,7 +230,7 @@ def _leave_schedule(
 def _chosen(
     given: Document | None, launched: Launched, load: Load | None, findings: Findings
 ) -> Document | None:
-    """Return the only DeepSpeed config; a second one with contents is refused."""
+    """Return the only DeepSpeed config. If there are two with contents, report an error."""
     if given is None:
         if launched.file is not None and load is not None:
             return load(str(launched.file.value))
@@ -249,7 +255,8 @@ def _with_model(tree: JobTree, claims: Claims) -> JobTree:
 
 
 def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
-    """Add missing keys to `tree`; values that the job file cannot hold go to `findings`."""
+    """Add the claimed keys to `tree`. A value that the job file cannot hold is reported in
+    `findings`."""
     origins = {}
     engine = look_up(tree, "engine") or "torch"
     for key in claims.about():
@@ -267,7 +274,8 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
 
 
 def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
-    """Return a row of the report for a value that the job file cannot hold but DeepSpeed gets."""
+    """Return a report row; its outcome is PASSED if DeepSpeed gets the value and the job file has
+    no key for it."""
     passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
         return replace(row, outcome=KeyOutcome.PASSED, job=None)
@@ -313,7 +321,8 @@ def _missing(tree: JobTree, data_key: str) -> Iterator[str]:
 
 
 def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
-    """Return `tree` with placeholders for missing keys, so that the rest can be checked."""
+    """Return `tree` with placeholders for the missing keys, so that the other keys can be
+    validated."""
     whole = copy.deepcopy(tree)
     for key in missing:
         put(whole, key, _PLACEHOLDERS[key])
@@ -327,9 +336,10 @@ def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
 
 
 def difference(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the diff from the file as written to the final config; empty if they are equal.
+    """Yield the unified diff from the file as written to the final config; nothing if they are
+    equal.
 
-    A file in one line, or without a line for each key, is shown reformatted.
+    A file that does not have a line for each key is shown reformatted.
     """
     after = _lines(tree)
     before = _lines(document.tree)
@@ -347,17 +357,17 @@ def _lines(tree: Mapping[str, Any], indent: int = 2) -> list[str]:
 
 
 def _alike(written: list[str], dumped: list[str]) -> bool:
-    """Return whether the file has about a line for each key."""
+    """Return whether the file has about one line for each key."""
     keys = {line.split(":")[0].strip() for line in dumped if ":" in line}
     same = sum(line.split(":")[0].strip() in keys for line in written)
     return same >= 0.5 * len(keys)
 
 
 def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
-    """Return `hidden_size` of the model's config, or the largest of `hidden_sizes`; None if
+    """Return `hidden_size` of the model's config, or the largest of its `hidden_sizes`; None if
     unknown.
 
-    A config that cannot be read is not judged here: the job itself is refused for it later.
+    A config that cannot be read is no error here; the job itself is refused later.
     """
     config = look_up(job, "model.config")
     path = look_up(job, "model.path")
@@ -388,8 +398,8 @@ def _size(config: Mapping[str, Any]) -> int | None:
 
 
 def differences(tree: Mapping[str, Any], rows: list[ReportRow], program: str) -> Iterator[str]:
-    """Yield a sentence for each difference between the job in `tree` and `program`, as people know
-    of them before they compare losses."""
+    """Yield a sentence for each known difference between the training of the job `tree` and that of
+    `program`, so that users expect them when they compare losses."""
     if look_up(tree, "data.examples") is not None:
         yield "prompts: by the tokenizer's chat template if it has one, else unchanged"
         yield "loss: only on responses, never on prompts (data.loss_on)"

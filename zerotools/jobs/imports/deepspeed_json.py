@@ -1,4 +1,4 @@
-"""DeepSpeed's JSON as claims on the keys of a job file."""
+"""Read DeepSpeed's JSON as claims on the keys of a job file."""
 
 from __future__ import annotations
 
@@ -37,15 +37,17 @@ FIRST_STEP = (
     "in bf16 at this stage, unlike stages 1 to 3, DeepSpeed first takes an optimizer step with "
     "zero gradients: the weights decay once more, and the first updates are smaller"
 )
-"""`initialize_optimizer_states` in runtime/fp16/unfused_optimizer.py and fused_optimizer.py, which
-are of stage 0 alone (`_do_optimizer_sanity_check` in runtime/engine.py)."""
+"""Source: `initialize_optimizer_states` in runtime/fp16/unfused_optimizer.py and
+fused_optimizer.py, which DeepSpeed calls at stage 0 only (`_do_optimizer_sanity_check` in
+runtime/engine.py)."""
 
 _BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
     "zero_optimization.reduce_bucket_size": lambda hidden: hidden * hidden,
     "zero_optimization.stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
     "zero_optimization.stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
 }
-"""As transformers/integrations/deepspeed.py fills them in."""
+"""Keys with an `"auto"` that transformers computes from the hidden size
+(transformers/integrations/deepspeed.py)."""
 
 
 PRECISION = "train.precision"
@@ -73,11 +75,10 @@ def read_deepspeed(
     hidden_size: int | None,
     release: Release = NEWEST,
 ) -> JobTree:
-    """Add the settings of `document` to `claims` and `findings`; `release` is the DeepSpeed of the
-    job.
+    """Add the settings of `document` to `claims` and `findings`. `release` is the job's DeepSpeed.
 
-    Return the configuration for DeepSpeed itself: every `"auto"` replaced, numbers and booleans
-    without quotes, whole numbers whole. All else is unchanged, unknown keys included.
+    Return the configuration for DeepSpeed: every `"auto"` is replaced, and numbers and booleans
+    have no quotes. Everything else is unchanged, also unknown keys.
     """
     claim = claims.of("engine")
     engine = "torch" if claim is None else claim.value
@@ -103,8 +104,7 @@ def read_deepspeed(
 
 
 def _note_first_step(reading: ConfigReading) -> None:
-    """Explain why a run of DeepSpeed's at stage 0 in bf16 ends at another loss than one at stage
-    1."""
+    """Report why the losses of DeepSpeed at stage 0 in bf16 differ from those at stage 1."""
     stage, precision = reading.claims.of("zero.stage"), reading.claims.of("train.precision")
     if reading.engine != "deepspeed" or stage is None or precision is None:
         return
@@ -118,7 +118,7 @@ def _note_first_step(reading: ConfigReading) -> None:
 
 
 def _settled(document: Document, reading: ConfigReading) -> JobTree:
-    """Return the config for DeepSpeed: the document without nulls, with the settled value of each
+    """Return the config for DeepSpeed: the document without nulls, with the final value of each
     key."""
     tree: JobTree = _without_nulls(document.tree)
     for name, value in reading.settled.items():
@@ -132,7 +132,8 @@ def _settled(document: Document, reading: ConfigReading) -> JobTree:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a copy; DeepSpeed takes its default for a null, and a job file cannot say one."""
+    """Return a copy without nulls: for DeepSpeed a null means the default, and a job file has no
+    null."""
     if isinstance(value, Mapping):
         return {name: _without_nulls(v) for name, v in value.items() if v is not None}
     if isinstance(value, list):
@@ -162,7 +163,7 @@ def _clips(release: Release) -> str:
 
 
 def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> None:
-    """Pass on, ignore or refuse a key that no reader took."""
+    """Pass on, ignore or refuse a key that no reader has taken."""
     key = KEYS[name]
     _switch_off_amp(reading, name)
     if reading.peek(name) == AUTO and key.action is KeyAction.IGNORED:
@@ -197,8 +198,8 @@ def _is_off(name: str, value: Any, default: Any) -> bool:
 
 
 def _switch_off_amp(reading: ConfigReading, name: str) -> None:
-    """Switch off `"amp": {"enabled": "auto"}` of the Trainer's documentation, which only apex
-    switches on."""
+    """Set `amp.enabled` to false if it is "auto", as in the Trainer's documentation; only apex
+    would enable it."""
     value = reading.peek(name)
     if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
         reading.resolve(name, {"enabled": False}, "Hugging Face's Trainer, off without apex")
@@ -219,7 +220,7 @@ def _resolve(reading: ConfigReading, name: str, hidden_size: int | None) -> bool
 
 
 def read_precision(reading: ConfigReading) -> None:
-    """Map the enabled one; refuse both."""
+    """Map the one of `fp16` and `bf16` that is enabled. Refuse both together."""
     _refuse_second_name(reading)
     autos = _resolve_autos(reading)
     given = {name: reading.remaining[name] for _, name in _SWITCHES if name in reading.remaining}
@@ -238,8 +239,7 @@ def read_precision(reading: ConfigReading) -> None:
 
 
 def _refuse_second_name(reading: ConfigReading) -> None:
-    """Refuse `bfloat16` together with `bf16`: it is the older name, and DeepSpeed then ignores
-    it."""
+    """Refuse `bfloat16` together with `bf16`: DeepSpeed ignores the older name `bfloat16` then."""
     old = [given for name, given in reading.remaining.items() if _is_in(name, "bfloat16")]
     if old and any(_is_in(name, "bf16") for name in reading.remaining):
         reading.findings.wrong.append(
@@ -291,8 +291,12 @@ def _loss_scale(reading: ConfigReading, on: bool) -> None:
 
 
 def read_shared_ranks(reading: ConfigReading) -> None:
-    """Map both sizes. The engine deepspeed gets them unchanged: DeepSpeed's code for it is in
-    the program that it trains, so the job's rules refuse them there."""
+    """Map `sequence_parallel_size` and `tensor_parallel`: the ranks that compute one sequence
+    together.
+
+    For engine deepspeed both stay in the config. The job's rules refuse them there, because the
+    code for them would have to be in the training program.
+    """
     if reading.engine == "deepspeed":
         return
     given = reading.take(_SEQUENCES)
@@ -326,7 +330,8 @@ def _read_layers(reading: ConfigReading) -> None:
 
 
 def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, least: int) -> int:
-    """Return the size, mapped to `key` if it is more than 1; 0 if it cannot be."""
+    """Return the size, and claim `key` if it is more than 1. Return 0 if the job cannot have this
+    size."""
     value = given.value
     if type(value) is not int or value < least:
         reading.findings.wrong.append(
@@ -341,7 +346,7 @@ def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, lea
 
 
 def read_wandb(reading: ConfigReading) -> None:
-    """Map the project, and the team before it."""
+    """Map the section `wandb`: the project, with the team before it, becomes `metrics.wandb`."""
     if reading.engine == "deepspeed":
         return
     enabled, project, team, group = (
@@ -374,7 +379,8 @@ def _note_empty(reading: ConfigReading, given: ConfigValue | None) -> None:
 
 
 def read_removed(reading: ConfigReading) -> None:
-    """Remove disabled keys, and refuse enabled ones, for engine deepspeed."""
+    """For engine deepspeed: drop the keys that this release of DeepSpeed no longer accepts if they
+    are off, and refuse them if they are on."""
     if reading.engine != "deepspeed":
         return
     now = release_text(reading.release)
@@ -395,7 +401,8 @@ def read_removed(reading: ConfigReading) -> None:
 
 
 def drop_comments(tree: JobTree) -> None:
-    """Leave out of `tree` the comments that people write as keys, where DeepSpeed is strict."""
+    """Remove comments that are written as keys from the sections of `tree` in which DeepSpeed
+    refuses unknown keys."""
     for section in STRICT:
         table = look_up(tree, section)
         if isinstance(table, dict):

@@ -1,4 +1,5 @@
-"""The `optimizer` and `scheduler` sections: AdamW, Adam, SGD, Muon, and DeepSpeed's warm-ups."""
+"""Read DeepSpeed's sections `optimizer` and `scheduler`: AdamW, Adam, SGD, Muon, and the
+warm-ups."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ MUON_RATE = "train.muon_learning_rate"
 _DIFFERS = {
     "weight_decay": "on all parameters but biases and norms, as Hugging Face's Trainer does it",
 }
-"""The differences of an optimizer here, by the parameter in DeepSpeed's JSON."""
+"""Parameter of DeepSpeed's optimizer -> how the optimizer of engine torch applies it
+differently."""
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _SETS_RATES = ("WarmupLR", "WarmupDecayLR")
 _PARAMS = "scheduler.params"
@@ -39,7 +41,8 @@ _OF_ADAM = ("train.betas", "train.eps")
 
 
 def read_missing(reading: ConfigReading, tree: Mapping[str, Any]) -> None:
-    """If `tree` has no optimizer or no scheduler, take those of Hugging Face's Trainer."""
+    """Claim the optimizer and the schedule of Hugging Face's Trainer if the config `tree` has
+    none."""
     why = "Hugging Face's Trainer, its default"
     if not _has_type(tree, "optimizer"):
         said_of = reading.claims.of(OPTIMIZER)
@@ -128,7 +131,7 @@ def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
 
 
 def _muon_rates(reading: ConfigReading) -> None:
-    """Read the rates of Muon: `lr` is that of both halves, except a half with a separate `lr`."""
+    """Read the learning rates of Muon's two halves; `lr` is the default of both."""
     _resolve(reading, f"{_WEIGHTS}.lr", RATE)
     both = reading.take(f"{_WEIGHTS}.lr")
     is_one = reading.peek("scheduler.type") in _SETS_RATES
@@ -175,8 +178,8 @@ def _resolve(reading: ConfigReading, name: str, key: str) -> None:
 
 
 def resolve_foreign(reading: ConfigReading, name: str) -> bool:
-    """Resolve an `"auto"` of a type that no reader takes, like the Trainer, which does so for every
-    type."""
+    """Replace the `"auto"` of an optimizer type that no reader handles. The Trainer does so for
+    every type. Return whether `name` was such a key."""
     section, _, parameter = name.partition(".params.")
     key = job_key_of(name)
     if section == "optimizer" and parameter in OPTIMIZER_DEFAULTS["adamw"] and key is not None:
@@ -189,7 +192,7 @@ def resolve_foreign(reading: ConfigReading, name: str) -> bool:
 
 
 def read_scheduler(reading: ConfigReading) -> None:
-    """Map `scheduler`. Without one the schedule of the job file stays."""
+    """Map `scheduler`. If the config has none, the job file's schedule stays."""
     kind = reading.take("scheduler.type")
     if kind is None:
         return
@@ -232,7 +235,7 @@ def _warmup(reading: ConfigReading) -> None:
 
 _STRAIGHT = "a straight line here; DeepSpeed's curve is a logarithm"
 _AT_NOTHING = "DeepSpeed takes its first two steps at learning rate 0 then"
-"""runtime/lr_schedules.py: `max(2, warmup_num_steps)`, and the first `step` is of iteration 0."""
+"""runtime/lr_schedules.py: `max(2, warmup_num_steps)`; the first `step` belongs to iteration 0."""
 
 
 def _resolve_warmup(reading: ConfigReading, name: str) -> None:

@@ -1,4 +1,5 @@
-"""`zero_optimization`: the stage, offload in both spellings, and keys that another stage has."""
+"""Read DeepSpeed's section `zero_optimization`: the stage, both spellings of offload, and keys that
+only another stage has."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS
 STAGE = "zero_optimization.stage"
 JOB_STAGE = "zero.stage"
 DEVICES = {"none": "none", "cpu": "cpu", "nvme": "disk"}
-"""DeepSpeed's devices, and the job file's names for them."""
+"""DeepSpeed's name of an offload device -> the job file's."""
 
 _PLURAL = "zero_optimization.cpu_offload_params"
 _OLD = (
@@ -29,7 +30,8 @@ _PATH_MEANS = "masters and moments, in mapped files"
 
 
 def read_zero(reading: ConfigReading) -> None:
-    """Map stage and offload; refuse settings of another stage, with both positions."""
+    """Map stage and offload. Refuse settings that only another stage has, with the positions of
+    both."""
     stage, place = _stage(reading)
     _offload(reading, stage, place)
     _mics(reading, stage, place)
@@ -104,7 +106,7 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
-    """Read groups of ranks that share one copy of the model (MiCS), which is torch's HSDP."""
+    """Read MiCS: groups of ranks that share one copy of the model, like torch's HSDP."""
     key = "zero.shard_size"
     given = reading.take(deepspeed_names("zero")[key])
     if given is None:
@@ -129,7 +131,7 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
-    """Read how much of the optimizer is offloaded, which DeepSpeed can only do at stage 3."""
+    """Read the fraction of the optimizer that is offloaded; DeepSpeed can do so at stage 3 only."""
     given = reading.take(_RATIO)
     if given is None:
         return
@@ -147,7 +149,8 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _details(reading: ConfigReading, device: str, names: Mapping[str, str]) -> None:
-    """Read how the optimizer is offloaded, and to which path, which only NVMe has."""
+    """Read the settings of the optimizer's offload, and the path, which only offload to NVMe
+    has."""
     for key, name in names.items():
         given = reading.take(name)
         if given is None:

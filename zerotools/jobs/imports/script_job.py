@@ -1,4 +1,4 @@
-"""The job of the engine `script` that runs the program of a launch line."""
+"""Make a job of the engine `script` from the program of a launch line."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ _STOP = (
 def import_script(
     job: JobFile | None, recipe: Recipe, configs: Mapping[str, Path], findings: Findings
 ) -> Imported:
-    """Return a job for the program of `recipe`; keys of `job` stay as they are. `configs`
-    has the files that replace those that its command names.
+    """Return a job for the program of `recipe`. Keys that `job` sets are kept. `configs` has the
+    files that replace those in the program's command.
 
     Raises:
-        BadRequest: the recipe has no program, like that of a YAML.
+        BadRequest: the recipe has no program, for example because it is a YAML.
     """
     program = recipe.program
     if program is None:
@@ -59,7 +59,8 @@ def import_script(
 
 
 def _directory(recipe: Recipe, program: Program) -> Path:
-    """Return the start directory of the program: here, or next to the script if it lies there."""
+    """Return the directory in which the program starts: the working directory, or that of the
+    script if the program is only there."""
     here, beside = Path.cwd(), Path.cwd() / recipe.beside
     file = next((word for word in program.command if word.endswith(".py")), None)
     is_beside = file is not None and not (here / file).exists() and (beside / file).exists()
@@ -91,8 +92,8 @@ def _keys(
 
 
 def _ranks_of(recipe: Recipe) -> Any:
-    """Return the number of ranks that the command names, for accelerate in an option or a preset;
-    None if it names none."""
+    """Return the number of ranks that the command, an option of accelerate or a preset states; None
+    if none does."""
     if recipe.ranks is not None:
         return recipe.ranks.value
     return None if recipe.accelerate is None else recipe.accelerate.tree.get("num_processes")
@@ -114,7 +115,7 @@ def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
 
 
 def _words(words: Iterable[str], configs: Mapping[str, Path]) -> list[str]:
-    """Return `words` with the files that stand in for others."""
+    """Return `words` with paths replaced as in `configs`."""
     return [_replaced(word, configs) for word in words]
 
 

@@ -1,4 +1,4 @@
-"""A job file's text, or a stored job, into one valid `JobSpec`, and back.
+"""Conversion between a job file's text, a stored job, and one valid `JobSpec`.
 
 Imports `jobs.binding`, `jobs.text` and `jobs.tables`.
 """

@@ -1,7 +1,7 @@
-"""A conversion, or a verification, as the job file of a job that carries it out on CPUs.
+"""Make the job file of a job that runs a conversion or a verification on CPUs.
 
-Its ranks are the parts: each process takes its number from RANK and WORLD_SIZE. So any attempt of
-an interrupted job continues after the completed parts.
+Each rank does one part, with the number that RANK and WORLD_SIZE give. So a new attempt of an
+interrupted job continues after the completed parts.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ _INSTEAD = {
 
 
 def check_conversion(words: Sequence[str], parts: int) -> None:
-    """Raise an error for words that are not a conversion, or that have options which the job itself
-    sets.
+    """Raise an error if `words` are not a conversion, or have options that the job sets itself.
 
     Raises:
         BadRequest: with the right form.
@@ -53,23 +52,26 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
 
 
 def ways(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
-    """Return the options for the processes of the job, the best first: in parts, which may be
-    started again at any time, or else, for one process, by resuming."""
+    """Return the options for the processes of the job, the best first.
+
+    The first runs in parts, which may be started again at any time. For one process, the second
+    resumes an interrupted conversion.
+    """
     if parts > 1:
         return [IN_PARTS]
     return [()] if words[0] == _VERIFY else [IN_PARTS, GOING_ON]
 
 
 def command_words(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the command with `options` before all of its arguments, which may be behind a `--`."""
+    """Return the command with `options` before all of its arguments, which may follow a `--`."""
     return ["-m", "zerotools", words[0], *options, *words[1:]]
 
 
 def conversion_tree(
     words: Sequence[str], way: Sequence[str], parts: int, *, python: str, directory: Path
 ) -> dict[str, Any]:
-    """Return the job file: `words` as they are typed in `directory`, run by the interpreter
-    `python`."""
+    """Return the job file that runs `words`, as typed in `directory`, with the interpreter
+    `python`. `way` is one of `ways`."""
     name = shlex.join(words)
     tree: dict[str, Any] = {
         "name": name[:_LONGEST_NAME] if name.isprintable() else words[0],

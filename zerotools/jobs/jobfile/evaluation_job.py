@@ -1,7 +1,7 @@
-"""The job that evaluates what another job has trained, on tasks of lm-evaluation-harness.
+"""Make the job that evaluates the trained model of another job on tasks of lm-evaluation-harness.
 
-It is a job of a program like any other: `zerotools.integrations.evaluation_harness` on the model
-that `script.evaluates` has the daemon export.
+Its program is `zerotools.integrations.evaluation_harness`. The daemon exports the model that
+`script.evaluates` names.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from zerotools.jobs.tables.eval import EvalSpec
 from zerotools.jobs.tables.spec import JobSpec
 
 HARNESS = ("-m", "zerotools.integrations.evaluation_harness")
-"""The first words of its `script.command`."""
+"""The first words of the job's `script.command`."""
 _LONGEST_NAME = 200
 _ENDING = "-eval"
 _SAME = ("python", "device", "numa", "env", "captured_env", "limits", "notify")
-"""Keys and tables that it takes from the evaluated job."""
+"""Keys and tables that are copied from the evaluated job."""
 
 
 def is_evaluated(spec: JobSpec) -> bool:
-    """Return whether a job follows that evaluates the model of this one. Of several nodes, the
-    first queues it."""
+    """Return whether the daemon queues a job that evaluates the model of this job. With several
+    nodes, the daemon of node 0 queues it."""
     return bool(spec.eval.tasks) and spec.rendezvous.node_rank == 0
 
 
@@ -33,8 +33,8 @@ def evaluation_name(name: str) -> str:
 
 
 def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
-    """Return the job, called `name`, that evaluates the model of the job `spec` in `output_dir`. It
-    takes one GPU, or one process on CPUs."""
+    """Return the job `name` that evaluates the model of the job `spec` in `output_dir`. It takes
+    one GPU, or one process on CPUs."""
     given = given_of(spec)
     tree: dict[str, Any] = {each: given[each] for each in _SAME if each in given}
     if isinstance(spec.gpus, tuple):
@@ -54,7 +54,7 @@ def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
 
 
 def _options(spec: EvalSpec, device: str) -> list[str]:
-    """Return the options of the program, which are called as those of `lm_eval`."""
+    """Return the options of the program, which have the names of `lm_eval`'s options."""
     options: Mapping[str, object] = {
         "--tasks": ",".join(spec.tasks),
         "--include_path": spec.task_dir,

@@ -1,4 +1,4 @@
-"""The memory layout that a job file asks for."""
+"""Compute the memory layout that a job file asks for."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from zerotools.jobs.tables.spec import JobSpec
 
 
 def memory_layout_of(spec: JobSpec) -> MemoryLayout:
-    """Return the layout of `spec`; DeepSpeed's config has its offload."""
+    """Return the layout of `spec`. With engine deepspeed, DeepSpeed's config determines the
+    offload."""
     optimizer, params = offloaded_to(spec)
     return MemoryLayout(
         stage=spec.zero.stage,
@@ -29,9 +30,12 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
 
 
 def shard_size_of(spec: JobSpec) -> int | None:
-    """Return how many ranks share one copy of the weights; None: all. On several nodes it is those
-    of one node, if it has several: every block's weights are gathered twice a step, and the link
-    between nodes is many times slower than those within one, which then carries gradients alone."""
+    """Return how many ranks share one copy of the weights; None means all.
+
+    With several nodes and several ranks on each, the ranks of one node share a copy. Weights are
+    gathered twice a step, and the link between nodes is many times slower than the links within
+    one. Then the link between nodes carries only gradients.
+    """
     is_spread = spec.fewest_nodes > 1 and spec.world_size > 1 and spec.zero.stage > 1
     is_spread = is_spread and spec.zero.tensor_ranks == 1
     if spec.zero.shard_size is None and is_spread and spec.engine == "torch":

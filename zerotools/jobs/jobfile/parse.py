@@ -39,14 +39,15 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 MAX_LINES = 2000
-"""Files with more lines are not searched, because each beginning is parsed separately."""
+"""Longer files are not searched for a line, because the search parses the file from every
+beginning."""
 _TOML_PLACE = re.compile(
     r"^(?P<why>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$"
 )
 _KEY = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 _TABS = 4
 PathFix = Callable[[str, str, bool], str]
-"""(dotted key, path, whether it may be a URL) -> absolute path."""
+"""A function (dotted key, path, whether it may be a URL) -> absolute path."""
 _FROM_A_DISK = "a job reads this from a disk, and not from a URL; fetch it, and name the copy"
 _ON_A_DISK = {
     "output_dir": "a job writes to a disk, and not to a URL; name a directory, and set "
@@ -56,17 +57,17 @@ SHARED = (
     *("engine", "device", "seed", "output_dir", "model", "data", "train", "fp16", "zero", "lora"),
     *("eval", "offload", "checkpoint", "deepspeed"),
 )
-"""Keys and tables that must agree, because all ranks train one model and make the same steps
-together."""
+"""Keys and tables that must agree on all nodes, because their ranks train one model with the same
+steps."""
 
 
 def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
-    """Return the job in `text`: TOML, or JSON if its first character is `{`.
+    """Return the job in `text`: TOML, or JSON if the first character is `{`.
 
-    Relative paths are taken from `base_dir`, `~` is expanded, a bare `python` is looked up in
-    PATH, and the name defaults to that of the file `source`.
+    Relative paths are relative to `base_dir`, `~` is expanded, a bare `python` is searched in PATH,
+    and the default name is that of the file `source`.
 
-    Raises BadRequest or Unsupported, listing every problem by its dotted key.
+    Raises BadRequest or Unsupported, with every problem by its dotted key.
     """
     tree = read_tree(text, source=source)
     return job_from_tree(tree, source=source, base_dir=base_dir, text=text)
@@ -75,10 +76,10 @@ def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
 def job_from_tree(
     tree: Mapping[str, Any], *, source: str, base_dir: Path | None, text: str | None = None
 ) -> JobSpec:
-    """Parse a tree that `read_tree` made from `text`, as in `parse_job`; `text` shows the lines of
-    keys.
+    """Return the job in a tree that `read_tree` made of `text`, as `parse_job` does. With `text`,
+    messages name lines.
 
-    Without `base_dir` every path must be absolute, because it is one of another machine.
+    Without `base_dir` every path must be absolute, because the file is from another machine.
     """
     spec = _build(tree, source, base_dir, text)
     stem = Path(source).stem
@@ -98,9 +99,9 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 
 
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
-    """Return `spec` as JSON values; `job_from_dict` gives the same spec back.
+    """Return `spec` as JSON values, from which `job_from_dict` makes the same spec.
 
-    A key without a value is left out, or null where leaving it out means another value.
+    A key without a value is omitted, or null if a missing key would mean another value.
     """
     tree = tree_of(spec)
     for name in list(misplaced_keys(tree)):
@@ -125,8 +126,8 @@ def tree_of(table: Any) -> dict[str, Any]:
 @cache
 def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
     """Return for each key of the table `kind`: its name, whether it is a table, whether None is
-    written, and whether it is required. Queueing or showing a job needs that for every key.
-    """
+    written, and whether it is required. Cached, because it is needed for every key when a job is
+    queued or shown."""
     hints = hints_of(kind)
     return tuple(
         (item.name, is_dataclass(hints[item.name]), means_none(item), is_required(item))
@@ -135,10 +136,11 @@ def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
 
 
 def given_of(spec: JobSpec) -> dict[str, Any]:
-    """Return the keys of `spec` that the job's author set: `job_from_dict` returns the same spec
-    from them, and others get the defaults of the version that reads them.
+    """Return the keys of `spec` that the job's author set.
 
-    A key counts as set if it was in the job file, or if its value is not the default.
+    `job_from_dict` makes the same spec from them; another version of zerotools uses its own
+    defaults for all other keys. A key counts as set if it was in the job file, or if its value is
+    not the default.
     """
     tree = _given(spec, _UNSET, spec.given or {})
     for name in list(misplaced_keys({"engine": spec.engine, **tree})):
@@ -227,8 +229,8 @@ def _build(
 
 
 def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield texts with lone surrogates: a stored job may have them in file names, a request may
-    not."""
+    """Yield the strings with lone surrogates. A stored job may have them in file names, a request
+    may not."""
     if depth > MAX_DEPTH:
         return  # such deep nesting is refused anyway
     if isinstance(value, Mapping):
@@ -270,7 +272,7 @@ def _message(source: str, problems: list[str], text: str | None) -> str:
 
 def line_of(text: str, key: str) -> int | None:
     """Return the line, counted from 1, on which the TOML in `text` sets the dotted `key`; None if
-    it does not, or if the file is too long to search."""
+    no line does, or if the file is too long to search."""
     lines = text.splitlines()
     trail = key.split(".")
     if len(lines) > MAX_LINES or not _has(_tree("\n".join(lines)), trail):
@@ -287,7 +289,7 @@ def line_of(text: str, key: str) -> int | None:
 
 
 def _first_statement(lines: list[str], after: int) -> int:
-    """Return the first line behind `after` lines that is not blank or a comment, counted from 1."""
+    """Return the first line after line `after` that is not blank or a comment, counted from 1."""
     for number, line in enumerate(lines[after:], after + 1):
         if line.strip() and not line.strip().startswith("#"):
             return number
@@ -310,8 +312,8 @@ def _has(tree: Any, trail: list[str]) -> bool:
 
 
 def problem_line(text: str, problem: str) -> int | None:
-    """Return the line of the key that a problem such as `train.steps = 0: must be at least 1`
-    begins with, in a job file of TOML or JSON; None if it is not written there."""
+    """Return the line of the key at the beginning of `problem`, such as `train.steps = 0: must be
+    at least 1`. The job file may be TOML or JSON. None if the key is not in it."""
     found = _KEY.match(problem)
     if found is None:
         return None
@@ -323,8 +325,7 @@ def problem_line(text: str, problem: str) -> int | None:
 
 
 def toml_problem(text: str, error: tomllib.TOMLDecodeError) -> tuple[str, int, int]:
-    """Return why `text` is not TOML, and the line and column, counted from 1, at which that
-    shows."""
+    """Return why `text` is not TOML, and the line and column of the error, counted from 1."""
     found = _TOML_PLACE.match(str(error))
     lines = text.splitlines() or [""]
     if found is None:
@@ -336,7 +337,7 @@ def toml_problem(text: str, error: tomllib.TOMLDecodeError) -> tuple[str, int, i
 
 
 def excerpt(text: str, line: int, column: int) -> str:
-    """Return the line, and a caret below the column."""
+    """Return the line, and a caret under the column."""
     lines = text.splitlines()
     shown = lines[line - 1] if line <= len(lines) else ""
     before = shown[: column - 1].expandtabs(_TABS)
@@ -345,10 +346,10 @@ def excerpt(text: str, line: int, column: int) -> str:
 
 
 def with_absolute_paths(spec: JobSpec, base_dir: Path | None) -> tuple[JobSpec, list[str]]:
-    """Return `spec` with its paths relative to `base_dir` made absolute, and problems with them.
+    """Return `spec` with absolute paths, and the problems with its paths.
 
-    `~` is expanded, and a bare `python` is looked up in PATH. Without `base_dir` every path must be
-    absolute.
+    Relative paths are relative to `base_dir`, `~` is expanded, and a bare `python` is searched in
+    PATH. Without `base_dir` every path must be absolute.
     """
     wrong: list[str] = []
     elsewhere = tuple(
@@ -373,8 +374,8 @@ def _table(table: Any, where: str, fix: PathFix, left_out: tuple[str, ...] = ())
 
 @cache
 def _path_keys(kind: Any) -> tuple[tuple[str, Mapping[str, Any] | None], ...]:
-    """Return the keys of the table `kind` that are paths, with how they were declared; and its
-    tables that have such keys, with None."""
+    """Return the keys of the table `kind` that are paths, with their declarations; and, with None,
+    the tables in it that have such keys."""
     hints, found = hints_of(kind), list[tuple[str, Mapping[str, Any] | None]]()
     for item in keys_of(kind):
         hint = hints[item.name]
@@ -419,8 +420,11 @@ def _absolute(
 
 
 def shared_keys(spec: JobSpec) -> dict[str, Any]:
-    """Return the values of `SHARED`, without paths: each node may have its copy of the model or of
-    the data at another path, and the contents are compared later."""
+    """Return the values of `SHARED` without paths.
+
+    All nodes of a job must have the same values. Each node may have its copy of the model or the
+    data at another path; the contents are compared later.
+    """
     found: dict[str, Any] = {}
     for name in SHARED:
         value = getattr(spec, name)

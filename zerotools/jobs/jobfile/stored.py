@@ -1,9 +1,9 @@
-"""Reading a job that an earlier version of zerotools accepted, by the rules of that version.
+"""Read a job that an earlier version of zerotools accepted, by the rules of that version.
 
 The rules between keys, and the bounds of numbers, are checked only when a job is submitted. This
-version only needs to read the job: every key that was set, of a valid type. A key that the job
-lacks is newer than the job, and gets its `stored_default`: the behaviour of zerotools before the
-key existed.
+version must only be able to read the job: every key that was set, with a valid type. A key that the
+job lacks is newer than the job, and gets its `stored_default`: the behaviour of zerotools before
+the key existed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from zerotools.jobs.tables.spec import JobSpec
 
 
 class StoredJob(NamedTuple):
-    """The readable part of a job; `problems` names the others, key by key.
+    """The readable part of a stored job. `problems` lists the keys that cannot be read.
 
-    With problems, `spec` has the defaults instead and is only useful for counting. It is None if
-    even that is impossible.
+    With problems, `spec` has defaults for these keys, and serves only to count resources. It is
+    None if not even that is possible.
     """
 
     spec: JobSpec | None
@@ -38,10 +38,11 @@ class StoredJob(NamedTuple):
 
 
 def read_stored(tree: object, given: object = None) -> StoredJob:
-    """Read the job in `tree`, all keys with their values as resolved when it was accepted.
+    """Read the job in `tree`, which has all keys with the values that they got when the job was
+    accepted.
 
-    `given` has the keys that were set, or is None if that is not known. An unknown key is a problem
-    if it was set; a newer version's default of it is not.
+    `given` has the keys that were set, or is None if they are not known. An unknown key that was
+    set is a problem. An unknown key that was not set is ignored: it is a newer version's default.
     """
     if not isinstance(tree, Mapping):
         return StoredJob(None, (f"the job must be a table, not {show(tree)}",))
@@ -62,8 +63,11 @@ def read_table(
     where: str,
     problems: list[str],
 ) -> Any:
-    """Return the table `kind` of a stored job, from `tree`; None, and `problems` grown, if it has
-    not what has no default. `where` is the dotted prefix of its keys."""
+    """Return the table `kind` of a stored job. If `tree` lacks a required key, add to `problems`
+    and return None.
+
+    `where` is the dotted prefix of the table's keys.
+    """
     items, hints = {item.name: item for item in keys_of(kind)}, hints_of(kind)
     problems += [
         f"{where}{show(name, bare=True)} is a key that this version does not know"
@@ -96,7 +100,8 @@ def read_table(
 
 @cache
 def _of_an_older_job(item: Field[Any]) -> dict[str, Any]:
-    """Return the value of a key, or of a table, that the job was stored without, by its name."""
+    """Return the value of a key, or of a table, for a job that was stored before the key
+    existed."""
     if item.default_factory is not MISSING and is_dataclass(table := item.default_factory()):
         return {item.name: with_stored_defaults(table)}
     value = stored_default_of(item)

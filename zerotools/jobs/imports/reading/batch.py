@@ -1,8 +1,7 @@
-"""Batch sizes and ranks: batch = micro batch x accumulation x ranks, from any source of the
-numbers.
+"""Compute batch sizes and the number of ranks: batch = micro batch x accumulation x ranks.
 
-Ranks that compute a sequence together (`zero.sequence_ranks`) have one micro batch: they count as
-one.
+The known numbers may come from any source. Ranks that compute a sequence together
+(`zero.sequence_ranks`) share one micro batch, so they count as one.
 """
 
 from __future__ import annotations
@@ -44,9 +43,10 @@ BatchFacts = dict[str, BatchFact | None]
 
 
 def read_batch(reading: ConfigReading) -> None:
-    """Map the three batch keys of a config, and find out the fourth number by the others.
+    """Map the three batch keys of a config, and compute a missing number from the others.
 
-    As DeepSpeed does it: two of them give the third, a micro batch alone is not accumulated.
+    This follows DeepSpeed: two numbers determine the third, and a micro batch alone is not
+    accumulated.
     """
     stated = {name: _stated(reading, name) for name in (TOTAL, MICRO, STEPS)}
     facts: BatchFacts = dict.fromkeys(stated)
@@ -57,7 +57,7 @@ def read_batch(reading: ConfigReading) -> None:
 
 
 def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
-    """Return the number that the config has, with its row and claim."""
+    """Return the number that the config states; claim it and report it."""
     given = reading.remaining.get(name)
     if given is None or not isinstance(given.value, int):
         return None
@@ -73,7 +73,7 @@ def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
 
 
 def world_size(claims: Claims) -> BatchFact | None:
-    """Return the number of ranks if a source sets it, or None."""
+    """Return the number of ranks; None if no source states it."""
     claim = claims.of(ranks_key(claims))
     if claim is None:
         return None
@@ -90,8 +90,8 @@ def world_size(claims: Claims) -> BatchFact | None:
 
 
 def shares(claims: Claims) -> BatchFact | None:
-    """Return the number of parts that a step's sequences are divided into: one for each rank, or
-    for those that compute the same sequences together."""
+    """Return the number of parts into which a step's sequences are divided; None if unknown. Each
+    rank gets a part, or each group of ranks that compute the same sequences."""
     ranks = world_size(claims)
     for key, whose in _TOGETHER.items():
         together = _said(claims, key)
@@ -104,7 +104,7 @@ def shares(claims: Claims) -> BatchFact | None:
 
 
 def ranks_key(claims: Claims) -> str:
-    """Return the key of the job file that has the number of ranks."""
+    """Return the key of the job file that holds the number of ranks (`gpus` or `ranks`)."""
     device = claims.of("device")
     return "ranks" if device is not None and device.value == "cpu" else "gpus"
 
@@ -130,7 +130,7 @@ def _infer_world(
 
 
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
-    """Settle the three numbers: each one that follows from the others is computed."""
+    """Compute each of the three numbers that follows from the others."""
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
     steps, world = stated[STEPS], shares(reading.claims)
     if world is None and total and micro and steps:

@@ -1,4 +1,4 @@
-"""The job file's keys, dotted, as `zerotools.jobs.tables.spec` declares them."""
+"""Look up the job file's keys by dotted name, as `zerotools.jobs.tables.spec` declares them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ JobTree = dict[str, Any]
 
 @cache
 def job_keys() -> Mapping[str, tuple[Field[Any], Any]]:
-    """Return field and type of every key, in the order of the reference page."""
+    """Return the field and the type of every key, in the order of the reference page."""
     return dict(dotted_keys(JobSpec))
 
 
@@ -26,14 +26,14 @@ def _by_deepspeed_name() -> Mapping[str, str]:
 
 
 def job_key_of(name: str) -> str | None:
-    """Return the key of the job file with the meaning of the dotted key `name` of DeepSpeed's
-    JSON."""
+    """Return the key of the job file with the meaning of the dotted key `name` of DeepSpeed's JSON;
+    None if there is none."""
     return _by_deepspeed_name().get(name)
 
 
 def deepspeed_names(table: str) -> Mapping[str, str]:
-    """Return the keys of the job file's `table` that DeepSpeed's JSON has too -> their names
-    there."""
+    """Return the keys of the job file's `table` that DeepSpeed's JSON also has, with their names in
+    DeepSpeed's JSON."""
     return {key: name for name, key in _by_deepspeed_name().items() if key.startswith(f"{table}.")}
 
 
@@ -65,9 +65,9 @@ def look_up(tree: Mapping[str, Any], key: str) -> Any:
 
 
 def put(tree: JobTree, key: str, value: Any) -> None:
-    """Set dotted `key` in `tree`, making the tables that lead to it.
+    """Set the dotted `key` in `tree`, and make the tables that lead to it.
 
-    If another value is in the position of a table, it stays: the job is refused for it.
+    A value in the place of a table stays; the job is refused for it later.
     """
     *tables, name = key.split(".")
     for table in tables:
@@ -78,7 +78,7 @@ def put(tree: JobTree, key: str, value: Any) -> None:
 
 
 def drop(tree: JobTree, key: str) -> None:
-    """Remove dotted `key` from `tree`, if it is there."""
+    """Remove the dotted `key` from `tree`, if it is set."""
     *tables, name = key.split(".")
     for table in tables:
         tree = tree.get(table, {})

@@ -1,4 +1,5 @@
-"""The shared code of a config's readers: its values, claims on the job, findings."""
+"""Classes that the readers of all configs use: the keys not read yet, claims on the job,
+findings."""
 
 from __future__ import annotations
 
@@ -29,9 +30,9 @@ TRAINER: Mapping[str, Any] = {
     "train.warmup_steps": 0,
     "zero.stage": 2,
 }
-"""The defaults of Hugging Face's Trainer: for an `"auto"`, and for a config without an optimizer.
-transformers 5.23, training_args.py; the stage of an `"auto"` is accelerate 1.15's,
-utils/dataclasses.py, DeepSpeedPlugin."""
+"""The defaults of Hugging Face's Trainer, for an `"auto"` and for a config without an optimizer.
+From transformers 5.23, training_args.py; the stage is accelerate 1.15's, utils/dataclasses.py,
+DeepSpeedPlugin."""
 
 
 _KEY = "train.compile"
@@ -39,7 +40,7 @@ _KEY = "train.compile"
 
 @dataclass(frozen=True)
 class JobValue:
-    """A value of the job, and its source."""
+    """A value of a key of the job, and its source."""
 
     value: Any
     origin: str
@@ -47,10 +48,10 @@ class JobValue:
 
 @dataclass
 class ConfigReading:
-    """One DeepSpeed config being read against one job.
+    """The state of reading one config for one job.
 
-    `remaining` has the keys that no reader has taken yet. Those left at the end are judged by the
-    table of keys.
+    `remaining` has the keys that no reader has taken yet. The table of keys decides the outcome of
+    keys that remain at the end.
     """
 
     source: str
@@ -60,22 +61,22 @@ class ConfigReading:
     engine: str = "torch"
     release: Release = NEWEST
     settled: dict[str, Any] = field(init=False)
-    """The values for DeepSpeed, by dotted key; None for its default."""
+    """The final values for DeepSpeed, by dotted key; None for DeepSpeed's default."""
 
     def __post_init__(self) -> None:
         self.settled = {name: given.value for name, given in self.remaining.items()}
 
     def peek(self, name: str) -> Any:
-        """Return the value of a key; None if it is absent."""
+        """Return the value of a key; None if the key is absent."""
         return self.remaining[name].value if name in self.remaining else None
 
     def take(self, name: str) -> ConfigValue | None:
-        """Take the key, which counts as read from now on."""
+        """Return the key and remove it from `remaining`; None if it is absent."""
         return self.remaining.pop(name, None)
 
     def known(self, key: str) -> JobValue | None:
-        """Return the value of job key `key`: from a claim, a launcher's default, the Trainer's
-        default, or the job file."""
+        """Return the value of the job's key `key`: from a claim, else the Trainer's default, else
+        the job file's default."""
         claim = self.claims.of(key)
         if claim is not None:
             return JobValue(claim.value, claim.place)
@@ -85,13 +86,14 @@ class ConfigReading:
         return None if default is None else JobValue(default, f"the job file's default, {key}")
 
     def said(self, key: str) -> bool:
-        """Return whether a source sets job key `key`."""
+        """Return whether a source states the job's key `key`. A launcher's default is no
+        statement."""
         claim = self.claims.of(key)
         return claim is not None and not claim.weak
 
     def map(self, given: ConfigValue, key: str, value: Any, why: str = "") -> None:
-        """Claim `key` for the job, and report it. An `"auto"` takes another source's value, if
-        there is one."""
+        """Claim `value` for the job's `key`, and report it. For an `"auto"`, another source's value
+        is kept."""
         if given.note != AUTO:
             self.claims.add(key, value, given.said, shown=given.value)
         elif self.claims.of(key) is None and value is not None:
@@ -101,22 +103,23 @@ class ConfigReading:
     def row(
         self, outcome: KeyOutcome, given: ConfigValue, job: str | None = None, why: str = ""
     ) -> None:
-        """Report what came of `given`."""
+        """Add a row for `given` to the report."""
         note = '"auto"' if given.note == AUTO else given.note
         text = "; ".join(part for part in (note, why) if part)
         row = ReportRow(outcome, given.title, given.place, given.value, job, text)
         self.findings.rows.append(row)
 
     def refuse(self, given: ConfigValue, why: str) -> None:
-        """Refuse a key that engine torch cannot do; DeepSpeed is passed it."""
+        """Refuse a key that engine torch does not support. With engine deepspeed, the key is passed
+        to DeepSpeed."""
         if self.engine == "deepspeed":
             self.row(KeyOutcome.PASSED, given)
         else:
             self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
     def default(self, name: str, key: str, value: Any, why: str = "") -> None:
-        """Claim a launcher's default if `name` is absent, and report it; values of other sources or
-        earlier launchers stay."""
+        """Claim a launcher's default for the absent key `name`, and report it. Values of other
+        sources and of earlier launchers stay."""
         before = self.claims.of(key)
         self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
         if before is not None and before.weak and before.shown == value:
@@ -127,7 +130,8 @@ class ConfigReading:
         self.findings.rows.append(row)
 
     def resolve(self, name: str, value: Any, origin: str) -> None:
-        """Replace the `"auto"` of `name` by `value`."""
+        """Replace the `"auto"` of `name` by `value`, and report `origin`, the source of the
+        value."""
         given = self.remaining[name]
         self.findings.autos.append(ResolvedAuto(given.title, given.place, value, origin))
         self.remaining[name] = replace(given, value=value, note=AUTO)
@@ -135,7 +139,8 @@ class ConfigReading:
 
 
 def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
-    """Return the claims of the job file itself, key by key; invalid values are refused later."""
+    """Return the claims of the job file. Invalid values are left out; the job is refused for them
+    later."""
     claims = Claims()
     for key in job_keys():
         value = look_up(tree, key)
@@ -146,10 +151,10 @@ def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
 
 @dataclass(frozen=True)
 class Claim:
-    """`place` is the source (`ds.json:12 gradient_clipping`), `value` the value of the job key.
+    """One source's value for a key of the job.
 
-    `shown` is the value as it was written there. A `weak` claim is a launcher's default; any other
-    overrides it.
+    `place` is the source, such as `ds.json:12 gradient_clipping`, and `shown` the value as written
+    there. A `weak` claim is a launcher's default, which any other claim overrides.
     """
 
     key: str
@@ -161,7 +166,7 @@ class Claim:
 
 @dataclass
 class Claims:
-    """All claims, in order."""
+    """All claims on keys of one job, in the order of their sources."""
 
     said: list[Claim] = field(default_factory=list)
 
@@ -172,7 +177,8 @@ class Claims:
         self.said.append(Claim(key, value, place, value if shown is None else shown, weak))
 
     def of(self, key: str) -> Claim | None:
-        """Return the strongest claim on `key`, the first of equals."""
+        """Return the strongest claim on `key`, the first of equally strong ones; None without a
+        claim."""
         about = [claim for claim in self.said if claim.key == key]
         return next((claim for claim in about if not claim.weak), about[0] if about else None)
 
@@ -201,7 +207,7 @@ def same(left: Any, right: Any) -> bool:
 
 
 def read_compile(reading: ConfigReading) -> None:
-    """Map the backend; how dynamo goes about it is left to it."""
+    """Map the backend in accelerate's `dynamo_config`. Other settings of dynamo are ignored."""
     given = reading.take("dynamo_config")
     if given is None:
         return

@@ -1,4 +1,4 @@
-"""The outcome of every key of a config, for people and for programs."""
+"""Report the outcome of every key of a config, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerotools.jobs.text.document import Document
 
 
 class KeyOutcome(StrEnum):
-    """The outcome of one key; a report lists outcomes in this order."""
+    """The outcome of one key. A report lists the outcomes in this order."""
 
     MAPPED = "mapped"
     DEFAULT = "default"
@@ -24,7 +24,7 @@ class KeyOutcome(StrEnum):
 
 
 WIDTH = 80
-"""Columns of a line of the report, unless one word is longer."""
+"""The width of a line of the report in columns. Only a longer word exceeds it."""
 FIRST, LATER = "#   ", "#     "
 AUTO_WHY = '"auto"'
 AUTO_BECAME = '"auto" became'
@@ -54,8 +54,8 @@ def _wrapped(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Wording:
-    """The language of a report. `translated` returns a sentence in it, and `wrapped` the lines of a
-    translated sentence, which begin with FIRST and LATER."""
+    """The language of a report. `translated` returns a sentence in this language. `wrapped` returns
+    the lines of a translated sentence, which begin with FIRST and LATER."""
 
     translated: Callable[[str], str] = str
     wrapped: Callable[[str], Iterable[str]] = _wrapped
@@ -68,7 +68,7 @@ ENGLISH = Wording()
 class ReportRow:
     """One key of a config: its position, its value, and its outcome.
 
-    `job` is the key of the job file that has it now; `why` is a remark for the reader.
+    `job` is the key of the job file that got the value; `why` is a remark for the reader.
     """
 
     outcome: KeyOutcome
@@ -91,10 +91,11 @@ class ResolvedAuto:
 
 @dataclass
 class Findings:
-    """The findings of config readers, which add to them.
+    """What the readers of configs found; each reader adds to the lists.
 
-    `mended` is the text that `--lenient` made of a file, by its name. `differs` lists differences
-    between the job's training and the program's, and `steps` the actions to take before it runs.
+    `mended` has the text that `--lenient` made of a file, by file name. `differs` lists differences
+    between the job's training and the program's. `steps` lists what the user has to do before the
+    job runs.
     """
 
     rows: list[ReportRow] = field(default_factory=list)
@@ -125,7 +126,7 @@ class Findings:
 
 
 def note_mends(findings: Findings, document: Document) -> None:
-    """Take over what `--lenient` mended in `document`."""
+    """Add the corrections that `--lenient` made in `document` to `findings`."""
     findings.accepted += document.accepted
     if document.mended is not None:
         findings.mended[document.source] = document.mended
@@ -134,12 +135,12 @@ def note_mends(findings: Findings, document: Document) -> None:
 def render(
     findings: Findings, *, written: bool = False, wording: Wording = ENGLISH
 ) -> Iterator[str]:
-    """Yield lines of the report; each begins with `#`, so that they are comments in TOML too.
+    """Yield the lines of the report. Each begins with `#`, so that a TOML file may contain them.
 
-    Keys of one outcome and one reason share a line. `written` is for a job file that is printed
-    with the source of every key: its keys and defaults are omitted, and so are reasons. A refused
-    job has no report, only its problems. Headlines and fixed sentences are in the language of
-    `wording`; names of keys and the reasons of single keys are not translated.
+    Keys with the same outcome and reason share a line. With `written`, a job file with the source
+    of every key is printed too, so its keys, its defaults and their reasons are omitted. A refused
+    job has only its problems and no report. Headlines and fixed sentences are in the language of
+    `wording`; names of keys and reasons of single keys are not translated.
     """
     tell = wording.translated
     if findings.wrong or findings.unsupported:
@@ -169,7 +170,7 @@ def render(
 def next_steps(
     findings: Findings, closing: Iterable[str] = (), wording: Wording = ENGLISH
 ) -> Iterator[str]:
-    """Yield lines with the actions to take before the job runs, and then `closing`."""
+    """Yield lines on what to do before the job runs, and then `closing`."""
     steps = [*findings.steps, *closing]
     if steps:
         yield f"# {wording.translated('next')}"
@@ -177,7 +178,7 @@ def next_steps(
 
 
 def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield the rows of one outcome, those of one reason together."""
+    """Yield the lines for the rows of one outcome; rows with the same reason are together."""
     groups: dict[str, list[str]] = {}
     for row in rows:
         groups.setdefault(row.why if row.why != AUTO_WHY else "", []).append(_named(row))
@@ -186,8 +187,8 @@ def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield remarks that the job file does not show for keys of one outcome: different values, and
-    the names of missing keys."""
+    """Yield remarks on the rows of one outcome that the job file does not show: changed values, and
+    the names of omitted keys."""
     shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
     yield from _with_reasons(shown)
     names = [row.key for row in rows if row.outcome not in _IN_FILE and row not in shown]
@@ -197,13 +198,13 @@ def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _says_more(row: ReportRow) -> bool:
-    """Return whether its reason is more than the comment in the job file."""
+    """Return whether the row's reason says more than the comment in the job file."""
     is_usual = row.why.startswith(NOT_TAKEN) or row.why.endswith(USUAL)
     return row.why not in ("", AUTO_WHY) and not (row.outcome is KeyOutcome.DEFAULT and is_usual)
 
 
 def _without_tables(names: Iterable[str]) -> Iterator[str]:
-    """Yield names of keys; those of the table of the one before them begin with a point."""
+    """Yield the names of keys. A key of the same table as the key before it begins with a point."""
     before = ""
     for name in names:
         table = name.rpartition(".")[0]
@@ -220,13 +221,13 @@ def _named(row: ReportRow) -> str:
 
 
 def _listed(lines: Iterable[str], wording: Wording) -> Iterator[str]:
-    """Yield each line, wrapped below it if it is wider than a terminal."""
+    """Yield the lines as a list; a line that is wider than WIDTH is wrapped and indented."""
     for line in lines:
         yield from wording.wrapped(wording.translated(_printable(line)))
 
 
 def _by_file(notes: Sequence[str], wording: Wording) -> Iterator[str]:
-    """Yield the mends of each file, each kind once with its lines."""
+    """Yield the corrections of each file, with the line numbers of each kind."""
     files: dict[str, list[tuple[int, str]]] = {}
     for note in notes:
         found = _ON_LINE.fullmatch(note)
@@ -239,7 +240,8 @@ def _by_file(notes: Sequence[str], wording: Wording) -> Iterator[str]:
 
 
 def by_kind(mends: Iterable[tuple[int, str]], wording: Wording = ENGLISH) -> str:
-    """Return each kind of mend once with its lines; `mends` has lines and kinds."""
+    """Return the kinds of corrections, each with its line numbers. `mends` has pairs of line and
+    kind."""
     kinds: dict[str, list[int]] = {}
     for line, what in mends:
         kinds.setdefault(what, []).append(line)
@@ -266,5 +268,5 @@ def _value(value: Any) -> str:
 
 
 def _printable(text: str) -> str:
-    """Return the text on one line, without characters that a TOML comment may not have."""
+    """Return the text as one line, without characters that a TOML comment may not contain."""
     return text if text.isprintable() else text.encode("unicode_escape").decode()

@@ -1,5 +1,4 @@
-"""A DeepSpeed document, key by key: types, positions, and unknown keys with suggestions for
-typos."""
+"""Check a DeepSpeed document key by key: types, positions, and unknown keys with suggestions."""
 
 from __future__ import annotations
 
@@ -19,12 +18,13 @@ TYPES = {
     "optimizer": ("adam", "adamw", "sgd", "muon"),
     "scheduler": ("warmuplr", "warmupdecaylr", "warmupcosinelr"),
 }
-"""Types with parameters in the table of keys, in lower case."""
+"""Types of optimizers and schedulers with parameters in the table of keys, in lower case."""
 
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """A value of the document; `note` explains a reading that differs from the text."""
+    """A value of the document, with its position. `note` explains how the value was interpreted, if
+    it differs from the text."""
 
     name: str
     title: str
@@ -34,15 +34,18 @@ class ConfigValue:
 
     @property
     def said(self) -> str:
-        """Its position for the user: `ds.json:12 gradient_clipping`."""
+        """The position for messages, such as `ds.json:12 gradient_clipping`."""
         return f"{self.place} {self.title}"
 
 
 def read_known_keys(
     document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
 ) -> dict[str, ConfigValue]:
-    """Return every known key of `document` by its dotted name. Faults go to `findings`: of unknown
-    keys, the `fatal` ones."""
+    """Return every known key of `document` by its dotted name.
+
+    Errors are added to `findings`. An unknown key is an error only if `fatal` returns True for it,
+    or if it resembles a known key.
+    """
     given: dict[str, ConfigValue] = {}
     unknown: list[Trail] = []
     for trail, value in _leaves(document.tree, ()):
@@ -83,7 +86,8 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
 
 
 def typed(kind: ValueKind, value: Any) -> tuple[Any, str]:
-    """Return the value as its kind, and a note if a correction was needed. Raises ValueError."""
+    """Return the value converted to `kind`, and a note if the text had to be corrected. Raises
+    ValueError."""
     if value == AUTO or kind is ValueKind.ANY or value is None:
         return value, ""
     match kind:
@@ -138,7 +142,7 @@ def _judge_unknown(
 
 
 def _is_foreign(document: Document, unknown: list[Trail]) -> bool:
-    """Return whether nothing in the document, or almost nothing, is DeepSpeed's."""
+    """Return whether almost no key of the document is DeepSpeed's."""
     known = [*KEYS, *SECTIONS]
     return not any(name in known for name in document.tree) and not any(
         _nearest(trail, known) for trail in unknown[:MAX_UNKNOWN]
@@ -153,8 +157,8 @@ def judge_unknown_keys(
     findings: Findings,
     fatal: Callable[[Trail], bool] = lambda trail: False,
 ) -> None:
-    """List keys that `owner` does not have; refuse keys that resemble one of `known`, or are
-    `fatal` to it."""
+    """Report the keys that `owner` does not have. Refuse a key that resembles one of `known`, or
+    for which `fatal` returns True."""
     for trail in unknown[:MAX_UNKNOWN]:
         near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)
@@ -173,7 +177,8 @@ def judge_unknown_keys(
 
 
 def _placed(near: str, trail: Trail, document: Document) -> str:
-    """Return the intended key; for a YAML key next to its empty section, the action to take."""
+    """Return the key that was meant. For a YAML key next to its empty section, return how to
+    correct it."""
     section, _, name = near.rpartition(".")
     if len(trail) > 1 or name != trail[-1] or document.tree.get(section, "") is not None:
         return f"{near}?"

@@ -1,2 +1,5 @@
-"""How a training program was called: a launch line, LLaMA-Factory's YAML, axolotl's YAML. Each is
-read as the arguments of Hugging Face's Trainer, and these as claims on the keys of a job."""
+"""Read how a training program is called: a launch line, LLaMA-Factory's YAML, axolotl's YAML.
+
+Each is converted to the arguments of Hugging Face's Trainer (a `Recipe`), and these are claims on
+the keys of a job.
+"""

@@ -1,4 +1,4 @@
-"""One recipe being read: its values by their types, and the defaults of who reads them."""
+"""Read the arguments of a recipe by type, with the defaults of the program that reads them."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 
 _TRUE = ("yes", "true", "t", "y", "1")
 _FALSE = ("no", "false", "f", "n", "0")
-"""As transformers' `string_to_bool` reads them (hf_argparser.py)."""
+"""The spellings of false in transformers' `string_to_bool` (hf_argparser.py)."""
 _NOTHING = ("none", "null", "")
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 
 @dataclass
 class ArgumentReading:
-    """A recipe, and the reading of configs that it joins."""
+    """The state of reading one recipe for one job."""
 
     recipe: Recipe
     config: ConfigReading
 
     def typed(self, name: str, kind: ValueKind) -> ConfigValue | None:
-        """Return the argument as `kind`, and mark it as read; None if it is absent, empty or
-        wrong."""
+        """Return the argument converted to `kind`, and mark it as read; None if it is absent, empty
+        or invalid."""
         given = self.config.take(name)
         if given is None:
             return None
@@ -46,22 +46,22 @@ class ArgumentReading:
         return replace(given, value=value)
 
     def default(self, name: str, key: str) -> None:
-        """Weakly claim the program's default for a missing `name`."""
+        """Add a weak claim with the program's default of the absent argument `name`."""
         if name in self.recipe.defaults:
             self.weak(name, key, self.recipe.defaults[name])
 
     def weak(self, name: str, key: str, value: Any) -> None:
-        """Claim `value` for `key` as what `name` is by default."""
+        """Add a weak claim of `value` for `key`, as the default of the argument `name`."""
         self.config.default(name, key, value, f"{self.recipe.who}, its default")
 
     def unsupported(self, given: ConfigValue, which: str) -> None:
-        """Refuse a value that another program would take."""
+        """Refuse a value that another program supports."""
         what = f"{given.said} = {show(given.value)}: is not supported; {which}"
         self.config.findings.unsupported.append(what)
 
     def path(self, given: ConfigValue, key: str, *, new: bool = False) -> None:
-        """Claim a path, made absolute because the job file may be read from elsewhere. Unless it is
-        `new`, it should exist."""
+        """Claim a path. It is made absolute, because the job file may be read from another
+        directory. Unless the path is `new`, a missing file is reported."""
         found = self.recipe.found(str(given.value))
         value: Any = str(Path.cwd() / found)
         why = "" if new or found.exists() else "is not there now"

@@ -1,4 +1,4 @@
-"""The arguments of a Trainer as claims on the keys of a job file."""
+"""Read the arguments of a Trainer as claims on the keys of a job file."""
 
 from __future__ import annotations
 
@@ -44,9 +44,11 @@ RATIO = "train.warmup_ratio"
 
 
 def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentReading:
-    """Add the settings of `recipe` to `claims` and `findings`, except its batch: the number of
-    ranks may be accelerate's. Configs that it names are read afterwards, because their `"auto"` is
-    set here."""
+    """Add the settings of `recipe` to `claims` and `findings`.
+
+    The batch is read later by `read_batch_of`, because accelerate may set the number of ranks.
+    Configs that the recipe names are read later, because their `"auto"` values come from here.
+    """
     findings.take(recipe.findings)
     given = _named(recipe, findings)
     reading = ArgumentReading(recipe, ConfigReading(recipe.source, given, claims, findings))
@@ -70,7 +72,7 @@ def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentR
 
 
 def _named(recipe: Recipe, findings: Findings) -> dict[str, ConfigValue]:
-    """Return the arguments by the names of the tables."""
+    """Return the arguments by the names in the tables of keys."""
     found: dict[str, ConfigValue] = {}
     for name, given in recipe.given.items():
         if name == "test_file" and "validation_file" in recipe.given:
@@ -181,8 +183,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
 
 
 def read_batch_of(reading: ArgumentReading) -> None:
-    """Read the batch: micro batch x accumulation x ranks, which are known now, or the batch
-    itself."""
+    """Claim the batch: the stated one, or micro batch x accumulation x ranks."""
     config = reading.config
     if "total_batch_size" in reading.recipe.given:
         return
@@ -266,7 +267,7 @@ def _judge_rest(reading: ArgumentReading, name: str) -> None:
 
 
 def read_sharding(reading: ArgumentReading) -> None:
-    """Map `fsdp`. Without it and without a config, every rank has the whole model."""
+    """Map `fsdp`. Without it and without a DeepSpeed config, every rank has the whole model."""
     config, recipe = reading.config, reading.recipe
     for name in [n for n in config.remaining if n.startswith("fsdp_")]:
         option = config.remaining.pop(name)
@@ -303,7 +304,7 @@ def read_sharding(reading: ArgumentReading) -> None:
 
 
 def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.environ) -> None:
-    """Map the trackers that a job has too; all others are ignored, with the reason."""
+    """Map the trackers in `report_to` that a job supports. Others are ignored, with the reason."""
     config = reading.config
     asked, entity = config.take("report_to"), config.take("wandb_entity")
     named = _names(asked)
@@ -333,7 +334,7 @@ def _names(asked: ConfigValue | None) -> set[str]:
 
 
 def read_schedule(reading: ArgumentReading) -> None:
-    """Map steps or epochs, the schedule and its warm-up."""
+    """Map steps or epochs, the learning rate's schedule and its warm-up."""
     steps = _read_length(reading)
     kind = reading.typed("lr_scheduler_type", ValueKind.TEXT)
     if kind is None:
@@ -418,7 +419,8 @@ def _part(reading: ArgumentReading, given: ConfigValue, steps: int | None) -> No
 
 
 def _read_options(reading: ArgumentReading, kind: str) -> None:
-    """Map `lr_scheduler_kwargs`: the minimum of a cosine, the parts of a `warmup_stable_decay`."""
+    """Map `lr_scheduler_kwargs`: the minimum of a cosine schedule, or the parts of
+    `warmup_stable_decay`."""
     given = reading.config.take("lr_scheduler_kwargs")
     if given is None:
         return

@@ -1,4 +1,5 @@
-"""axolotl's YAML: most is the Trainer's under other names; datasets are a list of tables."""
+"""Read axolotl's YAML: most keys are the Trainer's under other names; datasets are a list of
+tables."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ _READ = ("path", "type", "data_files", "ds_type")
 
 
 def read_axolotl(document: Document, beside: Path) -> Recipe:
-    """Read the YAML. Raises BadRequest if it is not axolotl's."""
+    """Return the recipe in the YAML. `beside` is the directory of the file. Raises BadRequest if
+    the YAML is not axolotl's."""
     others = {"model_name_or_path": "LLaMA-Factory's is given with --llamafactory"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "axolotl", "base_model", others)
@@ -75,7 +77,7 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
 
 
 def _unpack(yaml: YamlRecipe, document: Document) -> None:
-    """Move options of bitsandbytes' config to the level of the others."""
+    """Move the options of the nested bitsandbytes config to the top level."""
     table = yaml.take("bnb_config_kwargs")
     if table is None or not table.value:
         return
@@ -132,7 +134,7 @@ def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
 
 
 def _pairs(yaml: YamlRecipe) -> dict[str, ConfigValue]:
-    """Return the files of `datasets` of preferences, and their columns."""
+    """Return the files of `datasets` with preferences, and their columns."""
     listed = yaml.take("datasets")
     if listed is None:
         return {}

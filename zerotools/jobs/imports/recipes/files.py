@@ -1,4 +1,4 @@
-"""The paths in the arguments of a program: model, data, output."""
+"""Read the paths in the arguments of a program: model, data, output, checkpoint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from zerotools.jobs.launcher_keys.key_kinds import ValueKind
 _OF_EXAMPLES = ("prompt_column", "response_column", "history_column", "max_source_length")
 _BEGIN = 1 << 16
 _NUMBERED = ("optimizer.pt", "optimizer.bin")
-"""The Trainer's and accelerate's optimizer state: by number, in the order of the model."""
+"""File names of the optimizer state that the Trainer and accelerate write. Its parameters are
+numbered in the order of the model."""
 _DATA = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".arrow", ".gz", ".zst")
 
 
@@ -27,7 +28,7 @@ _ALONE = re.compile(r"[A-Za-z0-9][\w.-]*")
 OWN_CODE = re.compile(
     r"(?i)(?:^|/)(?:chatglm[23]?-6b|qwen-(?:1_8b|7b|14b|72b)|baichuan2?-|internlm2?-|moss-|yi-vl-)"
 )
-"""Models without code in transformers, by their names."""
+"""Names of models with code that transformers does not contain."""
 _DIRECTORIES = frozenset(
     (
         *("checkpoint", "checkpoints", "ckpt", "ckpts", "data", "dataset", "datasets"),
@@ -35,7 +36,7 @@ _DIRECTORIES = frozenset(
         *("train", "weights"),
     )
 )
-"""First parts of local paths that are not owners on a hub."""
+"""First parts of paths that are local directories, and not owners on a hub."""
 _WITH_MODELSCOPE = "ms-swift"
 
 
@@ -58,7 +59,7 @@ def read_files(reading: ArgumentReading) -> None:
 
 
 def _claim_tokenizer(reading: ArgumentReading) -> None:
-    """Claim the model's tokenizer for text: without one, its tokens are bytes."""
+    """For text, claim the model's tokenizer; the job's default would be one token per byte."""
     claims = reading.config.claims
     model = claims.of("model.path")
     has_other = any(claims.of(key) for key in ("data.examples", "data.preferences"))
@@ -86,7 +87,8 @@ def _read_model(reading: ArgumentReading) -> None:
 
 
 def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
-    """Claim the model's directory: an existing one, a downloaded one, or the one for a download."""
+    """Claim the model's directory: an existing one, or the one that a download command will
+    make."""
     name = str(given.value)
     found = reading.recipe.found(name)
     fetched = None if found.exists() else config_of_model(name)
@@ -150,7 +152,8 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
 def _name_hub_data(
     reading: ArgumentReading, given: ConfigValue, names: Sequence[Any], key: str
 ) -> None:
-    """Map those of `names` that are files here, if all are; else say how the others are fetched."""
+    """If all of `names` are local files, claim them. Otherwise report how to download the
+    others."""
     plain = [str(name).split("#")[0].strip() for name in names]
     found = [reading.recipe.found(name) for name in plain]
     if all(path.exists() for path in found):
@@ -171,8 +174,8 @@ def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
 
 
 def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
-    """Return whether the first file holds records without a text: run_clm.py trains on the column
-    `text`, programs of conversations and instructions on others."""
+    """Return whether the records of the first file have no column `text`. run_clm.py trains on that
+    column; programs for instructions and conversations use others."""
     name = str(given.value[0] if isinstance(given.value, list) else given.value)
     kind = Path(name).suffix.lower()
     if not kind and given.title.endswith("data_path") and not reading.recipe.found(name).exists():
@@ -220,7 +223,7 @@ def _read_resume(reading: ArgumentReading) -> None:
 
 
 def _read_fraction(reading: ArgumentReading) -> None:
-    """Read the held-out part of the data; a number of examples is not one."""
+    """Read the fraction of the data that is held out. A number of examples is refused."""
     given = reading.typed("eval_fraction", ValueKind.NUMBER)
     if given is None:
         return
@@ -234,21 +237,24 @@ def _read_fraction(reading: ArgumentReading) -> None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` can be OWNER/NAME on a hub."""
+    """Return whether `name` has the form OWNER/NAME of a name on a hub."""
     owner = name.partition("/")[0]
     return _NAME.fullmatch(name) is not None and owner.lower() not in _DIRECTORIES
 
 
 def is_on_hub(name: str, found: Callable[[str], Path]) -> bool:
-    """Return whether `name` can be OWNER/NAME on a hub and is not a path here: `found`, which
-    returns the path of a name, finds no directory OWNER."""
+    """Return whether `name` has the form OWNER/NAME and is no local path: there is no directory
+    OWNER.
+
+    `found` returns the local path of a name.
+    """
     owner = name.partition("/")[0]
     return is_hub_name(name) and not (found(name).exists() or found(owner).exists())
 
 
 def fetch_command(name: str, *, kind: str, who: str) -> str:
-    """Return the command that downloads `name` into the directory of that name. `kind` is `model`
-    or `dataset`; `who` is the program that names it."""
+    """Return the command that downloads `name` into a directory of the same name. `kind` is `model`
+    or `dataset`; `who` is the program that uses it."""
     if who == _WITH_MODELSCOPE:
         return f"modelscope download --{kind} {name} --local_dir {name}"
     if _ALONE.fullmatch(name) is None and not is_hub_name(name):

@@ -1,8 +1,8 @@
-"""Programs that take the arguments of a Trainer but have other defaults.
+"""Read the arguments of programs that use a Trainer with other defaults.
 
-alpaca-lora (finetune.py, and programs made after it), the programs of DeepSpeed-Chat, Qwen's
-finetune.py, MedicalGPT's, and those of TRL and of the alignment handbook, which are known by their
-names.
+These are alpaca-lora (finetune.py, and programs derived from it), the programs of DeepSpeed-Chat,
+Qwen's finetune.py, MedicalGPT's, and those of TRL and the alignment handbook, which are recognised
+by their names. Also read is TRL's console program (`trl sft`).
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ _FLAGS = WORDS_AFTER["accelerate"]
 
 
 def read_as_known(recipe: Recipe, program: str) -> Recipe:
-    """Return `recipe` as the program reads it, if this module knows the program."""
+    """Return `recipe` with the names and defaults of `program`; unchanged if the program is not
+    known here."""
     given = recipe.given
     if "base_model" in given and TRAINERS_OWN.isdisjoint(given.keys() - {"output_dir"}):
         return _alpaca_lora(recipe)
@@ -139,12 +140,14 @@ def _deepspeed_chat(recipe: Recipe) -> Recipe:
 
 
 def is_unread_trl(program: str) -> bool:
-    """Return whether it is a script of TRL for rewards or other preferences than DPO's."""
+    """Return whether the program is a script of TRL for a method that is not supported, such as
+    rewards."""
     return program.startswith(SCRIPTS) and program.removeprefix(SCRIPTS) not in ("sft", "dpo")
 
 
 def _medical(recipe: Recipe, program: str) -> Recipe:
-    """Read the arguments of MedicalGPT: directories of data, and a stage in the program's name."""
+    """Read the arguments of MedicalGPT: data are directories, and the program's name has the
+    stage."""
     stage = next((name for name in MEDICAL_DEFAULTS if name in Path(program).name), None)
     if stage is None:
         recipe.findings.unsupported.append(
@@ -218,7 +221,7 @@ def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
 
 
 def _as_launched(recipe: Recipe) -> Recipe:
-    """Take the options of accelerate that TRL's YAML has."""
+    """Move the options of accelerate from TRL's YAML to the recipe's options of accelerate."""
     given = dict(recipe.given)
     count, preset = given.pop("num_processes", None), given.pop(PRESET, None)
     if preset is not None:
@@ -237,15 +240,15 @@ def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict
 
 
 def _always(recipe: Recipe, name: str, value: Any) -> ConfigValue:
-    """Return an argument that the program has in any case."""
+    """Return an argument that the program always has."""
     place = recipe.source if recipe.program is None else recipe.program.place
     title = "the program" if recipe.program is None else Path(recipe.program.name).name
     return ConfigValue(name, title, place, value)
 
 
 def as_accelerate(start: StartCommand) -> StartCommand:
-    """Return the command of accelerate that a command of TRL runs; another one is returned as it
-    is."""
+    """Return the `accelerate launch` command that a command of TRL's console program runs. Other
+    commands are returned unchanged."""
     if start.kind != "trl":
         return start
     first, method, *rest = start.words
@@ -284,7 +287,8 @@ def _divided(words: Sequence[Word]) -> tuple[list[Word], list[Word]]:
 
 
 def _preset(given: Word, others: Sequence[Word]) -> list[Word]:
-    """Return the options of a preset without those of `others`, or of accelerate for a file."""
+    """Return the options of the preset `given` without those in `others`. If `given` is a file,
+    return accelerate's option for a config file."""
     if given.problem or given.text not in TRL_PRESETS:
         return [Word("--config_file", given.line), given]
     named = {word.text.partition("=")[0] for word in others}

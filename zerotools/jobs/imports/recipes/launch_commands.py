@@ -36,10 +36,10 @@ _RUNS_TEXT = re.compile(r"-[a-z]*c")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _ENV = "--env="
 _BEFORE_VARIABLES = frozenset({"--env", "--ignore-environment", "--preserve-env"})
-"""Long options that a variable may follow."""
+"""Long options after which a variable may follow."""
 _TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
 _DEEPEST = 4
-"""Shells within shells."""
+"""The most levels of shells within shells."""
 
 
 _NO_NAME = "the program"
@@ -62,7 +62,7 @@ _GIVEN_BY_THE_JOB = MEETING | frozenset(
         "use_env",
     )
 )
-"""Options of launchers that a job replaces: GPUs, port and address."""
+"""Options of launchers that the job sets: GPUs, port and address."""
 _OWN_VARIABLES = frozenset(
     (
         "CUDA_VISIBLE_DEVICES",
@@ -81,7 +81,8 @@ _OWN_VARIABLES = frozenset(
 
 @dataclass(frozen=True)
 class StartCommand:
-    """A command that begins with the launcher `kind`; `by` are the words that start it."""
+    """A command that begins with the launcher `kind`. `by` are the words of the commands that wrap
+    it."""
 
     kind: str
     words: Sequence[Word]
@@ -89,17 +90,18 @@ class StartCommand:
 
     @property
     def starter(self) -> str:
-        """The program that starts it, such as `docker run`; empty: none."""
+        """The program that wraps the launcher, such as `docker run`; empty if there is none."""
         texts = [word.text for word in self.by]
         pairs = (pair for pair in pairwise(texts) if pair in RUNNERS)  # `sudo docker run`
         return " ".join(next(pairs, texts[:1]))
 
 
 def commands_within(text: str, source: str, depth: int = 0) -> Iterator[Command]:
-    """Yield the commands of a script; each is followed by the commands that it gives to a shell.
+    """Yield the commands of a script. After a command that passes a text to a shell, yield the
+    commands of that text.
 
     Raises:
-        BadRequest: a quote that is not closed.
+        BadRequest: a quote is not closed.
     """
     for command in commands_of(text, source):
         yield command
@@ -123,7 +125,8 @@ def _below(word: Word, line: int) -> Word:
 
 
 def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word]]:
-    """Return the text that `eval` or `bash -c` runs, and the words before `bash` (`srun` ...)."""
+    """Return the text that `eval` or `bash -c` runs, and the words before `bash` (such as
+    `srun`)."""
     rest = _without_keywords(words)
     if not rest:
         return None, ()
@@ -143,7 +146,7 @@ def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word
 
 
 def started(words: Sequence[Word]) -> StartCommand | None:
-    """Return the launcher's command in `words`; None: they start no training program."""
+    """Return the launcher's command in `words`; None if they start no training program."""
     rest = _without_keywords(words)
     if not rest:
         return None
@@ -164,7 +167,8 @@ def started(words: Sequence[Word]) -> StartCommand | None:
 
 
 def settings_by(by: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that words before a launcher set, such as A in `env A=1 torchrun`."""
+    """Return the variables that the words before a launcher set, such as A in `env A=1
+    torchrun`."""
     found = {}
     before = ""
     for word in by:
@@ -182,7 +186,7 @@ def settings_by(by: Sequence[Word]) -> dict[str, Word]:
 
 
 def script_of(words: Sequence[Word]) -> Word | None:
-    """Return the shell script that the command runs; None: it runs none."""
+    """Return the shell script that the command runs; None if it runs none."""
     rest = _without_keywords(words)
     at = next((i for i, word in enumerate(rest) if Path(word.text).name in SHELLS), None)
     if rest and at is not None and (at == 0 or _starts_others(rest)):
@@ -205,7 +209,7 @@ def _starts_others(words: Sequence[Word]) -> bool:
 
 
 def _kind(words: Sequence[Word]) -> str:
-    """Return the launcher that the command begins with; empty: none."""
+    """Return the launcher that the command begins with; empty if there is none."""
     name = Path(words[0].text).name
     texts = [word.text for word in words]
     if name in ("deepspeed", "torchrun"):
@@ -227,8 +231,10 @@ def _kind(words: Sequence[Word]) -> str:
 def program_of(
     start: StartCommand, program: Word, settings: Mapping[str, Word], source: str
 ) -> Program:
-    """Return the program that begins with the word `program`, with the starter of its ranks.
-    `source` is the file of the words' lines; empty if they are not from a file."""
+    """Return the program that begins with the word `program`, and the launcher of its ranks.
+
+    `source` is the file with the words; empty if they are not from a file.
+    """
     unknown: list[str] = []
     if start.kind in CONSOLE_MODULES:
         launcher, options, words = _of_console(start)
@@ -283,8 +289,8 @@ def _of_console(start: StartCommand) -> tuple[str, list[str], list[Word]]:
 
 
 def _options(start: StartCommand, until: int) -> tuple[list[str], bool]:
-    """Return the launcher's options without those that the job gives, and whether it starts a
-    module."""
+    """Return the launcher's options except those that the job sets, and whether the launcher starts
+    a module."""
     kept: list[str] = []
     is_module = False
     at, end = _first_option(start), until

@@ -1,9 +1,9 @@
-"""The command that starts a training program, as people paste it or keep it in a script.
+"""Read the command that starts a training program, as people paste it or keep it in a script.
 
     CUDA_VISIBLE_DEVICES=0,1 deepspeed --num_gpus 2 main.py --deepspeed ds.json --learning_rate 1e-4
     settings                 launcher  its options  program  arguments of the program
 
-Only the arguments of the program are Hugging Face's, if its program is one of theirs.
+The arguments are read as a Trainer's if the program uses one.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ from zerotools.jobs.text.shell_mend import as_typed, mend_shell
 _NUMBER = re.compile(r"-[\d.]")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 _UNNEEDED = frozenset((*IGNORED, "output_dir", "seed"))
-"""Arguments that a job does not need: by default the daemon chooses its directory, and any seed
-will do."""
+"""Arguments that a job does not need: the daemon chooses an output directory, and any seed is
+valid."""
 _SHOWN = 40
-"""Letters of a command that a message repeats."""
+"""The most characters of a command in a message."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch line in its parts."""
+    """The parts of a launch line."""
 
     launcher: str
     options: dict[str, ConfigValue]
@@ -76,13 +76,14 @@ def read_launch(
     lenient: bool = False,
     number: int | None = None,
 ) -> Recipe:
-    """Read the launch line in `text`. `lines` adds the numbers of lines to positions. With
-    `lenient` the text is corrected. `number` chooses one of several launch lines, from 1.
+    """Return the recipe of the launch line in `text`.
 
-    Needed values that only a shell could know are errors in the recipe's findings.
+    With `lines`, positions have line numbers. With `lenient`, the text is corrected first.
+    `number`, from 1, selects one of several launch lines. A required value that only a shell could
+    compute is an error in the recipe's findings.
 
     Raises:
-        BadRequest: the script has no launch line, or several and `number` is not given.
+        BadRequest: the script has no launch line, or several and `number` is not set.
     """
     findings = Findings()
     if lenient:
@@ -138,7 +139,8 @@ def read_launch(
 
 @dataclass(frozen=True)
 class _Places:
-    """Names positions in a script, and remembers unknown ones."""
+    """Makes the names of positions in a script for messages, and remembers words with unknown
+    text."""
 
     source: str
     lines: bool
@@ -149,10 +151,10 @@ class _Places:
 
 
 def _check_as_typed(text: str, places: _Places) -> None:
-    r"""Refuse a launch line that a web page changed, such as one with a comment behind a `\`.
+    r"""Refuse a launch line that a web page changed, such as one with a comment after a `\`.
 
     Raises:
-        BadRequest: the words are not those of the repaired text. It lists every repair.
+        BadRequest: the corrected text has other words. The message lists every correction.
     """
     mends = mend_shell(text)
     if not mends.notes:
@@ -181,7 +183,8 @@ def _check_as_typed(text: str, places: _Places) -> None:
 
 
 def _launches(commands: Iterable[Command]) -> list[tuple[Command, StartCommand]]:
-    """Return the launch lines: those of `python` only if no other launcher is there."""
+    """Return the launch lines. Lines that start `python` count only if there is no other
+    launcher."""
     launches = [
         (each, replace(found, by=[*each.by, *found.by]))
         for each in commands
@@ -218,7 +221,7 @@ def _beginning(start: StartCommand) -> str:
 
 
 def _instead(commands: Sequence[Command]) -> str:
-    """Return the advice for a script without a launch line."""
+    """Return advice for a script without a launch line."""
     other = next((found for each in commands if (found := script_of(each.words))), None)
     if other is not None:
         return f": line {other.line} runs {other.source}; give that script with --launch"
@@ -229,8 +232,8 @@ def _instead(commands: Sequence[Command]) -> str:
 
 
 def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
-    """Return the variables of the command `until`: those set by the commands before it and those
-    set in it."""
+    """Return the environment variables of the command `until`: those that earlier commands export,
+    and its own."""
     found: dict[str, Word] = {}
     for command in commands[: commands.index(until)]:
         if [word.text for word in command.words[:1]] == ["export"]:
@@ -274,7 +277,7 @@ def _report_program(name: str, word: Word, places: _Places, findings: Findings) 
 def _options(
     kind: str, words: Sequence[Word], begin: int, places: _Places, findings: Findings
 ) -> tuple[dict[str, ConfigValue], int]:
-    """Return the options of the launcher, each once, and the position of the program."""
+    """Return the options of the launcher, each once, and the index of the program's word."""
     options: dict[str, ConfigValue] = {}
     at = begin
     while at < len(words) and words[at].text.startswith("-"):
@@ -303,8 +306,8 @@ def _options(
 def _arguments(
     launch: Launch, places: _Places, findings: Findings, loose: list[ConfigValue]
 ) -> Iterator[tuple[str, ConfigValue]]:
-    """Yield each argument of the program once, the last if it is repeated, as in argparse; those
-    without a name go to `loose`."""
+    """Yield each named argument of the program once; the last one counts, as in argparse. Arguments
+    without a name are added to `loose`."""
     seen: dict[str, ConfigValue] = {}
     for title, line, values in _grouped(launch.arguments, places, findings, loose):
         name = _name_of(title)
@@ -358,8 +361,8 @@ def _grouped(
 
 
 def _is_known(word: Word, title: str, is_free: bool, places: _Places, findings: Findings) -> bool:
-    """Return whether the text of `word` is known; else omit it with a remark. `is_free` means that
-    no key of the job depends on it; any other is refused later."""
+    """Return whether the text of `word` is known. If not, and `is_free` (no key of the job depends
+    on it), omit it with a remark."""
     if not word.problem:
         return True
     place = places.of(word.line)

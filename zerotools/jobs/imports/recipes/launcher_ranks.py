@@ -36,9 +36,9 @@ READ_HERE: Mapping[str, tuple[str, ...]] = {
     "deepspeed": ("bind_cores_to_rank", "bind_core_list"),
     "torchrun": ("numa_binding",),
 }
-"""Launcher -> its options. That of accelerate is a key of its YAML, too."""
+"""Launcher -> its options for processors. accelerate's option is a key of its YAML, too."""
 AFFINITY = "ACCELERATE_CPU_AFFINITY"
-"""A variable that accelerate reads in each rank."""
+"""The environment variable for processor affinity that accelerate reads in each rank."""
 _ON = ("1", "y", "yes", "t", "true", "on")
 _MODES = {
     "node": (NUMA_AUTO, ""),
@@ -46,10 +46,10 @@ _MODES = {
     "exclusive": (NUMA_CORES, ""),
     "core-complex": (NUMA_CORES, "cores that are neighbours"),
 }
-"""Of `torchrun --numa-binding` (torch 2.13, torch/numa/binding.py)."""
+"""The values of `torchrun --numa-binding` (torch 2.13, torch/numa/binding.py)."""
 _NOT_SETTINGS = ("config_file", "module", "quiet", "no_python", *ACCELERATE_KINDS)
 _TABLES = {key.rpartition(".")[2]: key for key in KNOWN if "." in key}
-"""Name of an option -> dotted key of the YAML."""
+"""Option of `accelerate launch` -> dotted key of its YAML."""
 
 
 def ranks_of(
@@ -58,9 +58,10 @@ def ranks_of(
     visible: ConfigValue | None,
     findings: Findings,
 ) -> tuple[ConfigValue | None, bool]:
-    """Return the number of ranks, and whether the launcher starts one on every GPU without it.
+    """Return the number of ranks, or None; and whether the launcher then starts a rank on every
+    GPU.
 
-    Every option gets its row. accelerate's are not read here.
+    Every option is reported. The options of accelerate are not read here.
     """
     if launcher == "accelerate":
         count = None if visible is None else _listed(visible)
@@ -89,8 +90,8 @@ def console_ranks(
     visible: ConfigValue | None,
     findings: Findings,
 ) -> tuple[ConfigValue | None, bool]:
-    """Do the same as `ranks_of` for a program that starts its ranks itself: `count` of them, if it
-    is set."""
+    """Return the same as `ranks_of` for a program that starts its ranks itself. `count` is the
+    argument or variable with their number, if set."""
     _row(findings, visible, "the daemon picks GPUs that are free")
     if count is not None:
         return _count(count, findings), False
@@ -123,7 +124,7 @@ def _listed(given: ConfigValue) -> ConfigValue | None:
 
 
 def _included(given: ConfigValue) -> ConfigValue | None:
-    """Return `localhost:0,1`, or `host` for all of its GPUs."""
+    """Return the GPUs of an option such as `localhost:0,1`; `host` alone means all of its GPUs."""
     _, _, slots = str(given.value).partition(":")
     return _listed(replace(given, value=slots)) if "@" not in str(given.value) else None
 
@@ -145,7 +146,7 @@ def _judge(launcher: str, name: str, given: ConfigValue, findings: Findings) -> 
 
 @dataclass(frozen=True)
 class NumaAsked:
-    """The given option, the job's `numa` for it, and a remark on that."""
+    """A launcher's option for processors, the job's `numa` with the same meaning, and a remark."""
 
     given: ConfigValue
     numa: str
@@ -158,7 +159,7 @@ def numa_of(
     affinity: ConfigValue | None,
     findings: Findings,
 ) -> NumaAsked | None:
-    """Return the requested setting, or None. `affinity`: the variable AFFINITY."""
+    """Return the setting for processors, or None. `affinity` is the variable AFFINITY."""
     own = {name: options[name] for name in READ_HERE.get(launcher, ()) if name in options}
     asked = _by_option(own, findings)
     if affinity is None:
@@ -196,7 +197,8 @@ def _ignore(given: ConfigValue, why: str, findings: Findings) -> None:
 def flags_document(
     launcher: str, options: Mapping[str, ConfigValue], source: str, findings: Findings
 ) -> tuple[ConfigValue | None, Document | None]:
-    """Return the named config file, and the other options as a separate document."""
+    """Return the option that names a config file, and the other options as a document with the keys
+    of such a file."""
     if launcher != "accelerate":
         return None, None
     tree: dict[str, Any] = {}
@@ -222,7 +224,8 @@ def flags_document(
 
 
 def joined(file: Document | None, flags: Document) -> Document:
-    """Return accelerate's combination of a config file and its options, which override the file."""
+    """Return accelerate's combination of a config file and its options; the options override the
+    file."""
     if file is None:
         kind = "NO" if flags.tree.get("num_processes") == 1 else "MULTI_GPU"
         kind = "MULTI_CPU" if flags.tree.get("use_cpu") is True else kind

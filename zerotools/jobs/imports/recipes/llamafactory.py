@@ -1,4 +1,5 @@
-"""LLaMA-Factory's YAML: the Trainer's arguments, and datasets by the names of a register."""
+"""Read LLaMA-Factory's YAML: the Trainer's arguments, and datasets by their names in
+dataset_info.json."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 
 
 def read_llamafactory(document: Document, beside: Path) -> Recipe:
-    """Read the YAML. Raises BadRequest if it is not LLaMA-Factory's."""
+    """Return the recipe in the YAML. `beside` is the directory of the file. Raises BadRequest if
+    the YAML is not LLaMA-Factory's."""
     others = {"base_model": "axolotl's is given with --axolotl"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
@@ -63,7 +65,7 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
 
 
 def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
-    """Return as arguments the files that the register has under the names in `dataset`."""
+    """Return the files of the datasets that `dataset` names, as arguments."""
     directory = yaml.left.get("dataset_dir")
     root = _found("data" if directory is None else str(directory.value), beside)
     given: dict[str, ConfigValue] = {}
@@ -82,7 +84,8 @@ def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigVa
 
 
 def _switches(yaml: YamlRecipe) -> dict[str, ConfigValue]:
-    """Return switches with the meaning of other Trainer keys, if they are on."""
+    """Return LLaMA-Factory's switches that are on, as the Trainer's arguments with the same
+    meaning."""
     given = {}
     for key, name, value in (
         ("neat_packing", "packing", True),
@@ -115,7 +118,8 @@ def _file(
     *,
     is_dpo: bool,
 ) -> str | None:
-    """Return the file of a dataset; settings of its register go to `given`."""
+    """Return the file of a dataset. The settings of its entry in dataset_info.json are added to
+    `given`."""
     key = "data.preferences" if is_dpo else "data.examples"
     if not (root / REGISTER).exists():
         why = f"{root / REGISTER} is not there to say which file it is; set {key}"
@@ -148,7 +152,7 @@ def _file(
 def _pairs(
     yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
 ) -> None:
-    """Read the columns of pairs of answers into `given`."""
+    """Add the columns of the pairs of answers to `given`."""
     columns = entry.get("columns")
     columns = columns if isinstance(columns, Mapping) else {}
     if columns.get("query") or columns.get("history"):

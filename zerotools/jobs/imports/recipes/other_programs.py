@@ -1,6 +1,7 @@
-"""Launch lines of programs with arguments other than a Trainer's: LLaMA-Factory, axolotl, ms-swift.
+"""Read launch lines of programs with arguments other than a Trainer's: LLaMA-Factory, axolotl,
+ms-swift.
 
-Programs built on the Trainer may also have their arguments in a file, which the line names.
+Also read are files with the arguments of a program, which the launch line names.
 """
 
 from __future__ import annotations
@@ -37,13 +38,13 @@ _YAML = (".yaml", ".yml", ".json")
 _OF_FACTORY = ("finetuning_type", "dataset_dir", "template")
 _OPENRLHF = "openrlhf.cli."
 _ARGUMENT_FILES = ("train_args_file", "args_file", "config", "config_file", "cfg", "Y", "C")
-"""Arguments that name a file with the others: those of Firefly, of TRL and of h2o-llmstudio."""
+"""Arguments that name a file with further arguments, for Firefly, TRL and h2o-llmstudio."""
 
 
 _STAGES = ("zero0", "zero1", "zero2", "zero3")
 _OFFLOAD = "_offload"
 _EXAMPLES_A_STEP = 16
-"""Its default number of sequences in a step, which it accumulates."""
+"""ms-swift's default number of sequences in a step, from which it computes the accumulation."""
 
 
 def read_as_of(
@@ -54,11 +55,13 @@ def read_as_of(
     *,
     lenient: bool = False,
 ) -> Recipe:
-    """Return `recipe` as the program reads its arguments; `loose` are those without a name. With
-    `lenient` a YAML that they name is mended.
+    """Return `recipe` with the arguments that `program` reads. `loose` are the arguments without a
+    name.
+
+    With `lenient`, a YAML file that they name is corrected.
 
     Raises:
-        Unsupported: YAML, and PyYAML is not installed.
+        Unsupported: they name a YAML file, and PyYAML is not installed.
     """
     kind = PROGRAM_MODULES.get(program, launcher)
     config = next((each for each in loose if str(each.value).endswith(_YAML)), None)
@@ -136,7 +139,8 @@ def _of_yaml(
 
 
 def _is_data(recipe: Recipe, file: ConfigValue) -> bool:
-    """Return whether a JSON without a name holds records, or cannot be read: not arguments."""
+    """Return whether a JSON file is not a file of arguments: it holds records, or cannot be
+    read."""
     if not str(file.value).endswith(".json"):
         return False
     try:
@@ -147,7 +151,8 @@ def _is_data(recipe: Recipe, file: ConfigValue) -> bool:
 
 
 def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
-    """Add the arguments in `file` to those of the command, which count where both say something."""
+    """Add the arguments in `file` to those of the command. The command's arguments override the
+    file's."""
     path = recipe.found(str(file.value))
     given = {name: each for name, each in recipe.given.items() if each is not file}
     try:
@@ -182,7 +187,7 @@ def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
 
 
 def _with_adapter_file(recipe: Recipe, lenient: bool) -> Recipe:
-    """Add the keys in the JSON of `lora_config`, by the names of BELLE or of peft."""
+    """Add the keys in the JSON file that `lora_config` names, with BELLE's names or peft's."""
     file = recipe.given.get("lora_config")
     if file is None or not isinstance(file.value, str):
         return recipe
@@ -211,7 +216,7 @@ def _with_adapter_file(recipe: Recipe, lenient: bool) -> Recipe:
 
 
 def _apply_mode(inside: dict[str, ConfigValue]) -> None:
-    """Replace Firefly's `train_mode` by the switches that say the same."""
+    """Replace Firefly's `train_mode` by the switches with the same meaning."""
     given = inside.get("train_mode")
     if given is None or given.value not in ("full", "lora", "qlora"):
         return
@@ -238,7 +243,7 @@ def _document(recipe: Recipe) -> Document:
 
 
 def _joined(recipe: Recipe, own: Recipe) -> Recipe:
-    """Join the settings of the launch line and those of the program."""
+    """Return the settings of the launch line together with those of the program (`own`)."""
     recipe.findings.take(own.findings)
     return replace(
         own,
@@ -267,7 +272,8 @@ def _scalar(value: Any) -> Any:
 
 
 def read_swift(recipe: Recipe, method: str) -> Recipe:
-    """Return the recipe of `swift METHOD`, `sft` or `pt`; others are refused in its findings."""
+    """Return the recipe of `swift METHOD`. Methods other than `sft` and `pt` are errors in its
+    findings."""
     given = {SWIFT_NAMES.get(name, name): each for name, each in recipe.given.items()}
     place = recipe.source if recipe.program is None else recipe.program.place
     if method not in ("sft", "pt"):

@@ -1,4 +1,4 @@
-"""The arguments of a training program, from any kind of file."""
+"""The arguments of a training program, from a launch line or a YAML file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from zerotools.jobs.text.home_paths import expanded
 
 @dataclass(frozen=True)
 class Program:
-    """A training program, in the form that a job of the engine `script` needs.
+    """A training program, as a job of the engine `script` starts it.
 
-    `command` is `script.command`, `launcher` and `options` start its ranks, and `env` has the
-    variables that are set for it. `name` is its common name. `unknown` lists the words that only a
-    shell can evaluate.
+    `command` is `script.command`. `launcher` and `options` start its ranks, and `env` has its
+    environment variables. `name` is its common name. `unknown` lists the words that only a shell
+    can compute.
     """
 
     name: str
@@ -66,26 +66,29 @@ class Recipe:
     findings: Findings = field(default_factory=Findings)
 
     def found(self, name: str) -> Path:
-        """Return the path `name`: from the working directory, or next to the file if it only exists
-        there."""
+        """Return the path of `name`, relative to the working directory; or relative to the recipe's
+        file if it exists only there."""
         path = expanded(name)
         beside = self.beside / path
         return beside if not path.exists() and beside.exists() else path
 
     @property
     def data_key(self) -> str:
-        """The key of the job file that its data is for."""
+        """The key of the job file for the recipe's data."""
         if self.preferences:
             return "data.preferences"
         return "data.examples" if self.examples else "data.text"
 
 
 class YamlRecipe:
-    """The keys of one document, each taken once; remarks on them are rows."""
+    """Reads the keys of one YAML document, each once, and adds a report row for each remark."""
 
     def __init__(self, document: Document, owner: str, needed: str, others: Mapping[str, str]):
-        """Read a document. Raises BadRequest if it lacks `needed`, so it is not `owner`'s; a key of
-        `others` shows its owner."""
+        """Begin to read a document.
+
+        Raises BadRequest if the document has no key `needed`, so it is not `owner`'s; a key in
+        `others` shows its real owner.
+        """
         self.findings = Findings()
         note_mends(self.findings, document)
         self.left = {
@@ -101,17 +104,17 @@ class YamlRecipe:
             )
 
     def take(self, name: str) -> ConfigValue | None:
-        """Take the key, which counts as read from now on."""
+        """Return the key and mark it as read; None if it is absent."""
         return self.left.pop(name, None)
 
     def ignore(self, reasons: Mapping[str, str]) -> None:
-        """Give the keys of `reasons` their rows."""
+        """Report the keys of `reasons` as ignored, with their reasons."""
         for name, why in reasons.items():
             if (given := self.take(name)) is not None:
                 self.row(KeyOutcome.IGNORED, given, None, why)
 
     def row(self, outcome: KeyOutcome, given: ConfigValue, job: str | None, why: str) -> None:
-        """Report what came of `given`."""
+        """Add a row for `given` to the report."""
         value = given.value if isinstance(given.value, (str, int, float, bool)) else None
         row = ReportRow(outcome, given.title, given.place, value, job, why)
         self.findings.rows.append(row)
@@ -121,7 +124,7 @@ class YamlRecipe:
         self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
     def choice(self, name: str, choices: Mapping[str, bool], default: str) -> bool:
-        """Return the entry of `choices` for the value of `name`; other values are refused."""
+        """Return the entry of `choices` for the value of `name`. Other values are refused."""
         given = self.take(name)
         value = default if given is None or given.value is None else str(given.value)
         if given is not None and value not in choices:
@@ -132,7 +135,7 @@ class YamlRecipe:
         return choices.get(value, False)
 
     def renamed(self, names: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """Return the remaining keys, by the names of the Trainer."""
+        """Return the keys that were not read, under the Trainer's names."""
         found: dict[str, ConfigValue] = {}
         for name, given in self.left.items():
             known = names.get(name, name)

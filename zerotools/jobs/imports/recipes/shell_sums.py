@@ -1,4 +1,4 @@
-"""Sums of whole numbers, computed as in the shell."""
+"""Compute arithmetic expressions of whole numbers as the shell does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SUM = re.compile(r"[0-9 \t+*/%()-]+")
 
 
 def worked_out(formula: str) -> int | None:
-    """Return the value of `formula`; None: it has something else than numbers and signs."""
+    """Return the value of `formula`; None if it has something other than numbers and operators."""
     if not _SUM.fullmatch(formula):
         return None
     try:
@@ -19,7 +19,7 @@ def worked_out(formula: str) -> int | None:
 
 
 def _value(node: ast.expr) -> int:
-    """Return the value of a part. Raises ValueError if it is not a sum of whole numbers."""
+    """Return the value of a part of the expression. Raises ValueError if it is not arithmetic."""
     match node:
         case ast.Constant(value=int() as number):
             return number

@@ -1,11 +1,12 @@
-"""The words of the commands in a shell script, as bash would pass them to programs.
+r"""Split a shell script into commands and words, as bash would pass them to programs.
 
-It runs no command. Quotes, a backslash at the end of a line, comments, redirections and variables
-that the text itself sets are resolved. Values that only a shell could know (`$(...)`, an external
-variable) are a problem of their word, and of the command only if that word is needed.
+No command is run. Quotes, a backslash at the end of a line, comments, redirections and variables
+that the script itself sets are resolved. A value that only a shell could compute (`$(...)`, an
+external variable) is recorded as a `problem` of its word. The caller refuses the command only if it
+needs that word.
 
     LR=1e-4                          -> sets LR
-    deepspeed main.py \\              -> deepspeed, main.py, --lr, 1e-4   (line 2)
+    deepspeed main.py \              -> deepspeed, main.py, --lr, 1e-4   (line 2)
       --lr $LR > log.txt &
 """
 
@@ -29,12 +30,13 @@ _BEGIN = frozenset(("if", "case", "for", "while", "until", "select"))
 _ARMS = frozenset(("then", "else", "elif", "do", "{"))
 _END = frozenset(("fi", "esac", "done"))
 _MOST_LETTERS = 1 << 16
-"""The limit of one word: variables that contain each other can grow without bound."""
+"""The most characters of one word: variables that contain each other can grow without limit."""
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
 _REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
 _END_OF_WORD = " \t\n;|&()<>"
 _TAKEN, _SKIPPED = 0, -1
-"""The numbers of arms that run, and of those that do not: of no branches, if the text decides."""
+"""The numbers for an arm that runs and one that does not, if the script itself decides. They belong
+to no branch."""
 UNSET = "is not set in the text; write its value"
 ARGUMENT = "is an argument of the script; write its value"
 LOOP = "is the variable of a loop; write its value"
@@ -43,8 +45,11 @@ REST = "stands for the arguments of the script; write them out"
 
 @dataclass(frozen=True)
 class Word:
-    """One word; `problem` is the reason why its text is not known. `written` is then the text with
-    unknown parts as in the script, such as `$LR`."""
+    """One word of a command.
+
+    If the text of the word is not known, `problem` is the reason, and `written` has the unknown
+    parts as in the script, such as `$LR`.
+    """
 
     text: str
     line: int
@@ -53,16 +58,16 @@ class Word:
 
     @property
     def source(self) -> str:
-        """The word in the form that a shell would read."""
+        """The word quoted as a shell would read it."""
         return self.written if self.problem else self.text
 
 
 @dataclass
 class Command:
-    r"""The words of a simple command, and the variables that are set before it.
+    """The words of a simple command, and the variables that are set before it.
 
-    `by` are the words that start the shell of the command, if another command does. `documents` are
-    here-documents, by the paths of the files to which `cat` and `tee` write them.
+    `by` are the words of another command that starts the shell of this one. `documents` are the
+    here-documents that `cat` and `tee` write, by path.
     """
 
     words: list[Word] = field(default_factory=list)
@@ -70,14 +75,14 @@ class Command:
     documents: dict[str, str] = field(default_factory=dict)
     by: list[Word] = field(default_factory=list)
     skipped: bool = False
-    """It stands in an arm that is not taken."""
+    """True if the command is in an arm that does not run."""
 
 
 def commands_of(text: str, source: str) -> Iterator[Command]:
     """Yield the commands of a script, in order.
 
     Raises:
-        BadRequest: a quote that is not closed.
+        BadRequest: a quote is not closed.
     """
     scanner = _Scanner(text, source)
     while not scanner.at_end:
@@ -88,14 +93,14 @@ def commands_of(text: str, source: str) -> Iterator[Command]:
 
 @dataclass
 class _Text:
-    """A word during reading."""
+    """A word while it is read."""
 
     line: int
     text: str = ""
     problem: str = ""
     written: str = ""
     stands: bool = False
-    """It is a word even if it is empty: it has quotes, or an unknown part."""
+    """True if the word exists even without text, because it has quotes or an unknown part."""
     before: list[Word] = field(default_factory=list)
 
     def begin_next(self) -> None:
@@ -104,12 +109,12 @@ class _Text:
         self.text, self.written, self.problem, self.stands = "", "", "", False
 
     def add(self, text: str, written: str | None = None) -> None:
-        """Append `text`, which may have another form in the script."""
+        """Append `text`. `written` is its form in the script, if it differs."""
         self.text += text
         self.written += text if written is None else written
 
     def words(self) -> list[Word]:
-        """Return all of them, except an empty one without quotes."""
+        """Return all words, without an empty word that has no quotes."""
         if not self.text and not self.stands:
             return self.before
         return [*self.before, Word(self.text, self.line, self.problem, self.written)]
@@ -141,7 +146,7 @@ class _Scanner:
         return self._at >= len(self._text)
 
     def command(self) -> Command:
-        """Return the next one, perhaps empty."""
+        """Return the next command, which may be empty."""
         command = Command()
         self._cut = False
         loops = False
@@ -184,7 +189,7 @@ class _Scanner:
 
     @property
     def _within(self) -> tuple[tuple[int, int], ...]:
-        """The branches that may run or not."""
+        """The branches around this position that may run or not."""
         return tuple(branch for branch in self._branches if branch[0] != _TAKEN)
 
     def _write_documents(self, command: Command) -> None:
@@ -198,7 +203,7 @@ class _Scanner:
             self._set(names[-1], self._document(self._texts[-1]))
 
     def _document(self, text: str) -> Word:
-        """Return the text of a here-document with its variables."""
+        """Return the text of a here-document, with its variables expanded."""
         inner = _Scanner(text.replace('"', '\\"') + '"', self._source)
         inner._line = self._line - text.count("\n")
         inner._variables, inner._arrays = self._variables, self._arrays
@@ -225,7 +230,7 @@ class _Scanner:
                     command.settings[setting[1]] = value
 
     def _enter_and_leave(self, word: str) -> None:
-        """Track the branches around a command."""
+        """Update the list of branches around a command: `word` may begin or end one."""
         if word in _BEGIN:
             self._begun += 1
             self._branches.append((self._begun, 0))
@@ -244,8 +249,8 @@ class _Scanner:
             self._branches.append((number, arm + 1))
 
     def _judge(self, words: list[Word]) -> None:
-        """Choose the arm of an `if` that asks whether an argument or a variable is empty: the
-        script is read as it runs without arguments."""
+        """Choose the arm of an `if` that tests whether an argument or a variable is empty. The
+        script is read as if it was run without arguments."""
         if not self._branches or [word.text for word in words[:1]] != ["if"]:
             return
         empty = _is_empty(words[1:])
@@ -298,7 +303,7 @@ class _Scanner:
         return taken
 
     def _begins(self) -> str:
-        """Return the kind of the next token, without blanks and comments: `w` a word, `>` a
+        """Skip blanks and comments, and return the kind of the next token: `w` a word, `>` a
         redirection, or the end of the command, which is consumed."""
         while not self.at_end:
             if self._peek(2) == "\\\n":
@@ -351,8 +356,8 @@ class _Scanner:
         self._here = []
 
     def _word(self) -> list[Word]:
-        """Return the word at this position; several or none if it has variables outside of
-        quotes."""
+        """Return the word at this position. Variables outside of quotes may give several words, or
+        none."""
         array = _ARRAY.match(self._text, self._at)
         if array is not None and array[2] in self._arrays:
             self._take(len(array[0]))
@@ -433,7 +438,8 @@ class _Scanner:
             self._add_part(word, part, value.problem)
 
     def _add_part(self, word: _Text, part: str, problem: str) -> None:
-        """Add a part of a variable's value, which may contain its `problem`."""
+        """Append a part of a variable's value to `word`, with the `problem` of the part if its text
+        is not known."""
         unknown = re.search(r"[$`]", part) if problem else None
         if unknown is None:
             word.add(part)
@@ -445,7 +451,7 @@ class _Scanner:
         word.stands = True
 
     def _expand(self, word: _Text, sign: str) -> None:
-        """Add what stands behind the `$` or the backquote that was taken."""
+        """Append the expansion after the `$` or the backquote that was consumed."""
         begin, before = self._at - 1, (len(word.written), word.problem)
         word.problem = ""
         self._resolve(word, sign)
@@ -475,7 +481,7 @@ class _Scanner:
             word.add(sign)
 
     def _substitute(self, word: _Text, command: str, title: str) -> None:
-        """Add the output of `command` in parentheses, if it can be known: sums of `expr`, and the
+        """Append the output of a command substitution, if it is known: sums of `expr`, and the
         working directory of the script."""
         if found := _EXPR.fullmatch(command):
             total = self._total(found[1])
@@ -526,7 +532,7 @@ class _Scanner:
             word.problem = word.problem or known.problem
 
     def _sum(self, word: _Text) -> bool:
-        """Work out `$((...))` of whole numbers; False: it has something else."""
+        """Append the value of `$((...))`. Return False if it is not arithmetic of whole numbers."""
         end = self._text.find("))", self._at)
         total = None if end < 0 else self._total(self._text[self._at + 2 : end])
         if total is None:
@@ -536,8 +542,8 @@ class _Scanner:
         return True
 
     def _total(self, formula: str) -> int | None:
-        """Return the value of a sum of whole numbers and variables, or None if it has something
-        else."""
+        """Return the value of an expression of whole numbers and variables; None if it has
+        something else."""
         inside = _Text(self._line)
         for part in re.split(r"(\$?\{?[A-Za-z_]\w*\}?)", formula):
             name = part.strip("${}")
