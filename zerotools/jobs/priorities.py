@@ -1,4 +1,5 @@
-"""The priorities that a job may have: of two that wait, the one with the higher goes first."""
+"""The range of a job's priority. Of two waiting jobs, the one with the higher priority starts
+first."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ LEAST_PRIORITY, MOST_PRIORITY = -10, 10
 
 
 def why_not_priority(value: object) -> str | None:
-    """Return why `value` is not a priority, or None if it is one."""
+    """Return why `value` is not a priority; None if it is valid."""
     if type(value) is int and LEAST_PRIORITY <= value <= MOST_PRIORITY:
         return None
     return f"must be a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}"

@@ -376,7 +376,7 @@ class DaemonClient(DaemonRequests):
 
     def adopt(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
         """Make the daemon watch a running process. `wanted` has `pid`, `name`, `time_limit` and
-        `checkpoint_dir`. Return the job, and what the daemon watches (`watched`)."""
+        `checkpoint_dir`. Return the job, and the watched processes (`watched`)."""
         return self._object(
             "POST", "/v1/adoptions", body=dict(wanted), patience=INTERPRETER_SECONDS
         )

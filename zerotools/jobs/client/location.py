@@ -60,7 +60,8 @@ def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Return whether `directory` exists and belongs only to this user, as the XDG rules require."""
+    """Return whether `directory` exists and belongs only to this user. The XDG rules require
+    this."""
     try:
         found = directory.stat()
     except OSError:

@@ -53,7 +53,7 @@ class Conversation:
         return sum(len(str(turn.get("content", ""))) for turn in self.turns)
 
     def with_last_answer(self) -> Conversation:
-        """Return the same conversation, in which only the last answer is learned."""
+        """Return the same conversation, but only the last answer is learned."""
         last = max((number for number, said in enumerate(self.learned) if said), default=-1)
         return replace(self, learned=tuple(number == last for number in range(len(self.turns))))
 

@@ -145,7 +145,7 @@ def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> R
 
 
 def as_conversation(record: Record) -> Conversation:
-    """Return an example as the turns of a chat, in which every answer is learned."""
+    """Return an example as the turns of a chat. Every answer is learned."""
     if isinstance(record, Conversation):
         return record
     turns: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""Check the GPUs, the locks by which several users share them, and their memory nodes (NUMA)."""
+"""Check the GPUs, the locks that let several users share them, and their memory nodes (NUMA)."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] |
 def answer_of(
     python: str, program: str, arguments: Sequence[str] = (), *, seconds: float
 ) -> dict[str, Any] | str:
-    """Return the JSON object that a program prints last, or the reason why there is none.
+    """Return the JSON object that a program prints last, or the reason why it prints none.
 
     The interpreter `python` runs `program` and imports no module from the working directory.
     """

@@ -11,8 +11,8 @@ from zerotools.core.counts import counted
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LINGERING = Path("var/lib/systemd/linger")
-"""The directory in which systemd-logind keeps a file for each user with lingering: the user's
-systemd continues after the last logout."""
+"""systemd-logind keeps a file in this directory for each user with lingering: the user's systemd
+continues after the last logout."""
 
 
 WHAT = "warm start"

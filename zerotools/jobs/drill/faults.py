@@ -178,7 +178,8 @@ class FaultMaker:
         self._daemon.is_stopped = False
 
     def _running(self) -> ToyJob | None:
-        """Return a random running job; None if there is none, or if the daemon cannot answer."""
+        """Return a random running job, or None without a running job, or if the daemon cannot
+        answer."""
         if self._daemon.is_stopped or not self._daemon.is_running():
             return None
         found = [job for job in self._queue.live() if job.state == states.RUNNING]

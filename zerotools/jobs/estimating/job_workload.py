@@ -28,9 +28,9 @@ from zerotools.ops.estimate.rank_memory import Buckets
 
 
 def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
-    """Return the workload of `spec`, from which the memory of each rank is computed.
+    """Return the workload of `spec`. It determines the memory of each rank.
 
-    Shapes may need a process that imports transformers; without `asks` none is started.
+    Shapes may need a process that imports transformers; without `asks` no process is started.
 
     Raises:
         BadRequest: the model's config cannot be read.

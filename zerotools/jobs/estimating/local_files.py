@@ -27,9 +27,9 @@ _EXAMPLES = (
     frozenset({"prompt", "response"}),
     frozenset({"instruction", "output"}),
 )
-"""Sets of columns by which a file of examples is recognised (`[data]` of the job file)."""
+"""Sets of columns that identify a file of examples (`[data]` of the job file)."""
 _PREFERENCES = frozenset({"prompt", "chosen", "rejected"})
-"""The columns by which a file of preferences is recognised."""
+"""The columns that identify a file of preferences."""
 _DOCUMENTS = "text"
 TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
 

@@ -33,7 +33,7 @@ from zerotools.jobs.text.document import Document, Trail
 from zerotools.jobs.text.yaml_text import YamlKeys
 
 YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)
-"""The keys by which `parse_yaml` restores the indentation of an accelerate config."""
+"""The keys of an accelerate config. `parse_yaml` uses them to restore lost indentation."""
 FILE = "deepspeed_config.deepspeed_config_file"
 _LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}

@@ -401,8 +401,8 @@ def read_removed(reading: ConfigReading) -> None:
 
 
 def drop_comments(tree: JobTree) -> None:
-    """Remove comments that are written as keys from the sections of `tree` in which DeepSpeed
-    refuses unknown keys."""
+    """Remove comments that are written as keys. Only the sections of `tree` are changed where
+    DeepSpeed refuses unknown keys."""
     for section in STRICT:
         table = look_up(tree, section)
         if isinstance(table, dict):

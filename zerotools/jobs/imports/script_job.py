@@ -59,8 +59,8 @@ def import_script(
 
 
 def _directory(recipe: Recipe, program: Program) -> Path:
-    """Return the directory in which the program starts: the working directory, or that of the
-    script if the program is only there."""
+    """Return the start directory of the program: the working directory, or that of the script if
+    the program is only there."""
     here, beside = Path.cwd(), Path.cwd() / recipe.beside
     file = next((word for word in program.command if word.endswith(".py")), None)
     is_beside = file is not None and not (here / file).exists() and (beside / file).exists()

@@ -99,7 +99,7 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 
 
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
-    """Return `spec` as JSON values, from which `job_from_dict` makes the same spec.
+    """Return `spec` as JSON values. `job_from_dict` makes the same spec from them.
 
     A key without a value is omitted, or null if a missing key would mean another value.
     """

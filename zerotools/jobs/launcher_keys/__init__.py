@@ -1,4 +1,4 @@
-"""Tables of the keys in other launchers' configs: DeepSpeed's JSON by release, accelerate's YAML.
+"""Tables of the keys in the configs of other launchers and programs, with their meaning for a job.
 
-Only data. Imports no other package of `jobs`.
+Data only. Imports no other package of `jobs`.
 """

@@ -36,7 +36,7 @@ DEEPSPEED = {
     "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
 }
-"""Keys of `deepspeed_config`, and their positions in DeepSpeed's configuration.
+"""Key of `deepspeed_config` -> its place in DeepSpeed's configuration.
 
 accelerate refuses each of them together with `deepspeed_config_file` (utils/dataclasses.py,
 `_deepspeed_config_checks`).
@@ -114,7 +114,7 @@ IGNORED = {
         "how FSDP1 communicates; the result is the same",
     ),
 }
-"""Key -> the reason that a report gives."""
+"""Ignored key -> the reason in the report."""
 
 FEATURES = frozenset(
     {
@@ -125,16 +125,16 @@ FEATURES = frozenset(
         "fsdp_config.fsdp_activation_checkpointing_offload",
     }
 )
-"""Harmless only if they are empty or off."""
+"""Keys that have no effect if they are empty or off; otherwise they are refused."""
 
 SECTIONS = ("deepspeed_config", "fsdp_config")
 KNOWN = (*READ, *IGNORED, *FEATURES, *(f"deepspeed_config.{key}" for key in DEEPSPEED), *SECTIONS)
 TABLES = (*SECTIONS, "parallelism_config", "dynamo_config", "fp8_config", "megatron_lm_config")
-"""Keys that hold other keys."""
+"""Keys with a mapping of further keys."""
 PREFIXES = {
     "fsdp_config": "fsdp_",
     "parallelism_config": "parallelism_config_",
     "dynamo_config": "dynamo_",
     "megatron_lm_config": "megatron_lm_",
 }
-"""How accelerate begins the names of the keys in a table."""
+"""Table -> the prefix of its keys' names in accelerate."""

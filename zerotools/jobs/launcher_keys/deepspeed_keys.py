@@ -35,7 +35,8 @@ NEVER_TAKEN: dict[str, ConfigKey] = {
         "auto_cast",
     )
 }
-"""Keys without effect in files copied from fp16; DeepSpeed does not start with them."""
+"""Keys of `bf16` that were copied from `fp16` and have no meaning. DeepSpeed does not start with
+them."""
 _OF_COMPILING = (
     "kwargs",
     "autoep_non_moe",
@@ -65,20 +66,22 @@ OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
     "adamw": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
     "sgd": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
 }
-"""Keys of `optimizer.params` that a job has too, by the job's name of the optimizer, and the
-default of each: deepspeed/ops/adam/fused_adam.py; SGD is torch's."""
+"""The job's name of an optimizer -> the keys of `optimizer.params` that the job file also has, with
+DeepSpeed's defaults: deepspeed/ops/adam/fused_adam.py; for SGD torch's."""
 MUON_DEFAULTS: dict[str, Any] = {"betas": [0.9, 0.95], "eps": 1e-10, "weight_decay": 0.0}
 MUON_RATES = {"muon_lr": 0.02, "adam_lr": 3e-4}
-"""The same of Muon, and the learning rates of its two halves without `lr`; its momentum is 0.95:
-deepspeed/runtime/zero/muon/original_muon.py."""
+"""The learning rates of Muon's two halves if `lr` is not set. MUON_DEFAULTS has its other defaults;
+its momentum is 0.95: deepspeed/runtime/zero/muon/original_muon.py."""
 TORCH_ADAM_DECAY = 0.01
-"""The default decay of torch's AdamW, which `torch_adam` selects. torch/optim/adamw.py."""
+"""The default weight decay of torch's AdamW, which DeepSpeed uses with `torch_adam`.
+torch/optim/adamw.py."""
 
 
 def _zero(
     why: str, kind: ValueKind, *, stage3: bool = False, **defaults: Any
 ) -> dict[str, ConfigKey]:
-    """Return keys of one kind; DeepSpeed takes those of stage 3 with and without the prefix too."""
+    """Return the keys in `defaults`, all of one kind. With `stage3`, DeepSpeed accepts each name
+    with and without the prefix `stage3_`."""
     return {
         f"zero_optimization.{spelling}": ConfigKey(kind, KeyAction.TUNING, why, default, stage3)
         for name, default in defaults.items()
@@ -408,4 +411,4 @@ SECTIONS = frozenset(
     for parts in (name.split(".") for name in KEYS)
     for count in range(1, len(parts))
 )
-"""Keys with objects that have keys of the table."""
+"""Keys of the table that are sections with further keys."""

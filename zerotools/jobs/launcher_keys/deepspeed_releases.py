@@ -1,6 +1,6 @@
-"""The changes of DeepSpeed's releases to its JSON: defaults of keys, and removed keys.
+"""The changes of DeepSpeed's JSON between releases: defaults of keys, and removed keys.
 
-From the tags of its repository and the sources of its releases: runtime/config.py
+From the tags of DeepSpeed's repository and the sources of its releases: runtime/config.py
 (`_REMOVED_TOP_LEVEL_CONFIG_KEYS`, `_REMOVED_ZERO_CONFIG_KEYS`), runtime/constants.py,
 runtime/compiler.py and compile/config.py.
 """
@@ -18,16 +18,17 @@ DEADLINE_SECONDS = 10.0
 _ASK = "from importlib.metadata import version; print(version('deepspeed'))"
 
 NEWEST: Release = (0, 19, 8)
-"""The newest release that was checked; used if a job's Python has no DeepSpeed."""
+"""The newest release that these tables cover. It is assumed if the job's Python has no
+DeepSpeed."""
 _CLIPS: Release = (0, 19, 3)
 _COMPILES: Release = (0, 16, 6)
 LEAF_MODULES: Release = (0, 18, 0)
-"""The first that has `zero_optimization.leaf_module`."""
+"""The first release with `zero_optimization.leaf_module`."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """The first release that refuses to start with the key, and its replacement."""
+    """The first release that refuses to start with a key, and what to use in its place."""
 
     since: Release
     instead: str = "remove it"
@@ -60,7 +61,7 @@ REMOVED: Mapping[str, Removal] = {
 OPTIMIZERS: Mapping[str, Removal] = {
     name: Removal((0, 19, 7), "write AdamW") for name in ("onebitadam", "onebitlamb", "zerooneadam")
 }
-"""By `optimizer.type` in lower case."""
+"""Removed optimizers, by `optimizer.type` in lower case."""
 
 STRICT = (
     "zero_optimization",
@@ -70,13 +71,13 @@ STRICT = (
     "bf16",
     "compile",
 )
-"""DeepSpeed refuses to start if one of these sections has an unknown key (pydantic's
-`extra="forbid"`); in other sections it ignores the key."""
+"""Sections with pydantic's `extra="forbid"`: DeepSpeed does not start if one has an unknown key. In
+other sections it ignores an unknown key."""
 
 
 def clipping(release: Release) -> float:
-    """Return the value that DeepSpeed clips to if its JSON has no `gradient_clipping`; 0: it does
-    not clip.
+    """Return the gradient norm that `release` clips to if the JSON has no `gradient_clipping`; 0
+    means no clipping.
 
     runtime/constants.py, GRADIENT_CLIPPING_DEFAULT; pull request 8068.
     """
@@ -84,24 +85,24 @@ def clipping(release: Release) -> float:
 
 
 def removal(name: str, release: Release) -> Removal | None:
-    """Return why `release` does not start with the key `name`, or None if it does."""
+    """Return the removal of the key `name`, if `release` does not start with it; else None."""
     found = REMOVED.get(name)
     return found if found is not None and release >= found.since else None
 
 
 def removed_optimizer(kind: str, release: Release) -> Removal | None:
-    """Return why `release` does not have the optimizer `kind`, or None if it may."""
+    """Return the removal of the optimizer `kind`, if `release` does not have it; else None."""
     found = OPTIMIZERS.get(kind.lower())
     return found if found is not None and release >= found.since else None
 
 
 def release_text(release: Release) -> str:
-    """Return `0.19.8`."""
+    """Return the release as text, such as `0.19.8`."""
     return ".".join(map(str, release))
 
 
 def parse_release(text: str) -> Release | None:
-    """Return the release in a version such as `0.19.8+cu12`, or None."""
+    """Return the release in a version such as `0.19.8+cu12`; None if `text` is no version."""
     numbers: list[int] = []
     for part in text.split("+")[0].split(".")[:3]:
         digits = "".join(c for c in part if c.isascii() and c.isdigit())
@@ -112,9 +113,11 @@ def parse_release(text: str) -> Release | None:
 
 
 def installed_release(python: str | None) -> Release | None:
-    """Return the DeepSpeed of the interpreter `python`, without importing it; None for `python`:
-    this one. Return None if it has none, or does not answer within some seconds: the check is
-    repeated when the job is queued."""
+    """Return the release of DeepSpeed that the interpreter `python` has (None: this interpreter).
+
+    DeepSpeed is not imported. Return None if it is not installed, or if the interpreter does not
+    answer within some seconds; the check is repeated when the job is queued.
+    """
     if python is None:
         return _own()
     command = [python, "-c", _ASK]
@@ -135,8 +138,8 @@ def _own() -> Release | None:
 
 
 def is_disabled(value: Any) -> bool:
-    """Return whether a removed key had no effect: null, false, -1, an empty section, or one with
-    only false `enabled` switches."""
+    """Return whether the value of a removed key has no effect: null, false, -1, an empty section,
+    or a section with all `enabled` false."""
     if isinstance(value, Mapping):
         switches = list(_switches(value))
         return not value or (bool(switches) and not any(switches))
@@ -144,7 +147,7 @@ def is_disabled(value: Any) -> bool:
 
 
 def _switches(section: Mapping[str, Any]) -> list[bool]:
-    """Return every `enabled` in `section`, however deep."""
+    """Return every `enabled` in `section`, at any depth."""
     found: list[bool] = []
     for name, value in section.items():
         if name == "enabled":

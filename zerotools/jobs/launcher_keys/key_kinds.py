@@ -1,4 +1,4 @@
-"""An importer's facts about one key of a config."""
+"""The declaration of one key of a config: its type, its treatment, and its default."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 
 class ValueKind(Enum):
-    """The required kind of a value; the text ends a sentence. Numbers and booleans may be
-    quoted."""
+    """The type of a value. The member's text completes a sentence of a message. Numbers and
+    booleans may be quoted."""
 
     BOOL = "true or false"
     COUNT = "a whole number"
@@ -20,7 +20,7 @@ class ValueKind(Enum):
 
 
 class KeyAction(Enum):
-    """The treatment of a key."""
+    """What an import does with a key."""
 
     READ = "read"  # a reader interprets it
     TUNING = "tuning"  # DeepSpeed's own way to the same results
@@ -30,7 +30,7 @@ class KeyAction(Enum):
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One key; `why` is the reason in a report, `default` DeepSpeed's default."""
+    """One key of a config. `why` is the reason in a report, `default` DeepSpeed's default."""
 
     kind: ValueKind
     action: KeyAction
@@ -40,8 +40,8 @@ class ConfigKey:
 
 
 def is_off(value: Any, default: Any) -> bool:
-    """Return whether a feature's value leaves it off: false, none, its default, `{"enabled":
-    false}`."""
+    """Return whether a value leaves a feature off: false, none, the feature's default, or
+    `{"enabled": false}`."""
     if isinstance(value, dict):
         return not value or str(value.get("enabled")).lower() == "false"
     if default is not None:

@@ -1,4 +1,4 @@
-"""The options of the programs that start training programs, and the number of words after each.
+"""The options of launchers, and the number of words that follow each option.
 
 DeepSpeed 0.19 launcher/runner.py, torch 2.13 distributed/run.py, accelerate 1.15
 commands/launch.py, Python's own.
@@ -56,8 +56,8 @@ WORDS_AFTER: Mapping[str, Mapping[str, int]] = {
         ),
     },
 }
-"""Launcher -> option without its dashes -> how many words it takes. All other options of
-accelerate take one."""
+"""Launcher -> option without its dashes -> number of words after it. Every other option of
+accelerate has one word."""
 
 MEETING = frozenset(
     (
@@ -86,7 +86,7 @@ MEETING = frozenset(
         "venv_script",
     )
 )
-"""Options for the meeting point and the output of processes: nothing in a job depends on their
+"""Options for the rendezvous and the output of processes. No key of a job depends on their
 values."""
 
 PLACING = frozenset(
@@ -107,7 +107,7 @@ PLACING = frozenset(
         "world_info",
     )
 )
-"""Options that say which GPUs and how many ranks there are: those of a job come from its keys."""
+"""Options for the GPUs and the number of ranks, which keys of the job replace."""
 
 PLACING_VARIABLES = frozenset(
     (
@@ -116,8 +116,8 @@ PLACING_VARIABLES = frozenset(
         *("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH"),
     )
 )
-"""Variables that change the command of torchrun and accelerate; no option can undo some of these
-changes."""
+"""Environment variables that change how torchrun and accelerate start ranks. No option can undo
+some of these changes."""
 
 SHORT: Mapping[str, Mapping[str, str]] = {
     "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
@@ -136,7 +136,8 @@ ACCELERATE_KINDS: Mapping[str, str] = {
 """Flag of `accelerate launch` -> the `distributed_type` of its YAML."""
 
 ACCELERATE_NAMES: Mapping[str, str] = {"cpu": "use_cpu"}
-"""Option -> the key of the YAML, if they differ; `dynamo_` and `fsdp_` are tables."""
+"""Option of `accelerate launch` -> key of its YAML, if the names differ. The keys after `dynamo_`
+and `fsdp_` are in tables."""
 
 MODULES: Mapping[str, str] = {
     "deepspeed": "deepspeed",
@@ -145,9 +146,9 @@ MODULES: Mapping[str, str] = {
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
 }
-"""`python -m MODULE` -> the launcher that it is."""
+"""MODULE of `python -m MODULE` -> the launcher that it is."""
 KEYWORDS = frozenset(("do", "then", "else", "!", "{"))
-"""Words of the shell before a command."""
+"""Keywords of the shell that may precede a command."""
 SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 WRAPPERS = frozenset(
     [
@@ -193,7 +194,7 @@ RUNNERS = frozenset(
         ("kubectl", "exec"),
     )
 )
-"""Pairs of such words."""
+"""Wrappers of two words."""
 STARTED_BY: Mapping[str, str] = {
     "srun": "the daemon starts the ranks on this machine; for Slurm, see zerotools submit --slurm",
     **dict.fromkeys(
@@ -214,7 +215,7 @@ STARTED_BY: Mapping[str, str] = {
         "set python of the job file to the interpreter of that environment",
     ),
 }
-"""Program that starts a launcher -> a remark for the reader of the job."""
+"""Program that starts a launcher -> a remark in the report."""
 CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
     "llamafactory-cli": frozenset(("train",)),
     "axolotl": frozenset(("train",)),
@@ -232,13 +233,13 @@ CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
         )
     ),
 }
-"""Program that starts its ranks itself -> its commands that train."""
+"""Console program that starts its ranks itself -> its commands that train."""
 PROGRAM_MODULES: Mapping[str, str] = {
     "axolotl.cli.train": "axolotl",
     "llamafactory.cli": "llamafactory-cli",
     "llamafactory.launcher": "llamafactory-cli",
 }
-"""`-m MODULE` -> the console program that it is of."""
+"""MODULE of `python -m MODULE` -> the console program that it belongs to."""
 CONSOLE_MODULES: Mapping[str, tuple[str, str]] = {
     "llamafactory-cli": ("torchrun", "llamafactory.launcher"),
     "axolotl": ("accelerate", "axolotl.cli.train"),
@@ -246,8 +247,8 @@ CONSOLE_MODULES: Mapping[str, tuple[str, str]] = {
     "xtuner": ("torchrun", "xtuner.tools.train"),
     "litgpt": ("plain", "litgpt"),
 }
-"""Console program -> the launcher that it starts its ranks with, and the module that they run."""
+"""Console program -> the launcher of its ranks, and the module that the ranks run."""
 ONE_RANK = frozenset(("swift", "xtuner", "litgpt"))
-"""Programs that start one rank by default."""
+"""Console programs that start one rank by default."""
 RANKS_BY = "NPROC_PER_NODE"
-"""The variable that gives console programs the number of ranks."""
+"""The environment variable with the number of ranks of console programs."""

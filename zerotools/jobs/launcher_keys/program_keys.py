@@ -1,7 +1,9 @@
-"""Arguments and defaults of programs that are known by name or by special arguments.
+"""Arguments, names and defaults of training programs.
 
-alpaca-lora, finetune.py; DeepSpeedExamples, applications/DeepSpeed-Chat, step 1, main.py and
-utils/ds_utils.py; Qwen, finetune.py; TRL 0.20 and later, ModelConfig, SFTConfig and DPOConfig.
+Programs known by name or by special arguments: alpaca-lora, finetune.py; DeepSpeedExamples,
+applications/DeepSpeed-Chat, step 1, main.py and utils/ds_utils.py; Qwen, finetune.py; TRL 0.20 and
+later, ModelConfig, SFTConfig and DPOConfig. Programs with a command or YAML of their own:
+LLaMA-Factory, axolotl, ms-swift.
 """
 
 from __future__ import annotations
@@ -41,7 +43,8 @@ DEEPSPEED_CHAT_OWN = frozenset(
         "num_padding_at_beginning",
     )
 )
-"""Arguments that no other program has next to `model_name_or_path`."""
+"""Arguments that identify DeepSpeed-Chat: no other program has them together with
+`model_name_or_path`."""
 DEEPSPEED_CHAT_DEFAULTS: Mapping[str, object] = {
     **{name: each for name, each in TRAINER_DEFAULTS.items() if name != "save_steps"},
     "per_device_train_batch_size": 16,
@@ -54,9 +57,9 @@ DEEPSPEED_CHAT_DEFAULTS: Mapping[str, object] = {
     "sequence_length": 512,
     "lora_alpha": 1,
 }
-"""It saves the model once, at the end."""
+"""The defaults of DeepSpeed-Chat, which saves the model once, at the end."""
 DEEPSPEED_CHAT_DPO = frozenset(("beta", "label_smoothing"))
-"""Arguments of its DPO, which is otherwise called as its fine-tuning is."""
+"""Arguments that only DeepSpeed-Chat's DPO has; the others are those of its fine-tuning."""
 DEEPSPEED_CHAT_DPO_RATE = 5e-5
 
 QWEN_DEFAULTS: Mapping[str, object] = {
@@ -70,7 +73,7 @@ QWEN_TARGETS: Mapping[str, tuple[str, ...]] = {
     "qwen": ("c_attn", "c_proj", "w1", "w2"),
     "qwen1.5": ALL_LINEAR["qwen2"],
 }
-"""Layers that have adapters if none are named, by the models of the repository."""
+"""Model of Qwen's repository -> the layers with adapters if the arguments name none."""
 MEDICAL_TEXT, MEDICAL_DPO = "pretraining", "dpo_training"
 MEDICAL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     MEDICAL_TEXT: {
@@ -104,14 +107,15 @@ MEDICAL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "lora_dropout": 0.05,
     },
 }
-"""Part of the name of a program of MedicalGPT -> its defaults."""
+"""Part of the name of MedicalGPT's program -> its defaults."""
 MEDICAL_COLUMNS: Mapping[str, str] = {
     "prompt_column": "question",
     "chosen_column": "response_chosen",
     "rejected_column": "response_rejected",
 }
 MEDICAL_DPO_SETS: Mapping[str, object] = {"max_steps": 200, "eval_strategy": "steps"}
-"""Arguments of its DPO that have other defaults than those of a Trainer, which has none."""
+"""Arguments of MedicalGPT's DPO with other defaults than a Trainer's. It does not use a Trainer's
+arguments."""
 MEDICAL_IGNORED: Mapping[str, str] = {
     "template_name": "examples are rendered by the chat template of the tokenizer",
     "max_train_samples": "the whole data is read; write a shorter file",
@@ -141,7 +145,7 @@ TRL_LAUNCH = frozenset(
         "zero_stage",
     )
 )
-"""Options of `accelerate launch` with a value that no script of TRL has."""
+"""Options of `accelerate launch` with a value, with names that no script of TRL has."""
 _SEVERAL = {"num_processes": 8}
 TRL_PRESETS: Mapping[str, Mapping[str, object]] = {
     "single_gpu": {"num_processes": 1},
@@ -155,10 +159,11 @@ TRL_PRESETS: Mapping[str, Mapping[str, object]] = {
         **_SEVERAL,
     },
 }
-"""Name of a config that TRL brings -> its options of `accelerate launch`. All are for bf16, as in
+"""Name of a config that TRL contains -> its options of `accelerate launch`. All use bf16, like
 TRL's arguments."""
 TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
-"""One of these is always given to a program of TRL; others are called sft.py as well."""
+"""Arguments that identify TRL: its programs need one of them, and other programs are named sft.py,
+too."""
 TRL_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
     "precision": "bf16",
@@ -190,7 +195,7 @@ LLAMAFACTORY_DEFAULTS: Mapping[str, object] = {
     "double_quantization": True,
 }
 LLAMAFACTORY_STAGES: Mapping[str, bool] = {"sft": True, "pt": False, "dpo": True}
-"""Stage -> whether it is trained on examples."""
+"""`stage` -> whether it trains on examples."""
 LLAMAFACTORY_METHODS: Mapping[str, bool] = {"full": False, "lora": True}
 """`finetuning_type` -> whether adapters are trained."""
 LLAMAFACTORY_IGNORED: Mapping[str, str] = {
@@ -275,7 +280,7 @@ EXAMPLE_TYPES: Mapping[str, str] = {
     "chat_template": "messages",
     "completion": "",
 }
-"""`type` of a dataset -> `data.format`; empty: plain text."""
+"""axolotl's `type` of a dataset -> `data.format`; the empty string for plain text."""
 
 AXOLOTL_PAIRS: Mapping[str, Mapping[str, str]] = {
     "argilla": {
@@ -288,8 +293,8 @@ AXOLOTL_PAIRS: Mapping[str, Mapping[str, str]] = {
     "prompt_pairs": {"prompt_column": "prompt"},
     "default": {"prompt_column": "messages"},
 }
-"""The last part of the `type` of a dataset of pairs -> its columns, if they are not `chosen` and
-`rejected`. `ultra` and `argilla_chat` repeat the prompt in each answer, and are not read."""
+"""Last part of axolotl's `type` of a dataset of pairs -> its columns, if they are not `chosen` and
+`rejected`. `ultra` and `argilla_chat` repeat the prompt in each answer, and are not supported."""
 NOT_PACKED = "pairs of answers are not packed"
 AXOLOTL_PAIR_FIELDS: Mapping[str, str] = {
     "field_messages": "prompt_column",
@@ -325,7 +330,7 @@ SWIFT_DEFAULTS: Mapping[str, object] = {
     "double_quantization": True,
 }
 SWIFT_PRECISIONS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": ""}
-"""`torch_dtype` -> the argument of the Trainer; empty: neither."""
+"""`torch_dtype` -> the Trainer's argument; the empty string for neither fp16 nor bf16."""
 SWIFT_IGNORED: Mapping[str, str] = {
     **dict.fromkeys(
         ("model_author", "model_name"), "is put into the examples of swift/self-cognition alone"

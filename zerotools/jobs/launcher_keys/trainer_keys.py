@@ -1,7 +1,7 @@
-"""The arguments of Hugging Face's Trainer and of the programs that are built on it.
+"""The arguments of Hugging Face's Trainer, and of the programs that are built on it.
 
 transformers 5.23 training_args.py, training_args_seq2seq.py and examples/pytorch (run_clm.py,
-run_summarization.py); names that earlier releases and well-known programs have are here too.
+run_summarization.py). Names of earlier releases and of well-known programs are included.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ OF_EVAL: Mapping[str, tuple[str, ValueKind]] = {
     "num_beams": ("eval.num_beams", ValueKind.COUNT),
     "generation_num_beams": ("eval.num_beams", ValueKind.COUNT),
 }
-"""Arguments that have a meaning only if the model is evaluated."""
+"""Arguments that have an effect only if the model is evaluated during training."""
 
 SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -95,7 +95,7 @@ SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(("epochs", "num_epochs", "n_epochs"), "num_train_epochs"),
     **dict.fromkeys(("target_column", "summary_column"), "response_column"),
 }
-"""Other names -> the name here."""
+"""Other name of an argument -> its name in these tables."""
 
 TRAINER_DEFAULTS: Mapping[str, object] = {
     "per_device_train_batch_size": 8,
@@ -154,14 +154,14 @@ SCHEDULES: Mapping[str, str] = {
     "constant_with_warmup": "constant",
     "warmup_stable_decay": "wsd",
 }
-"""Of transformers, optimization.py -> of the job file."""
+"""Schedule of transformers (optimization.py) -> schedule of the job file."""
 
 TRACKERS: Mapping[str, tuple[str, str, str]] = {
     "wandb": ("wandb_project", "WANDB_PROJECT", "huggingface"),
     "mlflow": ("mlflow_experiment_name", "MLFLOW_EXPERIMENT_NAME", "Default"),
 }
-"""Value of `report_to` -> the position of the project or experiment: the argument of axolotl, and
-the Trainer's variable and its default."""
+"""Value of `report_to` -> where the project or experiment is named: axolotl's argument, the
+Trainer's environment variable, and its default."""
 
 _HABITS = "it does not change the training"
 _DAEMON = "the daemon does this by itself"
@@ -284,7 +284,7 @@ IGNORED: Mapping[str, str] = {
     ),
     "tf32": "fp32 products follow torch's default; weights and optimizer stay fp32",
 }
-"""Argument -> the reason that a report gives."""
+"""Ignored argument -> the reason in the report."""
 
 FEATURES: frozenset[str] = frozenset(
     [
@@ -321,7 +321,7 @@ FEATURES: frozenset[str] = frozenset(
         "early_stopping_patience",
     ]
 )
-"""Arguments that change the training: harmless only if they are off."""
+"""Arguments that change the training, and are refused unless they are off."""
 
 ALL_LINEAR: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -357,5 +357,5 @@ MODEL_NAMES: Mapping[str, str] = {
     r"phi-3(?:\.5)?-mini": "phi3",
     r"pythia-": "gpt_neox",
 }
-"""Pattern in the name of a model on a hub -> its `model_type`, by the first that is found; "": one
-with images, sound or other layers, which needs its config."""
+"""Pattern in a model's name on a hub -> its `model_type`; the first match counts. The empty string
+is a model with images, sound or other layers, which needs its config."""

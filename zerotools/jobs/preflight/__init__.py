@@ -1,4 +1,4 @@
-"""Checks that a job can run as requested: on this checkpoint, DeepSpeed and machine; with advice.
+"""Checks before a job starts: can it run on this checkpoint, DeepSpeed and machine; with advice.
 
 Imports `jobs.tables`.
 """

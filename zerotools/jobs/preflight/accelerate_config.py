@@ -1,8 +1,8 @@
-"""The config file of accelerate that would start one process for all GPUs of a job.
+"""Check that accelerate's config file does not make it start one process for all GPUs of a job.
 
-Run as a program by the interpreter of a job, this file answers as JSON; its argument is the job's
-request to accelerate, as JSON: `{"options": [...], "directory": "..."}`. It takes nothing but the
-standard library, and the YAML that accelerate needs.
+The job's interpreter runs this file as a program. Its argument is JSON: `{"options": [...],
+"directory": "..."}` with the options for accelerate. It prints JSON. It imports only the standard
+library, and the YAML package that accelerate needs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu", "tpu_use_cluster")
-"""Options that choose the kind of launch; they override a config file."""
+"""Options for the kind of launch. They override a config file."""
 ALONE = ("NO", False, None)
-"""The values of `distributed_type` in a file for one process; YAML takes `NO` for a boolean."""
+"""The values of `distributed_type` for one process. YAML reads `NO` as false."""
 
 
 def refusal(path: str, gpus: int) -> str:
-    """Return the sentence for a job of several GPUs, with the path that `single` returns."""
+    """Return the message for a job with several GPUs. `path` is the result of `single`."""
     return (
         f"{path}: distributed_type is NO, so accelerate starts one process for {gpus} GPUs; add "
         '"--multi_gpu" to script.launcher_options, or run accelerate config'
@@ -30,8 +30,11 @@ def refusal(path: str, gpus: int) -> str:
 
 
 def single(options: Sequence[str], directory: str) -> str | None:
-    """Return the path of the config file that makes accelerate start one process. None: it starts
-    one for each GPU, or cannot read the file and reports that itself."""
+    """Return the path of the config file that makes accelerate start one process.
+
+    None: accelerate starts one process for each GPU, or it cannot read the file and reports this
+    itself.
+    """
     words = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
     if words & set(KINDS):
         return None
@@ -46,7 +49,7 @@ def single(options: Sequence[str], directory: str) -> str | None:
 
 
 def _config_file(options: Sequence[str], directory: str) -> Path:
-    """As `accelerate.commands.config.config_args` has it."""
+    """Return the config file that accelerate reads (`accelerate.commands.config.config_args`)."""
     for place, option in enumerate(options):
         name, _, value = option.partition("=")
         if name in ("--config_file", "--config-file"):

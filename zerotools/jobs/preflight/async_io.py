@@ -1,8 +1,8 @@
-"""The requirements of DeepSpeed's offload to NVMe: `async_io`, which it compiles at the first use,
-or contains if it was installed so.
+"""Check the requirements of DeepSpeed's offload to NVMe, the operator `async_io`.
 
-Run as a program by the interpreter of a job, this file prints the missing parts, as JSON; its
-argument is the job's device. So it takes nothing but the standard library.
+DeepSpeed compiles it at the first use, or contains it if it was installed so. The job's interpreter
+runs this file as a program, which prints the missing parts as JSON. Its argument is the job's
+device. So it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ int main() { io_context_t c = 0; int status = io_setup(8, &c); return status < 0
 """
 _INSTALL = "install libaio-dev (libaio-devel on Fedora and the like)"
 _NO_LIBRARY = 127
-"""The status of a program with libraries that the loader does not find."""
+"""The exit status of a program if the loader does not find its libraries."""
 
 
 def refusal(why: str) -> str:
-    """Return the sentence for a job with offload to NVMe, with the `why` of `lacking`."""
+    """Return the message for a job with offload to NVMe. `why` is the result of `lacking`."""
     return (
         'deepspeed.config offloads to "nvme", and the operator that DeepSpeed needs for it, '
         f'async_io, cannot be compiled here: {why}, or offload to "cpu"'
@@ -34,8 +34,8 @@ def refusal(why: str) -> str:
 
 
 def lacking(device: str = "cpu") -> str | None:
-    """Return the reason why this interpreter cannot use DeepSpeed's `async_io` for a `device`, and
-    the remedy; None if it can."""
+    """Return why this interpreter cannot use DeepSpeed's `async_io` for a `device`, with the
+    remedy; None if it can."""
     if _is_installed():
         return None
     if device == "cuda" and (why := without_toolkit()) is not None:
@@ -48,10 +48,10 @@ def lacking(device: str = "cpu") -> str | None:
 
 
 def without_toolkit() -> str | None:
-    """Return why no operator for GPUs can be compiled here; None: there is an nvcc that runs.
+    """Return why no operator for GPUs can be compiled here; None if an nvcc is found and runs.
 
-    It looks where torch does (`torch.utils.cpp_extension._find_cuda_home`), and asks nvcc what
-    DeepSpeed asks it (`installed_cuda_version`).
+    nvcc is searched as torch does (`torch.utils.cpp_extension._find_cuda_home`), and run as
+    DeepSpeed does (`installed_cuda_version`).
     """
     home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
     if home is None and (found := shutil.which("nvcc")) is not None:
@@ -80,7 +80,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _path() -> str:
-    """Return PATH, and where pip puts ninja."""
+    """Return PATH with the directory in which pip installs ninja."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 

@@ -1,10 +1,10 @@
-"""Whether DeepSpeed itself takes a configuration.
+"""Check that DeepSpeed itself accepts a configuration.
 
-Run as a program by the interpreter of a job: its argument is a file that holds `{"config": ...,
-"world_size": n, "device": "cuda"}`, its last line the answer as JSON, null or why not. So
-it takes nothing but the standard library and DeepSpeed.
+The job's interpreter runs this file as a program. Its argument is a file with `{"config": ...,
+"world_size": n, "device": "cuda"}`. The last line that it prints is JSON: null, or the reason why
+DeepSpeed refuses. So it imports only the standard library and DeepSpeed.
 
-No process group is made and no kernel compiled: it is the check that each rank begins with.
+No process group is made and no kernel is compiled. It is the check with which each rank begins.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 _ON_GPUS = {"lamb": "fused_lamb", "lion": "fused_lion"}
-"""Optimizers that exist for GPUs only as compiled by DeepSpeed: torch has no substitute."""
+"""Optimizers that DeepSpeed compiles for GPUs only; torch has no substitute."""
 
 
 def refusal(config: dict[str, Any], world_size: int, device: str = "cpu") -> str | None:
-    """Why DeepSpeed does not take `config` on so many ranks of a `device`, in its words; None: it
-    does."""
+    """Return in DeepSpeed's words why it refuses `config` for `world_size` ranks on a `device`;
+    None if it accepts."""
     os.environ["DS_ACCELERATOR"] = "cpu"  # a GPU is not touched for a question
     theirs = import_module("deepspeed.runtime.config")
     read = theirs.DeepSpeedConfig._initialize_params
@@ -60,7 +60,7 @@ def _not_compiled(optimizer: str) -> str | None:
 
 
 def main() -> None:
-    """Answer the question in the file that is the argument."""
+    """Check the configuration in the file that the argument names."""
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     why = refusal(asked["config"], asked["world_size"], asked["device"])
     sys.stdout.write("\n" + json.dumps(why))

@@ -1,9 +1,9 @@
-"""Which tasks lm-evaluation-harness has, by the names in its files.
+"""Find out which tasks lm-evaluation-harness has, from the names in its files.
 
-Run as a program by the interpreter of a job, this file prints, as JSON, the names among its
-arguments after the first that stand for no task, each with the names nearest to it. The first
-argument is a directory with the user's tasks, or empty. It takes nothing but the standard library:
-the harness itself needs 20 s of a processor to read the same 14,000 files.
+The job's interpreter runs this file as a program. Its first argument is a directory with the user's
+tasks, or empty; the others are names of tasks. It prints as JSON the unknown names, each with the
+most similar known names. It imports only the standard library: the harness itself needs 20 s of a
+processor to read the same 14,000 files.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _ENTRY = re.compile(r"[ \t]*-[ \t]+(?:(?:task|group):[ \t]*)?(.*?)[ \t\r]*|[ \t]
 
 
 def refusal(unknown: Mapping[str, Sequence[str]]) -> str:
-    """Return the sentence for a job with these unknown names in `eval.tasks`, each with its nearest
+    """Return the message for a job with unknown names in `eval.tasks`, each with the most similar
     known name."""
     said = []
     for name, nearest in unknown.items():
@@ -38,7 +38,8 @@ def refusal(unknown: Mapping[str, Sequence[str]]) -> str:
 
 
 def unknown_tasks(wanted: Sequence[str], directories: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the names in `wanted`, which may be patterns, that no file in the directories has."""
+    """Return the names in `wanted` that no file in the directories has, with the most similar known
+    names. A name may be a pattern."""
     known = {name for directory in directories for name in _names_in(directory)}
     missing = [name for name in wanted if name not in known and not fnmatch.filter(known, name)]
     return {name: difflib.get_close_matches(name, known, NEAREST) for name in missing}
@@ -57,7 +58,7 @@ def _names_in(directory: Path) -> Iterator[str]:
 
 
 def _names_of(text: str) -> Iterator[str]:
-    """Names of the task or the group that a file describes, and its tags."""
+    """Yield the name of the task or group that a file describes, and its tags."""
     for found in _KEY.finditer(text):
         if value := _plain(found[1]):
             yield from map(_plain, value.strip("[]").split(","))
@@ -70,12 +71,12 @@ def _names_of(text: str) -> Iterator[str]:
 
 
 def _plain(value: str) -> str:
-    """Return a scalar of YAML without its quotes and the comment behind it."""
+    """Return a YAML scalar without quotes and without the comment after it."""
     return re.sub(r"(^|[ \t])#.*", "", value).strip().strip("\"'")
 
 
 def main() -> None:
-    """Answer the question in the arguments."""
+    """Print the unknown names among the arguments."""
     own, *wanted = sys.argv[1:]
     found = importlib.util.find_spec("lm_eval")
     places = (found and found.submodule_search_locations) or ()

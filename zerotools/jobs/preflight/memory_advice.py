@@ -1,6 +1,6 @@
-"""Changes to a job file that reduce its GPU memory, for jobs that ran out of it.
+"""Advise changes to a job file that reduce its GPU memory, for a job that ran out of memory.
 
-Each list is ordered by the cost in time, lowest first; the savings are not known here.
+Each list is sorted by the cost in time, lowest first. The savings are not known here.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ _DEEPSPEED = (
     "deepspeed.config zero_optimization.offload_optimizer.device",
     "zero_optimization.offload_param.device",
 )
-"""The stage, and where optimizer and parameters are, in the words of either engine."""
+"""The settings for the stage and for the offload of optimizer and parameters, for engine
+deepspeed."""
 
 
 def settings_to_try(
@@ -29,8 +30,8 @@ def settings_to_try(
 ) -> list[str]:
     """Return up to `limit` settings that need less GPU memory than `spec`, as lines of a job file.
 
-    `half` is the 16-bit type that the GPU computes with. `mostly_state` means that the weights and
-    the optimizer's state take most of the memory, so that a smaller batch would not help.
+    `half` is the 16-bit type that the GPU supports. `mostly_state` means that weights and optimizer
+    state take most of the memory, so a smaller batch would not help.
     """
     less_state = partial(_less_state, half=half)
     orders = (less_state, _less_in_flight) if mostly_state else (_less_in_flight, less_state)
@@ -48,20 +49,20 @@ def _shared(spec: JobSpec) -> Iterator[str]:
 
 
 def _smaller_sums(spec: JobSpec) -> Iterator[str]:
-    """Advise to sum the gradients of micro batches by their parts."""
+    """Advise that each rank sums only its shard of the gradients of micro batches."""
     if _sums_whole(memory_layout_of(spec)):
         yield _SHARDED
 
 
 def _sums_whole(layout: MemoryLayout) -> bool:
-    """Return whether whole gradients are summed on the GPU, although parts would take fewer bytes
+    """Return whether whole gradients are summed on the GPU, although shards would take fewer bytes
     there."""
     smaller = layout.has_masters or layout.weight_ranks > 1 or layout.params_tier != DEVICE
     return layout.accumulate == LOCAL and smaller
 
 
 def _less_in_flight(spec: JobSpec) -> Iterator[str]:
-    """Advise settings with fewer activations."""
+    """Advise settings with smaller activations."""
     train = spec.train
     share = train.batch_size // spec.shares
     micro = train.micro_batch_size or share

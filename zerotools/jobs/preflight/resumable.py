@@ -58,8 +58,8 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
 
 
 def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
-    """Yield why the adapters do not fit: another rank fails by shapes, another scale would load
-    silently."""
+    """Yield why the job's adapters do not fit the checkpoint. Another LoRA rank would fail by its
+    shapes; another scale would be loaded without an error."""
     wanted, saved = spec.lora, record.lora
     if saved is None and wanted.packs_frozen:
         yield (
@@ -93,8 +93,8 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
 
 
 def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
-    """Yield why DeepSpeed's optimizer files do not fit: they are partitioned for one world size and
-    stage."""
+    """Yield why DeepSpeed's optimizer files do not fit the job: they are partitioned for one world
+    size and one stage."""
     saved, wanted = (record.world_size, record.stage), (spec.world_size, spec.zero.stage)
     if saved == wanted or saved[1] == wanted[1] == 0:  # nothing is cut at stage 0
         return
@@ -116,10 +116,11 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
 
 
 def quantised(tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]) -> str | None:
-    """Return the refusal of the first of `tensors` (file, name, type) that is quantised, or None.
+    """Return the message for the first of `tensors` (file, name, type) that is quantised, or None.
 
-    An integer may be a count or a table. It is part of a weight if its name shows it, or if the
-    model's `config` names a method: GPTQ calls them `qweight`, gpt-oss `gate_up_proj_blocks`.
+    An integer tensor may also be a count or a table. It is part of a weight if its name shows it,
+    or if the model's `config` names a quantisation: GPTQ names them `qweight`, gpt-oss
+    `gate_up_proj_blocks`.
     """
     found = config.get("quantization_config")
     method = found.get("quant_method") if isinstance(found, Mapping) else None

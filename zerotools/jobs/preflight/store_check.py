@@ -1,4 +1,4 @@
-"""A check that jobs can use the stores that they name, before they are queued."""
+"""Check before a submit that jobs can use the object stores that they name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerotools.jobs.sweeps import INDEX_VARIABLE
 from zerotools.jobs.tables.spec import JobSpec
 
 SECONDS = 600.0
-"""The time limit: each request is repeated for two minutes."""
+"""The time limit of a check. Each request is repeated for two minutes."""
 _OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 _PROBE = Path(__file__).with_name("store_probe.py")
 
@@ -23,8 +23,7 @@ _PROBE = Path(__file__).with_name("store_probe.py")
 def check_stores(
     jobs: Sequence[JobSpec], *, writes: bool, here: Mapping[str, str] = os.environ
 ) -> None:
-    """Check the stores with the environment of each submitted job; with `writes`, also write an
-    object.
+    """Check the stores with the environment of each job. With `writes`, also write an object.
 
     Raises:
         BadRequest: the reason for the first job that would fail, with advice.
@@ -57,7 +56,7 @@ def _environment(spec: JobSpec, here: Mapping[str, str]) -> dict[str, str]:
 def _answers(
     jobs: Sequence[JobSpec], environment: Mapping[str, str], *, writes: bool
 ) -> list[list[str]]:
-    """Return the problems of each of `jobs`, from one process for all of them."""
+    """Return the problems of each of `jobs`. One process checks all of them."""
     asked = json.dumps({"jobs": [job_to_dict(spec) for spec in jobs], "writes": writes})
     try:
         answer = subprocess.run(
@@ -79,7 +78,7 @@ def _answers(
 
 
 def _left_behind(environment: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Return the variables of stores that are set here and that the job does not get."""
+    """Return the variables for stores that are set here, but that the job does not get."""
     names = [n for n in sorted(here) if n.startswith(_OF_STORES) and n not in environment]
     if not names:
         return ""

@@ -1,9 +1,8 @@
-"""A check of a job's stores with the job's environment: `store_probe.py`.
+"""The program of `store_check`: it checks a job's object stores in the job's environment.
 
-`store_check` starts this separate process in the job's environment, because only there the
-credentials are known. It reads {"jobs": [...], "writes": ...} and prints a list of sentences for
-each of them as JSON, several checked at a time. With `writes` it also writes an empty object, and
-removes it.
+Only this environment has the credentials. The program reads {"jobs": [...], "writes": ...} and
+prints as JSON a list of sentences for each job. Several jobs are checked at a time. With `writes`
+it also writes an empty object, and removes it.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Any
 
 PROBE = ".zerotools-probe"
 AT_ONCE = 8
-"""The most jobs to check at a time."""
+"""The most jobs that are checked at a time."""
 
 
 def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
-    """Yield why the job cannot be started as it is.
+    """Yield why the job could not use its stores.
 
     Raises:
         HostUnreachable: a store does not answer.
@@ -86,7 +85,7 @@ def _far(url: str) -> Any:
 
 
 def main() -> int:
-    """Run the process: from standard input to standard output."""
+    """Run the program, from standard input to standard output."""
     asked = json.load(sys.stdin)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(partial(_said, writes=asked["writes"]), asked["jobs"]))

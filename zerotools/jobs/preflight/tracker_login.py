@@ -1,7 +1,7 @@
-"""A check that a job can reach the trackers that it names: without a login it logs to files.
+"""Check that a job can log in to the trackers that it names. Without a login it logs to files.
 
 Only names and files are checked, as wandb itself searches for its key (wandb 0.31,
-`sdk/lib/wbauth/authenticate.py`): the network is not used.
+`sdk/lib/wbauth/authenticate.py`). The network is not used.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ _MODE = "WANDB_MODE"
 _OFFLINE = ("offline", "dryrun")
 _SERVER = "https://api.wandb.ai"
 _LONGEST = 1 << 20
-"""Bytes of a file with logins that are read."""
+"""The most bytes that are read of a file with logins."""
 
 
 def is_switched_off(name: str, environment: Mapping[str, str]) -> bool:
-    """Return whether the environment switches the tracker off completely."""
+    """Return whether the environment disables the tracker completely."""
     return name == WANDB and environment.get(_MODE) == "disabled"
 
 
 def offline_reasons(metrics: MetricsSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the reasons why trackers are not reached by a job with this `environment`, by their
-    names. Trackers that are not in it have a login. Read files of the user."""
+    """Return tracker -> the reason why a job with this `environment` has no login. Trackers with a
+    login are omitted. Reads files of the user."""
     found = {}
     if metrics.wandb is not None and (why := _why_wandb(environment)) is not None:
         found[WANDB] = why
@@ -40,7 +40,7 @@ def offline_reasons(metrics: MetricsSpec, environment: Mapping[str, str]) -> dic
 
 
 def offline_notes(metrics: MetricsSpec, environment: Mapping[str, str]) -> list[str]:
-    """Return the same as sentences for the submitter of the job, with advice."""
+    """Return the same reasons as sentences with advice, for the user who submits the job."""
     todo = {
         WANDB: "log in with wandb login or pass --env WANDB_API_KEY, or upload it later with wandb "
         "sync",
@@ -81,14 +81,15 @@ def _netrc_files(environment: Mapping[str, str]) -> list[Path]:
 
 
 def _at_home(path: str, environment: Mapping[str, str]) -> Path:
-    """Return `path`, its `~` being the job's HOME."""
+    """Return `path` with `~` replaced by the job's HOME."""
     if path.startswith("~/"):
         return Path(environment.get("HOME") or "/") / path[2:]
     return Path(path)
 
 
 def _has_login(file: Path, hosts: set[str]) -> bool:
-    """Return whether the file names one of the hosts; an unreadable one has none, as for wandb."""
+    """Return whether the file names one of the hosts. A file that cannot be read has no login, as
+    for wandb."""
     try:
         if not file.is_file() or file.stat().st_size > _LONGEST:
             return False

@@ -26,8 +26,8 @@ def _by_deepspeed_name() -> Mapping[str, str]:
 
 
 def job_key_of(name: str) -> str | None:
-    """Return the key of the job file with the meaning of the dotted key `name` of DeepSpeed's JSON;
-    None if there is none."""
+    """Return the key of the job file with the meaning of the dotted key `name` of DeepSpeed's JSON,
+    or None."""
     return _by_deepspeed_name().get(name)
 
 

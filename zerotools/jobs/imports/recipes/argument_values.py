@@ -51,7 +51,7 @@ class ArgumentReading:
             self.weak(name, key, self.recipe.defaults[name])
 
     def weak(self, name: str, key: str, value: Any) -> None:
-        """Add a weak claim of `value` for `key`, as the default of the argument `name`."""
+        """Add a weak claim: `value` is the value of `key` if the argument `name` is absent."""
         self.config.default(name, key, value, f"{self.recipe.who}, its default")
 
     def unsupported(self, given: ConfigValue, which: str) -> None:

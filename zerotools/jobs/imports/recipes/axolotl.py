@@ -29,8 +29,8 @@ _READ = ("path", "type", "data_files", "ds_type")
 
 
 def read_axolotl(document: Document, beside: Path) -> Recipe:
-    """Return the recipe in the YAML. `beside` is the directory of the file. Raises BadRequest if
-    the YAML is not axolotl's."""
+    """Return the recipe in the YAML file in the directory `beside`. Raises BadRequest if the YAML
+    is not axolotl's."""
     others = {"model_name_or_path": "LLaMA-Factory's is given with --llamafactory"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "axolotl", "base_model", others)

@@ -90,7 +90,7 @@ class StartCommand:
 
     @property
     def starter(self) -> str:
-        """The program that wraps the launcher, such as `docker run`; empty if there is none."""
+        """The program that wraps the launcher, such as `docker run`, or the empty string."""
         texts = [word.text for word in self.by]
         pairs = (pair for pair in pairwise(texts) if pair in RUNNERS)  # `sudo docker run`
         return " ".join(next(pairs, texts[:1]))
@@ -209,7 +209,7 @@ def _starts_others(words: Sequence[Word]) -> bool:
 
 
 def _kind(words: Sequence[Word]) -> str:
-    """Return the launcher that the command begins with; empty if there is none."""
+    """Return the launcher that the command begins with, or the empty string."""
     name = Path(words[0].text).name
     texts = [word.text for word in words]
     if name in ("deepspeed", "torchrun"):

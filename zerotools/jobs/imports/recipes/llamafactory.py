@@ -30,8 +30,8 @@ _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 
 
 def read_llamafactory(document: Document, beside: Path) -> Recipe:
-    """Return the recipe in the YAML. `beside` is the directory of the file. Raises BadRequest if
-    the YAML is not LLaMA-Factory's."""
+    """Return the recipe in the YAML file in the directory `beside`. Raises BadRequest if the YAML
+    is not LLaMA-Factory's."""
     others = {"base_model": "axolotl's is given with --axolotl"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
@@ -84,8 +84,7 @@ def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigVa
 
 
 def _switches(yaml: YamlRecipe) -> dict[str, ConfigValue]:
-    """Return LLaMA-Factory's switches that are on, as the Trainer's arguments with the same
-    meaning."""
+    """Return the Trainer's arguments with the meaning of LLaMA-Factory's switches that are on."""
     given = {}
     for key, name, value in (
         ("neat_packing", "packing", True),

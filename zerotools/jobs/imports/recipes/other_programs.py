@@ -44,7 +44,7 @@ _ARGUMENT_FILES = ("train_args_file", "args_file", "config", "config_file", "cfg
 _STAGES = ("zero0", "zero1", "zero2", "zero3")
 _OFFLOAD = "_offload"
 _EXAMPLES_A_STEP = 16
-"""ms-swift's default number of sequences in a step, from which it computes the accumulation."""
+"""ms-swift's default number of sequences in a step. ms-swift computes the accumulation from it."""
 
 
 def read_as_of(

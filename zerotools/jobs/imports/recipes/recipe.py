@@ -37,15 +37,16 @@ class Program:
 class Recipe:
     """The arguments of a training program, by their names in Hugging Face's Trainer.
 
-    `defaults` are those of the program that reads the arguments, by the same names; empty if the
-    program is not known to use a Trainer. `beside` is the directory of the file with the arguments.
-    `deepspeed` is the named DeepSpeed config. `accelerate` has the options of `accelerate launch`,
-    which go with the file `accelerate_file`. `launcher` is the program that starts one rank for
-    each GPU, if any; `numa` has the launcher's options for processors. `examples` is true if the
-    data are examples, not text (None: the data show it), `preferences` if they are pairs of
-    answers. `documents` are the texts of files that the script itself writes, by their paths.
-    `program` is the program that has the arguments, if it was started. `findings` are the findings
-    of the reading.
+    `defaults` has the program's defaults by the same names; it is empty if the program is not known
+    to use a Trainer. `beside` is the directory of the file with the arguments. `deepspeed` is the
+    DeepSpeed config that the arguments name. `accelerate` has the options of `accelerate launch`,
+    in addition to the file `accelerate_file`. `launcher` is the program that starts one rank for
+    each GPU, if any; `numa` has the launcher's options for processors.
+
+    `examples` is true if the data are examples, false if they are text, and None if only the data
+    show it. `preferences` is true if the data are pairs of answers. `documents` has the texts of
+    files that the script itself writes, by path. `program` is the program with the arguments, if a
+    command starts it. `findings` are the findings of the reader.
     """
 
     source: str
