@@ -7,11 +7,11 @@ import pytest
 from zerotools.cli.command_table import OLD_NAMES
 from zerotools.jobs import states
 from zerotools.jobs.states import OLD_VERBS, VERB_ROWS, VERBS
-from zerotoolsd.queue import transition_table
+from zerotoolsd.queue import lifecycle
 
 EVENTS = {
-    "hold": (transition_table.PUT_ON_HOLD, transition_table.PAUSE),
-    "release": (transition_table.RELEASED, transition_table.UNPAUSED, transition_table.RESUME),
+    "hold": (lifecycle.PUT_ON_HOLD, lifecycle.PAUSE),
+    "release": (lifecycle.RELEASED, lifecycle.UNPAUSED, lifecycle.RESUME),
 }
 
 
@@ -24,7 +24,7 @@ def test_every_state_is_in_one_row() -> None:
 def test_what_is_refused_has_no_transition(row: states.VerbRow) -> None:
     for verb, events in EVENTS.items():
         for state in row.states:
-            allowed = any((state, event) in transition_table.TRANSITIONS for event in events)
+            allowed = any((state, event) in lifecycle.TRANSITIONS for event in events)
             assert allowed != getattr(row, verb).startswith("refused"), (state, verb)
     assert row.retry.startswith("a new job") == (
         row.states < states.TERMINAL and len(row.states) > 1
