@@ -1,4 +1,5 @@
-"""The status of an attempt, from its run directory: the truth after a restart of the daemon."""
+"""Reads the status of an attempt from its run directory, which is correct after a restart of the
+daemon."""
 
 from __future__ import annotations
 
@@ -27,20 +28,22 @@ from zerotoolsd.users.open_as_user import opened, owner_of
 
 RESTARTED = "the machine was restarted"
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""No link is followed, and opening never blocks."""
+"""Flags for opening: follow no link, and never block."""
 
 
 @dataclass(frozen=True)
 class Over:
-    """It ended, and its supervisor wrote down how."""
+    """The attempt has ended, and its supervisor wrote the record of its end."""
 
     record: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Alive:
-    """Its supervisor runs, or the supervisor's keeper, which is about to write down how it ended;
-    since `began` if that is known. The holder of `pidfd` closes it."""
+    """The attempt's supervisor runs, or its keeper, which is about to write the record of its end.
+
+    `began` is the start, if known. The caller closes `pidfd`.
+    """
 
     pidfd: int
     began: Moment | None = None
@@ -48,18 +51,20 @@ class Alive:
 
 @dataclass(frozen=True)
 class Starting:
-    """Its supervisor holds the lock and has not written its identity yet."""
+    """The attempt's supervisor holds the lock and has not written `run.json` yet."""
 
 
 @dataclass(frozen=True)
 class NeverStarted:
-    """No supervisor came as far as `run.json`, and none is about to."""
+    """No supervisor has written `run.json`, and no supervisor runs."""
 
 
 @dataclass(frozen=True)
 class Gone:
-    """Its supervisor disappeared; `cause` gives the known reason. `record` was written by it about
-    the ends of its ranks, or is inferred from the ledger if all writers were killed."""
+    """The attempt's supervisor has disappeared; `cause` gives the known reason.
+
+    The supervisor wrote `record` before the end, or it is inferred from the ledger of ranks.
+    """
 
     cause: str
     record: Mapping[str, Any] | None = None
@@ -67,8 +72,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """Its run directory cannot be read now, so nothing may be concluded; `cause` gives the
-    reason."""
+    """The run directory cannot be read now, so the status is unknown. `cause` gives the reason."""
 
     cause: str
 
@@ -92,7 +96,7 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
 
 
 def lives(attempt: AttemptRow) -> bool:
-    """Return whether its supervisor, or the supervisor's keeper, is known to live."""
+    """Return whether the attempt's supervisor or keeper is known to live."""
     found = attempt_status(attempt)
     if not isinstance(found, Alive):
         return False
@@ -119,7 +123,7 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
 def _look(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
     """Return the status by the files of the directory.
 
-    `uid`: the owner of its processes, if that is not the daemon's.
+    `uid` is the owner of the attempt's processes, if that is not the daemon's user.
     """
     if (over := _over(run_dir, token)) is not None:
         return over
@@ -155,8 +159,7 @@ def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
 
 
 def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
-    """Return the final status of an attempt without supervisor; its ranks may have finished
-    before."""
+    """Return the final status of an attempt without a supervisor. Its ranks may have finished."""
     if (over := _over(run_dir, token)) is not None:
         return over
     ended = _over(run_dir, token, ENDED)
@@ -167,7 +170,7 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
 
 
 def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the record that the keeper would have written, from the ledger of its ranks."""
+    """Return the record that the keeper would have written, from the ledger of ranks."""
     try:
         plan = Plan.from_json(read_json(run_dir / ATTEMPT, LARGEST_RECORD) or {})
         ledger = RankLedger.read(run_dir / LEDGER, plan.processes)
@@ -178,8 +181,7 @@ def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _check_record(record: Mapping[str, Any]) -> None:
-    """Raise ValueError for an invalid record, because ranks can write into the run directory
-    too."""
+    """Raise ValueError if the record is invalid. Ranks can write into the run directory, too."""
     checkpoint, stuck = record.get("checkpoint"), record.get("unkillable", [])
     if checkpoint is not None:
         step = checkpoint.get("step") if isinstance(checkpoint, dict) else None
@@ -203,8 +205,10 @@ def _identity(process: object, source: str) -> tuple[int, int]:
 
 
 def _lock_is_held(path: Path) -> bool:
-    """Return whether the lock is held, by taking it for an instant; a supervisor tries for two
-    seconds."""
+    """Return whether a process holds the lock, by taking it for an instant.
+
+    A supervisor that starts meanwhile tries for two seconds.
+    """
     try:
         fd = os.open(path, os.O_RDWR | _PLAIN)
     except FileNotFoundError:
@@ -219,9 +223,9 @@ def _lock_is_held(path: Path) -> bool:
 
 
 def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
-    """End an attempt that never started, so that a supervisor still on its way will not start it.
+    """Write an end record for an attempt that has not started, so that no supervisor can start it.
 
-    Returns False if it has started meanwhile. Raises OSError.
+    Return False if it has started meanwhile. Raises OSError.
     """
     if not run_dir.exists():
         return True

@@ -1,4 +1,7 @@
-"""Live attempts: their supervisors' pidfds in the event loop."""
+"""Watches the supervisors of live attempts by their pidfds, in the event loop.
+
+It also writes stop requests into run directories (`StopRequestFiles`).
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ from zerotoolsd.users.run_as_user import NOT_DROPPED
 
 STARTING_SECONDS = 0.1
 UNREADABLE_SECONDS = 1.0
-"""Seconds between two attempts to access a run directory that cannot be read or written."""
+"""Seconds between two tries to access a run directory that cannot be read or written."""
 
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.005, 0.5
 """Interval in seconds between checks of killed processes: at first, and the longest one."""
@@ -46,11 +49,11 @@ GIVING_UP = "giving up its start"
 log = logging.getLogger(__name__)
 
 OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
-"""Function of (attempt, the record of its supervisor or a substitute)."""
+"""Called with an ended attempt, and its supervisor's record or a substitute."""
 Guard = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
-"""Function of (job, activity) that returns a context; errors in it affect only that job."""
+"""Takes (job, activity) and returns a context in which errors affect only that job."""
 OnRunning = Callable[[AttemptRow, Moment], None]
-"""Function of (attempt, start of its supervisor), for an attempt that systemd started."""
+"""Called with an attempt that systemd started, and the start time of its supervisor."""
 
 
 @dataclass
@@ -68,7 +71,7 @@ class _Live:
 
 
 class AttemptWatcher:
-    """Knows when an attempt is over. Everything happens in the event loop's thread."""
+    """Reports when an attempt has ended. All calls are made in the event loop's thread."""
 
     def __init__(
         self,
@@ -79,22 +82,25 @@ class AttemptWatcher:
         spawner: SupervisorSpawner | None = None,
         kill_seconds: float = 30.0,
     ) -> None:
-        """Keep the collaborators. `kill_seconds`: a process that survives SIGKILL so long is a
-        leftover."""
+        """Keep the collaborators.
+
+        A process that survives SIGKILL for `kill_seconds` counts as a leftover process.
+        """
         self._kill_seconds = kill_seconds
         self.on_over = on_over
         self._guard = guard
         self._pending = pending
         self._spawner = spawner or SupervisorSpawner(CHILDREN)
         self.on_running: OnRunning = lambda attempt, began: None
-        """Called if an attempt, reattached to, is found running."""
+        """Called if an attempt is found running after a restart of the daemon."""
         self._unwatched: dict[str, Spawned] = {}
-        """Processes started for an attempt that cannot be watched now, by token."""
+        """Processes of attempts that cannot be watched now, because no descriptor is available. By
+        token."""
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._stops = StopRequestFiles()
         self.held: dict[int, str] = {}
-        """The reason that the status of an attempt is unknown now, by job."""
+        """Why an attempt's status is unknown now, by job id."""
 
     def start(
         self,
@@ -103,10 +109,10 @@ class AttemptWatcher:
         limits: Mapping[str, int] | None = None,
         warm: WarmSupervisor | None = None,
     ) -> None:
-        """Start a prepared attempt's supervisor, directly or by systemd, as `user` or the daemon.
+        """Start the supervisor of a prepared attempt, as `user` or as the daemon's user.
 
-        See `SupervisorSpawner.spawn`. `warm`: it was forked already. Raises OSError and NotReady if
-        no process of it runs.
+        `warm` is a supervisor that a fork server has started already. See
+        `SupervisorSpawner.spawn`. Raises OSError and NotReady if no process of the attempt runs.
         """
         spawned = Spawned(warm) if warm else self._spawner.spawn(attempt, user, limits)
         if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
@@ -122,29 +128,30 @@ class AttemptWatcher:
             self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
 
     def _kill_later(self, live: _Live, seconds: float) -> None:
-        """End a request to systemd after so long; the run directory has its result."""
+        """Kill a `systemd-run` after so many seconds. The run directory shows whether it had an
+        effect."""
         if live.late is not None:
             live.late.cancel()
         live.late = asyncio.get_running_loop().call_later(seconds, _kill, live.pidfd)
 
     def watches(self, attempt: AttemptRow) -> bool:
-        """Return whether the attempt's end will be noticed."""
+        """Return whether the watcher will report the end of the attempt."""
         return attempt.token in self._live or attempt.token in self._later
 
     def follows(self, attempt: AttemptRow) -> bool:
-        """Return whether the attempt is known to run."""
+        """Return whether the attempt's supervisor is known to run."""
         live = self._live.get(attempt.token)
         return live is not None and not live.is_request
 
     def settle(self, attempt: AttemptRow) -> None:
-        """Determine the status of the attempt: watch it if it lives, else report its end."""
+        """Read the attempt's status. Watch the attempt if it lives, else report its end."""
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, SETTLING) as reach:
             reach()
             self.adopt(attempt, attempt_status.run_dir_status(Path(attempt.run_dir), attempt.token))
 
     def adopt(self, attempt: AttemptRow, found: attempt_status.AttemptStatus) -> None:
-        """Continue from the status that was found."""
+        """Continue from an attempt status that the caller has read."""
         self.held.pop(attempt.job_id, None)
         match found:
             case attempt_status.Over(record):
@@ -232,9 +239,9 @@ class AttemptWatcher:
             self._look_again(attempt)
 
     def _end_strays(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt without supervisor, after killing its processes.
+        """Kill the processes of an attempt without supervisor, then report `record` as its end.
 
-        The report comes when none of them lives, or when the rest has not ended in time.
+        The report comes when none of them lives, or when the deadline is over.
         """
         traces = orphan_processes.traces_of(Path(attempt.run_dir), attempt.token)
         deadline = time.monotonic() + self._kill_seconds
@@ -299,7 +306,7 @@ class AttemptWatcher:
     def request_stop(
         self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None
     ) -> None:
-        """Ask the attempt to save and stop, within `grace_seconds` (None: the daemon's).
+        """Ask the attempt to save and stop within `grace_seconds` (None: the configured time).
 
         Its supervisor enforces the end. A repeated request may shorten the grace period.
         """
@@ -314,11 +321,11 @@ class AttemptWatcher:
             send_signal(live.pidfd, signal.SIGTERM, owner_of(Path(attempt.run_dir)))
 
     def end_at_once(self, attempt: AttemptRow, reason: str) -> None:
-        """Leave the attempt no time to save."""
+        """End the attempt's grace period now."""
         self.request_stop(attempt, reason, 0.0)
 
     def request_again(self) -> bool:
-        """Repeat the requests that could not be written; return whether none is left."""
+        """Write the stop requests that could not be written. Return whether all are written."""
         for attempt, reason in self._stops.unwritten:
             if self.watches(attempt):
                 self.request_stop(attempt, reason)
@@ -327,16 +334,16 @@ class AttemptWatcher:
         return not self._stops.unwritten
 
     def live(self) -> list[tuple[AttemptRow, float | None]]:
-        """Return the attempts with a running supervisor, and when each was asked to stop.
+        """Return the attempts with a running supervisor, and the time at which each was asked to
+        stop.
 
-        The time is of the monotonic clock; None without a request.
+        The time is monotonic; None without a request.
         """
         found = [each.attempt for each in self._live.values() if not each.is_request]
         return [(attempt, self._stops.since(attempt)) for attempt in found]
 
     def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt with a supervisor that runs and cannot be
-        ended."""
+        """Report `record` as the end of an attempt whose supervisor runs and cannot be killed."""
         live = self._live.pop(attempt.token)
         self._forget(live)
         _disown(live.spawned)
@@ -378,7 +385,7 @@ def _disown(spawned: Spawned | None) -> None:
 
 
 class StopRequestFiles:
-    """Requested stops, by the attempt's token; also those that no supervisor has received yet."""
+    """The stop requests of attempts, by token, also those that no supervisor has received."""
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
@@ -387,7 +394,7 @@ class StopRequestFiles:
         """Requests that could not be written: attempt, reason, and the error."""
 
     def write(self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None) -> None:
-        """Write the request to stop; if that fails, it is in `unwritten`."""
+        """Write a stop request. If that fails, the request is in `unwritten`."""
         self._since.setdefault(attempt.token, time.monotonic())
         before = self._unwritten.pop(attempt.token, None)
         try:
@@ -401,36 +408,37 @@ class StopRequestFiles:
             self.keep(attempt, reason)
 
     def keep(self, attempt: AttemptRow, reason: str) -> None:
-        """Keep a request until the attempt's supervisor is known."""
+        """Store a stop request until the attempt's supervisor is known."""
         self._unheard[attempt.token] = reason
 
     def take_unheard(self, attempt: AttemptRow) -> str | None:
-        """Return the reason of a kept request, and forget the request; None without one."""
+        """Remove a stored stop request and return its reason; None if there is none."""
         return self._unheard.pop(attempt.token, None)
 
     @property
     def unwritten(self) -> list[tuple[AttemptRow, str]]:
-        """Attempts with requests that could not be written, and the reasons."""
+        """The attempts whose stop request could not be written, with the reasons."""
         return [(attempt, reason) for attempt, reason, _ in self._unwritten.values()]
 
     def drop_unwritten(self, attempt: AttemptRow) -> None:
-        """Drop an unwritten request: the attempt is over, or is asked when it is found again."""
+        """Drop an unwritten request: the attempt has ended, or is asked again when it is found."""
         self._unwritten.pop(attempt.token, None)
 
     def since(self, attempt: AttemptRow) -> float | None:
-        """Return when the attempt was first asked to stop, by the monotonic clock; None: never."""
+        """Return the monotonic time at which the attempt was first asked to stop; None if it was
+        not."""
         return self._since.get(attempt.token)
 
     def over(self, attempt: AttemptRow) -> None:
-        """Forget an ended attempt."""
+        """Forget the requests of an ended attempt."""
         self._since.pop(attempt.token, None)
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Return whether the attempt's supervisor handles SIGTERM as a request to stop.
+    """Return whether the attempt's supervisor handles SIGTERM as a stop request.
 
-    It does so once it has written `run.json`. Also return True if the run directory was removed
-    since then.
+    It does so from the time at which it has written `run.json`. Also return True if the run
+    directory was removed since then.
     """
     try:
         with opened(run_dir) as base:

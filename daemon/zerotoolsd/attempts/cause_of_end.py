@@ -1,4 +1,10 @@
-"""The cause of an attempt's end, by the record that its supervisor left. Pure."""
+"""Finds why an attempt ended: its cause, one piece of advice, and whether a restart would help.
+Pure.
+
+`cause_of` returns the cause. `why_not_again` decides whether the same end would come again, and
+`mistake_of` finds a mistake of the user. `with_xids` adds GPU errors to the record, and `explained`
+adds the program's error with advice.
+"""
 
 from __future__ import annotations
 
@@ -31,9 +37,10 @@ _OF_OUTCOME: Mapping[str, str | None] = {
 def cause_of(
     record: Mapping[str, Any], xids: Sequence[GpuXid] = (), *, on_gpus: bool = True
 ) -> str | None:
-    """Return one of `causes`; None if the attempt ended as requested.
+    """Return the cause of an end, one of `retry_rules`; None if the attempt ended as requested.
 
-    `xids` are those that the driver reported for its GPUs while it ran; `on_gpus`: it had GPUs.
+    `xids` are the errors that the driver reported for its GPUs while it ran. `on_gpus`: it had
+    GPUs.
     """
     outcome = record.get("outcome")
     if outcome not in lifecycle.OUTCOMES:
@@ -61,9 +68,10 @@ def cause_of(
 
 
 def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
-    """Count the attempts of `before`, newest first, ended by `cause` since the last progress.
+    """Return how many attempts of `before` ended by `cause` since the last progress.
 
-    Progress is a saved step that is newer than all earlier ones.
+    `before` begins with the newest attempt. Progress is a saved step that is newer than all earlier
+    ones.
     """
     steps = [saved_step(attempt.result or {}) for attempt in before]
     count = 0
@@ -76,13 +84,13 @@ def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
 
 
 def saved_step(record: Mapping[str, Any]) -> int:
-    """Return the newest step that the attempt saved; 0 if none."""
+    """Return the newest step that the attempt saved; 0 if it saved none."""
     checkpoint = record.get("checkpoint")
     return int(checkpoint["step"]) if isinstance(checkpoint, Mapping) else 0
 
 
 AT_ONCE_SECONDS = 600.0
-"""An attempt that reported no step and ran longer than this may have got somewhere."""
+"""A crash within this time, in seconds, without any reported step would repeat."""
 
 _CODE_ERRORS = frozenset(
     {
@@ -91,12 +99,12 @@ _CODE_ERRORS = frozenset(
         *("NameError", "UnboundLocalError", "AttributeError", "TypeError", "NotImplementedError"),
     }
 )
-"""Exceptions that say that the program itself is wrong."""
+"""Exceptions that mean that the program itself is wrong."""
 
 _OWN_SIGNALS = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 )
-"""Signals that a process causes itself."""
+"""Signals that a process causes by its own mistake, such as SIGSEGV."""
 
 _STATUSES = {
     2: "exit status 2 means that the program got wrong arguments",
@@ -104,7 +112,7 @@ _STATUSES = {
     127: "exit status 127 means that a program was not found",
 }
 _ASKS_FOR_MORE = 75
-"""sysexits.h's EX_TEMPFAIL: try again later."""
+"""Exit status EX_TEMPFAIL of sysexits.h: try again later."""
 _MACHINE = re.compile(
     r"no space left|cannot allocate memory|too many open files|input/output error|"
     r"stale file handle|temporarily unavailable|timed out|quota exceeded|transport endpoint",
@@ -119,13 +127,13 @@ REPEATED_FACTS = ("stalled", "out_of_host_memory")
 """Facts in a supervisor's record: that ranks stalled, or were killed because host memory ran
 out."""
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{4,}\b")
-"""Parts that differ between two messages of the same error: addresses, process ids, ports."""
+"""Parts that differ between two messages of one error: addresses, process ids, ports."""
 
 
 def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:
-    """Return why not to repeat an attempt with this `record`, in one sentence; None to repeat it.
+    """Return why a restart would end in the same way, in one sentence; None if it may not.
 
-    `before` is the record of the attempt before it, if there was one.
+    `before` is the record of the attempt before, if there was one.
     """
     if record.get("outcome") != lifecycle.CRASHED:
         return None
@@ -140,7 +148,7 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
 
 
 def mistake_of(record: Mapping[str, Any]) -> str | None:
-    """Return the user's mistake that ended a crashed attempt, in one sentence; None if none is
+    """Return the user's mistake that made the attempt crash, in one sentence; None if none is
     known."""
     if record.get("signal") is not None or not _ended_at_once(record):
         return None
@@ -158,7 +166,7 @@ def mistake_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _ended_at_once(record: Mapping[str, Any]) -> bool:
-    """Return whether it reported no progress, and ran only briefly."""
+    """Return whether the attempt ran only briefly and reported no step."""
     ran = record.get("ran_seconds")
     return (
         not _whole(record.get("steps_done"))
@@ -186,7 +194,7 @@ def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _place(record: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return the progress: steps done, and the newest saved step."""
+    """Return how far the attempt came: steps done, and the newest saved step."""
     checkpoint = record.get("checkpoint")
     saved = checkpoint.get("step") if isinstance(checkpoint, Mapping) else None
     return _whole(record.get("steps_done")), saved
@@ -202,7 +210,7 @@ def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _error(record: Mapping[str, Any]) -> str | None:
-    """Return the program's last error; its supervisor searched more of the output than it kept."""
+    """Return the program's last error, which its supervisor found in the output."""
     said = record.get("last_error")
     return said if isinstance(said, str) else last_error(_text(record))
 
@@ -226,7 +234,7 @@ XidsByGpu = Mapping[str, Sequence[GpuXid]]
 def with_xids(
     record: Mapping[str, Any], xids: XidsByGpu, gpu_name: Callable[[str], str]
 ) -> Mapping[str, Any]:
-    """Return the record of an attempt with the reported XIDs in its cause."""
+    """Return the record with the reported XIDs added to its cause."""
     if not xids:
         return record
     said = "; ".join(
@@ -237,7 +245,7 @@ def with_xids(
 
 
 def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) -> Iterator[Fence]:
-    """Yield a fence for each faulty GPU."""
+    """Yield a fence for each GPU with an XID that means a hardware fault."""
     for uuid, found in xids.items():
         faults = [xid for xid in found if is_fault(xid.code)]
         if faults:
@@ -258,7 +266,7 @@ def _listed(xids: Sequence[GpuXid]) -> str:
 
 LONGEST_SHOWN = 300
 _BARE = re.compile(r"rank [0-9]+ (?:exited with [0-9]+|was ended by signal [0-9]+ \([A-Z0-9]+\))$")
-"""A cause without any message of the program."""
+"""A cause that contains no message of the program."""
 _OUTSIDE_ADVICE = re.compile(r"\((?:SIGKILL|SIGTERM|SIGINT|SIGHUP)\)$")
 _OUTCOMES = (lifecycle.CRASHED, lifecycle.BAD_JOB, lifecycle.BAD_CHECKPOINT)
 _ADVICE_OF_CAUSE: Mapping[str, str] = {
@@ -302,9 +310,9 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
 def explained(
     record: Mapping[str, Any], kind: str | None, secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the record with the program's error in its cause.
+    """Return the record with the program's error and advice added to its cause.
 
-    `kind` is one of `causes`, and `secrets` are those of the job.
+    `kind` is one of the causes in `retry_rules`. `secrets` are values that must not be shown.
     """
     cause = record.get("cause")
     if record.get("outcome") not in _OUTCOMES or not isinstance(cause, str):

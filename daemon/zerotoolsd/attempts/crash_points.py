@@ -21,6 +21,6 @@ RECORD_REMOVED = "record-removed"
 
 
 def reach(name: str) -> None:
-    """Die here if the environment requests it."""
+    """Kill the daemon here if the environment names this point."""
     if os.environ.get(VARIABLE) == name:
         os.kill(os.getpid(), signal.SIGKILL)

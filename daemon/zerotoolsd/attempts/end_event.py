@@ -1,4 +1,4 @@
-"""Makes the lifecycle's event for the end of an attempt from its record."""
+"""Makes the lifecycle's event for the end of an attempt, from the record of its supervisor."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def end_event(
     kind: str | None = None,
     attempt: AttemptRow | None = None,
 ) -> Ended:
-    """Return the event of the end.
+    """Return the event for the end of an attempt.
 
-    `asked`: this daemon has asked the attempt to stop at its time limit. `before`: the earlier
+    `asked`: this daemon asked the attempt to stop at its time limit. `before`: the earlier
     attempts. `left`: the sentence of `what_is_left`. `kind`: the cause of the end. `attempt`: the
     attempt itself, if known.
     """
@@ -83,7 +83,7 @@ def _not_ready_at_the_end(attempts: Sequence[AttemptRow]) -> int:
 
 
 def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
-    """Return the record of a cancelled attempt without a usable record."""
+    """Return a record for a cancelled attempt whose own record is missing or invalid."""
     boot = boot_id()
     left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
     cause = f"{len(left)} of its processes were killed, since it could not be followed: {why}"
@@ -91,20 +91,22 @@ def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
 
 
 def held_by(record: Mapping[str, Any]) -> str | None:
-    """Return the processes that may still hold the attempt's GPUs, as text."""
+    """Return the text for processes that survived the attempt and may hold its GPUs."""
     return _listed(holders(record)) or None
 
 
 def holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the records of processes that outlived the attempt and may use its GPUs."""
+    """Return the records of processes that survived the attempt and may use its GPUs."""
     return [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
 
 
 def what_is_left(
     record: Mapping[str, Any], gpu_uuids: Sequence[str], gpu_name: Callable[[str], str]
 ) -> str | None:
-    """Return the sentence on processes that outlived the attempt, and the consequence; None without
-    any."""
+    """Return the sentence on processes that survived the attempt, with the consequence.
+
+    Return None if no process survived.
+    """
     lines = [line for line in record.get("unkillable", ()) if is_still_alive(line)]
     if not lines:
         return None
@@ -120,9 +122,9 @@ def what_is_left(
 
 
 def is_beside(record: Mapping[str, Any]) -> bool:
-    """Return whether a program of the attempt may still run next to a newly started one.
+    """Return whether a program of the attempt may still run next to a restarted one.
 
-    Such a program belongs to another user, so this daemon cannot end it. A killed process executes
+    Such a program belongs to another user, so this daemon cannot kill it. A killed process executes
     nothing more, even before its end.
     """
     lines = record.get("unkillable", ())
@@ -147,7 +149,8 @@ def _what_failed_after(record: Mapping[str, Any]) -> str | None:
 
 
 def with_upload(reason: str, record: Mapping[str, Any]) -> str:
-    """Return the reason of a job after an upload that makes up for the one in `record`."""
+    """Return the job's reason after a later upload, which replaces the failed upload in
+    `record`."""
     why = _why_not(record, "uploading")
     for failure in (_NOT_UPLOADED, _UPLOAD_FAILED):
         reason = reason.replace(f"{failure}: {why}", "its newest checkpoint was uploaded later")
@@ -163,8 +166,8 @@ def _why_not(record: Mapping[str, Any], name: str) -> str | None:
 def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
     """Return the outcome of the attempt with this `record`.
 
-    A yielding attempt has got the daemon's SIGTERM even if it could not read the reason: that is
-    not a signal from outside.
+    An attempt that yields got the daemon's SIGTERM, even if it could not read the reason. So this
+    is not a signal from outside.
     """
     outcome = record.get("outcome")
     heard = job.state in states.GIVING_WAY and record.get("stop_reason") == OUTSIDE
@@ -173,7 +176,7 @@ def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
 
 
 def steps_lost(job: JobRow, attempt: AttemptRow | None, record: Mapping[str, Any]) -> int | None:
-    """Return how many steps of the attempt are in no checkpoint; None if unknown."""
+    """Return the number of steps that the attempt did and did not save; None if unknown."""
     done = record.get("steps_done")
     if type(done) is not int or not 0 <= done < 2**63:
         return None

@@ -1,4 +1,4 @@
-"""Commits the ends of attempts; failed commits are repeated."""
+"""Commits the ends of attempts. A failed commit is repeated."""
 
 from __future__ import annotations
 
@@ -23,20 +23,23 @@ from zerotoolsd.queue.tables.preemption_table import YieldEnd
 from zerotoolsd.supervisor.stop.reaper import is_still_alive
 
 XID_SLACK_SECONDS = 1.0
-"""The kernel's log has a separate clock, which differs a little from CLOCK_MONOTONIC."""
+"""Difference, in seconds, between the clock of the kernel's log and CLOCK_MONOTONIC."""
 _UNEXPLAINED = (lifecycle.CRASHED, lifecycle.LOST)
 
 XidsOf = Callable[[Sequence[str], float], Mapping[str, Sequence[GpuXid]]]
-"""Function of (UUIDs, CLOCK_MONOTONIC time) that returns the reported XIDs since then, by UUID."""
+"""Takes GPU UUIDs and a CLOCK_MONOTONIC time; returns the XIDs since then, by UUID."""
 
 log = logging.getLogger(__name__)
 
 
 class AttemptFinalizer:
-    """The ends that were seen. `wake` is called after a new one: another round is due. `gpu_name`
-    returns the name of a GPU for people, by its UUID; `xids_of` returns the XIDs of GPUs. A faulty
-    GPU is fenced for `fence_seconds`. `gone` gets attempts that free their GPUs. `freed` gets
-    leases without living processes, and releases them now or later."""
+    """Commits the ends that were noticed.
+
+    `wake` is called after a new end, because another round is due. `gpu_name` returns the name of a
+    GPU for people, by its UUID; `xids_of` returns the XIDs of GPUs. A faulty GPU is fenced for
+    `fence_seconds`. `gone` is called with attempts that free their GPUs. `freed` is called with
+    leases without living processes, and releases them now or later.
+    """
 
     def __init__(
         self,
@@ -61,18 +64,18 @@ class AttemptFinalizer:
         self._tally = tally or MetricCounters()
         self._gone, self._freed = gone, freed or self._release
         self.expired: set[str] = set()
-        """Tokens of attempts with a request to stop because their job's time limit is over."""
+        """Tokens of attempts that were asked to stop at their job's time limit."""
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
         self._unlooked: set[str] = set()
-        """Tokens of ends for which the GPUs must be checked first."""
+        """Tokens of ended attempts whose GPUs must be read before the commit."""
 
     @property
     def all_committed(self) -> bool:
-        """Whether every end that was seen is in the store."""
+        """Return whether every noticed end is in the store."""
         return not self._unsettled
 
     def over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Commit an attempt's end; a failed commit is repeated."""
+        """Commit the end of an attempt; a failed commit is repeated."""
         crash_points.reach(crash_points.END_SEEN)
         if attempt.token not in self._unsettled:
             self._unsettled[attempt.token] = (attempt, record)
@@ -93,15 +96,15 @@ class AttemptFinalizer:
 
     @property
     def wants_look(self) -> bool:
-        """Whether an end waits for a new snapshot, which may show a fault of a GPU."""
+        """Return whether an end waits for a new snapshot of the GPUs, which may show a fault."""
         return bool(self._unlooked)
 
     def looked(self) -> None:
-        """Record that the GPUs were checked, or do not respond."""
+        """Record that the GPUs were read, or that the driver does not respond."""
         self._unlooked.clear()
 
     def retry(self) -> None:
-        """Try again to commit the ends that could not be committed."""
+        """Repeat the failed commits."""
         for attempt, record in list(self._unsettled.values()):
             self.over(attempt, record)
 
@@ -144,7 +147,10 @@ class AttemptFinalizer:
         return self._xids_of(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
 
     def end_by_force(self, job: JobRow, why: str) -> bool:
-        """Kill the rest of a cancelled job and end it; return whether that was possible."""
+        """Kill the remaining processes of a cancelled job and commit its end.
+
+        Return whether this was possible.
+        """
         try:
             killed = []
             for token, run_dir in self._store.open_tokens(job.id).items():
@@ -165,7 +171,7 @@ class AttemptFinalizer:
         return True
 
     def release_freed(self) -> bool:
-        """Free the GPUs after their last process has ended; return whether processes still hold
+        """Release the GPUs whose last process has ended. Return whether processes still hold
         some."""
         lives = False
         for lease in self._store.outlived.leases():

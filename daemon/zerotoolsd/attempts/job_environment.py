@@ -1,4 +1,4 @@
-"""The environment of a job, as captured at its submit. It contains no variables of the daemon.
+"""The environment of a job: the variables at its submit, without variables of the daemon.
 
 A daemon is started by a login shell, a unit or a container. Its variables may hold secrets (of a
 cloud, a registry) and settings (a proxy, a CUDA) that the authors of jobs do not know.
@@ -21,7 +21,7 @@ from zerotoolsd.users.job_user import USUAL_PATH, JobUser
 
 NOT_CAPTURED = "PATH, HOME, LANG and the variables of [env]: no environment was captured at submit"
 LEAST_UNSHOWN = 6
-"""Characters of a value of `[env]` that is hidden in reasons."""
+"""Values of `[env]` with at least so many characters are hidden in reasons."""
 
 
 def least_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
@@ -41,9 +41,9 @@ def _home() -> str | None:
 
 
 def job_environment(spec: JobSpec, user: JobUser | None = None) -> dict[str, str]:
-    """Return the environment of a job's processes: that captured at submit, then `[env]`.
+    """Return the environment of a job's processes: the variables at its submit, then `[env]`.
 
-    `user`: the user as which they run, if not the daemon's.
+    `user` is the user of the processes, if not the daemon's user.
     """
     least = least_environment() if user is None else {**_language(), **user.least}
     return {**least, **(spec.captured_env or {}), **spec.env}
@@ -54,20 +54,20 @@ def _language(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def secrets_of(spec: JobSpec | None) -> list[str]:
-    """Return the secret values of the job, which no text about it may show."""
+    """Return the secret values of the job. No text about the job may contain them."""
     return [] if spec is None else result_of(secret_steps(spec))
 
 
 def secret_steps(spec: JobSpec) -> Steps[list[str]]:
-    """Do as `secrets_of` in steps."""
+    """Do the work of `secrets_of` in steps, as a generator."""
     found = yield from named_secret_steps(spec.env)
     return found + (yield from secret_argument_steps(spec.script.command))
 
 
 def unshown_values(spec: JobSpec | None) -> list[str]:
-    """Return the values that no reason may show: the secrets, and `[env]` except short values.
+    """Return the values that a job's reason must not contain: secrets, and long values of `[env]`.
 
-    Short ones are parts of ordinary words.
+    Short values may be parts of ordinary words.
     """
     return [] if spec is None else [*secrets_of(spec), *long_values(spec)]
 

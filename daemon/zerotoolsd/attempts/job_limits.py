@@ -1,4 +1,4 @@
-"""The limits of each job: its `[limits]`, and those of the machine's owner."""
+"""The limits of a job: those in its `[limits]`, and those in the daemon's configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
 
 
 def declared_limits(spec: JobSpec, config: LimitsConfig) -> dict[str, int]:
-    """Return the job's declared use as a limit, if it sets none itself."""
+    """Return limits for the resources that the job declares, if it sets no limits itself."""
     if spec.memory.host is None or spec.limits.memory is not None:
         return {}
     most = spec.memory.host_bytes if config.job_memory is None else bytes_of(config.job_memory)
@@ -50,8 +50,10 @@ def why_refused(
     find: Callable[[], Delegation] = cgroups.find,
     mount: Callable[[], Path] = cgroups.mounted,
 ) -> str | None:
-    """Return why a daemon with this `way` of starting supervisors cannot run a job with these
-    limits."""
+    """Return why this daemon cannot run a job with these limits; None if it can.
+
+    `way` is how the daemon starts supervisors.
+    """
     wanted = attempt_limits(spec, config)
     if not wanted:
         return None

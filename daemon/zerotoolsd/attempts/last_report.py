@@ -1,4 +1,4 @@
-"""The last known state of an attempt: from its result, or from the end of its `progress.jsonl`.
+"""Reads the last reports of an attempt: from its result, or from the end of its `progress.jsonl`.
 
 Directories of users are never read, because their file system may hang.
 """
@@ -32,8 +32,10 @@ _WAYS = ("at_save", "digests", "unchanged", "structure")
 
 @dataclass(frozen=True)
 class Verified:
-    """`how` a checkpoint was verified, and when, in seconds since the epoch. `how` is None if it
-    was not verified; `why` is the reason."""
+    """The verification of a checkpoint: `how`, and the time in seconds since the epoch.
+
+    If `how` is None, the checkpoint was not verified, and `why` is the reason.
+    """
 
     how: str | None
     time: float | None
@@ -58,7 +60,7 @@ class LastReport:
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
     checkpoint_found: bool = False
-    """True if the finder found it and the program did not report it."""
+    """The finder found the checkpoint, and the program did not report it."""
     peak_host_bytes: int | None = None
     peak_gpu_bytes: int | None = None
     uploaded: Mapping[str, Any] | None = None
@@ -66,7 +68,7 @@ class LastReport:
 
 
 def last_report(attempt: AttemptRow) -> LastReport:
-    """Return the known state of the attempt."""
+    """Return the last reports of the attempt."""
     if attempt.state != ENDED:
         return report_so_far(Path(attempt.run_dir))
     result = attempt.result or {}
@@ -85,7 +87,7 @@ def last_report(attempt: AttemptRow) -> LastReport:
 
 
 def verified(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
-    """Return the newest result of any attempt for the checkpoint at `path`; None if there was
+    """Return the newest verification of the checkpoint at `path` by any attempt; None if there is
     none."""
     reports = (last_report(attempt).verified.get(str(path)) for attempt in reversed(attempts))
     return next((found for found in reports if found is not None), None)
@@ -107,9 +109,9 @@ def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
 
 
 def reported_by_program(attempts: Sequence[AttemptRow]) -> list[str]:
-    """Return the checkpoints that the job's program reported itself, the newest first.
+    """Return the checkpoints that the job's program itself reported, the newest first.
 
-    For each attempt, these are the newest, and those in the last part of its `progress.jsonl`.
+    For each attempt these are the newest one, and those in the last part of its `progress.jsonl`.
     """
     paths: dict[str, None] = {}
     for attempt in reversed(attempts):
@@ -132,15 +134,14 @@ def last_sign_of_life(run_dir: Path) -> float | None:
 
 
 def last_line(path: Path) -> str | None:
-    """Return the last line of a log. A bar that redraws its line ends it with a carriage return."""
+    """Return the last line of a log. A progress bar ends its line with a carriage return."""
     text = b"\n".join(_last_lines(path)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
     return next((one_line(line[:_LONGEST_LINE]) for line in reversed(lines) if line), None)
 
 
 def report_so_far(run_dir: Path) -> LastReport:
-    """Return the reports of an attempt's ranks to its supervisor, and the supervisor's
-    measurements."""
+    """Return the reports of a running attempt's ranks, and the measurements of its supervisor."""
     messages = list(_newest_first(run_dir / PROGRESS))
     step = next((m for m in messages if m.get("event") == "step"), None)
     newest = next(_checkpoints(messages), None)
@@ -162,7 +163,7 @@ def report_so_far(run_dir: Path) -> LastReport:
 
 
 def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the newest evaluation, from messages with the newest first."""
+    """Return the newest evaluation. `messages` begin with the newest."""
     for message in messages:
         if message.get("event") == "eval" and _count(message, "step") is not None:
             return message
@@ -198,8 +199,7 @@ def first_step_time(run_dir: Path) -> float | None:
 
 
 def told(attempt: AttemptRow) -> dict[str, Any]:
-    """Return the ranks' reports as keys of a record, for an attempt that its supervisor left
-    without one."""
+    """Return the ranks' reports as keys of a record, for an attempt whose supervisor wrote none."""
     known = report_so_far(Path(attempt.run_dir))
     step, path = known.checkpoint_step, known.checkpoint_path
     saved = {"step": step, "path": path, "found": known.checkpoint_found}
@@ -214,7 +214,7 @@ def told(attempt: AttemptRow) -> dict[str, Any]:
 
 
 def with_what_was_told(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `record`, completed with the ranks' reports if the supervisor's keeper wrote it.
+    """Return `record` with the ranks' reports added, if the supervisor's keeper wrote it.
 
     The keeper does not receive these reports.
     """
@@ -222,13 +222,13 @@ def with_what_was_told(attempt: AttemptRow, record: Mapping[str, Any]) -> Mappin
 
 
 def why_not_started(attempt: AttemptRow) -> str:
-    """Return the last message of a supervisor that ended before it started anything."""
+    """Return the last log message of a supervisor that ended before it started a process."""
     said = last_line(Path(attempt.run_dir) / SUPERVISOR_LOG)
     return "its supervisor ended before it started anything" + (f" ({said})" if said else "")
 
 
 def last_seen(attempt: AttemptRow) -> dict[str, float]:
-    """Return how long an attempt ran at least, if its supervisor cannot report it any more."""
+    """Return how long an attempt ran at least, if its supervisor did not record it."""
     run_dir = Path(attempt.run_dir)
     sign, began = last_sign_of_life(run_dir), attempt.began
     if began is None:
@@ -242,8 +242,10 @@ def last_seen(attempt: AttemptRow) -> dict[str, float]:
 
 
 def _verified(messages: Sequence[Mapping[str, Any]]) -> dict[str, Verified]:
-    """Return the newest result of each checkpoint: when it was saved, found, resumed from or
-    rejected."""
+    """Return the newest verification of each checkpoint, by its path.
+
+    A checkpoint is verified when it is saved, found, resumed from or rejected.
+    """
     found: dict[str, Verified] = {}
     for message in messages:
         event = message.get("event")
@@ -296,7 +298,8 @@ def _path(tree: object, key: str) -> str | None:
 
 
 def _count(tree: object, key: str) -> int | None:
-    """Return a number that the queue can store; None otherwise. Ranks can write these files too."""
+    """Return `value` if it is a number that the queue can store, else None. Ranks can write it,
+    too."""
     value = tree.get(key) if isinstance(tree, Mapping) else None
     return value if type(value) is int and 0 <= value < 2**63 else None
 

@@ -1,4 +1,4 @@
-"""The command of a user's program, under the launcher that its job names."""
+"""Makes the command of a user's program, under the launcher that its job names."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ FINDER_ENTRY = Path(__file__).parents[1] / "children" / "checkpoint_finder" / "e
 ADOPTED_ENTRY = Path(__file__).parents[1] / "children" / "pid_watcher" / "entry.py"
 LAST_SECONDS = 5.0
 LAST_PART = 0.3
-"""Time for an end after SIGKILL: this part of the grace, at most `LAST_SECONDS`."""
+"""Part of the grace period in which processes must end after SIGKILL, at most `LAST_SECONDS`."""
 IMPORTABLE = "importable"
 """Directory below a run directory that gives a program zerotools, and no other package."""
 
 
 def command_of(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that the supervisor starts: a rank, or the launcher of all."""
+    """Return the command that the supervisor starts: that of a rank, or that of the launcher."""
     script, python = spec.script, spec.python or sys.executable
     if script.launcher == "plain":
         own = _is_python(script.command[0])
@@ -56,8 +56,11 @@ def _torchrun(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
 
 
 def _accelerate(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Name all that accelerate takes else from the user's default_config.yaml: that file may give
-    this job the GPUs of another, the address of another machine, or a launcher over ssh."""
+    """Return accelerate's command with all settings that it would read from default_config.yaml.
+
+    The user's default_config.yaml may name the GPUs of another job, the address of another machine,
+    or a launcher over ssh.
+    """
     machines = ("--num_machines", str(spec.rendezvous.nodes))
     ranks = (*machines, "--num_processes", str(spec.all_ranks), "--gpu_ids", "all")
     cpu = ("--cpu",) if spec.device == "cpu" else ()
@@ -74,7 +77,7 @@ def _node(spec: JobSpec) -> int:
 
 
 def _deepspeed(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Return the process that `deepspeed` itself starts on one machine.
+    """Return the command that `deepspeed` itself would start on this machine.
 
     `deepspeed` would drop CUDA_VISIBLE_DEVICES, and cannot read names of GPUs in it.
     """

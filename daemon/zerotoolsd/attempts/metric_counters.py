@@ -1,4 +1,4 @@
-"""The counters of the running daemon. They begin at 0 with it, as Prometheus expects."""
+"""The counters for `/metrics`. They begin at 0 when the daemon starts, as Prometheus expects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5)
 
 
 class Histogram:
-    """Values by upper bounds."""
+    """Counts of observed values, by upper bounds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -23,7 +23,7 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one."""
+        """Count one value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
@@ -38,7 +38,7 @@ class Histogram:
 
 
 class MetricCounters:
-    """All that is counted. Everything happens in the event loop's thread."""
+    """All counters. They are changed only in the event loop's thread."""
 
     def __init__(self) -> None:
         self.queue_waits = Histogram(WAIT_BUCKETS)
@@ -47,7 +47,8 @@ class MetricCounters:
         """Counts of attempts by outcome and cause."""
         self.attempt_seconds = 0.0
         self.training_seconds = 0.0
-        """The part of `attempt_seconds` in steps that were saved, or that finished the job."""
+        """The part of `attempt_seconds` in which steps were done that were saved, or that finished
+        the job."""
         self.checkpoint_seconds: float | None = None
         self.checkpoint_bytes: float | None = None
         self.verified_at: float | None = None
@@ -66,9 +67,10 @@ class MetricCounters:
     def attempt_ended(
         self, outcome: str, cause: str | None, record: Mapping[str, Any], best_step: int
     ) -> None:
-        """Record the end of an attempt with this `record`; `best_step` was saved before it.
+        """Count the end of an attempt with this `record`. `best_step` is the newest step saved
+        before it.
 
-        Ranks can write into the record, too.
+        Ranks can write into the record, so its values are checked.
         """
         self.attempts[outcome, cause or "none"] += 1
         ran = seconds_in(record, "ran_seconds")

@@ -1,4 +1,4 @@
-"""Chooses the binding of each rank: the processors and the memory next to its GPU. Pure.
+"""Chooses processors and memory nodes (NUMA) for each rank, next to its GPU.
 
 A rank gets all processors of its GPU's memory node, and shares them with the other ranks there. The
 kernel moves ranks among these, and data workers, which inherit the binding, find idle ones. So no
@@ -8,6 +8,9 @@ never share one.
 
 Ranks on CPUs have no GPU. They are spread over the nodes if each node gets as many: otherwise those
 on the fuller node would have less than without any binding, and the others would wait for them.
+
+`bind_ranks` chooses, `RankPlacer` reads the machine, and `shown_binding` describes what the
+supervisor could set.
 """
 
 from __future__ import annotations
@@ -33,13 +36,17 @@ from zerotoolsd.supervisor.rank_binding import RankBinding
 from zerotoolsd.users.open_as_user import opened
 
 _UNEVEN = 2
-"""A node is not used for as many ranks if it has so many times fewer processors than another."""
+"""Ranks are not spread over nodes if one node has more than this many times the processors of
+another."""
 
 
 @dataclass(frozen=True)
 class RankBindings:
-    """The bindings of the started processes; empty: no choice. `threads` is the suitable number of
-    threads of each rank, None: as without any binding. `said` is the sentence on all of this."""
+    """The bindings of the started processes; empty: no binding.
+
+    `threads` is the number of threads of each rank (None: as without a binding). `said` describes
+    the bindings in one sentence.
+    """
 
     ranks: tuple[RankBinding, ...] = ()
     threads: int | None = None
@@ -66,7 +73,7 @@ def bind_ranks(
     gpus: Sequence[Gpu],
     topology: NumaTopology,
 ) -> RankBindings:
-    """Return the bindings of `world_size` ranks of an attempt on `gpu_uuids`, in rank order.
+    """Return the bindings of `world_size` ranks on `gpu_uuids`, in the order of ranks.
 
     `gpus` are all GPUs of the machine.
     """
@@ -132,7 +139,8 @@ def _why_not_spread(world_size: int, sizes: Sequence[int]) -> str | None:
 
 
 def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
-    """Return the binding of the launcher process that starts all ranks."""
+    """Return the binding of a launcher, which starts all ranks: all of their processors and
+    nodes."""
     homes = {part.homes for part in parts}
     if why := next((part.why for part in parts if part.why), None):
         return _Part(why=why)
@@ -145,9 +153,9 @@ def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
 
 
 def _threads(parts: Sequence[_Part], topology: NumaTopology) -> int | None:
-    """Return the number of threads per rank with which all ranks together fit on the processors.
+    """Return the number of threads per rank such that all ranks fit on their processors.
 
-    It is the same for all of them, because their work is.
+    All ranks get the same number, because they do the same work.
     """
     counts = []
     for part in parts:
@@ -185,7 +193,7 @@ def _where(part: _Part) -> str:
 def core_share(
     cpus: frozenset[int], cores: Iterable[frozenset[int]], place: int, sharers: int
 ) -> frozenset[int]:
-    """Return the part of `cpus` for the `place`th (from 0) of `sharers`.
+    """Return the part of `cpus` for sharer number `place` (from 0) of `sharers`.
 
     The part consists of whole cores with all threads, and of neighbours, which share a cache. If
     there are fewer cores than sharers, each gets all of them.
@@ -198,8 +206,10 @@ def core_share(
 
 
 class RankPlacer:
-    """Reads the machine's state again for each attempt, because processors and cpusets change.
-    `gpus` returns the GPUs that were seen last."""
+    """Chooses bindings on the machine as it is now. `gpus` returns the GPUs that were seen last.
+
+    Processors and cpusets change, so they are read again for each attempt.
+    """
 
     def __init__(
         self, gpus: Callable[[], Sequence[Gpu]], topology: ReadTopology = read_topology
@@ -225,10 +235,10 @@ _Binding = tuple[str, tuple[int, ...], str | None]
 
 
 def shown_binding(attempt: AttemptRow) -> tuple[dict[str, Any], ...] | None:
-    """Return one object for all ranks with the same binding; None if no rank has one.
+    """Return the bindings of an attempt for clients, one object for all ranks with equal bindings.
 
-    It has `ranks` and `cpus` in the kernel's list format, `memory_nodes`, and `why` the binding is
-    incomplete, or null.
+    Return None if no rank has one. An object has `ranks` and `cpus` in the kernel's list format,
+    `memory_nodes`, and `why` the binding is incomplete, or null.
     """
     record: Mapping[str, Any] = attempt.result or {}
     if attempt.state != ENDED:

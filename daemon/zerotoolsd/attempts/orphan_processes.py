@@ -1,10 +1,10 @@
-"""The running processes of an attempt without supervisor and keeper, and how they are ended.
+"""Finds and kills the processes of an attempt whose supervisor and keeper are gone.
 
 No single property of a program decides, because it may clear its environment, change its name, fork
 twice and make a new session. These prove that a process belongs to the attempt:
 
     run.json             the supervisor and its keeper, by pid and start
-    the family           the supervisor's record of its descendants (`exit_record/process_ledgers`)
+    the process file     the supervisor's record of its descendants (`exit_record/process_ledgers`)
     the control group    which a process cannot leave (`supervisor/cgroups`)
     the environment      the attempt's token
     the cgroup           that of the attempt's unit, if systemd started it
@@ -49,7 +49,7 @@ MAX_LOOKS = 20
 
 @dataclass(frozen=True)
 class Traces:
-    """The traces that identify the processes of an attempt."""
+    """The data that identifies the processes of an attempt."""
 
     token: str
     roots: frozenset[tuple[int, int]] = frozenset()
@@ -58,16 +58,19 @@ class Traces:
     noted: Noted = field(default_factory=Noted)
     group: AttemptGroup | None = None
     uid: int | None = None
-    """The uid of all its processes, if it is not the daemon's."""
+    """The uid of all processes of the attempt, if it is not the daemon's."""
 
     @property
     def oldest(self) -> int:
-        """No process of the attempt began before, in ticks since boot."""
+        """The earliest possible start of a process of the attempt, in ticks since boot."""
         return min((start for _, start in self.roots), default=0)
 
     def is_of_attempt(self, process: Process, members: Collection[int]) -> bool:
-        """Return whether the process itself is proved to belong. `members` are the pids in its
-        group."""
+        """Return whether the process is proved to belong to the attempt, without regard to its
+        parents.
+
+        `members` are the pids in the attempt's control group.
+        """
         if process.start_ticks < self.oldest or not self.may_be(process):
             return False
         if process.pid in members:
@@ -79,8 +82,8 @@ class Traces:
         return is_in_unit(_cgroups(process.pid), self.token)
 
     def may_be(self, process: Process) -> bool:
-        """Return whether the process belongs to the job's user: a user's records are no proof about
-        others."""
+        """Return whether the process belongs to the job's user. A user's records prove nothing
+        about others."""
         return self.uid is None or is_of_uid(process.pid, self.uid)
 
 
@@ -105,19 +108,19 @@ def traces_of(run_dir: Path, token: str) -> Traces:
 
 
 def has_group_of_root(run_dir: Path) -> bool:
-    """Return whether only root can remove the attempt's control group, if it has one."""
+    """Return whether the attempt has a control group that only root can remove."""
     return owner_of(run_dir) is not None
 
 
 def remove_group(token: str) -> None:
-    """Remove the control group that root made for an attempt which is over."""
+    """Remove the control group that root made for an attempt that has ended."""
     group = find_group(token)
     if group is not None:
         group.remove(0)
 
 
 def identity(tree: object) -> tuple[int, int] | None:
-    """Return (pid, start) of a process in the format of records."""
+    """Return (pid, start ticks) of a process in a record."""
     found = tree if isinstance(tree, Mapping) else {}
     pid, start = found.get("pid"), found.get("start_ticks")
     return (pid, start) if type(pid) is int and type(start) is int else None
@@ -133,7 +136,7 @@ def _ranks(run: Mapping[str, Any]) -> dict[int, int]:
 
 
 def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> list[Process]:
-    """Return the processes of the attempt, without ended ones. Raises OSError."""
+    """Return the living processes of the attempt. Raises OSError."""
     table = look()
     for pid in _own_line(table):
         table.pop(pid, None)
@@ -146,7 +149,7 @@ def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> 
 
 
 def _own_line(table: Mapping[int, Process]) -> Collection[int]:
-    """Return this process and its ancestors."""
+    """Return the pids of this process and its ancestors."""
     line, pid = {0, 1}, os.getpid()
     while pid not in line:
         line.add(pid)
@@ -156,14 +159,14 @@ def _own_line(table: Mapping[int, Process]) -> Collection[int]:
 
 @dataclass
 class Sweep:
-    """The end of one attempt's remaining processes: call `look` until it finds none."""
+    """Kills the remaining processes of one attempt. Call `look` until it finds none."""
 
     traces: Traces
     kill: Callable[[Process, int | None], object] = kill_process
-    """Function of a process and its required uid, because it may have changed to another user."""
+    """Function that kills a process, if it still has the given uid."""
     find: Callable[[Traces], list[Process]] = find
     found: set[tuple[int, int]] = field(default_factory=set)
-    """Everything that was found so far, by pid and start."""
+    """All processes that were found so far, by pid and start."""
     refused: set[int] = field(default_factory=set)
     alive: list[Process] = field(default_factory=list)
 
@@ -183,7 +186,7 @@ class Sweep:
         return bool(self.alive)
 
     def left_behind(self) -> list[dict[str, Any]]:
-        """Return the records of processes that lived at the last call."""
+        """Return the records of processes that lived at the last call of `look`."""
         ranks = self.traces.ranks
         return [
             left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
@@ -191,7 +194,7 @@ class Sweep:
         ]
 
     def forget(self, run_dir: Path) -> None:
-        """Remove the files that were kept for the search, after the last process. May be
+        """Remove the files that identify the processes, after the last has ended. May be
         repeated."""
         with suppress(OSError), opened(run_dir) as base:
             process_ledgers.forget(base)
@@ -238,11 +241,12 @@ LARGEST_KEPT = 256 * 1024
 
 
 def sanitize(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `record` with only valid lines of `unkillable`.
+    """Return `record` with only the valid entries of `unkillable`.
 
-    Valid lines name living processes of the owner of `run_dir`. Those that do not sleep in the
-    kernel are killed here, as a supervisor would have done. If the record is larger than any of a
-    supervisor, its largest values are removed, because it is stored in the queue of all users.
+    An entry is valid if it names a living process of the owner of `run_dir`. A process that does
+    not sleep in the kernel is killed here, as a supervisor would have done. If the record is larger
+    than any of a supervisor, its largest values are removed, because it is stored in the queue of
+    all users.
     """
     uid = owner_of(run_dir)
     if uid is None:

@@ -1,4 +1,5 @@
-"""The time of an attempt's last step, and the rank that the others wait for.
+"""Reports the progress of an attempt: its phase, the last step, the straggler, and usual start
+times.
 
 Its supervisor writes both once a second (`heartbeats.json`), by the monotonic clock, which cannot
 be set. An attempt of an older supervisor has only the time of its last step. Ranks can write into
@@ -35,30 +36,30 @@ from zerotoolsd.users.open_as_user import opened
 _LARGEST = 256 * 1024
 _TRIES = 3
 _STEPS = 4.0
-"""A last step that is so many steps old is an old one, and at least this many seconds:"""
+"""A last step counts as old after so many step durations, and at least this many seconds:"""
 _OLD_SECONDS, _LATE_SECONDS = 5.0, 60.0
-"""Seconds after which a last step is old; in a step, the job is then late after the second."""
+"""Seconds after which a last step is old, and after which the current step is late."""
 _LONGEST = 500
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """The two clocks, read at the same time."""
+    """A time of the calendar and the monotonic time at the same moment."""
 
     monotonic: float = field(default_factory=time.monotonic)
     time: float = field(default_factory=time.time)
 
     def epoch_of(self, clock: object) -> float | None:
-        """Convert a reading of the monotonic clock to whole seconds since 1970."""
+        """Convert a monotonic time to whole seconds since 1970."""
         if not isinstance(clock, float) or not 0 <= clock <= self.monotonic + 1:
             return None
         return float(round(self.time - (self.monotonic - clock)))
 
 
 def standstill(run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks) -> dict[str, Any]:
-    """Return the part of `JobView.phase` with the time since the last step.
+    """Return the part of `JobView.phase` on the time since the last step.
 
-    `step` is the message of that step.
+    `step` is the report of that step.
     """
     try:
         with opened(run_dir) as base:
@@ -107,7 +108,7 @@ def _name(found: Mapping[str, Any]) -> str | None:
 
 
 def _awaited(found: Mapping[str, Any], clocks: Clocks) -> dict[str, Any] | None:
-    """Return `rank`, its activity (`at`) since when (`since`), and the kernel's letter for its
+    """Return the straggler: `rank`, activity (`at`), its start (`since`), and the kernel's
     `state`."""
     for rank in _ranks(found):
         if rank["rank"] != found.get("awaited"):
@@ -149,7 +150,7 @@ def phase_of(
 
     Other files in the directory are not read, because its user may make a million of them. Signs of
     progress are output of a rank, any report, a heartbeat too, and growing memory. After
-    `quiet_seconds` without a sign it is quiet; 0: never.
+    `quiet_seconds` without a sign the attempt counts as quiet; 0: never.
     """
     logs, reported = [], None
     with suppress(OSError), opened(run_dir) as base:
@@ -185,17 +186,18 @@ def _modified(path: Path) -> float | None:
 MOST_JOBS = 50
 """Number of earlier jobs with ended attempts to search."""
 MOST_ATTEMPTS = 5
-"""Attempts of similar jobs that the median is of."""
+"""Largest number of attempts of which the median is taken."""
 _HEAD_BYTES = 64 * 1024
 _MOST_KEPT = 1000
 _MOST_PASTS = 4 * MOST_JOBS
 TO_FIRST_STEP = "to the first step"
-"""Stands for all phases of a start."""
+"""Name for all phases of a start together."""
 _NUMBER = re.compile(r"\d+")
 
 
 class StartHistory:
-    """Looks into the attempts of earlier jobs in `store`, once for each state of a job."""
+    """The usual start times, from attempts of earlier jobs in `store`. Each job is read once per
+    state."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -203,10 +205,11 @@ class StartHistory:
         self._pasts: dict[int, _Past | None] = {}
 
     async def usual_seconds(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
-        """Return the median time of each phase, and of all up to the first step, by `name_of`.
+        """Return the median duration of each phase of a start, and of the whole start, by phase
+        name.
 
-        It is the median of the newest attempts of similar jobs that came before this job. A phase
-        that none of them had is left out.
+        It is taken from the newest attempts of similar jobs before this job. A phase that none of
+        them had is left out.
         """
         key = job.id, job.state  # earlier jobs may have started since it was queued
         if key not in self._kept:
@@ -235,9 +238,9 @@ class StartHistory:
         return {name: median(found[:MOST_ATTEMPTS]) for name, found in times.items()}
 
     async def _past(self, number: int, time_slice: TimeSlice) -> _Past | None:
-        """Return the starts of an earlier job, or None if its record is gone or cannot be read.
+        """Return the starts of an earlier job; None if its record is gone or cannot be read.
 
-        Those of an ended job are kept, since they do not change.
+        Those of an ended job are cached, because they do not change.
         """
         if number in self._pasts:
             return self._pasts[number]
@@ -263,7 +266,7 @@ class StartHistory:
 
 @dataclass(frozen=True)
 class _Past:
-    """The phases of the ended attempts of one job, the newest attempt first, with their seconds."""
+    """The phases of the ended attempts of one job, in seconds, the newest attempt first."""
 
     kind: tuple[object, ...]
     import_kind: tuple[object, ...]
@@ -271,19 +274,21 @@ class _Past:
 
 
 def _kind_of_import(spec: JobSpec) -> tuple[object, ...]:
-    """Return the properties that two jobs share if torch is imported in about the same time."""
+    """Return the properties of a job that determine how long the import of torch takes."""
     return spec.engine, spec.device, spec.python
 
 
 def _kind(spec: JobSpec) -> tuple[object, ...]:
-    """Return the properties that two jobs share if the other phases take about the same time."""
+    """Return the properties of a job that determine how long the other phases take."""
     model = spec.model
     return spec.engine, spec.device, model.path, model.config, spec.data, spec.train.compile
 
 
 def phase_seconds(run_dir: Path) -> Mapping[str, float]:
-    """Return the duration of each phase of an attempt before its first step, by its name; if it
-    came to that step, also how long all of them took."""
+    """Return the duration of each phase before the attempt's first step, by phase name.
+
+    If the attempt came to that step, the whole duration is included (`TO_FIRST_STEP`).
+    """
     events = list(_events(run_dir))
     found: dict[str, float] = {}
     for (begun, name), (ended, _) in pairwise(events):
@@ -295,7 +300,8 @@ def phase_seconds(run_dir: Path) -> Mapping[str, float]:
 
 
 def _events(run_dir: Path) -> Iterator[tuple[float, str | None]]:
-    """Yield time and name of each phase, up to the first step, which has no name."""
+    """Yield time and name of each phase before the first step, then the step's time without a
+    name."""
     try:
         with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
             lines = file.read(_HEAD_BYTES).splitlines()
@@ -321,5 +327,5 @@ def _message(line: bytes) -> Mapping[str, Any]:
 
 
 def name_of(doing: str) -> str:
-    """Return `loading step N` for `loading step 40`."""
+    """Return the phase name without its number: `loading step N` for `loading step 40`."""
     return _NUMBER.sub("N", doing)

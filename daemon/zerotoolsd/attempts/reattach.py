@@ -1,4 +1,4 @@
-"""Reattaches to running attempts: those of the last daemon, and those of held jobs."""
+"""Reattaches to running attempts: those of the daemon before, and those of held jobs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class LeasingAttempts:
-    """The attempts that lease a GPU, by the queue and their run directories."""
+    """The attempts that lease a GPU, with their status from the run directories."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -27,7 +27,7 @@ class LeasingAttempts:
         return any(map(attempt_status.lives, self._on(uuid)))
 
     def begins_on(self, uuid: str) -> bool:
-        """Return whether an attempt that leases this GPU is not over, and not known to live."""
+        """Return whether an attempt that leases this GPU has not ended and is not known to live."""
         return any(
             each.state != ENDED and not attempt_status.lives(each) for each in self._on(uuid)
         )
@@ -38,7 +38,7 @@ class LeasingAttempts:
 
 
 class AttemptRecovery:
-    """Jobs with a last attempt to which the daemon must reattach."""
+    """The jobs to whose last attempt the daemon must reattach."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class AttemptRecovery:
         self._left: list[int] = []
 
     def note_all(self) -> None:
-        """Note every attempt that the last daemon left."""
+        """Record every unfinished attempt of the daemon before."""
         wanted = (*states.ACTIVE, states.HELD)
         self._left = [job.id for job in reversed(self._store.jobs(wanted))]
 
@@ -68,7 +68,7 @@ class AttemptRecovery:
 
     @property
     def are_noted(self) -> bool:
-        """Whether any job is recorded."""
+        """Return whether any job is recorded."""
         return bool(self._left)
 
     def take_up_job(self, job_id: int) -> None:
@@ -77,8 +77,10 @@ class AttemptRecovery:
         self.take_up()
 
     def take_up(self) -> None:
-        """Reattach to all recorded jobs. Raises sqlite3.OperationalError; the rest stays
-        recorded."""
+        """Reattach to all recorded jobs.
+
+        Raises sqlite3.OperationalError; the remaining jobs stay recorded.
+        """
         while self._left:
             with self._guard(self._left[0], fault_isolation.TAKING_UP) as reach:
                 reach()

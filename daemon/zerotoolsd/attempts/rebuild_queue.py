@@ -1,4 +1,4 @@
-"""Compares the queue with the run directories at every start, and adds the data that it lacks.
+"""Adds to the queue, at every start, attempts that only their run directories record.
 
 An attempt is committed before its directory is made. So a directory that the queue does not know
 shows that the queue is too old: its log was lost, a backup was restored, or it was made anew. Then
@@ -49,7 +49,7 @@ _ASKED = {
     RELIEVE: states.YIELDING,
     RELIEVE_GPU: states.YIELDING,
 }
-"""The state of a job after a request to stop its attempt for this reason."""
+"""The state of a job after a stop request for this reason."""
 _ADVICE = "check its state, then run zerotools release or zerotools cancel"
 _MAY_BE_HELD = frozenset(
     {
@@ -66,7 +66,7 @@ class _Found:
     row: AttemptRow
     is_alive: bool
     asked: str | None
-    """The reason of the requested stop."""
+    """The reason of the stop request."""
 
 
 def compare(state_dir: Path, store: Store, now: float) -> list[int]:
@@ -109,7 +109,7 @@ def compare(state_dir: Path, store: Store, now: float) -> list[int]:
 
 
 def look_again(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
-    """Return whether the directory of a held job has attempts that the queue lacks, and add them.
+    """Add attempts of a held job that only its directory records. Return whether there were any.
 
     When the job was held, an error of the machine may have prevented reading it.
     """
@@ -141,7 +141,7 @@ def _restored(state_dir: Path) -> Mapping[str, Any] | None:
 
 
 def _highest(restored: Mapping[str, Any] | None) -> Iterator[int]:
-    """Yield the highest job number of the queue that a backup replaced."""
+    """Yield the highest job number of the queue that a restored backup replaced, if it is known."""
     found = (restored or {}).get("highest_id")
     if type(found) is int and 0 < found < 2**53:
         yield found
@@ -155,7 +155,7 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
 
 
 def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | str | None:
-    """Return the data of a job's directory that the queue lacks, or why it is unknown."""
+    """Return the data of a job's directory that the queue lacks, or why it cannot be read."""
     own = jobs_dir / str(job_id)
     try:
         return _found(store, own, job_id, state)

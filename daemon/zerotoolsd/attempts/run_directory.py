@@ -1,4 +1,8 @@
-"""Makes the run directory, its files and the supervisor's process for an admitted job."""
+"""Makes the run directory of an attempt: its files, and the commands and environment of its ranks.
+
+For another user's job, the user owns the directory and cannot rename files of the daemon next to
+it.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +49,7 @@ from zerotoolsd.users.open_as_user import let_through, make_owned, opened, owner
 SPEC = "spec.json"
 SCRIPT = "script"
 DATA_CACHE = "data-cache"
-"""Directory in the state directory: tokenised data."""
+"""Name of the directory for tokenised data, in the state directory."""
 BEFORE = "checkpoints-before.json"
 """File in a job's directory: the contents of its `script.checkpoint_dir` before its first attempt.
 For another user's job it is in OWN."""
@@ -56,7 +60,7 @@ ATTENDING_ENTRY = Path(__file__).parents[1] / "slurm" / "watcher" / "entry.py"
 TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
 
 RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
-"""(job, run directory) -> the command of one rank."""
+"""Takes a job and its run directory; returns the command of one rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,8 +111,10 @@ def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
 
 
 def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
-    """Return the command that makes the evaluated model before the ranks begin, in the daemon's
-    interpreter; empty without an evaluation."""
+    """Return the command that exports the model to evaluate, before the ranks begin.
+
+    It runs in the daemon's interpreter, and is empty without an evaluation.
+    """
     if spec.script.evaluates is None:
         return ()
     evaluated = ("--evaluated", spec.script.evaluates, output_dir)
@@ -118,10 +124,11 @@ def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
 def thinning_command(
     spec: JobSpec, output_dir: str, job_id: int, socket: Path | None
 ) -> tuple[str, ...]:
-    """Return the command that runs after each checkpoint, in the daemon's interpreter.
+    """Return the command that thins older checkpoints after each new one, in the daemon's
+    interpreter.
 
-    It is empty if the job needs none. `socket` is the daemon's, which reports the needs of other
-    jobs.
+    It is empty if the job needs none. `socket` is the daemon's socket: the command asks there which
+    checkpoints other jobs need.
     """
     keep = spec.checkpoint.thin_after
     if keep is None or socket is None or spec.rendezvous.node_rank:
@@ -132,9 +139,9 @@ def thinning_command(
 
 
 def known_as(job: JobRow) -> str:
-    """Return the identity of a job in a store.
+    """Return the identity of a job in an object store.
 
-    It has neither its number nor the machine, because Slurm changes both at a restart.
+    It contains neither the job's number nor the machine, because Slurm changes both at a restart.
     """
     return f"{job.uid}:{job.created!r}:{job.output_dir}"
 
@@ -142,9 +149,9 @@ def known_as(job: JobRow) -> str:
 def mirroring_commands(
     spec: JobSpec, output_dir: str, job: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the command to fetch a checkpoint before the ranks, and the one to upload saves.
+    """Return the commands that download a checkpoint before the ranks, and upload saved ones.
 
-    They run in the daemon's interpreter, on node 0. `job` is the job's identity.
+    They run in the daemon's interpreter, on node 0. `job` is the job's identity in the store.
     """
     saving = spec.checkpoint
     given = spec.resume_from if in_store(spec.resume_from) else None
@@ -164,7 +171,7 @@ def mirroring_commands(
 
 
 def on_disk(spec: JobSpec) -> JobSpec:
-    """Return `spec` for its ranks: paths in a store are replaced by paths on the disk."""
+    """Return `spec` as its ranks need it: paths in a store are replaced by paths on the disk."""
     if not in_store(spec.resume_from):
         return spec
     place = spec.checkpoint.upload_to
@@ -180,9 +187,9 @@ def rank_environment(
     user: JobUser | None = None,
     threads: int | None = None,
 ) -> dict[str, str]:
-    """Return the variables that all ranks share.
+    """Return the environment variables that all ranks have in common.
 
-    `threads` are those of a rank; None: its part of all processors.
+    `threads` is the number of threads of a rank; None: its part of all processors.
     """
     run_dir = Path(attempt.run_dir)
     threads = threads or max(1, len(os.sched_getaffinity(0)) // spec.world_size)
@@ -273,8 +280,7 @@ def prepare(
 
 
 def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | None) -> Path:
-    """Make the directories of an attempt; return the directory that a program imports zerotools
-    from."""
+    """Make the directories of an attempt. Return the directory for the program's PYTHONPATH."""
     package, is_program = Path(str(zerotools.__file__)).parent, job.spec.engine == SCRIPT
     if user is None:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -339,7 +345,7 @@ def _plan(
 
 
 def _attended(plan: Plan, run_dir: Path) -> Plan:
-    """Return `plan` for a job that Slurm runs: one process here watches it."""
+    """Return the plan for a job that Slurm runs: its only process here is the watcher."""
     return replace(
         plan,
         argv=(sys.executable, "-E", "-P", str(ATTENDING_ENTRY)),
@@ -374,7 +380,7 @@ def _for_program(
     reported_before: Sequence[str],
     importable: Path,
 ) -> Plan:
-    """Return `plan` for a program of the user's, which finds zerotools in `importable`."""
+    """Return `plan` for a user's program, which imports zerotools from `importable`."""
     run_dir = Path(plan.env["ZEROTOOLS_RUN_DIR"])
     paths = (plan.env.get("PYTHONPATH"), str(importable))
     env = {name: value for name, value in plan.env.items() if name not in _RANK_VARIABLES}
@@ -405,13 +411,14 @@ def _finder_settings(spec: JobSpec, earlier: EarlierCheckpoints, before: Path) -
 
 
 OWN = "own"
-"""Directory in that of a user's job: files that its processes keep between attempts."""
+"""Name of the directory, in that of another user's job, for files kept between attempts."""
 JOBS_MODE, JOB_MODE = 0o711, 0o755
 BEGUN = "begun"
 
 
 def make_user_directories(own: Path, names: Iterable[str], account: Account) -> None:
-    """Make these directories of the user in the job directory `own`. Raises OSError."""
+    """Make the directories `names` in the job directory `own`, owned by the user. Raises
+    OSError."""
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in names:
         make_owned(own / name, account)
@@ -420,9 +427,11 @@ def make_user_directories(own: Path, names: Iterable[str], account: Account) -> 
 
 
 def make_user_cache(directory: Path, account: Account, *, is_own: bool) -> None:
-    """Make a directory of the user in one that all users share. `is_own`: the shared one is the
-    daemon's, which a job of root may have made for itself; the mode of another is its owner's
-    affair, unless it is made here. Raises OSError."""
+    """Make the user's cache `directory` inside of a directory that all users share. Raises OSError.
+
+    `is_own`: the shared directory is the daemon's, so its mode is set. If the administrator
+    configured it, its mode is only set when it is made here.
+    """
     shared = directory.parent
     is_new = not shared.exists()
     shared.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -432,7 +441,8 @@ def make_user_cache(directory: Path, account: Account, *, is_own: bool) -> None:
 
 
 def write_attempt_note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, Any]) -> None:
-    """Record next to the run directory which attempt begins in it. Raises OSError."""
+    """Write a file next to the run directory that records which attempt begins in it. Raises
+    OSError."""
     known = {
         "job_id": attempt.job_id,
         "token": attempt.token,
@@ -443,9 +453,10 @@ def write_attempt_note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, An
 
 
 def read_attempt_note(run_dir: Path) -> dict[str, Any] | None:
-    """Return the record of `note`; None for a directory of the daemon's user, which needs none.
+    """Return the data of `write_attempt_note`; None for the daemon's own user, whose jobs need
+    none.
 
-    Raises OSError and ValueError if the record is missing or cannot be read.
+    Raises OSError and ValueError if the file is missing or cannot be read.
     """
     if owner_of(run_dir) is None:
         return None
@@ -456,10 +467,8 @@ def read_attempt_note(run_dir: Path) -> dict[str, Any] | None:
 
 
 def attempt_note_time(run_dir: Path) -> float:
-    """Return when the attempt in a user's directory was recorded, in seconds since the epoch.
-
-    Raises OSError.
-    """
+    """Return when `write_attempt_note` wrote its file, in seconds since the epoch. Raises
+    OSError."""
     return _note_path(run_dir).stat().st_mtime
 
 

@@ -36,7 +36,7 @@ from zerotoolsd.users.open_as_user import opened
 from zerotoolsd.users.served_users import ServedUsers
 
 SAME_SECONDS = 5.0
-"""A supervisor reports within this time that it runs; one that began later is another."""
+"""Two start times that differ by more seconds are of two supervisors."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,8 +57,8 @@ class StartResources:
 class AttemptStarter:
     """Starts attempts below `jobs_dir`.
 
-    Attempts that cannot start end as the watcher's others do, by `on_over`. `on_first_start` is
-    called with the seconds that a job was queued before its first attempt.
+    If an attempt cannot be started, its end is reported to the watcher's `on_over`.
+    `on_first_start` is called with the seconds that a job was queued before its first attempt.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class AttemptStarter:
         self._settings = settings
         self._warm = warm
         self._how: dict[str, str] = {}
-        """The backend of attempts not yet committed as started, by token."""
+        """How an attempt was started, by token, until its start is committed."""
         self._loading = RestartThrottle(settings.config.retry, self.loads)
 
     def launch(
@@ -95,8 +95,11 @@ class AttemptStarter:
         gpu_part: float = 1.0,
         size: int | None = None,
     ) -> None:
-        """Commit the next attempt of `job` on these GPUs, or on so many bytes of each, which is
-        `gpu_part` of it; start it. `size`: with how many ranks, of an elastic job."""
+        """Commit the next attempt of `job` on these GPUs, and start it.
+
+        `gpu_bytes` is its share of each GPU's memory (None: whole GPUs), and `gpu_part` the part of
+        the GPU that this is. `size` is the number of ranks of an elastic job.
+        """
         attempts = self._store.attempts(job.id)
         number = len(attempts) + 1
         found = last_report.latest_checkpoint(job, attempts)
@@ -126,7 +129,7 @@ class AttemptStarter:
         self.begin(attempt, self._watcher.on_over)
 
     def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
-        """Start an attempt committed as launching; `failed` is called if this fails."""
+        """Start an attempt that was committed as launching. `failed` is called if this fails."""
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
         if why := self._loading.why_not_now(attempt):
@@ -180,26 +183,28 @@ class AttemptStarter:
             self.mark_running(attempt, clocks.now())
 
     def _held_by(self, job: JobRow) -> Mapping[str, int] | None:
-        """Return the limits of the control group that a child of another user enters; None: no
+        """Return the limits of the control group for a job of another user; None: no control
         group."""
         allowed = self._settings.config.limits
         limits = job_limits.attempt_limits(job.spec.limits, allowed)
         return limits if limits or allowed.cgroups else None
 
     def loads(self, attempt: AttemptRow) -> bool:
-        """Return whether it runs and has not taken a step yet."""
+        """Return whether the attempt runs and has not taken a step yet."""
         if not self._watcher.watches(attempt):
             return False
         return last_report.report_so_far(Path(attempt.run_dir)).step is None
 
     def found_running(self, attempt: AttemptRow, began: Moment) -> None:
-        """Commit that the attempt's supervisor runs since `began`, whatever was known of it."""
+        """Commit that the attempt's supervisor has run since `began`, if the queue has it as
+        launching."""
         current = self._store.attempts(attempt.job_id)[attempt.number - 1]
         if current.token == attempt.token and current.state == LAUNCHING:
             self.mark_running(current, began)
 
     def mark_running(self, attempt: AttemptRow, began: Moment) -> None:
-        """Commit that the attempt's supervisor runs since `began`, unless that is known."""
+        """Commit that the attempt's supervisor has run since `began`, unless the queue knows
+        that."""
         job, here = self._store.job(attempt.job_id), clocks.now()
         if began.time > here.time or (began.clock or 0.0) > (here.clock or 0.0):
             began = here  # it is from the user's own record: no attempt begins in the future
@@ -227,7 +232,10 @@ _LONGEST = 500
 
 
 def what_is_missing(last: AttemptRow | None, table: Iterable[MountPoint]) -> str | None:
-    """Return the sentence on mounts of the attempt `last` that are missing now. Raises OSError."""
+    """Return a sentence if file systems that the attempt `last` used are not mounted now.
+
+    Raises OSError.
+    """
     if last is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Waits of jobs because of an error of the machine: the time of the next check, and the reason.
+"""Delays the start of jobs after an error of the machine, and while too many jobs load at once.
 
 A full disk, no inodes, no descriptors, a disk without a response: none of it is a job's fault. So
 an attempt committed as launching stays so, with its token and its directory, and is started again
@@ -27,12 +27,12 @@ class _Wait:
     tries: int
     is_turn: bool
     due: float | None
-    """None: it is being tried now."""
+    """The monotonic time of the next try; None while the job is being tried."""
 
 
 class StartBackoff:
-    """The waits by job id. `wake` is called after a new one, because the loop may sleep for
-    longer."""
+    """The delays, by job id. `wake` is called after a new one, because the loop may sleep too
+    long."""
 
     def __init__(
         self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic
@@ -42,12 +42,12 @@ class StartBackoff:
         self._waits: dict[int, _Wait] = {}
 
     def wait_for_turn(self, job_id: int, why: str, seconds: float) -> None:
-        """Check the job again after so long: it waits for other jobs, and not for the machine."""
+        """Delay the job by `seconds`, because it waits for other jobs and not for the machine."""
         self._waits[job_id] = _Wait(why, 0, True, self._clock() + seconds)
         self._wake()
 
     def put_off(self, job_id: int, why: str) -> None:
-        """Check the job again later; the wait doubles each time."""
+        """Delay the job because of an error of the machine. The delay doubles each time."""
         before = self._waits.get(job_id)
         tries = 0 if before is None or before.is_turn else before.tries + 1
         seconds = min(FIRST_SECONDS * 2 ** min(tries, 20), MOST_SECONDS)
@@ -57,7 +57,7 @@ class StartBackoff:
         self._wake()
 
     def take_due(self) -> list[int]:
-        """Return the due jobs; each is returned once, until it is put off again."""
+        """Return the jobs whose delay is over. Each is returned once."""
         now = self._clock()
         due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]
         for job_id in due:
@@ -66,7 +66,7 @@ class StartBackoff:
         return due
 
     def over(self, job_id: int) -> None:
-        """Forget the job, because it continues or is over."""
+        """Forget the job, because it has started or ended."""
         self._waits.pop(job_id, None)
 
     def __contains__(self, job_id: object) -> bool:
@@ -74,12 +74,12 @@ class StartBackoff:
 
     @property
     def pauses(self) -> list[float]:
-        """Seconds until each is due."""
+        """The remaining seconds of each delay."""
         now = self._clock()
         return [max(0.0, w.due - now) for w in self._waits.values() if w.due is not None]
 
     def why(self, job_id: int) -> str | None:
-        """Return the reason of the wait, in one sentence."""
+        """Return the reason of the delay, in one sentence; None without one."""
         wait = self._waits.get(job_id)
         if wait is None:
             return None
@@ -92,11 +92,14 @@ def _sentence(why: str) -> str:
 
 LOADING_SECONDS = 30.0
 TURN_SECONDS = 1.0
-"""Interval in seconds between checks of a job waiting for its turn."""
+"""Seconds between two checks of a job that waits because others load."""
 
 
 class RestartThrottle:
-    """The restarted attempts without a step since. `is_loading` returns this for a started one."""
+    """Limits how many restarted attempts load their checkpoints at the same time.
+
+    `is_loading` returns whether a started attempt has not taken a step yet.
+    """
 
     def __init__(
         self,
@@ -126,6 +129,6 @@ class RestartThrottle:
         return f"waits for its turn to load: {which} now, and retry.at_once = {self._most}"
 
     def began(self, attempt: AttemptRow) -> None:
-        """Record that the attempt has started."""
+        """Record that the attempt was started."""
         if attempt.number > 1:
             self._begun[attempt.token] = (attempt, self._clock())

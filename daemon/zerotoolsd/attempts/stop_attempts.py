@@ -28,7 +28,7 @@ from zerotoolsd.queue.tables.preemption_table import PAUSE, YieldAsk
 
 
 class AttemptStopper:
-    """Asks the attempts that `watcher` knows."""
+    """Asks attempts that `watcher` watches to save and stop."""
 
     def __init__(
         self,
@@ -50,11 +50,11 @@ class AttemptStopper:
 
     @property
     def _then(self) -> Callable[[Callable[[], None]], None]:
-        """The function that schedules an action for after the commit."""
+        """The function that calls an action after the commit."""
         return self._store.transactions.when_committed
 
     def cancel(self, job: JobRow, who: str) -> None:
-        """End the job. Raises NotAllowed: it is over."""
+        """Cancel the job. Raises NotAllowed if it has ended."""
         event = Cancel(who=who, live=bool(self._store.open_tokens(job.id)))
         after = self._transitions.after(job, event)
         if job.state != states.STOPPING:
@@ -65,10 +65,10 @@ class AttemptStopper:
             self._then(lambda: self._ask(job, "cancel", of_held=of_held))
 
     def give_way(self, job: JobRow, ask: YieldAsk, why: str) -> None:
-        """Let the job save and end its attempt; `why` is one sentence. Raises NotAllowed.
+        """Ask the job to save and end its attempt. `why` is one sentence. Raises NotAllowed.
 
-        It is then paused or queued again, according to the purpose; a second call has no effect. A
-        waiting job is paused at once.
+        After that the job is paused or queued again, according to the purpose. A second call has no
+        effect. A waiting job is paused at once.
         """
         event: LifecycleEvent = Pause(why=why) if ask.purpose == PAUSE else Yield(why=why)
         after = self._transitions.after(job, event)
@@ -94,8 +94,10 @@ class AttemptStopper:
             self._watcher.request_stop(self._store.attempts(job.id)[-1], reason)
 
     def ask_expired(self, now: Moment) -> list[float]:
-        """Ask jobs with an expired time limit to save and stop; return the remaining seconds of the
-        others."""
+        """Ask jobs whose time limit is over to save and stop.
+
+        Return the seconds until the next time limit is over.
+        """
         left: list[float] = []
         for job in self._store.jobs([states.RUNNING]):
             if job.id in self._pending:  # nothing of it runs, because the machine is not ready
@@ -115,6 +117,6 @@ class AttemptStopper:
         return attempt.token in self._ends.expired
 
     def is_expired(self, job: JobRow) -> bool:
-        """Return whether the job got a request to stop because of its time limit."""
+        """Return whether the job was asked to stop because of its time limit."""
         expired = self._ends.expired
         return bool(expired) and self._was_expired(self._store.attempts(job.id)[-1])

@@ -1,4 +1,4 @@
-"""Checks that running supervisors still work, and acts if they do not.
+"""Checks that running supervisors still work, and continues or kills those that do not.
 
 A supervisor ends its attempt by itself. A supervisor that is stopped (SIGSTOP, a debugger) or
 sleeps in the kernel does nothing: it enforces no limit, records nothing, and receives no stop. So
@@ -38,11 +38,12 @@ from zerotoolsd.users.open_as_user import opened, owner_of
 
 LOOK_SECONDS = 1.0
 EVERY = 5
-"""Attempts without a requested stop are checked every so many rounds."""
+"""Attempts without a stop request are checked only in every such round."""
 SILENT_SECONDS = 60.0
-"""A supervisor that works leaves a sign of life every ten."""
+"""Seconds without a sign of life after which a supervisor counts as hanging. It gives one every
+ten."""
 MARGIN_SECONDS = 15.0
-"""Time in seconds that an end may take beyond its configured times."""
+"""Seconds that an end may take in addition to its configured times."""
 OVERSEEING = "looking at its supervisor"
 _STOPPED = "Tt"
 
@@ -51,7 +52,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class Hands:
-    """The functions that read and signal processes; tests replace them."""
+    """Functions that read and signal processes. Tests replace them."""
 
     read: Callable[[int], Process | None] = read_process
     send: Callable[[int, int, signal.Signals, int | None], bool] = signal_process
@@ -65,18 +66,21 @@ class _Watched:
     supervisor: tuple[int, int]
     keeper: tuple[int, int] | None
     uid: int | None = None
-    """The required uid: a program may change to another user (sudo), and is not signalled then."""
+    """The uid that a process must have to be signalled: a program may change its user (sudo)."""
     sign: float | None = None
     sign_seen: float = 0.0
     ended_seen: float | None = None
-    """Time since when the supervisor stands still although its ranks have ended."""
+    """The time since which the supervisor is stopped although its ranks have ended."""
     killed: list[tuple[str, float]] = field(default_factory=list)
-    """The processes killed because they did not end the attempt, and the times."""
+    """The processes that were killed because the attempt did not end, with the times."""
 
 
 class Overseer:
-    """Checks the attempts of `live`, with the monotonic time since which each was asked to stop.
-    `abandon` reports the end of one with a supervisor that cannot be ended."""
+    """Checks the supervisors of the attempts in `live`.
+
+    `live` also has the monotonic time at which each attempt was asked to stop. `abandon` reports
+    the end of an attempt whose supervisor cannot be killed.
+    """
 
     def __init__(
         self,
@@ -97,10 +101,10 @@ class Overseer:
         self._watched: dict[str, _Watched] = {}
         self._looks = 0
         self.silent: dict[int, str] = {}
-        """The problem of a job's supervisor, in one sentence."""
+        """The problem of a job's supervisor in one sentence, by job id."""
 
     def look(self, now: float | None = None) -> None:
-        """Check all attempts due at `now` of the monotonic clock."""
+        """Check all attempts that are due. `now` is a monotonic time."""
         now = time.monotonic() if now is None else now
         live = list(self._live())
         tokens = {attempt.token for attempt, _ in live}
@@ -233,7 +237,7 @@ class Overseer:
         self._send(process, signal.SIGKILL, watched.uid)
 
     def _give_up(self, attempt: AttemptRow) -> None:
-        """Report that neither process ends by SIGKILL, with all remaining processes."""
+        """Report that supervisor and keeper survive SIGKILL, with all remaining processes."""
         traces, hands = (
             orphan_processes.traces_of(Path(attempt.run_dir), attempt.token),
             self._hands,
@@ -264,13 +268,13 @@ def _identities(attempt: AttemptRow) -> _Watched | None:
 
 
 def _owned(tree: object, uid: int | None) -> tuple[int, int] | None:
-    """Return (pid, start) of a process in a record, if it belongs to the job's user."""
+    """Return (pid, start ticks) of a process in a record, if it belongs to the job's user."""
     found = orphan_processes.identity(tree)
     return None if found is None or (uid is not None and not is_of_uid(found[0], uid)) else found
 
 
 def _sign(run_dir: Path) -> float | None:
-    """Return a time stamp that changes while the supervisor works, independent of the wall
+    """Return a value that changes while the supervisor works: a file time, not compared to the
     clock."""
     try:
         with opened(run_dir) as base:
@@ -294,7 +298,7 @@ def _ranks(run_dir: Path) -> tuple[int, ...]:
 
 
 def _follows(run_dir: Path) -> bool:
-    """Return whether its ranks have finished, and the following steps run."""
+    """Return whether the ranks have finished, and the steps after a run are running."""
     try:
         with opened(run_dir) as base:
             return os.path.lexists(base / ENDED)

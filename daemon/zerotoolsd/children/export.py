@@ -41,9 +41,11 @@ def export(output_dir: Path, dtype: str) -> Path:
 
 
 def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
-    """Export `checkpoint`, or the newest in it that verifies, in 16 bits and with adapters merged;
-    return the path of the model. The file `EVALUATED` of `output_dir` names the checkpoint that it
-    is made of.
+    """Export the model of `checkpoint`, or of the newest complete one in it. Return the model's
+    path.
+
+    Weights are in 16 bits, with adapters merged. The file `EVALUATED` of `output_dir` names the
+    checkpoint.
 
     Raises:
         ZerotoolsError: as `export`, or nothing in `checkpoint` verifies.
@@ -70,7 +72,8 @@ def export_evaluated(checkpoint: Path, output_dir: Path) -> Path:
 
 
 def _write(checkpoint: Path, destination: Path, options: Options, instead: str) -> Path:
-    """`instead` is the alternative if weights do not fit in fp16."""
+    """Write the model directory. If weights do not fit in fp16, the error names the alternative
+    `instead`."""
     from zerotools.ops.conversions.consolidate import prepare, refuse_overflow
     from zerotools.ops.conversions.conversion import perform
     from zerotools.ops.execution.execute import WriteReport

@@ -19,7 +19,7 @@ LOWEST_PRIORITY = 19
 
 
 def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path | None) -> int:
-    """Thin older checkpoints; return the exit status. A refused one is reported and skipped.
+    """Thin the older checkpoints; return the exit status. A checkpoint that is refused is reported.
 
     Raises:
         DaemonError: the daemon does not respond.
@@ -62,9 +62,9 @@ def thin_older(output_dir: Path, keep: int, socket: Path, job: int, named: Path 
 
 
 def older(output_dir: Path, keep: int) -> Iterator[Path]:
-    """Yield the unthinned checkpoints behind the `keep` newest complete ones, newest first.
+    """Yield the checkpoints older than the `keep` newest complete ones that are not thinned yet.
 
-    They are complete by the sizes of their files.
+    The newest comes first. Completeness is decided by the sizes of files.
     """
     from zerotools.core.errors import ZerotoolsError
     from zerotools.runs import checkpoint_dirs

@@ -1,7 +1,8 @@
-"""Publishes to ranks which checkpoints other jobs need (`zerotools.runs.retention`), job by job.
+"""Publishes to the ranks which checkpoints other jobs need, so that retention does not delete them.
 
-A job's needs are published before its check: an existing checkpoint is then not deleted before the
-job has begun. The files are not flushed, because the next daemon writes them again.
+A job's needs are published before the job is checked, so a checkpoint that exists then is not
+deleted before the job has begun. The files (`zerotools.runs.retention`) are not flushed, because
+the next daemon writes them again.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 _COMING = "coming-"
 MOST_SEEN, MOST_FORGOTTEN = 20_000, 1000
-"""Names of one user's directory, each time."""
+"""Largest number of names of a user's directory that are read, and that are removed, at a time."""
 _UNFINISHED = [state for state in states.STATES if state not in states.TERMINAL]
 
 log = logging.getLogger(__name__)
 
 
 class ComingJob:
-    """A job during its submit. `path`: None if it names no checkpoint."""
+    """The pins of a job during its submit. `path` is the checkpoint that it names, or None."""
 
     def __init__(self, place: NeedsPlace, text: str) -> None:
         self._place = place
@@ -48,14 +49,15 @@ class ComingJob:
         self._place.write(self._path, 0, self._named)
 
     def seen(self, mentions: Sequence[Mention]) -> None:
-        """Publish its paths with links resolved, which may lead to a checkpoint."""
+        """Publish the paths of the job with links resolved, because a link may lead to a
+        checkpoint."""
         found = {(each.key, each.real) for each in mentions if STEP in each.real}
         if not found <= self._named:
             self._named |= found
             self._write()
 
     def taken(self, job_id: int) -> None:
-        """Record the number under which the job is queued."""
+        """Record the number under which the job was queued."""
         if self._path is not None:
             self._place.write(str(job_id), job_id, self._named)
 
@@ -66,7 +68,7 @@ class ComingJob:
 
 
 class CheckpointPins:
-    """The checkpoints that the jobs in `store` need, in `state_dir`."""
+    """Publishes the checkpoints that the jobs in `store` need, below `state_dir`."""
 
     def __init__(self, state_dir: Path, store: Store, users: ServedUsers = OWN_ONLY) -> None:
         self._directory = state_dir / DIRECTORY
@@ -74,7 +76,7 @@ class CheckpointPins:
         self._users = users
 
     def _place_of(self, uid: int) -> NeedsPlace:
-        """Return the directory of one user's needs, which only that user's ranks read."""
+        """Return the directory of one user's pins, which only that user's ranks read."""
         user = self._users.for_files(uid)
         if user is None:
             return NeedsPlace(self._directory)
@@ -82,8 +84,8 @@ class CheckpointPins:
 
     @contextmanager
     def coming(self, text: str, uid: int) -> Iterator[ComingJob]:
-        """Publish the needs of a job of `uid` with the JSON `text`, while it is checked and
-        queued."""
+        """Publish the needs of a job of `uid` while the job is checked and queued. `text` is its
+        JSON."""
         job = ComingJob(self._place_of(uid), text if STEP in text else "{}")
         try:
             yield job
@@ -91,9 +93,9 @@ class CheckpointPins:
             job.end()
 
     def begin(self) -> None:
-        """Write missing entries, and remove unneeded ones.
+        """Write missing pins and remove unneeded ones, at the start of the daemon.
 
-        Resolved links of jobs of an earlier daemon are known from its entries.
+        For jobs of an earlier daemon, resolved links are read from its pins.
         """
         self.settle(coming=True)
         for job_id, text in self._store.specs_with(STEP):
@@ -104,7 +106,7 @@ class CheckpointPins:
                     place.write(str(job_id), job_id, named)
 
     def settle(self, *, coming: bool = False) -> None:
-        """Remove entries of ended jobs; with `coming`, also of jobs never queued."""
+        """Remove pins of ended jobs; with `coming`, also of jobs that were never queued."""
         live = {str(number) for state in _UNFINISHED for number in self._store.ids(state)}
         with suppress(FileNotFoundError):
             _forget(self._directory, live, coming=coming)
@@ -116,9 +118,9 @@ class CheckpointPins:
 def _forget(
     directory: Path, live: Container[str], *, coming: bool, most: int | None = None
 ) -> None:
-    """Remove the entries of a directory that are not in `live`.
+    """Remove the pins of a directory that are not in `live`.
 
-    `most`: only part of a user's directory is read each time, because it may contain anything.
+    `most` limits the names that are read, because a user's directory may contain anything.
     """
     gone = 0
     with os.scandir(directory) as entries:
@@ -133,14 +135,14 @@ def _forget(
 
 @dataclass(frozen=True)
 class NeedsPlace:
-    """The directory with the needs of the jobs of `user`, owned by that user; the daemon's without
-    one."""
+    """The directory with the pins for the jobs of `user`, owned by that user, or by the daemon's
+    user."""
 
     directory: Path
     user: JobUser | None = None
 
     def has(self, name: str) -> bool:
-        """Return whether an entry has this name."""
+        """Return whether a pin has this name."""
         try:
             with opened(self.directory) as base:
                 return (base / name).exists()
@@ -148,12 +150,12 @@ class NeedsPlace:
             return False
 
     def remove(self, name: str) -> None:
-        """Remove an entry."""
+        """Remove the pin with this name."""
         with suppress(OSError), opened(self.directory) as base:
             (base / name).unlink(missing_ok=True)
 
     def write(self, name: str, job_id: int, named: set[tuple[str, str]]) -> None:
-        """Tell the needs of the job under this name."""
+        """Write the paths that a job needs into the pin with this name."""
         text = json.dumps({"job": job_id, "named": sorted(named)})
         try:
             self._make()

@@ -46,7 +46,7 @@ log = logging.getLogger(__name__)
 
 
 class Cleaner:
-    """Removes one job at a time. The store is used here; `ask` reads and removes the files."""
+    """Removes one job at a time. The queue is changed here; `ask` reads and removes the files."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Cleaner:
         return self._state_dir / "jobs"
 
     def refuse_going(self, named: Sequence[Mention]) -> None:
-        """Raise Conflict if a path is in the directory of a job during its removal."""
+        """Raise Conflict if a path is in the directory of a job that is being removed."""
         for job_id in self._going:
             places = removable_files.names_of(str(self._jobs_dir / str(job_id)))
             for mention in named:
@@ -82,7 +82,8 @@ class Cleaner:
                     )
 
     async def clean(self, request: CleanRequest, who: str, owner: int | None = None) -> Cleaned:
-        """Remove the jobs that `request` selects, of the uid `owner` (None: of all).
+        """Remove the jobs that `request` selects. `owner` is the uid of their user; None: of all
+        users.
 
         Raises Unavailable if paths that jobs name do not respond.
         """
@@ -104,7 +105,7 @@ class Cleaner:
             return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
     async def _over(self, request: CleanRequest, owner: int | None) -> list[EndedJob]:
-        """Return the ended jobs of `owner`, and the named ones of others, in order to report
+        """Return the ended jobs of `owner`, and jobs of others that the request names, to refuse
         these."""
         named, found = frozenset(request.jobs or ()), list[EndedJob]()
         ids = [job_id for state in states.TERMINAL for job_id in self._store.ids(state)]
@@ -119,7 +120,7 @@ class Cleaner:
     async def _left_out(
         self, request: CleanRequest, meant: set[int], owner: int | None
     ) -> list[KeptJob]:
-        """Return the named jobs that the other options exclude."""
+        """Return the jobs that the request names and its other options exclude."""
         found = []
         for count, job_id in enumerate(request.jobs or ()):
             if count % AT_ONCE == 0:
@@ -167,7 +168,7 @@ class Cleaner:
         request: CleanRequest,
         named: NamedPaths,
     ) -> RemovableFiles:
-        """Return the files to remove. Checks again if a job was queued meanwhile. Raises Stays."""
+        """Return the files to remove. If a job was queued meanwhile, check again. Raises Stays."""
         while True:
             newest = self._newest()
             files = await self._files(job, attempts)
@@ -237,7 +238,7 @@ class Cleaner:
     async def _go(
         self, job: JobRow, request: CleanRequest, files: RemovableFiles, who: str
     ) -> None:
-        """Remove a job. If it fails, other jobs may not use its paths until it is finished."""
+        """Remove a job. If this fails, other jobs may not use its paths until `finish` succeeds."""
         self._going.add(job.id)
         outputs = request.outputs
         again = "" if request.logs_only else "; it is removed at the daemon's next start or clean"
@@ -297,7 +298,7 @@ class Cleaner:
         self._going.discard(job_id)
 
     async def keep_up(self, retention: RetentionConfig) -> None:
-        """Finish interrupted removals; then remove data older than the settings, forever."""
+        """Finish interrupted removals, then apply the retention settings again and again."""
         try:
             await self.finish()
         except Exception:  # nothing else waits for this, and retention must continue
@@ -315,7 +316,7 @@ class Cleaner:
             log.exception("a defect in zerotoolsd: the retention settings cannot be kept now")
 
     async def retain(self, retention: RetentionConfig) -> None:
-        """Remove data older than the settings."""
+        """Remove jobs and events that are older than the retention settings."""
         if retention.logs is not None:
             age = seconds_of(retention.logs)
             await self.clean(CleanRequest(older_than_seconds=age, logs_only=True), "retention.logs")
@@ -328,7 +329,7 @@ class Cleaner:
 
 
 def _name_for(owner: int | None, job: JobRow) -> str:
-    """Return the job's name, which is hidden from other users."""
+    """Return the job's name, or a placeholder for users who may not see it."""
     return job.name if owner in (None, job.uid) else f"job-{job.id}"
 
 
@@ -338,9 +339,11 @@ LookUp = Callable[[JobRow], Awaitable[list[Mention]]]
 
 
 class NamedPaths:
-    """The paths that jobs name during one clean. A job queued meanwhile has a higher number than
-    all before it, and an ended one stays so. `owner` is the caller, None: all; `together` are the
-    jobs named for removal."""
+    """Finds jobs whose job files name a path, during one clean.
+
+    A job that is queued meanwhile has a higher number than all jobs before it, and an ended job
+    stays ended. `owner` is the caller's uid (None: all users). `together` are the jobs to remove.
+    """
 
     def __init__(
         self,
@@ -360,8 +363,7 @@ class NamedPaths:
         self._writers: dict[str, set[int]] | None = None
 
     async def by_unfinished(self, places: Sequence[str]) -> tuple[JobRow, Mention] | None:
-        """Return an unfinished job that names one of `places`, or something in it, and the
-        mention."""
+        """Return an unfinished job that names one of `places` or a path in it, with the mention."""
         await self._catch_up()
         if not any(place in self._all_text for place in places):
             return None
@@ -392,7 +394,7 @@ class NamedPaths:
             self._all_text = "\0".join(self._texts)
 
     async def by_others_output(self, paths: Sequence[str], own: int) -> int | None:
-        """Return an ended job that stays, and wrote to one of `paths`, or into it."""
+        """Return an ended job that is not removed and has its output in one of `paths`."""
         if self._writers is None:
             self._writers = {}
             for state in states.TERMINAL:

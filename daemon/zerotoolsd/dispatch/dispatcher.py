@@ -1,8 +1,8 @@
-"""The daemon's loop: only it changes the state of jobs.
+"""The daemon's loop. Only this loop changes the state of jobs.
 
-It decides which work is due; `attempts.start_attempt`, `end.finalize_attempt` and `recovery` do it.
-All of it runs in the event loop's thread. Every decision is in the store before it takes effect,
-and its effects are found again in the run directories.
+It decides which work is due; `attempts.start_attempt`, `attempts.finalize_attempt` and
+`attempts.reattach` do it. All of it runs in the event loop's thread. Every decision is in the store
+before it takes effect, and its effects are found again in the run directories.
 """
 
 from __future__ import annotations
@@ -63,14 +63,14 @@ from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 SLEEP_FACTOR = 4.0
-"""The loop pauses this many times the processor time of a round."""
+"""After a round, the loop pauses for this multiple of the round's processor time."""
 LONGEST_STEP_SECONDS = 120.0
-"""A longer round waits in vain: NVML and files have deadlines."""
+"""A round that takes longer hangs, because NVML and files have shorter deadlines."""
 log = logging.getLogger(__name__)
 
 
 class Dispatcher:
-    """Jobs from the queue to their end."""
+    """Runs jobs from the queue to their end."""
 
     def __init__(
         self,
@@ -256,7 +256,7 @@ class Dispatcher:
 
     @property
     def waits(self) -> Mapping[int, str]:
-        """The reason that each queued job waits, as of the last round."""
+        """The reason why each queued job waits, by the last round."""
         return self.placing.waits
 
     def _running(self) -> list[AttemptRow]:
@@ -264,11 +264,12 @@ class Dispatcher:
 
     @property
     def jobs_dir(self) -> Path:
-        """The parent of the run directories, by job id."""
+        """The directory that contains the directory of each job, named by the job's number."""
         return self.state_dir / "jobs"
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Reattach to running jobs, then schedule until `stop` is set. Jobs continue afterwards."""
+        """Reattach to running jobs, then schedule until `stop` is set. Running jobs continue after
+        that."""
         self._left.note_all()
         self.residue.begin()
         self.needed.begin()
@@ -315,8 +316,7 @@ class Dispatcher:
                 log.exception("attempts cannot be checked now")
 
     def is_healthy(self, now: float) -> bool:
-        """Return whether the loop makes progress, at `now` of the monotonic clock: rounds must
-        end."""
+        """Return whether the loop still ends its rounds. `now` is a monotonic time."""
         return self._step_began is None or now - self._step_began < LONGEST_STEP_SECONDS
 
     async def _step(self) -> float:
@@ -353,7 +353,7 @@ class Dispatcher:
         return min([*pauses, *self._pending.pauses])
 
     def _retry_due(self) -> list[float]:
-        """Queue the jobs with an expired wait; return the remaining seconds of the others."""
+        """Queue the jobs whose wait is over. Return the seconds until the next wait is over."""
         waits: list[float] = []
         for job in self.store.jobs([states.WAITING_RETRY]):
             with self._guard(job.id, fault_isolation.RETRYING) as reach:
@@ -379,7 +379,7 @@ class Dispatcher:
             self.cancel(job, f"zerotoolsd ([gpus] stop_idle): {what}")
 
     def why_it_waits(self, job: JobRow) -> str | None:
-        """Return why the job waits, in one sentence, if there is a reason."""
+        """Return why the job waits, in one sentence; None if it does not."""
         if job.state == states.QUEUED:
             waits = self.waits.get(job.id) or self._pending.why(job.id)
             return "; ".join(filter(None, (job.standing.reason, waits))) or None
@@ -398,16 +398,17 @@ class Dispatcher:
         return why if job.state in states.ACTIVE else None
 
     def expect(self, job: JobRow) -> None:
-        """Wake the loop for a queued or edited job."""
+        """Wake the loop for a job that was queued or edited."""
         self.placement.expect(job)
         self.announce()
 
     def cancel(self, job: JobRow, who: str) -> None:
-        """End the job. Raises NotAllowed: it is over."""
+        """Cancel the job. Raises NotAllowed if it has ended."""
         self._stopping.cancel(job, who)
 
     def yield_job(self, job: JobRow, purpose: str, why: str, *, for_job: int | None = None) -> None:
-        """Let the job save and end its attempt, and continue later: `AttemptStopper.give_way`."""
+        """Ask the job to save and end its attempt, and to continue later
+        (`AttemptStopper.give_way`)."""
         self._stopping.give_way(job, YieldAsk(purpose=purpose, for_job=for_job), why)
 
     def resume(self, job: JobRow) -> None:
@@ -424,7 +425,7 @@ class Dispatcher:
             self._left.take_up_job(job.id)
 
     def _hold(self, job_id: int, why: str) -> None:
-        """Hold the job; a job in cancellation is ended, whatever its record contains."""
+        """Hold the job. A job that is being cancelled is ended instead."""
         job = self.store.job(job_id)
         if job.state in states.TERMINAL:
             return
@@ -435,7 +436,7 @@ class Dispatcher:
             self.transitions.take(job, event)
 
     def announce(self) -> None:
-        """Wake the loop and all waiters for events after a commit."""
+        """Wake the loop, and all requests that wait for events, after a commit."""
         self.changed.set()
         self.changed = asyncio.Event()
         self._wake.set()

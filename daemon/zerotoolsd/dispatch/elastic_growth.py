@@ -1,10 +1,10 @@
-"""Running elastic jobs grow: their requests to a pass, and the resources that it gives them.
+"""Lets running elastic jobs grow into free resources.
 
 Example: job 7 has 2 of 4 GPUs, and the job with the other two ends. In the next pass job 7 asks for
-2 more, last of all (`scheduling.elastic_resize`). It gets them, so it is asked to save and end.
-Meanwhile it requests them at its position, so that no job behind it gets them. Then it is queued,
-and the pass starts it with its largest possible size: 4. The queue stores only the yield: a
-restarted daemon makes the same request again.
+2 more, last of all. It gets them, so it is asked to save and end. Meanwhile it requests them at its
+position, so that no job behind it gets them. Then it is queued, and the pass starts it with its
+largest possible size: 4. The queue stores only the yield: a restarted daemon makes the same request
+again.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Wishes:
-    """The requests of running jobs to a pass; `wait`: the seconds until another job may ask."""
+    """The requests of running jobs to a pass. `wait`: the seconds until another job may grow."""
 
     requests: Sequence[Request] = ()
     wait: float | None = None
 
     @property
     def wants_gpus(self) -> bool:
-        """Whether any of them asks for GPUs."""
+        """Return whether any of the requests is for GPUs."""
         return any(each.need.gpus is not None for each in self.requests)
 
     @property
     def ids(self) -> set[int]:
-        """The jobs that ask."""
+        """The ids of the jobs with a request."""
         return {each.job_id for each in self.requests}
 
 
 class ElasticGrowth:
-    """The elastic jobs of the queue."""
+    """Decides which running elastic jobs ask for more resources, and asks them to restart."""
 
     def __init__(
         self, store: Store, config: ElasticConfig, guard: Guard, give_way: GiveWay
@@ -63,7 +63,7 @@ class ElasticGrowth:
         self._give_way = give_way
 
     def wishes(self) -> Wishes:
-        """Return the requests to the next pass."""
+        """Return the requests of running jobs for the next pass."""
         requests: list[Request] = []
         waits: list[float] = []
         if not self._config.grow:
@@ -90,7 +90,7 @@ class ElasticGrowth:
         return found.sizes
 
     def _kept(self, job: JobRow) -> tuple[int, ...]:
-        """Return the larger sizes of a job that saves in order to grow."""
+        """Return the larger sizes of a job that is already saving in order to grow."""
         attempt, rows = self._store.attempts(job.id)[-1], self._store.yields.of(job.id)
         if not rows or (rows[-1].attempt, rows[-1].purpose) != (attempt.number, RESIZE):
             return ()
@@ -114,8 +114,10 @@ class ElasticGrowth:
         return not set(attempt.gpu_uuids).isdisjoint(start.gpu_uuids)
 
     def why(self, job: JobRow) -> str | None:
-        """Return the sentence on the growth of the job, with numbers; None if it is not elastic or
-        not running."""
+        """Return the sentence on the growth of the job, with numbers.
+
+        Return None if the job is not elastic or does not run.
+        """
         if job.state != states.RUNNING or job.reading.spec is None:
             return None
         if len(job.reading.spec.sizes) < 2:
@@ -189,7 +191,11 @@ def _start_up_seconds(attempt: AttemptRow, step: Mapping[str, Any]) -> float | N
 
 @dataclass(frozen=True, kw_only=True)
 class GrowthRule:
-    """Not before an attempt has run for `after_seconds`; `factor` as above."""
+    """The settings of growth.
+
+    An attempt must have run for `after_seconds`. The saved time must be `factor` times the cost of
+    the change.
+    """
 
     after_seconds: float
     factor: float
@@ -197,8 +203,11 @@ class GrowthRule:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningSize:
-    """An elastic job running with `size` ranks, since `ran_seconds`. `left` are the seconds that it
-    still needs at this size (None: unknown); a change costs `cost` seconds."""
+    """A running elastic job with `size` ranks, which has run for `ran_seconds`.
+
+    `left` are the seconds that it still needs at this size (None: unknown). A change costs `cost`
+    seconds.
+    """
 
     size: int
     ran_seconds: float
@@ -206,14 +215,17 @@ class RunningSize:
     cost: float
 
     def gain(self, size: int) -> float:
-        """Return the seconds that `size` ranks would save, without the cost of the change."""
+        """Return the seconds that `size` ranks would save; the cost of the change is not
+        subtracted."""
         return (self.left or 0.0) * (1 - self.size / size)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Growth:
-    """The sizes to which a job would grow, ascending, and the reason for or against it in one
-    sentence. `wait`: the seconds until the next check; None: whenever something changes."""
+    """The sizes to which a job would grow, ascending, and the reason for or against it.
+
+    `wait`: the seconds until the next check; None: when the queue changes.
+    """
 
     sizes: tuple[int, ...]
     why: str
@@ -221,7 +233,8 @@ class Growth:
 
 
 def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth:
-    """Apply the rule to a job that may have `sizes`."""
+    """Return the sizes among `sizes` to which a job should grow, with the reason for or against
+    it."""
     more = tuple(size for size in sizes if size > now.size)
     if not more:
         return Growth(sizes=(), why=f"has {now.size}, its maximum")
@@ -253,7 +266,7 @@ def growth(now: RunningSize, sizes: tuple[int, ...], rule: GrowthRule) -> Growth
 
 
 def why_it_grows(now: RunningSize, size: int) -> str:
-    """Return the sentence on a job that now continues with `size`."""
+    """Return the sentence on a job that saves in order to continue with `size` ranks."""
     return (
         f"grows from {now.size} to {size}: that saves {now.gain(size):.0f} s of the "
         f"{now.left or 0.0:.0f} s left, and the change costs {now.cost:.0f} s"
@@ -263,7 +276,7 @@ def why_it_grows(now: RunningSize, size: int) -> str:
 def wish(own: Request, size: int, sizes: tuple[int, ...], *, keeps: bool) -> Request:
     """Return the request of a job with `size` ranks for one of `sizes`.
 
-    It comes last of all; with `keeps`, at the job's position.
+    It is last in the order of the pass; with `keeps`, it has the job's position.
     """
     more = tuple(each - size for each in sizes)
     need = replace(

@@ -1,4 +1,4 @@
-"""Reads the host's memory, and that of the jobs' control group."""
+"""Reads the host's memory, that of the jobs' control group, and its use by jobs."""
 
 from __future__ import annotations
 
@@ -22,9 +22,12 @@ _MANAGER = "user@"
 
 @dataclass(frozen=True)
 class HostReading:
-    """Bytes in all and available, of the host, or (`of_limit`) of the control group. How long all
-    tasks waited (PSI, percent), and, since the groups were made, how often the kernel took memory
-    back at their limits, and ended programs; None: it is not known."""
+    """Memory of the host, or (`of_limit`) of the control group: total and available, in bytes.
+
+    Also the time for which all tasks waited for memory (PSI, percent). Since the groups were
+    created: how often the kernel reclaimed memory at their limits, and killed programs. None:
+    unknown.
+    """
 
     total: int
     available: int
@@ -34,7 +37,7 @@ class HostReading:
     kills: int | None = None
 
     def sample(self, clock: float, before: HostReading | None) -> MemorySample:
-        """Return the sample at `clock` (seconds, monotonic); `before` is the previous reading."""
+        """Return the sample at `clock` (monotonic seconds). `before` is the previous reading."""
         return MemorySample(
             clock,
             self.total,
@@ -52,7 +55,8 @@ def _rose(before: int | None, now: int | None) -> bool:
 
 @dataclass(frozen=True)
 class HostMemoryReader:
-    """`in_units`: jobs run in separate units with groups outside the daemon's."""
+    """Reads the host's memory. `in_units`: jobs run in systemd units, outside the daemon's
+    group."""
 
     in_units: bool = False
     read_host: Callable[[], Host] = field(default_factory=lambda: HostSensor().read)
@@ -82,15 +86,12 @@ class HostMemoryReader:
         )
 
     def available(self) -> int:
-        """Return the bytes that programs may still take."""
+        """Return the bytes of host memory that programs may still use."""
         return min(reading.available for reading in self.read())
 
 
 def group_of_units(own: str) -> str:
-    """Return the group of the jobs' units, from the daemon's group.
-
-    It is that of their slice, below the systemd that starts both.
-    """
+    """Return the control group (slice) of the jobs' units, from the daemon's own group."""
     parts = own.split("/")
     manager = next((n for n, part in enumerate(parts) if part.startswith(_MANAGER)), None)
     above = [] if manager is None else parts[1 : manager + 1]
@@ -98,13 +99,16 @@ def group_of_units(own: str) -> str:
 
 
 AGE_SECONDS, SPARED = 2.0, 50.0
-"""Reading all processes takes 10 ms, and much more on a large server. So a measurement is kept for
-this time, and for this multiple of its duration. Growth of a job since then counts as expected
-growth."""
+"""Seconds, and multiple of its duration, for which a measurement is kept.
+
+Reading all processes takes 10 ms, and much more on a large server. Growth of a job since then
+counts as expected growth.
+"""
 
 
 class HostMemoryUse:
-    """`live` gives the running attempts."""
+    """The host memory that running jobs use, for the scheduler. `live` returns the running
+    attempts."""
 
     def __init__(
         self,
@@ -119,7 +123,7 @@ class HostMemoryUse:
         self._newest = HostNow(0)
 
     def read(self) -> HostNow:
-        """Return the state, measured a short time ago."""
+        """Return the host's memory as of the last measurement, a short time ago."""
         begun = self._clock()
         if begun > self._due:
             held = self._measure(self._live())

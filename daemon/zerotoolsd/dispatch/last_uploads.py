@@ -41,19 +41,19 @@ from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 LOOK_SECONDS = 1.0
 BEFORE_SECONDS = 7 * 86400.0
-"""Seconds before the start of the daemon; jobs that ended since then are checked again."""
+"""Jobs that ended so many seconds before the start of the daemon are checked again."""
 JOBS_AT_ONCE = 50
-"""Job files to search before other requests get the event loop."""
+"""Number of job files to search before other tasks of the event loop run."""
 AT_ONCE = 2
 TRIES, FIRST_WAIT, FACTOR = 6, 60.0, 4.0
-"""Number of attempts if a store does not respond, the first wait in seconds, and its growth."""
+"""Tries if a store does not respond, the first wait in seconds, and the factor of later waits."""
 
 log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class Upload:
-    """Upload of the checkpoint at `step`, which `attempt`, the last attempt of `job`, saved."""
+    """A missing upload: the checkpoint at `step` of `attempt`, the last attempt of `job`."""
 
     job: JobRow
     spec: JobSpec
@@ -64,8 +64,8 @@ class Upload:
 
 @dataclass(frozen=True)
 class UploadEnd:
-    """End of an upload. `why` is the error, or None. `again` is True if the store or the machine
-    did not respond."""
+    """The result of an upload. `why` is the error, or None. `again`: the upload may succeed
+    later."""
 
     why: str | None
     seconds: float
@@ -73,7 +73,7 @@ class UploadEnd:
 
 
 class LastUploads:
-    """Uploads for finished jobs. `announce` is called after each."""
+    """Uploads the last checkpoints of finished jobs. `announce` is called after each upload."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class LastUploads:
         return sorted(found)
 
     def _left_of(self, job_id: int) -> Upload | None:
-        """Return the missing upload of a job; None if all are done."""
+        """Return the missing upload of a job, or None."""
         if not (attempts := self._store.attempts(job_id)):
             return None
         try:
@@ -210,8 +210,11 @@ class LastUploads:
 
 
 def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
-    """Return the missing upload of a finished job. None if the newest checkpoint needs no upload,
-    or if its supervisor has tried and recorded the result."""
+    """Return the missing upload of a finished job.
+
+    Return None if the newest checkpoint needs no upload, or if its supervisor has recorded a
+    result.
+    """
     spec = job.reading.spec
     if spec is None or spec.backend == SLURM or not attempts:
         return None
@@ -226,9 +229,9 @@ def upload_of(job: JobRow, attempts: list[AttemptRow]) -> Upload | None:
 
 
 def _was_tried(attempt: AttemptRow) -> bool:
-    """Return whether an upload of the attempt completed.
+    """Return whether the supervisor has recorded the result of its upload.
 
-    One without a time was cut off: its supervisor was killed.
+    A record without a time means that the upload was cut off, because the supervisor was killed.
     """
     found = (attempt.result or {}).get("uploading")
     return isinstance(found, Mapping) and "seconds" in found

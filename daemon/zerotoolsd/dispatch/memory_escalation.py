@@ -1,4 +1,4 @@
-"""The actions when the host's memory is running out: pure.
+"""Decides the next action when the memory of the host or of a shared GPU is running out. Pure.
 
     rung    when                                               action
     WAIT    gone in 120 s and three tenths are left, or a      no job starts
@@ -23,7 +23,7 @@ reason.
 
 The job of lowest value has the lowest priority, and among those the least unsaved work. Only jobs
 with a relevant part of the memory count, and, below STOP, only jobs known to save. Programs that
-are not ours are not touched.
+do not belong to this daemon's jobs are not touched.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GIB = 1 << 30
 
 
 class EscalationStep(IntEnum):
-    """The rungs that the guard climbs, the mildest first."""
+    """The rungs of the escalation, from the mildest to the strongest."""
 
     CALM = 0
     WAIT = 1
@@ -59,15 +59,16 @@ HIGHEST = {
     SAVE: EscalationStep.SAVE,
     STOP: EscalationStep.STOP,
 }
-"""The highest rung for each value of `[pressure] most`."""
+"""The strongest allowed rung for each value of `[pressure] most`."""
 SECONDS = {EscalationStep.WAIT: 120.0, EscalationStep.SAVE: 45.0, EscalationStep.STOP: 10.0}
 LOADING_SECONDS = 3.0
 SCARCE_PART = 0.3
-"""Above this part the slope counts only for STOP: any starting program takes memory fast."""
+"""If more than this part is available, only STOP depends on the rate: programs that start use
+memory fast."""
 WAIT_PART = 0.04
 STALLED_PERCENT = 20.0
 RECLAIM_SECONDS, RECLAIMS = 3.0, 4
-"""Memory was taken back before each of so many samples at least, and for so long."""
+"""The kernel must have reclaimed memory for so many seconds, before at least so many samples."""
 RESERVE_PART, LEAST_RESERVE = 0.02, 256 << 20
 CALM_SECONDS = 15.0
 PAUSE_SECONDS, HURRY_SECONDS = 20.0, 3.0
@@ -83,9 +84,12 @@ def reserve_of(total: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryHolder:
-    """A running job. `held` bytes; `unsaved_seconds` is its work since its last save; `saves`: it
-    is known to save; `loads`: it has not taken a step yet. `asked` and `ended` are the times of the
-    request to save and stop, and of its end (clock); None: not yet."""
+    """A running job that holds memory.
+
+    `held` is its memory in bytes. `unsaved_seconds` is its work since its last save. `saves`: it is
+    known to save. `loads`: it has not taken a step yet. `asked` and `ended` are the monotonic times
+    at which it was asked to save, and ended; None: not yet.
+    """
 
     job_id: int
     priority: int
@@ -99,7 +103,7 @@ class MemoryHolder:
 
 @dataclass(frozen=True)
 class Act:
-    """Ask the job to save and stop, or (`at_once`) end it."""
+    """An action: ask the job to save and stop, or (`at_once`) end it."""
 
     job_id: int
     at_once: bool
@@ -107,9 +111,11 @@ class Act:
 
 @dataclass(frozen=True)
 class Escalation:
-    """The current rung. `wanted` is justified by the newest sample, with the reason `why`, and
-    determines the actions on jobs. `rung` follows it down slowly, and determines which jobs
-    start."""
+    """The state of the escalation.
+
+    `wanted` is the rung that the newest sample justifies, with the reason `why`; actions on jobs
+    follow it. `rung` goes down slowly; it decides whether jobs start.
+    """
 
     rung: EscalationStep = EscalationStep.CALM
     wanted: EscalationStep = EscalationStep.CALM
@@ -117,11 +123,11 @@ class Escalation:
     calm_since: float | None = None
 
     def after(self, samples: Sequence[MemorySample]) -> Escalation:
-        """Return the ladder after the newest of `samples`."""
+        """Return the state after the newest of `samples`."""
         return self.moved(*wanted_rung(samples), samples[-1].clock)
 
     def moved(self, wanted: EscalationStep, why: str, now: float) -> Escalation:
-        """Return the ladder when `wanted` is justified, at `now` of the monotonic clock."""
+        """Return the state if `wanted` is justified. `now` is a monotonic time."""
         if wanted >= self.rung:
             return Escalation(wanted, wanted, why)
         since = now if self.calm_since is None else self.calm_since
@@ -157,7 +163,7 @@ def wanted_rung(samples: Sequence[MemorySample]) -> tuple[EscalationStep, str]:
 
 
 def rung_of(left: float, part: float) -> EscalationStep:
-    """Return the rung for the seconds until the memory is used up, if `part` is left."""
+    """Return the rung if the memory is used up in so many seconds, and `part` of it is left."""
     found = max(
         (rung for rung, most in SECONDS.items() if left < most), default=EscalationStep.CALM
     )
@@ -172,7 +178,7 @@ def _amounts(sample: MemorySample) -> str:
 
 
 def _how_it_struggles(samples: Sequence[MemorySample]) -> str | None:
-    """Return how the kernel reclaims memory, if it does so all the time."""
+    """Return a sentence if the kernel reclaims memory in every sample; else None."""
     stalled = samples[-1].stalled_percent or 0.0
     if stalled >= STALLED_PERCENT:
         return f"all tasks waited for memory for {stalled:.0f} % of the last 10 s"
@@ -192,7 +198,7 @@ def _has_killed(samples: Sequence[MemorySample]) -> bool:
 def next_act(
     rung: EscalationStep, holders: Sequence[MemoryHolder], total: int, now: float
 ) -> Act | None:
-    """Return the next action; None until the first."""
+    """Return the next action; None if no action is due."""
     if rung < EscalationStep.SAVE:
         return None
     asked = [each for each in holders if each.asked is not None]
@@ -221,8 +227,11 @@ def _last(holder: MemoryHolder) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuJob:
-    """A job of ours on the GPU: it holds `over` bytes more than it was promised, is promised
-    `to_come` more, and `grows`."""
+    """A job of this daemon on a GPU.
+
+    It holds `over` bytes more than its promise, and may still take `to_come` bytes of its promise.
+    `grows`: its use keeps growing.
+    """
 
     holder: MemoryHolder
     over: int = 0
@@ -231,14 +240,17 @@ class GpuJob:
 
     @property
     def loads(self) -> bool:
-        """Whether it has not taken a step yet."""
+        """Return whether the job has not taken a step yet."""
         return self.holder.loads
 
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNow:
-    """One GPU. `jobs` are those of ours that may be asked, `owners` is the number of our attempts
-    there. `strangers`: programs that are not ours use it."""
+    """The memory of one GPU.
+
+    `jobs` are this daemon's jobs that may be asked to yield, `owners` is the number of its attempts
+    there. `strangers`: other programs use the GPU.
+    """
 
     look: GpuOutlook
     jobs: Sequence[GpuJob] = ()
@@ -247,14 +259,14 @@ class GpuNow:
 
     @property
     def culprits(self) -> list[GpuJob]:
-        """The jobs that exceed their promise, if that harms another job of ours."""
+        """Return the jobs that exceed their promise, if that harms another job of this daemon."""
         worth = WORTH_PART * self.look.total
         over = [job for job in self.jobs if job.over >= worth] if self.owners > 1 else []
         return [job for job in over if job.grows] or over
 
 
 def first_rung(look: GpuOutlook) -> EscalationStep:
-    """Return the rung by the memory only, regardless of its holders."""
+    """Return the rung that the memory alone justifies, whoever holds it."""
     found = max(
         (r for r, most in SECONDS.items() if _left(look, r) < most), default=EscalationStep.CALM
     )
@@ -267,7 +279,7 @@ def _left(look: GpuOutlook, rung: EscalationStep) -> float:
 
 
 def wanted_on(now: GpuNow) -> EscalationStep:
-    """Return the rung that is justified by the holders."""
+    """Return the rung that is justified by the memory and by its holders."""
     found = first_rung(now.look)
     if culprits := now.culprits:
         if all(job.loads for job in culprits) and found > EscalationStep.WAIT:
@@ -281,7 +293,7 @@ def wanted_on(now: GpuNow) -> EscalationStep:
 
 
 def next_on(now: GpuNow, most: EscalationStep, clock: float) -> Act | None:
-    """Return the next action, limited to `most`; None until the first."""
+    """Return the next action, at most the rung `most`; None if no action is due."""
     rung = min(wanted_on(now), most)
     asked = [job for job in now.jobs if job.holder.asked is not None]
     pool = now.culprits
@@ -292,12 +304,12 @@ def next_on(now: GpuNow, most: EscalationStep, clock: float) -> Act | None:
 
 
 def _short(now: GpuNow) -> list[GpuJob]:
-    """Return the jobs with an unused promise of a relevant size."""
+    """Return the jobs that do not yet hold a relevant part of their promise."""
     return [job for job in now.jobs if job.to_come >= WORTH_PART * now.look.total]
 
 
 def why_scarce(look: GpuOutlook) -> str:
-    """Return the free memory in one sentence without its begin: "GPU 1 has "."""
+    """Return the sentence on the free memory; it completes "GPU 1 has "."""
     said = f"{look.free / GIB:.1f} of its {look.total / GIB:.1f} GiB free"
     if look.to_come:
         said += f", and its jobs still need {look.to_come / GIB:.1f}"
@@ -307,7 +319,7 @@ def why_scarce(look: GpuOutlook) -> str:
 
 
 def why_asked(job: GpuJob, gpu: str, look: GpuOutlook) -> str:
-    """Return why the job is asked to yield, in one sentence without its begin."""
+    """Return why the job is asked to yield, without the beginning of the sentence."""
     head = f"stops because the memory of {gpu} runs out: "
     held = f"it holds {job.holder.held / GIB:.1f} GiB"
     if job.over:

@@ -1,4 +1,4 @@
-"""Forecasts when the host's memory is used up: pure.
+"""Forecasts when the memory of the host or of a shared GPU is used up. Pure.
 
 The rate is the median of the differences between neighbouring samples. So a step (a model allocated
 at once) is not a slope, and a ramp is one when it fills half of the window. Two windows are used,
@@ -24,19 +24,22 @@ from statistics import median
 
 SHORT_SECONDS, LATELY_SECONDS, LONG_SECONDS = 4.0, 10.0, 60.0
 _FEWEST = 4
-"""Number of gaps between samples for a valid rate."""
+"""Least number of gaps between samples for a valid rate."""
 _LEAST_RATE = 1 << 20
-"""Bytes per second: less goes and comes on every machine."""
+"""Smaller rates, in bytes per second, are ignored: memory use varies on every machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class MemorySample:
-    """Bytes of the host at `clock` (seconds, monotonic): the total, the available part, and the
-    expected growth of running jobs. `loading`: jobs without a step so far may still grow to their
-    expected maximum. `stalled_percent`: in the last 10 s, all tasks waited for memory at once (PSI,
-    full); None: unknown. `of_limit`: the sample is of the daemon's control group, which has less
-    than the host. Since the previous sample, the kernel reclaimed memory at a limit of that group
-    (`reclaimed`), or could not and killed programs (`killed`)."""
+    """The host's memory at the monotonic time `clock`, in bytes.
+
+    It has the total, the available part, and the expected growth of running jobs. `loading`: jobs
+    without a step so far may still grow to their expected maximum. `stalled_percent`: the part of
+    the last 10 s in which all tasks waited for memory at once (PSI, full); None: unknown.
+    `of_limit`: the sample is of the daemon's control group, which has less memory than the host.
+    Since the previous sample, the kernel reclaimed memory at a limit of that group (`reclaimed`),
+    or could not and killed programs (`killed`).
+    """
 
     clock: float
     total: int
@@ -50,7 +53,7 @@ class MemorySample:
 
     @property
     def part(self) -> float:
-        """The available part of the memory."""
+        """The available part of the memory, from 0 to 1."""
         return self.available / self.total if self.total else 1.0
 
 
@@ -77,7 +80,8 @@ def _since_loading(samples: Sequence[MemorySample]) -> Sequence[MemorySample]:
 
 
 def _lately(samples: Sequence[MemorySample]) -> float:
-    """Return the bytes per second over the last LATELY_SECONDS: an ended ramp does not count."""
+    """Return the rate over the last LATELY_SECONDS, in bytes per second. It excludes a ramp that
+    ended."""
     newest = samples[-1]
     since = newest.clock - LATELY_SECONDS
     first = next(each for each in samples if each.clock >= since)
@@ -86,7 +90,7 @@ def _lately(samples: Sequence[MemorySample]) -> float:
 
 
 def _rate(samples: Sequence[MemorySample], window: float) -> float:
-    """Return the bytes per second that were used; 0 if unknown."""
+    """Return the rate at which memory is used, in bytes per second; 0 if unknown."""
     since = samples[-1].clock - window - 1e-6
     within = [each for each in samples if each.clock >= since]
     gaps = [(b.clock - a.clock, a.available - b.available) for a, b in pairwise(within)]
@@ -96,13 +100,13 @@ def _rate(samples: Sequence[MemorySample], window: float) -> float:
 
 
 WINDOWS = (6.0, 60.0, 600.0)
-"""Seconds."""
+"""Lengths of the two windows, in seconds."""
 GAPS, _FEWEST_GPU_POINTS = 10, 4
 _LATELY = {6.0: 6.0, 60.0: 10.0, 600.0: 300.0}
-"""Window -> its last seconds, which must show growth as well."""
+"""For each window, the length of its last part, which must show growth as well."""
 _SLACK = 1e-6
 LEAST_RATE = 1 << 16
-"""Bytes per second: a quarter of a gigabyte in an hour."""
+"""Smaller rates, in bytes per second, are ignored: a quarter of a gigabyte in an hour."""
 
 Points = Sequence[tuple[float, int]]
 """(seconds, bytes), in order."""
@@ -110,9 +114,12 @@ Points = Sequence[tuple[float, int]]
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """Bytes of one GPU at `clock` (seconds, monotonic): the total without the driver's reserve, and
-    the free part. `held` is the use by our jobs, and `promised` the limit of each; for a job with
-    the whole GPU, the limit is its use. `known`: the driver reports the holders."""
+    """The memory of one GPU at the monotonic time `clock`, in bytes.
+
+    It has the total without the driver's reserve, and the free part. `held` is the use by each of
+    this daemon's jobs, and `promised` the limit of each; for a job with the whole GPU, the limit is
+    its use. `known`: the driver reports which process holds how much.
+    """
 
     clock: float
     total: int
@@ -123,41 +130,44 @@ class GpuSample:
 
     @property
     def to_come(self) -> int:
-        """The promised memory that jobs do not hold yet."""
+        """The bytes that are promised to jobs and not held by them yet."""
         return sum(map(self.to_come_of, self.promised))
 
     @property
     def spare(self) -> int:
-        """The free memory without promises; below 0: the promises do not fit."""
+        """The free bytes minus `to_come`. A negative number means that the promises do not fit."""
         return self.free - self.to_come
 
     @property
     def taken(self) -> int:
-        """The memory that is held without a promise."""
+        """The bytes that are held without a promise."""
         used = self.total - self.free
         theirs = (min(size, self.promised.get(job, 0)) for job, size in self.held.items())
         return used - sum(theirs)
 
     @property
     def foreign(self) -> int:
-        """The memory that no job of ours holds."""
+        """The bytes that are held, but not by jobs of this daemon."""
         return self.total - self.free - sum(self.held.values())
 
     def to_come_of(self, job: int) -> int:
-        """Return the promised memory that this job does not hold yet."""
+        """Return the bytes that are promised to this job and not held yet."""
         return max(0, self.promised.get(job, 0) - self.held.get(job, 0))
 
     def over(self, job: int) -> int:
-        """Return the memory that the job holds beyond its promise."""
+        """Return the bytes that the job holds beyond its promise."""
         return max(0, self.held.get(job, 0) - self.promised.get(job, 0))
 
 
 @dataclass(frozen=True)
 class GpuOutlook:
-    """Forecasts in seconds: until only the reserve is spare, until no memory is, and until programs
-    that are not ours have used it down to the reserve. The latter uses only the second window,
-    because such programs may load something. `free` of `total` bytes are free, and `to_come` of
-    them promised."""
+    """Forecasts for one GPU, in seconds.
+
+    They say when only the reserve is spare, when no memory is spare, and when programs of others
+    have used the memory down to the reserve. The last uses only the longer window, because such
+    programs may load something. `free` of `total` bytes are free, and `to_come` bytes of them are
+    promised.
+    """
 
     scarce: float
     gone: float
@@ -168,18 +178,20 @@ class GpuOutlook:
 
     @property
     def spare(self) -> int:
-        """The free memory without promises, as in `GpuSample`."""
+        """The free bytes minus the promised ones, as in `GpuSample`."""
         return self.free - self.to_come
 
 
 class GpuCurve:
-    """The samples of one GPU, in order."""
+    """The samples of one GPU in the order of time, and forecasts from them."""
 
     def __init__(self) -> None:
         self._samples: deque[GpuSample] = deque()
         self._taken: deque[tuple[float, int]] = deque()
-        """The memory taken since the first sample, without changes at the start or end of a job;
-        `_foreign` is only that of others."""
+        """The bytes taken since the first sample, without changes at the start or end of a job.
+
+        `_foreign` has only the bytes of other programs.
+        """
         self._used: deque[tuple[float, int]] = deque()
         self._foreign: deque[tuple[float, int]] = deque()
 
@@ -202,11 +214,11 @@ class GpuCurve:
 
     @property
     def newest(self) -> GpuSample:
-        """The last sample. Raises IndexError without one."""
+        """The last sample. Raises IndexError if there is no sample."""
         return self._samples[-1]
 
     def outlook(self, reserve: int) -> GpuOutlook:
-        """Return the forecast by the newest samples. Raises IndexError without one."""
+        """Return the forecast from the newest samples. Raises IndexError if there is no sample."""
         newest = self.newest
         if newest.spare >= 0:
             left, rate = newest.spare, rate_of(self._taken)
@@ -223,7 +235,7 @@ class GpuCurve:
         )
 
     def grows(self, job: int) -> bool:
-        """Return whether the job's use keeps growing."""
+        """Return whether the memory use of the job keeps growing."""
         points = [(each.clock, each.held[job]) for each in self._samples if job in each.held]
         return rate_of(points) >= LEAST_RATE
 
@@ -233,7 +245,7 @@ def _seconds(left: int, rate: float) -> float:
 
 
 def rate_of(points: Points, windows: Sequence[float] = WINDOWS) -> float:
-    """Return the growth in bytes per second; 0 without growth, or if it is unknown."""
+    """Return the growth in bytes per second; 0 if there is none or if it is unknown."""
     return max(_rate_between(points, window) for window in windows)
 
 
@@ -249,7 +261,7 @@ def _rate_between(points: Points, window: float) -> float:
 
 
 def _stair(points: Points) -> float:
-    """Return the bytes per second of all steps except the largest."""
+    """Return the bytes per second of all increases except the largest."""
     largest = max(0, *(after[1] - before[1] for before, after in pairwise(points)))
     return (points[-1][1] - points[0][1] - largest) / (points[-1][0] - points[0][0])
 

@@ -1,4 +1,7 @@
-"""The loop that samples the host's memory, and acts according to the ladder."""
+"""Two loops that sample the memory of the host and of shared GPUs, and act before it is used up.
+
+`memory_escalation` decides the actions, `preempt_for_memory` carries them out.
+"""
 
 from __future__ import annotations
 
@@ -55,17 +58,20 @@ from zerotoolsd.resources.gpu_use import MeasuredUse, measure
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 
 MOST = 1.5
-"""Factor from the sure part of an estimate to its maximum: it may be off by a quarter."""
+"""Factor from the sure part of a memory estimate to its maximum."""
 IDLE_SECONDS = 2.0
-"""Between two looks while no job runs."""
+"""Seconds between two checks while no job runs."""
 
 log = logging.getLogger(__name__)
 
 
 class PressureGuard:
-    """Sends requests only to our jobs. `live` gives the running attempts, `host_now` their use,
-    `expected` their expected use in all, by job. `read` gives the host's memory, and that of the
-    daemon's control group if it has a limit: each is checked separately."""
+    """The loop for the host's memory. It acts only on jobs of this daemon.
+
+    `live` returns the running attempts, `host_now` their use, `expected` their expected use by job.
+    `read` returns the host's memory, and that of the daemon's control group if that has a limit.
+    Each is checked separately.
+    """
 
     def __init__(
         self,
@@ -82,13 +88,13 @@ class PressureGuard:
         self._live, self._host_now, self._expected = live, host_now, expected
         self._wake, self._read, self._clock = wake, read, clock
         self._samples: dict[bool, deque[MemorySample]] = {}
-        """Samples of the host (False), and of the control group (True)."""
+        """Samples of the host (key False) and of the control group (key True)."""
         self._readings: dict[bool, HostReading] = {}
         self._ladder = Escalation()
 
     @property
     def why_none_starts(self) -> str | None:
-        """The reason that no job starts now; None: jobs start."""
+        """The reason why no job may start now; None if jobs may start."""
         if min(self._ladder.rung, HIGHEST[self._config.most]) < EscalationStep.WAIT:
             return None
         return f"no job starts while the memory of the host runs out: {self._ladder.why}"
@@ -129,7 +135,7 @@ class PressureGuard:
                 self._asking.do(act, live, why, now)
 
     def _take(self, now: float) -> None:
-        """Take one sample of each."""
+        """Take one sample of the host, and one of the control group."""
         found = {reading.of_limit: reading for reading in self._read()}
         most = int(LONG_SECONDS / self._config.seconds) + 2
         for limit, reading in found.items():
@@ -169,7 +175,10 @@ def memory_guards(
     watcher: AttemptWatcher,
     wake: Callable[[], None],
 ) -> tuple[PressureGuard, GpuPressureGuard]:
-    """Return both guards, over the attempts of `live`."""
+    """Make the guard of the host's memory and that of the GPUs' memory.
+
+    `live` returns the running attempts.
+    """
 
     def asking(purpose: str) -> MemoryPreemption:
         return MemoryPreemption(
@@ -197,22 +206,26 @@ def memory_guards(
 
 
 LOOK_SECONDS, SPARED = 1.0, 50.0
-"""Between two looks, and so many times as long as one took."""
+"""Seconds between two checks, and multiple of a check's duration to wait at least."""
 AGE_SECONDS = 0.25
-"""Oldest usable sample in seconds, because the rate depends on its time."""
+"""Older samples, in seconds, are not used, because the rate depends on their time."""
 PATIENCE_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class GpuPromises:
-    """The promises to jobs on GPUs: `context` bytes in addition to a declaration, or `expected`
-    bytes (0: unknown) of a GPU that a job has for itself."""
+    """The memory that is promised to jobs on GPUs.
+
+    A job that declares its memory gets `context` bytes in addition. A job that has a GPU for itself
+    gets `expected` bytes (0: unknown).
+    """
 
     context: int
     expected: Callable[[int], int] = lambda job_id: 0
 
     def of(self, lease: Lease, held: int) -> int:
-        """Return the promised bytes; a job with a whole GPU may hold its current use."""
+        """Return the bytes promised to a job. A job with a whole GPU may always hold its current
+        use."""
         if lease.bytes is not None:
             return lease.bytes + self.context
         return max(held, self.expected(lease.job_id))
@@ -220,15 +233,18 @@ class GpuPromises:
 
 @dataclass
 class _Watched:
-    """One GPU."""
+    """The samples and the escalation of one GPU."""
 
     curve: GpuCurve = field(default_factory=GpuCurve)
     ladder: Escalation = field(default_factory=Escalation)
 
 
 class GpuPressureGuard:
-    """`live` gives the running attempts. Programs that are not ours count from `foreign` bytes of a
-    GPU on. Outdated numbers are ignored: then no job gets a request."""
+    """The loop for the memory of GPUs that jobs share with others.
+
+    `live` returns the running attempts. Programs of others count if they hold at least `foreign`
+    bytes of a GPU. While the samples are out of date, no job is asked to yield.
+    """
 
     def __init__(
         self,
@@ -251,7 +267,7 @@ class GpuPressureGuard:
 
     @property
     def closed(self) -> Mapping[str, str]:
-        """The reason that nothing more is placed on some GPUs, by UUID; it completes "GPU 0 "."""
+        """The GPUs on which no more jobs are placed: UUID to reason, which completes "GPU 0 "."""
         return {
             uuid: f"takes no more jobs while its memory runs out: it has {each.ladder.why}"
             for uuid, each in self._watched.items()
@@ -259,7 +275,7 @@ class GpuPressureGuard:
         }
 
     async def keep_up(self) -> None:
-        """Check until cancelled, while jobs run that could be helped."""
+        """Check until cancelled, as long as a running job may need it."""
         if self._config.most == NOTHING:
             return
         pause = LOOK_SECONDS
@@ -281,7 +297,7 @@ class GpuPressureGuard:
                 log.exception("the memory of the GPUs cannot be checked now")
 
     def _concerned(self) -> list[Lease]:
-        """Return the leases of shared GPUs, or of all if requests to jobs are allowed."""
+        """Return the leases of shared GPUs; all leases, if jobs may be asked to yield."""
         all_of_them = self._config.most in (SAVE, STOP)
         return [
             lease
@@ -361,7 +377,7 @@ class GpuPressureGuard:
         return GpuSample(self._clock(), total, free, of_jobs, promised)
 
     def _strangers(self, gpu: Gpu, sample: GpuSample) -> bool:
-        """Return whether programs that are not ours use the GPU, as far as the driver reports."""
+        """Return whether programs of others use the GPU, as far as the driver reports it."""
         if not sample.known:
             return False
         listed = sum(p.memory_used_bytes or 0 for p in gpu.processes if not p.graphics)

@@ -27,8 +27,11 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class MemoryPreemption:
-    """Acts on jobs of this daemon only. `give_way` asks a job to save and stop, `end` ends the
-    grace period of that request; `purpose` is that of the yield."""
+    """Asks jobs of this daemon to save and yield, and ends them.
+
+    `give_way` asks a job to save and stop. `end` ends the grace period of that request. `purpose`
+    is the purpose of the yield.
+    """
 
     store: Store
     guard: Guard
@@ -40,7 +43,7 @@ class MemoryPreemption:
     _ended: dict[str, float] = field(default_factory=dict)
 
     def holders(self, live: Sequence[AttemptRow], held: Mapping[int, int]) -> list[MemoryHolder]:
-        """Return the attempts that may get a request; `held` are bytes by job."""
+        """Return the attempts that may be asked to yield. `held` has the bytes of each job."""
         found = []
         for attempt in live:
             with self.guard(attempt.job_id, fault_isolation.COUNTING) as reach:
@@ -65,8 +68,8 @@ class MemoryPreemption:
         return found
 
     def do(self, act: Act, live: Sequence[AttemptRow], why: str, now: float) -> None:
-        """Carry out an action at `now` (monotonic) on one of the attempts; `why` is the reason for
-        its job."""
+        """Carry out an action on one of the attempts. `now` is a monotonic time, `why` the job's
+        reason."""
         attempt = next(each for each in live if each.job_id == act.job_id)
         with self.guard(act.job_id, fault_isolation.STOPPING) as reach:
             reach()
@@ -94,15 +97,15 @@ class MemoryPreemption:
 
 
 def _loads(attempt: AttemptRow) -> bool:
-    """Return whether it has reported neither a step nor a checkpoint yet."""
+    """Return whether the attempt has reported neither a step nor a checkpoint yet."""
     report = last_report.report_so_far(Path(attempt.run_dir))
     return report.step is None and report.checkpoint_step is None
 
 
 def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
-    """Return the seconds of work since the attempt's last save, or since its start if later.
+    """Return the seconds of work since the attempt's last save, or since its start.
 
-    If its steps or their duration are unknown, this is its whole time.
+    If its steps or their duration are unknown, this is its whole running time.
     """
     report = last_report.report_so_far(Path(attempt.run_dir))
     step = report.step or {}
@@ -114,9 +117,9 @@ def unsaved_seconds(attempt: AttemptRow, now: Moment) -> float:
 
 
 def why_not_saved(job: JobRow, attempts: Sequence[AttemptRow]) -> str | None:
-    """Return why it is uncertain that the job would save, in one sentence; None if it would.
+    """Return why the job may not save when it is asked to end, in one sentence; None if it saves.
 
-    The built-in trainer always saves. A program of the user's saves if its checkpoints are known.
+    The built-in trainer always saves. A user's program saves if its checkpoints are known.
     """
     spec = job.reading.spec
     if spec is None:

@@ -1,4 +1,4 @@
-"""Lets running jobs yield to a waiting one of higher priority, if the administrator allows it.
+"""Asks running jobs to yield to a waiting job of higher priority, if the administrator allows it.
 
 It also records when that job took its first step, so that the cost is known.
 """
@@ -39,13 +39,13 @@ from zerotoolsd.resources.gpu_use import SharedGpus
 log = logging.getLogger(__name__)
 
 ENDED_SECONDS = 60.0
-"""Seconds after a job's end until its first step is no longer looked up."""
+"""Seconds after a job's end in which its first step is still looked up."""
 
 GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
 
 class PriorityPreemption:
-    """After each pass that starts nothing."""
+    """Asks jobs to yield, after each scheduler pass that starts nothing."""
 
     def __init__(
         self,
@@ -74,9 +74,9 @@ class PriorityPreemption:
         elsewhere: Mapping[str, str],
         own: Mapping[str, int],
     ) -> float:
-        """Run one round after a pass with these arguments that started nothing.
+        """Run one round, after a pass with these arguments that started nothing.
 
-        Returns the seconds until another job may be asked.
+        Return the seconds until another job may be asked.
         """
         if not self._enabled or not self._can_help():
             return math.inf
@@ -91,7 +91,7 @@ class PriorityPreemption:
         return next_look(running, self._rules)
 
     def _can_help(self) -> bool:
-        """Return whether any waiting job has a higher priority than a running one."""
+        """Return whether a waiting job has a higher priority than a running one."""
         highest = self._placement.line.highest_priority
         running = self._store.jobs([states.RUNNING])
         return highest is not None and any(job.priority < highest for job in running)
@@ -135,7 +135,8 @@ MOST_LOOKED_AT = 8
 
 @dataclass(frozen=True, kw_only=True)
 class MakesRoom:
-    """Job `job_id` must save and free its resources, for `for_job`, of `priority`."""
+    """A decision: job `job_id` must save and free its resources for job `for_job`, of
+    `priority`."""
 
     job_id: int
     for_job: int
@@ -144,14 +145,17 @@ class MakesRoom:
 
 @dataclass(frozen=True, kw_only=True)
 class PreemptionRules:
-    """The limits of preemption: attempts must have run for `after_seconds`, and with `own_only`
-    belong to the user of the waiting job."""
+    """The administrator's limits of preemption.
+
+    Attempts must have run for `after_seconds`. With `own_only`, they must belong to the user of the
+    waiting job.
+    """
 
     after_seconds: float
     own_only: bool = False
 
     def allow(self, job: RunningJob, request: Request) -> bool:
-        """Return whether `job` may be preempted for `request`, if that needs its resources."""
+        """Return whether `job` may be preempted for `request`."""
         return (
             not job.leaves
             and request.need.world_size > 0  # a watched process needs no resources
@@ -168,10 +172,10 @@ def who_makes_room(
     rules: PreemptionRules,
     saves: Callable[[int], bool],
 ) -> list[MakesRoom]:
-    """Return the jobs to preempt.
+    """Return the running jobs to preempt so that waiting jobs of higher priority can start.
 
     `saves` returns whether a running job would continue from its state after an end; other jobs are
-    not preempted. No job of `line` can start without this now.
+    not preempted. No job of `line` can start without a preemption now.
     """
     asked: list[MakesRoom] = []
     leave = [job for job in running if job.leaves]
@@ -195,7 +199,7 @@ def who_makes_room(
 
 
 class _Place:
-    """The needs of one job after another, behind the jobs that come before it."""
+    """Tests whether a waiting job would start, after the jobs before it took what they can use."""
 
     def __init__(self, line: PendingQueue, machine: PassInput) -> None:
         self._machine = machine
@@ -205,21 +209,21 @@ class _Place:
         self._hopeless: set[tuple[ResourceNeed, int]] = set()
 
     def comes_to(self, request: Request) -> bool:
-        """Make `request` the current job; return whether its need and user are known to be
+        """Make `request` the current job. Return whether its need and user are known to be
         hopeless."""
         self._now = request
         self._before.add(request)
         return (request.need, request.uid) in self._hopeless
 
     def waits(self) -> int:
-        """Record that no job can yield to the current one; return the number of such needs and
-        users."""
+        """Record that no jobs can yield for the current one. Return how many needs and users are
+        hopeless."""
         assert self._now is not None
         self._hopeless.add((self._now.need, self._now.uid))
         return len(self._hopeless)
 
     def is_free(self, gone: Sequence[RunningJob]) -> bool:
-        """Return whether the current job would start if these freed their resources."""
+        """Return whether the current job would start if these jobs freed their resources."""
         assert self._now is not None
         decisions = self._machine.without(gone).decide(self._before)
         return any(start.job_id == self._now.job_id for start in decisions.starts)
@@ -244,7 +248,8 @@ class _Place:
 
 
 def next_look(running: Sequence[RunningJob], rules: PreemptionRules) -> float:
-    """Return the seconds until another attempt has run for long enough; inf if none will."""
+    """Return the seconds until the next attempt has run for `after_seconds`; inf if there is
+    none."""
     left = [rules.after_seconds - job.ran_seconds for job in running if not job.leaves]
     return min((seconds for seconds in left if seconds > 0), default=float("inf"))
 
@@ -254,9 +259,9 @@ def _dearness(job: RunningJob) -> tuple[int, bool, float, int]:
 
 
 def _in_turn(line: PendingQueue, machine: PassInput, lowest: int) -> Iterator[Request]:
-    """Yield the requests with a priority above `lowest` in order, at most as many as can start.
+    """Yield the requests with a priority above `lowest`, in order.
 
-    The limit applies to each need and user.
+    For each need and user, it yields at most as many as can start.
     """
     gpus = 0 if machine.snapshot is None else sum(not gpu.excluded for gpu in machine.snapshot.gpus)
     most = 1 + max(gpus, machine.limits.cpu_ranks)

@@ -1,4 +1,4 @@
-"""The priorities that a user may give to jobs: the classes that the administrator has set."""
+"""Priority classes: the range of priorities that each user may give to jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ALL = LEAST_PRIORITY, MOST_PRIORITY
 
 
 class PriorityClasses:
-    """The classes of the configuration, by uid. Root and the daemon's user have all.
+    """The classes in the configuration, by uid. Root and the daemon's user may use all priorities.
 
     `find` and `groups` look up a uid.
     """
@@ -51,9 +51,10 @@ class PriorityClasses:
         return min(bounds[0] for bounds in found), max(bounds[1] for bounds in found)
 
     def priority_for(self, uid: int, wanted: int | None) -> int:
-        """Return the priority of a job of `uid` with the request `wanted`.
+        """Return the priority of a job of `uid` that asks for `wanted`.
 
-        Raises BadRequest if it is not a priority, Forbidden if it is outside the user's class.
+        Raises BadRequest if `wanted` is not a priority, and Forbidden if it is outside the user's
+        class.
         """
         if wanted is not None and (why := why_not_priority(wanted)) is not None:
             raise BadRequest(f"priority = {wanted}: {why}")

@@ -2,8 +2,10 @@
 
 An intent, a small file in `cleaning/` of the state directory, is flushed before the first file is
 removed, and is removed last: a daemon killed in between finishes at its next start. Checkpoints and
-exports are not files of ours: in the state directory they are only removed on request. No link is
-followed.
+exports in the state directory are only removed on request. No link is followed.
+
+Paths of users, and their links, may be on a file system that never responds. So child processes
+call the functions in `CLEANING_LOOKS`: their arguments are pickled, their results are JSON.
 """
 
 from __future__ import annotations
@@ -58,8 +60,8 @@ class RemovableFiles:
 
 
 class EndedJob(NamedTuple):
-    """The data of an ended job for the selection: number, state, time of its end (since the
-    epoch)."""
+    """An ended job for the selection: number, state, and time of its end in seconds since the
+    epoch."""
 
     id: int
     state: str
@@ -71,7 +73,8 @@ class Stays(Exception):
 
 
 def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list[EndedJob]:
-    """Return the selected jobs, the oldest first; the `keep` that ended last stay."""
+    """Return the selected jobs, the oldest first. The `keep` jobs that ended last are not
+    selected."""
     over = [job for job in jobs if job.state in wanted.states]
     over.sort(key=lambda job: (job.ended or 0.0, job.id))
     meant = over[: -wanted.keep] if wanted.keep else over
@@ -86,7 +89,7 @@ def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list
 def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
     """Return the files in the directory of a job.
 
-    Raises Stays if it is not a directory of ours, and OSError.
+    Raises OSError, and Stays if it is not a job directory of this daemon.
     """
     own = jobs_dir / str(job.id)
     if own.is_symlink():
@@ -115,7 +118,7 @@ def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> Rem
 
 
 def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
-    """Return the output of a job that continued in the directory of another one, below `jobs_dir`.
+    """Return the output of a job that continued in the directory of another job below `jobs_dir`.
 
     `output` and the state directory may be reached by links, so real paths are compared.
     """
@@ -161,7 +164,7 @@ def _holds_outputs(entry: Path, reported: Sequence[Path]) -> bool:
 
 
 def _is_empty(entry: Path) -> bool:
-    """Return whether it is a directory that contains at most the lock of a run."""
+    """Return whether `path` is a directory that contains nothing, or only the lock of a run."""
     if entry.is_symlink() or not entry.is_dir():
         return False
     return all(each.name == ".lock" for each in entry.iterdir())
@@ -182,19 +185,19 @@ def _size(path: Path) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class Mention:
-    """A path, or a text with one in it, that a job names under `key`; `real`: links followed."""
+    """A path in a job file, or a text that contains one, under `key`. `real` has links resolved."""
 
     key: str
     text: str
     real: str
 
     def is_in(self, place: str) -> bool:
-        """Return whether it is `place`, or lies in it."""
+        """Return whether the mention is the path `place`, or is inside of it."""
         return any(is_within(text, place) for text in (self.text, self.real))
 
 
 def mentions(spec_text: str, output_dir: str) -> list[Mention]:
-    """Return every path that a job names. May wait for a file system that hangs."""
+    """Return every path in a job file. It may wait for a file system that hangs."""
     try:
         named = [*texts_of(json.loads(spec_text)), ("output_dir", output_dir)]
     except (ValueError, RecursionError):  # in any case, the paths in it are protected
@@ -212,7 +215,7 @@ def mentions(spec_text: str, output_dir: str) -> list[Mention]:
 
 
 def texts_of(tree: object, key: str = "") -> Iterator[tuple[str, str]]:
-    """Yield every text that contains a path, with its dotted key."""
+    """Yield every text of a job file that contains a path, with its dotted key."""
     if isinstance(tree, Mapping):
         for name, value in tree.items():
             yield from texts_of(value, f"{key}.{name}" if key else str(name))
@@ -235,7 +238,7 @@ def _real(text: str) -> str:
 def _followed(path: str, known: dict[str, str]) -> str:
     """Return `path` with links resolved.
 
-    `known` caches resolved directories, because a command may name thousands of files of one.
+    `known` caches resolved directories: a command may name thousands of files of one directory.
     """
     parent, _, name = path.rstrip("/").rpartition("/")
     if name in ("", ".", ".."):
@@ -247,7 +250,7 @@ def _followed(path: str, known: dict[str, str]) -> str:
 
 
 def names_of(*paths: str) -> tuple[str, ...]:
-    """Return each path as it is, with links resolved, and by its first mount."""
+    """Return the names of each path: as given, with links resolved, and below its first mount."""
     real, mounts = list(map(_real, paths)), Mounts()
     return tuple(dict.fromkeys((*paths, *real, *map(mounts.first_name, real))))
 
@@ -261,7 +264,8 @@ def note_intent(state_dir: Path, job_id: int, *, outputs: bool) -> None:
 
 
 def intents(state_dir: Path) -> dict[int, bool]:
-    """Return jobs with an unfinished removal, and whether their outputs are removed too."""
+    """Return the jobs with an unfinished removal, each with whether its outputs are removed,
+    too."""
     found = {}
     for path in _entries(state_dir / CLEANING):
         if not (path.name.isascii() and path.name.isdecimal()):
@@ -299,9 +303,9 @@ def remove(files: RemovableFiles, *, outputs: bool) -> None:
 
 
 def remove_empty(jobs_dir: Path, files: RemovableFiles, *, outputs: bool) -> None:
-    """Remove the rest of `remove`, if the job's user ran that. Raises OSError.
+    """Remove what `remove` left if the job's user ran it. Raises OSError.
 
-    These are names in the daemon's directories; a directory must be empty.
+    These are entries of the daemon's directories; a directory must be empty.
     """
     for path in _going(files, outputs=outputs):
         if path.parent != files.own:
@@ -340,7 +344,7 @@ _ESCAPED = re.compile(rb"\\([0-7]{3})")
 
 @dataclass(frozen=True)
 class Mount:
-    """`root`, a directory of the file system on `device`, is mounted at `place`."""
+    """A mount: the directory `root` of the file system on `device` is mounted at `place`."""
 
     device: bytes
     root: str
@@ -348,7 +352,7 @@ class Mount:
 
 
 class Mounts:
-    """The current mounts of this process."""
+    """The current mounts of this process. They resolve bind mounts."""
 
     def __init__(self, text: bytes | None = None) -> None:
         """Read the mounts. `text` replaces the contents of `MOUNTS`."""
@@ -359,7 +363,7 @@ class Mounts:
         self._all = [_mount(line.split()) for line in lines if len(line.split()) > 4]
 
     def first_name(self, path: str) -> str:
-        """Return `path`, which has no links, by its first mount."""
+        """Return `path`, which has no links, as a path below the first mount of its file system."""
         holds = [each for each in self._all if _is_in(path, each.place)]
         if not holds:
             return path
@@ -387,7 +391,7 @@ def _joined(place: str, below: str) -> str:
 
 
 def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return `files_of`, for `files_in`. Raises OSError."""
+    """Return the result of `files_of` as JSON, for `files_in`. Raises OSError."""
     try:
         files = files_of(Path(jobs_dir), job, attempts)
     except Stays as why:
@@ -416,7 +420,7 @@ def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
 
 
 def mentioned_paths(spec_text: str, output_dir: str) -> list[dict[str, str]]:
-    """Return `mentions`, for `mentions_in`."""
+    """Return the result of `mentions` as JSON, for `mentions_in`."""
     return [asdict(mention) for mention in mentions(spec_text, output_dir)]
 
 
@@ -426,7 +430,7 @@ def mentions_in(answer: Sequence[Mapping[str, str]]) -> list[Mention]:
 
 
 def remove_files(files: RemovableFiles, outputs: bool) -> None:
-    """Call `remove`. Raises OSError."""
+    """Call `remove` in a child process. Raises OSError."""
     remove(files, outputs=outputs)
 
 

@@ -21,15 +21,18 @@ from zerotoolsd.resources.gpu_use import SharedGpus
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
 
 POLL_SECONDS = 2.0
-"""Interval in seconds between reads of the GPUs while a job waits for them."""
+"""Seconds between two reads of the GPUs while a job waits for GPUs."""
 GPU_PATIENCE_SECONDS = 0.2
-"""Seconds that a round waits for the driver; an answer that comes later begins another."""
+"""Seconds that a round waits for the driver. A later answer begins another round."""
 IDLE_SECONDS = 60.0
 
 
 class SchedulingLoop:
-    """Rounds over the line of `placement`. `drained`: why nothing starts, None: jobs start.
-    `waits`: why each job of the line waits, since the last round."""
+    """Runs scheduler passes over the pending jobs of `placement`.
+
+    `drained` is the reason why no job starts (None: jobs start). `waits` has the reason why each
+    job waits, since the last round.
+    """
 
     def __init__(
         self,
@@ -45,7 +48,8 @@ class SchedulingLoop:
         room: PriorityPreemption,
         pressed: Callable[[], str | None] = lambda: None,
     ) -> None:
-        """Keep the collaborators. `pressed` returns why no job starts when memory runs out."""
+        """Keep the collaborators. `pressed` returns why no job may start because of memory, or
+        None."""
         self._pressed = pressed
         self._store = store
         self._placement = placement
@@ -116,14 +120,17 @@ class SchedulingLoop:
 
 
 class LeftoverProcesses:
-    """The waiting jobs, by id. A restart of the daemon loses nothing: each job is checked when it
-    starts."""
+    """Jobs that do not start because a program of an earlier attempt still runs.
+
+    The state is kept in memory only: after a restart of the daemon each job is checked when it
+    starts.
+    """
 
     def __init__(self) -> None:
         self._left: dict[int, Mapping[str, Any]] = {}
 
     def keeps(self, job_id: int, attempts: Sequence[AttemptRow]) -> bool:
-        """Return whether the job, with these earlier attempts, must wait; if so, it is in
+        """Return whether the job with these earlier attempts must wait. Then its reason is in
         `waits`."""
         result = (attempts[-1].result if attempts else None) or {}
         if not end_event.is_beside(result):
@@ -132,7 +139,7 @@ class LeftoverProcesses:
         return True
 
     def waits(self) -> dict[int, str]:
-        """Return why each job must still wait."""
+        """Return the reason of each job that must still wait, by its id."""
         self._left = {job: left for job, left in self._left.items() if end_event.is_beside(left)}
         return {
             job: f"waits for leftover processes of its last attempt: {end_event.held_by(left)}; "

@@ -1,4 +1,4 @@
-"""The process that forks the processes that read files.
+"""The check server: a process that forks the processes which read files of users.
 
 It is forked before the daemon has threads, an event loop, its lock or its database, so its forks
 have none of them: one that hangs forever in the kernel holds no resource of the daemon. A fork
@@ -6,8 +6,9 @@ takes a millisecond, a new interpreter would take 300.
 
 The daemon sends one end of a socket pair, and the user to become. The new process becomes that user
 permanently before it reads a request, sends its pid over the socket, and then handles requests
-until the socket is closed. A request is a pickle, because it comes from the daemon; a reply is
-JSON, because that process has read files of users.
+until the socket is closed. A message is its length in four bytes, big-endian, and the data. A
+request is a pickle, because it comes from the daemon; a reply is JSON, because that process has
+read files of users.
 """
 
 from __future__ import annotations
@@ -37,17 +38,15 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 SIGN_OF_LIFE = "sign of life"
-"""A request that every such process accepts in addition to its looks: `mounts.answers`."""
+"""A request that every process answers in addition to its functions: `mounts.answers`."""
 Look = Callable[..., Any]
-"""Function that reads files and returns values of JSON's types. It raises ZerotoolsError and
-OSError."""
+"""A function that reads files and returns JSON values. It raises ZerotoolsError and OSError."""
 
 
 def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.socket:
-    """Start the nursery; return its socket; closing that ends it.
+    """Start the check server and return its socket. Closing the socket ends the server.
 
-    Call it before threads exist. It imports `modules`, which the daemon itself need not keep in
-    memory.
+    Call this before threads exist. The server imports `modules`, which the daemon need not import.
     """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     daemon, pid = os.getpid(), os.fork()
@@ -59,12 +58,13 @@ def start(looks: Mapping[str, Look], modules: Sequence[str] = ()) -> socket.sock
 
 
 def question_of(name: str, arguments: tuple[object, ...]) -> bytes:
-    """Return the message that requests a check by its name."""
+    """Return the message that requests a check by the name of its function."""
     return framed(pickle.dumps((name, arguments)))
 
 
 def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
-    """Return the daemon's end of the socket to a new process of `user`, or of the daemon's user.
+    """Request a new process for `user` (None: the daemon's user). Return the daemon's end of its
+    socket.
 
     Raises OSError.
     """
@@ -81,9 +81,10 @@ def order(nursery: socket.socket, user: JobUser | None = None) -> socket.socket:
 
 
 def _run(body: Callable[[], None], parent: int) -> None:
-    """Run `body` in a forked process, and nothing else of its stack.
+    """Call `body` in a forked process, and exit.
 
-    It ends with its parent: a removal that continued would conflict with that of the next daemon.
+    The process ends with its parent: a removal that continued would conflict with that of the next
+    daemon.
     """
     status = 1
     try:
@@ -120,7 +121,7 @@ def _nurse(orders: socket.socket, looks: Mapping[str, Look], modules: Sequence[s
 
 
 def _as(who: Mapping[str, Any] | None, looks: Mapping[str, Look]) -> Mapping[str, Look]:
-    """Return `looks` for this process, which becomes the user `who`; if it cannot, each raises the
+    """Become the user `who`, and return `looks`. If that fails, return functions that raise the
     error."""
     if who is None:
         return looks
@@ -158,7 +159,7 @@ def _answer(link: socket.socket, looks: Mapping[str, Look], parent: int) -> None
 
 
 def answer_to(look: Look, *arguments: object) -> dict[str, Any]:
-    """Return `{"value": ...}`, or `{"error": its class, "message": ...}`."""
+    """Run a request. Return `{"value": ...}`, or `{"error": its class, "message": ...}`."""
     try:
         return {"value": look(*arguments)}
     except ZerotoolsError as error:
@@ -177,13 +178,12 @@ LARGEST = 1 << 26
 
 
 def framed(data: bytes) -> bytes:
-    """Return `data` with its length before it."""
+    """Return `data` as a message, with its length before it."""
     return _LENGTH.pack(len(data)) + data
 
 
 def length_of(head: bytes) -> int:
-    """Return how many bytes follow `head`. Raises ConnectionError if they exceed any valid
-    message."""
+    """Return the number of bytes after `head`. Raises ConnectionError if no message is so long."""
     (length,) = _LENGTH.unpack(head)
     if length > LARGEST:
         raise ConnectionError(f"a message of {length} bytes")
@@ -191,13 +191,14 @@ def length_of(head: bytes) -> int:
 
 
 def receive(link: socket.socket) -> bytes | None:
-    """Return the next message; None at the end."""
+    """Return the next message of the socket; None at its end."""
     head = _exactly(link, HEAD)
     return None if head is None else _exactly(link, length_of(head))
 
 
 async def receive_from(reader: asyncio.StreamReader) -> bytes:
-    """Return the next message. Raises asyncio.IncompleteReadError and ConnectionError."""
+    """Return the next message of the stream. Raises asyncio.IncompleteReadError and
+    ConnectionError."""
     return await reader.readexactly(length_of(await reader.readexactly(HEAD)))
 
 

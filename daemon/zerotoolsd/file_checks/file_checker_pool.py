@@ -1,12 +1,13 @@
-"""Requests about the files of users, each with a deadline, on which the daemon itself never blocks.
+"""Sends requests about files of users to processes, with deadlines, so that the daemon never
+blocks.
 
 One process per user handles the user's requests in order, with the user's rights. If one request
 takes long (`PATIENCE_SECONDS`), the later ones go to another process: so a job on a hung mount
 delays no others. A process that misses a deadline is killed. In the kernel's uninterruptible sleep
 it stays, but holds no resource of the daemon. Meanwhile the same request is not repeated, so a
-client that repeats itself uses one process. A silent mount is avoided as a whole (`signs_of_life`),
-so different requests use few. If `MOST` processes still hang, no files are read until one of them
-is gone.
+client that repeats itself uses one process. A mount that does not respond is avoided as a whole
+(`HungMounts`), so different requests use few. If `MOST` processes still hang, no files are read
+until one of them is gone.
 """
 
 from __future__ import annotations
@@ -33,11 +34,14 @@ IDLE_SECONDS = 60.0
 MOST = 32
 
 MOST_OF_USER = 8
-"""The limit `MOST` for processes of one user other than the daemon's."""
+"""Largest number of processes of one user, except the daemon's user."""
 
 Ask = Callable[..., Awaitable[Any]]
-"""Function of (seconds, look, *arguments, user=None) that returns a value. Raises the errors of
-`look`, and TimeoutError; `user`: runs with the rights of this user, if not the daemon's."""
+"""A function of (seconds, look, *arguments, user=None): `FileCheckers.ask`.
+
+It returns the value of `look(*arguments)`, called with the rights of `user` (None: the daemon's
+user). Raises the errors of `look`, and TimeoutError.
+"""
 
 _KINDS = {kind.__name__: kind for kind in (BadRequest, BadFile, Unsupported)}
 
@@ -61,7 +65,7 @@ class _Question:
 
 
 class FileCheckers:
-    """The processes that read files; `way` leads to their nursery, `mounted` returns the current
+    """The processes of all users. `way` is the socket of the check server, `mounted` reads the
     mounts."""
 
     def __init__(
@@ -78,9 +82,10 @@ class FileCheckers:
     async def ask(
         self, seconds: float, look: Look, *arguments: object, user: JobUser | None = None
     ) -> Any:
-        """Return the value of `look(*arguments)`, from a process of `user`, or of the daemon's.
+        """Call `look(*arguments)` in a process of `user` (None: the daemon's user), and return its
+        value.
 
-        Raises its error, and TimeoutError.
+        Raises the errors of `look`, and TimeoutError.
         """
         if user not in self._teams:
             order = partial(check_server.order, self._way, user)
@@ -92,11 +97,11 @@ class FileCheckers:
 
     @property
     def dying(self) -> int:
-        """Killed processes that still exist."""
+        """The number of killed processes that still exist."""
         return self._signs.hanging + sum(team.dying for team in self._teams.values())
 
     async def close(self) -> None:
-        """End all of them; those that hang end when they can."""
+        """Kill all processes. One that hangs in the kernel ends when it wakes."""
         for team in self._teams.values():
             await team.close()
         await self._signs.close()
@@ -104,8 +109,7 @@ class FileCheckers:
 
 
 class FileCheckerPool:
-    """The processes of one user: `order` makes another one, at most `most`. `signs` are those of
-    the mounts."""
+    """The processes of one user, at most `most`. `order` starts a process, `signs` tests mounts."""
 
     def __init__(self, order: Callable[[], socket.socket], most: int, signs: HungMounts) -> None:
         self._order = order
@@ -118,9 +122,9 @@ class FileCheckerPool:
         """Killed processes, with the last request of each that missed its deadline."""
 
     async def ask(self, seconds: float, data: bytes, named: object) -> Any:
-        """Return the value of a process for the request `data`, which names these paths.
+        """Return the answer of a process to the request `data`, which names the paths `paths`.
 
-        Raises its error, and TimeoutError.
+        Raises the errors of the check, and TimeoutError.
         """
         loop = asyncio.get_running_loop()
         question = _Question(data, named, loop.time() + seconds, loop.create_future())
@@ -132,7 +136,7 @@ class FileCheckerPool:
             return value_of(await question.answer)
 
     async def close(self) -> None:
-        """End all of them; those that hang end when they can."""
+        """Kill all processes. One that hangs in the kernel ends when it wakes."""
         for worker in self._workers:
             worker.cancel()
         await asyncio.gather(*self._workers, return_exceptions=True)
@@ -141,12 +145,11 @@ class FileCheckerPool:
 
     @property
     def dying(self) -> int:
-        """Killed processes that still exist."""
+        """The number of killed processes that still exist."""
         return len(self._dying)
 
     def _hire_if_needed(self) -> None:
-        """Start another process if a request waits and all existing ones have been busy for
-        long."""
+        """Start another process if a request waits and all processes have been busy for long."""
         hired = len(self._workers) + len(self._dying)
         if self._questions.empty() or self._workers > self._slow or hired >= self._most:
             return
@@ -161,7 +164,8 @@ class FileCheckerPool:
             self._hire_if_needed()
 
     async def _work(self) -> None:
-        """Send requests to one process, until it misses a deadline or no request comes."""
+        """Send requests to one process, until it misses a deadline or no request comes for some
+        time."""
         link = self._order()
         link.setblocking(False)
         reader, writer = await asyncio.open_unix_connection(sock=link)
@@ -214,7 +218,7 @@ class FileCheckerPool:
         self._hire_if_needed()
 
     def _end(self, pidfd: int, missed: bytes | None) -> None:
-        """Kill the process; it counts until it is gone, which may be never."""
+        """Kill the process. It counts until it is gone, which may be never."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
         self._dying[pidfd] = missed
@@ -234,11 +238,12 @@ def _settle(question: _Question, answer: Mapping[str, Any]) -> None:
 
 
 LIFE_SECONDS = 2.0
-"""Deadline in seconds for the response of a mount."""
+"""Seconds in which a mount must respond to a test."""
 
 
 class HungMounts:
-    """`order` makes a process that reads files, and `mounted` returns the current mounts."""
+    """Finds mounts that do not respond. `order` starts a process that reads files, `mounted` the
+    mounts."""
 
     def __init__(self, order: Callable[[], socket.socket], mounted: ReadMounts) -> None:
         self._order = order
@@ -248,14 +253,13 @@ class HungMounts:
         """The tested mount, by the pidfd of the hanging process."""
 
     def suspect(self, named: object) -> None:
-        """Test the mounts of these paths, because a request with them takes long."""
+        """Test the mounts of these paths, because a request that names them takes long."""
         for mount in mounts_of(named, self._mounted()) - self._asked.keys():
             if mount not in self._hanging.values():
                 self._asked[mount] = asyncio.create_task(self._ask(mount))
 
     async def learn(self, named: object) -> bool:
-        """Return whether all named mounts may be read, as far as is known; wait for running
-        tests."""
+        """Wait for running tests of the named mounts. Return whether all of them may be read."""
         if not self._asked and not self._hanging:
             return True
         mounts = mounts_of(named, self._mounted())
@@ -265,17 +269,17 @@ class HungMounts:
         return mounts.isdisjoint(self._hanging.values())
 
     def is_silent(self, named: object) -> bool:
-        """Return whether a named mount does not respond."""
+        """Return whether one of the named mounts does not respond."""
         silent = self._hanging.values()
         return bool(silent) and not mounts_of(named, self._mounted()).isdisjoint(silent)
 
     @property
     def hanging(self) -> int:
-        """Processes with no response for too long."""
+        """The number of tests without a response in time."""
         return len(self._hanging)
 
     async def close(self) -> None:
-        """Ask no more; those that hang end when they can."""
+        """Kill the tests. One that hangs in the kernel ends when it wakes."""
         for task in self._asked.values():
             task.cancel()
         await asyncio.gather(*self._asked.values(), return_exceptions=True)

@@ -1,4 +1,4 @@
-"""Arbitrates the machine's GPUs between daemons: the locks of this one, and of others.
+"""Shares the machine's GPUs with other daemons, by locks.
 
 A round comes before each pass over jobs that want GPUs. It holds the gate all the time, so that no
 other process takes a GPU between the check and the commit of the attempt. It locks all free GPUs,
@@ -28,7 +28,7 @@ from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.users.account import user_name
 
 GATE_SECONDS, PAUSE_SECONDS = 0.3, 0.005
-"""Seconds that a round waits for the gate, at most, and seconds between two tries."""
+"""Seconds that a round waits for the gate, and seconds between two tries."""
 
 OFF = "[gpus] locks of the configuration is empty"
 
@@ -36,9 +36,12 @@ log = logging.getLogger(__name__)
 
 
 class GpuArbiter:
-    """The locks that this daemon holds. `is_ours` returns whether a live attempt of this daemon has
-    the GPU of this UUID; `begins` whether one has it with a supervisor that may still be starting.
-    An empty `path`: no locks are used."""
+    """The GPU locks of this daemon.
+
+    `is_ours` returns whether a live attempt of this daemon has the GPU with this UUID. `begins`
+    returns whether an attempt has it whose supervisor may still be starting. An empty `path`: no
+    locks are used.
+    """
 
     def __init__(
         self,
@@ -51,16 +54,16 @@ class GpuArbiter:
         self._begins = begins
         self._held: dict[str, int] = {}
         self.trouble: str | None = None
-        """The reason that no locks are available, if known."""
+        """Why no locks are used, if known."""
         self._said: dict[str, str] = {}
 
     @asynccontextmanager
     async def round(
         self, snapshot: Snapshot | None, leased: Collection[str]
     ) -> AsyncIterator[Mapping[str, str]]:
-        """Hold all GPUs of `snapshot` that no other process holds, and those in `leased`.
+        """Lock all GPUs of `snapshot` that no other process has locked, and those in `leased`.
 
-        Yields why the others are not ours, by UUID. No other task runs before the end of the body;
+        Yield why other GPUs cannot be used, by UUID. No other task runs before the end of the body;
         then call `keep`, which releases unassigned GPUs.
         """
         seen = () if snapshot is None else snapshot.gpus
@@ -132,7 +135,7 @@ class GpuArbiter:
         self._said[uuid] = what
 
     def lacks(self, leased: Collection[str]) -> bool:
-        """Return whether some leased GPUs are not locked, such as those of an earlier daemon."""
+        """Return whether a leased GPU is not locked, for example a lease of the daemon before."""
         return bool(self._path) and any(uuid not in self._held for uuid in leased)
 
     def keep(self, leased: Collection[str]) -> None:
@@ -143,7 +146,8 @@ class GpuArbiter:
             del self._said[uuid]
 
     def told(self, gpus: Collection[str]) -> dict[str, Any]:
-        """Return the data on the locks for the supervisor of an attempt on `gpus`."""
+        """Return the data for the supervisor of an attempt on `gpus`, with which it takes the
+        locks."""
         try:
             if not gpus or not self._is_there():
                 return {}
@@ -168,7 +172,7 @@ class GpuArbiter:
         self.keep(())
 
     def to_json(self) -> dict[str, Any]:
-        """Return the directory of the locks, why there are none, and the held GPUs."""
+        """Return the directory of the locks, why no locks are used, and the locked GPUs."""
         with suppress(LocksUnknown):
             self._is_there()
         return {"directory": self._path, "trouble": self.trouble, "held": sorted(self._held)}

@@ -1,4 +1,7 @@
-"""Jobs that use more of a GPU than they declared: reported once per attempt and GPU."""
+"""Measures what jobs use of each GPU, and reports jobs that use too much of it, or nothing.
+
+A report is made once per attempt and GPU.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +28,17 @@ LOOK_SECONDS = 10.0
 BOOK_SECONDS = 60.0
 """Interval in seconds between bookings of GPU use; the end of an attempt is booked separately."""
 OVER_DECLARED = "over_declared"
-"""Kind of the event."""
+"""Kind of the event for a job that uses too much."""
 GIB = 2**30
 
 log = logging.getLogger(__name__)
 
 
 class OverUse:
-    """The leases that exceed their declaration and `context` bytes. `name` returns the name of a
-    GPU for people."""
+    """Finds jobs that use more of a shared GPU than they declared, plus `context` bytes.
+
+    `name` returns the name of a GPU for people.
+    """
 
     def __init__(self, context: int, name: Callable[[str], str] = str) -> None:
         self._context = context
@@ -41,7 +46,7 @@ class OverUse:
         self._said: dict[tuple[int, int, str], str] = {}
 
     def look(self, leases: Sequence[Lease], use: MeasuredUse) -> list[tuple[Lease, str]]:
-        """Return the leases that newly exceed it, with a sentence for each."""
+        """Return the leases that newly exceed their declaration, each with a sentence."""
         found = []
         leased = {(lease.job_id, lease.attempt, lease.gpu_uuid) for lease in leases}
         self._said = {key: said for key, said in self._said.items() if key in leased}
@@ -59,14 +64,17 @@ class OverUse:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """Return the sentence on a job."""
+        """Return the sentence on a job that uses too much; None if it does not."""
         said = [what for (job, _, _), what in self._said.items() if job == job_id]
         return "; ".join(said) or None
 
 
 class SharedGpus:
-    """The GPUs that several of our jobs share. `live` gives the attempts known to run. `over` is
-    called with a lease that newly exceeds its declaration, `idle` with one of a newly idle job."""
+    """Checks the GPUs that several jobs of this daemon share.
+
+    `live` returns the running attempts. `over` is called with a lease that newly exceeds its
+    declaration, `idle` with a lease of a job that is newly idle.
+    """
 
     def __init__(
         self,
@@ -90,9 +98,9 @@ class SharedGpus:
         return [attempt for attempt, _ in self._live()]
 
     def own_use(self, snapshot: Snapshot | None) -> Mapping[str, int]:
-        """Return our jobs' use of their shares, by UUID, if known.
+        """Return what this daemon's jobs use of their shares of each GPU, by UUID, if known.
 
-        A use beyond the share counts as that of strangers, so it is not available to others.
+        A use beyond the share counts as that of other programs, so it is not available to jobs.
         """
         shares = [lease for lease in self._store.leases() if lease.bytes is not None]
         shared = {lease.gpu_uuid for lease in shares}
@@ -107,14 +115,14 @@ class SharedGpus:
         return own
 
     def use_of_jobs(self, snapshot: Snapshot | None) -> MeasuredUse:
-        """Return each attempt's use of the leased GPUs, if known."""
+        """Return what each attempt uses of its leased GPUs, if known."""
         leased = {lease.gpu_uuid for lease in self._store.leases()}
         if snapshot is None or not leased:
             return MeasuredUse()
         return measure([gpu for gpu in snapshot.gpus if gpu.uuid in leased], self._running())
 
     async def keep_up(self) -> None:
-        """Check every LOOK_SECONDS if GPUs are shared, and book the users' use of GPUs."""
+        """Check every LOOK_SECONDS if GPUs are shared, and book the GPU time of users."""
         booked = time.monotonic()
         while True:
             await asyncio.sleep(LOOK_SECONDS)
@@ -150,12 +158,14 @@ class SharedGpus:
 
 
 IDLE = "gpus_idle"
-"""Kind of the event."""
+"""Kind of the event for an idle job."""
 
 
 class IdleGpus:
-    """`after_seconds`: the time after which a job counts as idle; 0: never. `name` returns the name
-    of a GPU for people."""
+    """Finds jobs that have whole GPUs and do not use them for `after_seconds` (0: never).
+
+    `name` returns the name of a GPU for people.
+    """
 
     def __init__(self, after_seconds: float, name: Callable[[str], str] = str) -> None:
         self._after = after_seconds
@@ -166,7 +176,7 @@ class IdleGpus:
     def look(
         self, leases: Sequence[Lease], gpus: Sequence[Gpu], now: float
     ) -> list[tuple[Lease, str]]:
-        """Return a lease of each newly idle job, with a sentence; `now` is of a monotonic clock."""
+        """Return a lease of each newly idle job, with a sentence. `now` is a monotonic time."""
         busy = {gpu.uuid: gpu.utilization_percent for gpu in gpus if gpu.uuid is not None}
         held: dict[Owner, list[Lease]] = {}
         for lease in leases:
@@ -188,7 +198,7 @@ class IdleGpus:
         return found
 
     def why(self, job_id: int) -> str | None:
-        """Return the current sentence on a job."""
+        """Return the sentence on an idle job; None if it is not idle."""
         return next((said for (job, _), said in self._said.items() if job == job_id), None)
 
 
@@ -197,14 +207,17 @@ def _is_idle(leases: Sequence[Lease], busy: dict[str, int | None]) -> bool:
 
 
 Owner = tuple[int, int]
-"""(job, attempt)."""
+"""An attempt: (job id, number)."""
 Read = Callable[[int], Process | None]
 _DEEPEST = 64
 
 
 @dataclass(frozen=True)
 class MeasuredUse:
-    """Bytes by UUID: of each attempt, and of all of them together, for GPUs with known use."""
+    """The bytes used of each GPU, by UUID: by each attempt, and by all attempts together.
+
+    It contains only GPUs for which the driver reports the use.
+    """
 
     of_attempts: Mapping[Owner, Mapping[str, int]] = field(default_factory=dict)
     own: Mapping[str, int] = field(default_factory=dict)
@@ -233,7 +246,7 @@ def measure(
 
 
 def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owner | bool | None:
-    """Return the owner of the process; False: not ours; None: the process does not exist."""
+    """Return the attempt of a process. False: it has none; None: the process does not exist."""
     process = read(pid)
     if process is None:
         return None
@@ -248,7 +261,7 @@ def _owner(pid: int, roots: Mapping[tuple[int, int], Owner], read: Read) -> Owne
 
 
 def roots_of(attempt: AttemptRow) -> list[tuple[int, int]]:
-    """Return supervisor and keeper, by pid and start.
+    """Return the attempt of each supervisor and keeper, by pid and start.
 
     For another user's attempt, only processes of that user count, whatever the record contains.
     """

@@ -45,14 +45,14 @@ from zerotoolsd.resources.machine_snapshot import SnapshotCache
 from zerotoolsd.supervisor.procfs import read_process
 
 RESIDUE = "gpu_residue"
-"""Kind of the event."""
+"""Kind of the event for memory that remains on a GPU."""
 FIRST_SECONDS, SURE_SECONDS, LONGEST_SECONDS = 2.0, 6.0, 60.0
 KEPT_SECONDS = 5.0
-"""Between two looks at a GPU that is kept."""
+"""Seconds between two checks of a GPU that is kept."""
 PATIENCE_SECONDS, PROC_SECONDS = 1.0, 5.0
 """Seconds to wait for the driver, and for /proc; a call without a response is repeated."""
 LATELY_SECONDS = 600.0
-"""Ends that are not older are checked when the daemon starts."""
+"""Ends within so many seconds are checked again when the daemon starts."""
 CHANGE = 0.1
 """The remaining memory is reported again when it has changed by this part."""
 
@@ -61,8 +61,11 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class _Looked:
-    """A GPU of an ended attempt. `kept`: its lease has `held_by`. `for_process`: that names a
-    process that survived SIGKILL and is gone now."""
+    """A GPU of an ended attempt that is checked.
+
+    `kept`: its lease has `held_by`. `for_process`: `held_by` names a process that survived SIGKILL
+    and is gone now.
+    """
 
     attempt: AttemptRow
     uuid: str
@@ -79,13 +82,16 @@ class _Looked:
 
     @property
     def key(self) -> tuple[int, int, str]:
-        """Identifies the GPU and the attempt."""
+        """The GPU and the attempt, as a key."""
         return self.attempt.job_id, self.attempt.number, self.uuid
 
 
 class LeakWatch:
-    """`live` gives the running attempts. `limit` returns how many bytes of a usable GPU may be in
-    use. `announce` is called after leases have changed. `ask` reads /proc."""
+    """Checks GPUs after the end of their attempts.
+
+    `live` returns the running attempts. `limit` returns how many bytes of a usable GPU may be in
+    use. `announce` is called after leases have changed. `ask` reads /proc in another process.
+    """
 
     def __init__(
         self,
@@ -106,7 +112,7 @@ class LeakWatch:
         self._new = asyncio.Event()
 
     def begin(self) -> None:
-        """Continue with the attempts that an earlier daemon saw last."""
+        """Check the GPUs of attempts that ended under the daemon before."""
         for attempt in self._store.outlived.ended_since(time.time() - LATELY_SECONDS):
             if attempt.boot_id in (None, clocks.now().boot_id):
                 self.ended(attempt)
@@ -120,9 +126,10 @@ class LeakWatch:
         self._new.set()
 
     def settle(self, lease: Lease) -> None:
-        """Release this lease when the GPU is free of its memory.
+        """Release this lease as soon as its GPU is free of the attempt's memory.
 
-        A process that survived SIGKILL is gone, or the lease is of an earlier daemon.
+        It is a lease whose process survived SIGKILL and is gone now, or a lease of the daemon
+        before.
         """
         key = lease.job_id, lease.attempt, lease.gpu_uuid
         known = self._looked.get(key)
@@ -181,13 +188,15 @@ class LeakWatch:
                 self._settle_one(each, gpus.get(each.uuid), who, now)
 
     def _may_be_left(self, each: _Looked, gpus: Mapping[str, Gpu]) -> bool:
-        """Return whether a search is necessary, because more memory is in use than allowed."""
+        """Return whether more memory is in use than allowed, so that processes must be searched."""
         gpu = gpus.get(each.uuid)
         return gpu is not None and can_be_seen(gpu) and foreign_bytes(gpu) > self._limit(gpu)
 
     async def _suspects(self, due: Sequence[_Looked]) -> Mapping[str, Suspects]:
-        """Return the suspects by token, without attempts for which /proc does not respond in
-        time."""
+        """Return the processes that may hold memory, by the token of their attempt.
+
+        Attempts for which /proc does not respond in time are left out.
+        """
         found = dict[str, Suspects]()
         for attempt in {each.attempt.token: each.attempt for each in due}.values():
             others = [each for each in self._live() if each.token != attempt.token]
@@ -246,7 +255,7 @@ class LeakWatch:
         )
 
     def _is_kept_by_another(self, each: _Looked) -> bool:
-        """Return whether the loose memory there is known to be of an earlier attempt."""
+        """Return whether memory without a process is known to belong to an earlier attempt."""
         kept = (lease for lease in self._store.outlived.leases() if lease.gpu_uuid == each.uuid)
         first = next(kept, None)
         mine = each.attempt.job_id, each.attempt.number
@@ -260,7 +269,7 @@ class LeakWatch:
         self._looked.pop(each.key, None)
 
     def _keep(self, each: _Looked, gpu: Gpu, left: MemoryLeft, who: Suspects) -> None:
-        """Report the remaining memory if it has changed, and keep the GPU for it."""
+        """Keep the GPU leased for the remaining memory, and report the memory if it has changed."""
         before, held = each.seen, held_by(left, who, gpu)
         same = left.pids == before.pids and abs(left.size - before.size) <= CHANGE * before.size
         if each.kept is not None and (same or held == each.kept.held_by):
@@ -280,9 +289,9 @@ class LeakWatch:
         self._announce()
 
     def _give_up(self, each: _Looked, gpu: Gpu | None) -> None:
-        """Stop checking; report the use by processes that cannot be seen, if there are some.
+        """Stop checking this GPU. Report memory of processes that cannot be seen, if there is any.
 
-        They may belong to others or to the attempt.
+        These processes may belong to others or to the attempt.
         """
         self._looked.pop(each.key, None)
         unseen = [p for p in (gpu.processes if gpu else ()) if read_process(p.pid) is None]

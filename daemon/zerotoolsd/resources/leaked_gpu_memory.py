@@ -1,8 +1,8 @@
-"""The owners of memory that an attempt left on a GPU, and the message for users.
+"""Finds memory that an ended attempt left on a GPU, and the processes that hold it.
 
-Processes belong to the attempt if its records prove it (`enforcing.strays`). If no process holds
-the memory, the possible holders are named. They have a device file of a GPU open, and either belong
-to the attempt, or belong to its user, began while it ran, and have lost their parent.
+Processes belong to the attempt if its records prove it (`attempts.orphan_processes`). If no process
+holds the memory, the possible holders are named. They have a device file of a GPU open, and either
+belong to the attempt, or belong to its user, began while it ran, and have lost their parent.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ PREFIX = "/dev/nvidia"
 MOST_FILES = 4096
 """Most open files examined in one process."""
 SECONDS = 1.0
-"""Limit in seconds for all processes; the remaining ones are skipped."""
+"""Seconds for the search in all processes; the remaining ones are skipped."""
 
 
 def holders(
     processes: Iterable[Process], prefix: str = PREFIX, proc: Path = Path("/proc")
 ) -> dict[int, str]:
-    """Return by pid the first open device file, by name, of each of these processes.
+    """Return the first open GPU device file of each of these processes, by pid.
 
     Files that belong to all GPUs (`nvidiactl`, `nvidia-uvm`) do not count.
     """
@@ -67,12 +67,13 @@ GIB = 2**30
 _MOST_NAMED = 4
 _INIT = 1
 _MANAGERS = ("systemd", "init")
-"""Names of the processes that adopt orphans."""
+"""Names of processes that become the parent of orphans, such as systemd."""
 
 
 @dataclass(frozen=True)
 class LeftProcess:
-    """A process in the message; `device` is its open file, if it is not in NVML's list."""
+    """A process in the message to users. `device` is its open file, if NVML does not list the
+    process."""
 
     pid: int
     name: str
@@ -82,13 +83,14 @@ class LeftProcess:
 
 @dataclass(frozen=True)
 class Suspects:
-    """`ours`: the living processes of the attempt, by pid; `orphans`: those that may be."""
+    """Processes that may hold memory: `ours` belong to the attempt, `orphans` may belong to it. By
+    pid."""
 
     ours: Mapping[int, LeftProcess] = field(default_factory=dict)
     orphans: Sequence[LeftProcess] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return the suspects as JSON values."""
         return {
             "ours": [asdict(each) for each in self.ours.values()],
             "orphans": [asdict(each) for each in self.orphans],
@@ -105,11 +107,11 @@ class Suspects:
 Table = Callable[[], dict[int, Process]]
 Holders = Callable[[Collection[Process]], Mapping[int, str]]
 Roots = Sequence[tuple[int, int]]
-"""Supervisors and keepers that run, by pid and start."""
+"""The running supervisors and keepers: (pid, start) to attempt."""
 
 
 def look_for_suspects(run_dir: str, token: str, running: Roots, daemon: int) -> dict[str, Any]:
-    """Return `suspects` as JSON, for a child process that searches. Raises OSError.
+    """Return the result of `suspects` as JSON, in a process that only reads /proc. Raises OSError.
 
     Reading /proc may never end if a process hangs in the kernel.
     """
@@ -124,9 +126,9 @@ def suspects(
     look: Table = processes,
     holders: Holders = holders,
 ) -> Suspects:
-    """Return the suspects of an ended attempt. Raises OSError.
+    """Return the processes that may hold memory of an ended attempt. Raises OSError.
 
-    Processes of other `running` attempts, and of the daemon (its pid), are excluded.
+    Processes of other `running` attempts, and of the `daemon` (a pid), are excluded.
     """
     traces, table = strays.traces_of(Path(run_dir), token), look()
     theirs = _below(running, table)
@@ -155,7 +157,8 @@ def _below(running: Roots, table: Mapping[int, Process]) -> set[int]:
 
 
 def _may_be(process: Process, traces: Traces, table: Mapping[int, Process]) -> bool:
-    """Return whether it began after the attempt, has lost its parent, and has the same user."""
+    """Return whether a process began after the attempt, lost its parent, and has the attempt's
+    user."""
     if process.is_over or not traces.oldest or process.start_ticks < traces.oldest:
         return False
     if not process.parent:  # the first of all, and that of the kernel's threads
@@ -178,7 +181,7 @@ def _uid_of(pid: int) -> int | None:
 
 
 def held_by(left: MemoryLeft, found: Suspects, gpu: Gpu) -> str:
-    """Return what uses the GPU, according to leases: it completes "GPU 0 is in use by "."""
+    """Return the text on the holders of a GPU's memory; it completes "GPU 0 is in use by "."""
     size = f"{left.size / GIB:.1f} GiB"
     listed = [found.ours[pid] for pid in left.pids if pid in found.ours]
     if listed:
@@ -217,12 +220,12 @@ def _kill(found: Sequence[LeftProcess]) -> str:
 
 
 TOLERANCE = 256 << 20
-"""The driver's memory use varies a little."""
+"""Bytes by which the driver's own memory use varies."""
 
 
 @unique
 class LeakVerdict(Enum):
-    """Whether something is left."""
+    """Whether memory of an ended attempt remains on a GPU."""
 
     FREE = "free"
     LEFT = "left"
@@ -231,8 +234,11 @@ class LeakVerdict(Enum):
 
 @dataclass(frozen=True)
 class MemoryLeft:
-    """`held` bytes of processes of the attempt, with `pids` listed on the GPU, and `loose` bytes
-    that no process holds; None: the driver does not report it."""
+    """The memory that an ended attempt left on a GPU, in bytes.
+
+    `held` is the memory of the attempt's processes with the `pids`, which NVML lists. `loose` is
+    memory that no process holds. None: the driver does not report it.
+    """
 
     verdict: LeakVerdict
     held: int | None = 0
@@ -241,7 +247,7 @@ class MemoryLeft:
 
     @property
     def size(self) -> int:
-        """Total bytes, as far as they are known."""
+        """The sum of the known bytes."""
         return (self.held or 0) + self.loose
 
 
@@ -249,7 +255,7 @@ FREE, UNKNOWN = MemoryLeft(LeakVerdict.FREE), MemoryLeft(LeakVerdict.UNKNOWN)
 
 
 def normal_bytes(limit: int, baseline: int | None) -> int:
-    """Return the memory that may be in use without a process; `baseline` was so before the
+    """Return how much memory may be in use without a process. `baseline` was in use before the
     attempt."""
     return max(limit, 0 if baseline is None else baseline + TOLERANCE)
 
@@ -268,8 +274,11 @@ def memory_left(
     given: bool = False,
     lists: bool = True,
 ) -> MemoryLeft:
-    """Return the visible memory left on a GPU by the attempt with the processes `ours` (pids).
-    `given`: another job has the GPU, or a share of it. `lists`: NVML lists processes here."""
+    """Return the memory on a GPU that the ended attempt left, as far as it is visible.
+
+    `ours` are the pids of the attempt's processes. `given`: another job has the GPU, or a share of
+    it. `lists`: NVML lists processes on this machine.
+    """
     listed = [process for process in gpu.processes if process.pid in ours]
     sizes = [process.memory_used_bytes for process in listed]
     held = None if None in sizes else sum(size or 0 for size in sizes)

@@ -1,4 +1,4 @@
-"""Snapshots of the machine for the event loop: taken in a thread, one at a time."""
+"""Takes snapshots of the machine for the event loop: in a thread, one at a time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 3.0
 
 
 class SnapshotReader(Protocol):
-    """The source of snapshots; `read` may block for some seconds."""
+    """A source of snapshots. `read` may block for some seconds."""
 
     def read(self) -> Snapshot:
         """Return the current state of the machine."""
@@ -35,10 +35,10 @@ class SnapshotReader(Protocol):
 
 
 class SnapshotCache:
-    """The newest snapshot, taken again when it is older than the caller accepts.
+    """The newest snapshot. It is taken again if it is older than the caller accepts.
 
     A caller waits no longer than it chooses, because the driver may not respond for minutes.
-    Meanwhile the last known GPUs are returned, with an error that contains the age.
+    Meanwhile the last known GPUs are returned, with an error that contains their age.
     """
 
     def __init__(
@@ -56,22 +56,22 @@ class SnapshotCache:
         self._taken = float("-inf")
         self._reading: asyncio.Task[None] | None = None
         self._asked: float | None = None
-        """Time of the first unanswered request to the driver."""
+        """The time of the first request to the driver without an answer."""
         self._is_awaited = False
         self._is_noted = False
         self.lists_processes = is_in_first_pid_namespace()
-        """Whether NVML lists the processes on GPUs here: in a container it often lists none."""
+        """Whether NVML lists processes on GPUs here. In a container it often lists none."""
         self.lets_go: Callable[[], bool] = lambda: False
-        """Whether the GPUs are not to be read, so that an administrator can reset them."""
+        """Returns whether the GPUs must not be read, so that an administrator can reset them."""
         self.on_late_answer: Callable[[], None] = lambda: None
-        """Called when an answer comes for which a caller did not wait."""
+        """Called when the driver answers after the caller has stopped waiting."""
 
     async def snapshot(
         self, *, most_age_seconds: float = 1.0, patience_seconds: float | None = None
     ) -> Snapshot:
-        """Return the machine's state, at most this old; wait for GPUs for `patience_seconds`.
+        """Return a snapshot that is at most `most_age_seconds` old.
 
-        The default is PATIENCE_SECONDS.
+        It waits for the GPUs for `patience_seconds`, by default PATIENCE_SECONDS.
         """
         patience = PATIENCE_SECONDS if patience_seconds is None else patience_seconds
         if self._reading is None and self._clock() - self._taken <= most_age_seconds:
@@ -140,7 +140,7 @@ class SnapshotCache:
 
     @property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The GPUs of the newest snapshot; none before the first."""
+        """The GPUs of the newest snapshot; empty before the first one."""
         return () if self._newest is None else self._newest.gpus
 
     def xids_of(self, uuids: Sequence[str], since: float) -> dict[str, list[GpuXid]]:

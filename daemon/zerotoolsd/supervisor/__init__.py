@@ -1,4 +1,6 @@
-"""The parent process of one attempt's ranks. It needs the standard library only, and no daemon.
+"""The supervisor: the parent process of one attempt's ranks. It needs neither the daemon nor any
+package outside of the standard library.
 
-Started as `python -I -S entry.py RUN_DIR`; everything else is in `RUN_DIR/attempt.json`.
+The daemon starts it as `python -I -S entry.py RUN_DIR`. All its settings are in
+`RUN_DIR/attempt.json`.
 """

@@ -28,18 +28,18 @@ def group_name(job_id: int, attempt: int, token: str) -> str:
 
 @dataclass(frozen=True)
 class AttemptGroup:
-    """`wanted` are the limits that were set."""
+    """The control group of one attempt, at `path`. `wanted` are the limits that were set."""
 
     path: Path
     wanted: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def entrance(self) -> str:
-        """The file into which a process writes 0 to enter, before it does anything else."""
+        """The path of `cgroup.procs`. A process that writes 0 to this file enters the group."""
         return str(self.path / PROCS)
 
     def pids(self) -> list[int]:
-        """Return the pids of all processes in the group and in groups that these made below it."""
+        """Return the pids of all processes in the group and in its subgroups."""
         found = []
         for directory in self._directories():
             with suppress(OSError, ValueError):
@@ -87,14 +87,16 @@ class AttemptGroup:
 
     @property
     def memory_words(self) -> str | None:
-        """The limit of memory for which its processes were ended; None: they were not."""
+        """Return the memory limit as text if the kernel killed processes of the group for it; else
+        None."""
         if not self.memory_kills() or MEMORY not in self.wanted:
             return None
         return f"its memory limit of {gibibytes(self.wanted[MEMORY])}"
 
     @property
     def processes_words(self) -> str | None:
-        """The sentence on the process limit that the attempt ran into; None if it did not."""
+        """Return a sentence if the kernel refused a process because of the process limit; else
+        None."""
         refused = self.refused_processes()
         if not refused or PROCESSES not in self.wanted:
             return None
@@ -105,9 +107,10 @@ class AttemptGroup:
 def make_group(
     name: str, wanted: Mapping[str, int], own: Collection[int], root: Path = Path("/")
 ) -> AttemptGroup:
-    """Create the group `name` with these limits; `own` processes move to a leaf if necessary.
+    """Create the control group `name` with these limits.
 
-    Raises NotDelegated if no group is available, or none with these limits. Raises OSError.
+    The processes `own` move to a subgroup if the kernel requires it. Raises OSError, and
+    NotDelegated if this process may not create the group or set the limits.
     """
     place = find(root)
     if wanted:
@@ -129,7 +132,8 @@ def _made(place: Delegation, name: str, wanted: Mapping[str, int], root: Path) -
 
 
 def _clear(directory: Path) -> None:
-    """Remove empty groups that killed daemons left long ago; a young one is about to be entered."""
+    """Remove the empty groups that killed daemons left. Groups younger than OLD_SECONDS stay,
+    because a process may be about to enter them."""
     with suppress(OSError):
         for entry in os.scandir(directory):
             if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
@@ -140,7 +144,8 @@ def _clear(directory: Path) -> None:
 
 
 def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """Return the group that root has made below its group for the attempt with `token`."""
+    """Return the control group that root created for the attempt with `token`; None if there is
+    none."""
     try:
         names = os.scandir(find(root).directory)
     except (NotDelegated, OSError):
@@ -153,9 +158,10 @@ def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
 
 
 def read_group(path: object, token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """Return the group that a record names, if it is the group of the attempt with `token`.
+    """Return the control group that an attempt's record names; None if the group is not of this
+    `token`.
 
-    A job can write into its records, so the path is not trusted.
+    The path in the record is not trusted, because a job can write into its records.
     """
     if not isinstance(path, str) or ".." in path.split("/"):
         return None
@@ -181,11 +187,11 @@ _CONTROLLERS = {
 }
 _RATES = {IO_READ: "rbps", IO_WRITE: "wbps"}
 _NO_DISKS = ("loop", "ram", "zram", "dm-", "md")
-"""Devices that are not disks, or are made of disks: a limit on them applies to the disks below."""
+"""Block devices that are not disks or consist of other disks. Limits are set on the disks below."""
 
 
 def controllers_of(limits: Mapping[str, int]) -> set[str]:
-    """Return the controllers that these limits need."""
+    """Return the names of the cgroup controllers that these limits need."""
     return {_CONTROLLERS[name] for name in limits}
 
 
@@ -236,19 +242,19 @@ GetMark = Callable[[Path, str], bytes]
 
 
 class NotDelegated(Exception):
-    """No control group can be divided or limited; the message gives the reason."""
+    """This process may not create control groups or set limits. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Delegation:
-    """The directory of a control group that is ours to divide."""
+    """A control group in which this process may create subgroups."""
 
     directory: Path
 
     def refuse_unlimited(self, wanted: Collection[str], own: Collection[int] = ()) -> None:
-        """Raise NotDelegated if groups below this one cannot have the controllers `wanted`.
+        """Raise NotDelegated if subgroups of this group cannot have the controllers `wanted`.
 
-        `own` are processes that will leave the group.
+        `own` are pids of processes that will leave the group.
         """
         lacking = sorted(set(wanted) - set(_words(self.directory / CONTROLLERS)))
         if lacking:
@@ -261,14 +267,15 @@ class Delegation:
 
     @property
     def is_root(self) -> bool:
-        """Whether this is the machine's root group, which may have both processes and
-        controllers."""
+        """Return whether this is the machine's root group, which may have processes and controllers
+        at once."""
         return not (self.directory / "cgroup.type").exists()
 
     def give(self, wanted: Collection[str], own: Collection[int]) -> None:
-        """Enable the controllers `wanted` for groups below this; move `own` processes into a leaf.
+        """Enable the controllers `wanted` for subgroups. Move the processes `own` into a subgroup
+        first.
 
-        Raises NotDelegated, OSError.
+        Raises NotDelegated and OSError.
         """
         self.refuse_unlimited(wanted, own)
         missing = set(wanted) - set(_words(self.directory / SUBTREE))
@@ -283,7 +290,7 @@ class Delegation:
 
 
 def write(path: Path, text: str) -> None:
-    """Write one value into a file of the kernel's. Raises OSError."""
+    """Write one value into a file of the cgroup file system. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, text.encode())
@@ -292,9 +299,9 @@ def write(path: Path, text: str) -> None:
 
 
 def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
-    """Return the delegated group of the machine that has its file system at `root`.
+    """Return the group in which this process may create subgroups. Raises NotDelegated.
 
-    Raises NotDelegated.
+    `root` is the directory that contains /sys and /proc.
     """
     mount, top = _mount(root)
     own = _own(root)
@@ -316,8 +323,8 @@ def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
 
 
 def _was_given(place: Path) -> bool:
-    """Return whether root has created the group for an attempt of this user and given it to the
-    user."""
+    """Return whether root created this group for an attempt of the current user, who now owns
+    it."""
     try:
         return place.name.startswith(PREFIX) and place.stat().st_uid == os.geteuid() != 0
     except OSError:
@@ -325,12 +332,12 @@ def _was_given(place: Path) -> bool:
 
 
 def mounted(root: Path = Path("/")) -> Path:
-    """Return the mount point of control groups version 2. Raises NotDelegated."""
+    """Return the mount point of cgroup v2. Raises NotDelegated if it is not mounted."""
     return _mount(root)[0]
 
 
 def controllers(directory: Path) -> list[str]:
-    """Return the controllers that a group has."""
+    """Return the controllers that are available in a group."""
     return _words(directory / CONTROLLERS)
 
 

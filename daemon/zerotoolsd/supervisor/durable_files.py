@@ -1,4 +1,7 @@
-"""Small files that are there whole, or not at all, also after a power loss."""
+"""Writes small files so that they are complete or absent, also after a power loss.
+
+A `ReservedRecord` has disk space that is reserved in advance, so it can be written on a full disk.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,11 @@ from zerotoolsd.supervisor.rank_log import say
 
 LARGEST = 64 << 20
 LARGEST_RECORD = 4 << 20
-"""Bytes of a record of an attempt: a job can write into its run directory too."""
+"""Largest record, in bytes, that is read from a run directory. A job can write there, too."""
 
 
 DEEPEST = 12
-"""The limit of nested objects in reports of ranks: callers write and read them with a deeper
-stack."""
+"""Deepest nesting of lists and objects in reports of ranks."""
 
 
 def is_shallow(value: object, left: int = DEEPEST) -> bool:
@@ -32,7 +34,7 @@ def is_shallow(value: object, left: int = DEEPEST) -> bool:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a temporary file with mode 0600, fsync it, rename it to `path`, fsync the directory.
+    """Write `path` atomically and durably, with mode 0600: temporary file, fsync, rename, fsync.
 
     Characters that cannot be encoded are written as escapes.
     """
@@ -74,9 +76,9 @@ def open_regular(path: Path) -> int:
 
 
 def read_json(path: Path, most_bytes: int = LARGEST) -> dict[str, Any] | None:
-    """Return the object in `path`; None if the file does not exist.
+    """Return the JSON object in the file `path`; None if the file does not exist.
 
-    Raises ValueError if it is not an object, or is too large.
+    Raises ValueError if the file is larger than the limit or does not contain an object.
     """
     try:
         with os.fdopen(open_regular(path), "rb") as file:
@@ -94,7 +96,7 @@ def read_json(path: Path, most_bytes: int = LARGEST) -> dict[str, Any] | None:
 
 
 def sync_directory(directory: Path) -> None:
-    """Make the names in `directory` durable."""
+    """Flush the directory's entries to the disk (fsync)."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
@@ -109,7 +111,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 
 
 REQUEST_BYTES = 4096
-"""Bytes of a request to an attempt, and of the stop file that its ranks read."""
+"""Bytes reserved for a stop request, and for the stop file that the ranks read."""
 
 
 def room_of(path: Path) -> Path:
@@ -118,9 +120,9 @@ def room_of(path: Path) -> Path:
 
 
 def reserve(path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
-    """Reserve the space of the record `path`, unless that was done before. Raises OSError.
+    """Reserve disk space for the record `path`: `size` bytes, and a fixed number for each rank.
 
-    It is `size` bytes and a fixed number for each rank.
+    A second call has no effect. Raises OSError.
     """
     os.close(_open_room(path, size + ranks * RANK_BYTES))
 
@@ -147,7 +149,7 @@ def put(path: Path, text: str) -> None:
 
 
 class ReservedRecord:
-    """The record `path`, which can be written once."""
+    """A JSON record that can be written once, into disk space that was reserved before."""
 
     def __init__(self, path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
         """Open the reserved space for so many ranks, with the `size` of `reserve`.
@@ -164,7 +166,8 @@ class ReservedRecord:
             raise
 
     def write(self, record: Mapping[str, Any], sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Make the record durable, however long that takes; False: its directory was removed."""
+        """Write the record and retry until it is on the disk. Return False if its directory was
+        removed."""
         for wait in _waits():
             try:
                 self.try_write(record)
@@ -197,7 +200,7 @@ class ReservedRecord:
         os.fsync(self._directory)
 
     def drop(self) -> None:
-        """Free the reserved space; the record is not needed."""
+        """Free the reserved disk space without writing the record."""
         self.close()
         room_of(self.path).unlink(missing_ok=True)
 

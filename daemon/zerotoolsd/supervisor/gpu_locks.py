@@ -1,4 +1,4 @@
-"""The locks of the machine's GPUs: which of several daemons' queues has which GPU.
+"""Locks of the machine's GPUs, so that the queues of several daemons do not use one GPU at once.
 
 Each GPU has a file named by its UUID. Its directory belongs to root, and every user may create
 files in it (mode 1777). Two flocks decide; the contents of the files are not used:
@@ -46,8 +46,10 @@ MOST_NAMED = 4
 
 
 def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, int]:
-    """Return the live processes that took a flock of the file `found`, except this one: pid to
-    uid."""
+    """Return the live processes that have a flock of the file `found`, by pid, with their uids.
+
+    This process is left out.
+    """
     try:
         text = (proc / "locks").read_text(encoding="ascii", errors="replace")
     except OSError:
@@ -105,33 +107,35 @@ def _pids(pids: list[int]) -> str:
 
 
 TRIES = 5
-"""A file may be made, removed or replaced while it is opened."""
+"""Tries to open a lock file that others create, remove or replace meanwhile."""
 READABLE = 0o644
-"""Every user who may open a file may lock it."""
+"""Mode of a lock file: every user may open it to lock it."""
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MOST_NAME = 200
 
 
 class NoLocks(Exception):
-    """No trusted directory of locks exists. The message gives the reason."""
+    """There is no directory of locks that can be trusted. The message gives the reason."""
 
 
 class LocksUnknown(Exception):
-    """The machine lacks a resource, so the directory of locks cannot be checked now. The message
-    names the resource."""
+    """The directory of locks cannot be checked now, because the machine lacks a resource.
+
+    The message names the resource.
+    """
 
 
 class Taken(Exception):
-    """The GPU is not ours to use. The text completes "GPU 0 "."""
+    """Another process has locked the GPU. The message completes "GPU 0 "."""
 
 
 class GateShut(Exception):
-    """Another process takes GPUs now, and may not stop doing so. The message names it."""
+    """Another process holds the gate. The message names the process."""
 
 
 def lock_name(uuid: str) -> str:
-    """Return the name of a GPU's lock file, made from its UUID; that of a MIG instance may have
-    slashes."""
+    """Return the name of a GPU's lock file, made from its UUID. Slashes in a MIG UUID are
+    replaced."""
     return re.sub(r"[^A-Za-z0-9-]", "_", uuid)[:_MOST_NAME]
 
 
@@ -157,11 +161,11 @@ class LockDirectory:
             raise NoLocks(f"{path} {why}")
 
     def close(self) -> None:
-        """Close it, and with it the gate. Locks of GPUs stay."""
+        """Close the directory and release the gate. Locks of GPUs stay."""
         os.close(self._fd)
 
     def try_gate(self) -> bool:
-        """Try to take the gate, and return whether this succeeded. It is held until `close`."""
+        """Try to lock the gate until `close`. Return whether this succeeded."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -169,7 +173,7 @@ class LockDirectory:
         return True
 
     def wait_for_gate(self, seconds: float, pause: float = 0.01) -> None:
-        """Wait until the gate is taken. Raises GateShut after `seconds`."""
+        """Wait until the gate is locked for this process. Raises GateShut after `seconds`."""
         deadline = time.monotonic() + seconds
         while not self.try_gate():
             if time.monotonic() > deadline:
@@ -177,17 +181,16 @@ class LockDirectory:
             time.sleep(pause)
 
     def why_shut(self) -> str:
-        """Who has the gate."""
+        """Return the sentence on the process that holds the gate."""
         return (
             f"the locks of the GPUs ({self.path}) are in use by {self._named(os.fstat(self._fd))}"
         )
 
     def take(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
-        """Lock a GPU; it stays locked while the returned descriptor or a copy of it is open.
+        """Lock a GPU and return a descriptor. The lock lasts until all copies of it are closed.
 
-        The caller must hold the gate.
-
-        `may_join` returns whether a known process of this queue holds it. Raises Taken.
+        The caller must hold the gate. `may_join` returns whether a process is known to belong to
+        this queue, so that its lock may be shared. Raises Taken.
         """
         name = lock_name(uuid)
         for _ in range(TRIES):
@@ -208,7 +211,7 @@ class LockDirectory:
         raise Taken(f"cannot be locked: {self.path / name} is replaced again and again")
 
     def is_current(self, uuid: str, fd: int) -> bool:
-        """Return whether `fd` is still the file of this GPU."""
+        """Return whether the descriptor `fd` is of the file that is now the GPU's lock file."""
         try:
             there = os.stat(lock_name(uuid), dir_fd=self._fd, follow_symlinks=False)
         except OSError:
@@ -277,12 +280,12 @@ def _owner(found: os.stat_result) -> str:
 
 
 GATE_SECONDS = 20.0
-"""A daemon has the gate for a pass over its queue, milliseconds."""
+"""Seconds to wait for the gate. A daemon holds it for milliseconds, during a scheduler pass."""
 
 
 @dataclass(frozen=True)
 class AttemptLocks:
-    """Descriptors that hold the GPUs; or, of an attempt that may not begin, why."""
+    """The descriptors of an attempt's GPU locks, or the reason why the attempt may not start."""
 
     descriptors: tuple[int, ...] = ()
     refusal: str | None = None
@@ -294,10 +297,10 @@ class AttemptLocks:
 
 
 def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
-    """Take the locks that the daemon described in `told`; none if that is empty.
+    """Lock the GPUs that the daemon lists in `told`; none if `told` is empty.
 
-    `told` has `directory`, `gpus` (their UUIDs), and `held`, the UUIDs that the process `daemon`
-    holds.
+    `told` has the keys `directory`, `gpus` (UUIDs), `daemon` (a process) and `held` (the UUIDs that
+    the daemon has locked).
     """
     if not told:
         return AttemptLocks()
@@ -339,7 +342,7 @@ def _lives(process: Mapping[str, int]) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether a process lives that /proc does not show.
+    """Return whether a process lives although /proc does not show it.
 
     With `hidepid`, /proc hides root's daemon from a user's supervisor. A reused pid is not
     detected.

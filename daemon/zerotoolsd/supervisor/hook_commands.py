@@ -1,6 +1,7 @@
-"""Commands that run next to a job's ranks: each runs once for every new checkpoint.
+"""Runs commands for a job: after each new checkpoint, and once after the ranks have ended.
 
-Killing such a command loses nothing, so it ends with the ranks. Its output has a separate log.
+Killing a command for checkpoints loses nothing, so it ends with the ranks. The output of each
+command goes to a separate log.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ UPLOADING_LOG = "uploading.log"
 
 
 class BesideRanks:
-    """The commands that run next to the ranks of an attempt."""
+    """The commands of one attempt that run after each new checkpoint."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._every = (
@@ -36,7 +37,7 @@ class BesideRanks:
         return {each.pid for each in self._every}
 
     def look(self) -> None:
-        """Start the commands that have something to do."""
+        """Start each command for which there is a new checkpoint."""
         for each in self._every:
             each.look()
 
@@ -47,8 +48,11 @@ class BesideRanks:
 
 
 class RepeatedCommand:
-    """At most one process at a time. Works in the run directory. `from_start`: it is started once
-    before there is a new checkpoint, for those that an earlier attempt has left to do."""
+    """A command that runs after each new checkpoint, at most once at a time. Works in the run
+    directory.
+
+    `from_start`: it also runs once at the start, for the checkpoints of an earlier attempt.
+    """
 
     def __init__(
         self,
@@ -67,7 +71,7 @@ class RepeatedCommand:
         self.pid: int | None = None
 
     def look(self) -> None:
-        """Start the command if there is a checkpoint that it has not seen."""
+        """Start the command if there is a checkpoint since its last start."""
         newest = self._progress.checkpoint
         told = None if newest is None else (newest.get("step"), newest.get("path"))
         if not self._command or self.pid is not None or told == self._seen:
@@ -107,10 +111,9 @@ _TAIL_BYTES = 4096
 def run_closing(
     plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], log: str = LOG
 ) -> dict[str, Any]:
-    """Run `command` until it ends or a stop is requested; return its result.
+    """Run `command` until it ends or a stop is requested. Return `{"status": ..., "why": ...}`.
 
-    In the result, `why` is None after a success, else one line; `status` is the exit status, or
-    None.
+    `status` is the exit status or None. `why` is None after a success, else the reason in one line.
     """
     began = time.monotonic()
     status: int | None = None
@@ -154,7 +157,7 @@ def _lingering(process: subprocess.Popen[bytes]) -> str:
 
 
 def _why(path: Path, begin: int, status: int) -> str:
-    """Return the last line that the command printed after byte `begin` of its log, or its
+    """Return the last line that the command wrote after byte `begin` of its log, or its exit
     status."""
     if status < 0:
         return f"it was ended by signal {-status}"

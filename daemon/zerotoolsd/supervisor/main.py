@@ -1,4 +1,4 @@
-"""One attempt, from its lock to its `exit.json`.
+"""Runs one attempt, from its lock to `exit.json`.
 
 Each step is on the disk before the next: the lock (a second copy exits here), disk space for
 `exit.json`, `run.json` (the identity of the supervisor), the ranks, `exit.json` (the outcome). A
@@ -59,7 +59,7 @@ from zerotoolsd.supervisor.supervise_loop import RankMonitor
 from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 
 LOCK_SECONDS = 2.0
-"""Someone who only looks whether the lock is held has it for an instant."""
+"""Seconds to wait for the lock. A process that only tests the lock holds it for an instant."""
 HELPERS_SECONDS = 2.0
 """Seconds that the attempt's helpers have to end by SIGKILL."""
 CUT_OFF = "it was cut off"
@@ -101,9 +101,9 @@ def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
 
 
 def _make_group(plan: Plan) -> AttemptGroup | None:
-    """Make the control group of the attempt; None if none is available and no limit is required.
+    """Create the control group of the attempt. Return None if no group is available or needed.
 
-    Raises NotDelegated and OSError if the limits cannot be set.
+    Raises NotDelegated and OSError if required limits cannot be set.
     """
     if not plan.cgroups and not plan.limits and not plan.wished_limits:
         return None
@@ -140,9 +140,9 @@ def supervise(
     refusal: str | None = None,
     execute: Execute = execute_program,
 ) -> None:
-    """Run the ranks to their end, kill the remaining processes, and write `exit.json`.
+    """Run the ranks, kill processes that remain after them, and write `exit.json`.
 
-    `refusal` is the reason why no rank may start, which is not the job's fault.
+    `refusal` is the reason why the machine cannot start any rank now; None: it can.
     """
     become_subreaper()
     started, clock = time.time(), time.monotonic()
@@ -214,8 +214,7 @@ def supervise(
 def _follow(
     watch: RankMonitor, verdict: Verdict, records: Records, record: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run the steps that follow finished ranks, or ranks that saved and stopped; return their
-    results."""
+    """Run the steps after the ranks have finished, or saved and stopped. Return their results."""
     plan, found = watch.plan, dict[str, Any]()
     if verdict.outcome not in ("finished", "stopped") or not watch.ranks:
         return found
@@ -241,9 +240,9 @@ def _follow(
 
 
 def say_ready() -> None:
-    """Notify the service manager, if it started this supervisor, of `run.json` (sd_notify(3)).
+    """Tell systemd (sd_notify(3)) that `run.json` exists, if systemd started this supervisor.
 
-    The variable is removed, so that later processes do not notify it.
+    NOTIFY_SOCKET is removed, so that later processes do not use it.
     """
     address = os.environ.pop("NOTIFY_SOCKET", "")
     if not address:
@@ -259,9 +258,9 @@ def say_ready() -> None:
 
 
 def _end_helpers(known: Collection[int]) -> list[dict[str, Any]]:
-    """Kill the helpers; return the records of those that survive.
+    """Kill the finder and the commands next to the ranks. Return records of those that survive.
 
-    They use no GPU, and can hang on a file system that does not respond.
+    These processes use no GPU. They may hang on a file system that does not respond.
     """
     left = kill_all(HELPERS_SECONDS, spare=known).left_behind({})
     return [{**line, "helper": True} for line in left]
@@ -305,7 +304,8 @@ def _prepare(
 
 
 def _find(watch: RankMonitor) -> Verdict | None:
-    """Put the checkpoint to continue from into the environment of the ranks, and watch for more."""
+    """Set the checkpoint to continue from in the environment of the ranks, and search for newer
+    ones."""
     if not watch.plan.finder:
         return None
     try:
@@ -347,8 +347,7 @@ def _not_started(watch: RankMonitor) -> Verdict | None:
 
 
 def _blame(cause: str, error: OSError, outcome: str = "not_started") -> Verdict:
-    """Return `outcome` if the job is at fault, or `not_ready` if the machine lacks space or
-    descriptors."""
+    """Return `outcome`, or `not_ready` if the machine lacks disk space or descriptors."""
     return Verdict(NOT_READY if is_transient(error) else outcome, cause)
 
 

@@ -1,4 +1,4 @@
-"""`attempt.json`: everything that the supervisor needs to know."""
+"""`attempt.json`: all settings of the supervisor for one attempt."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ATTEMPT = "attempt.json"
 RUN = "run.json"
 EXIT = "exit.json"
 ENDED = "ended.json"
-"""Has the contents of `exit.json` while the steps after a finished run are running."""
+"""File with the later contents of `exit.json`, while the steps after a finished run still run."""
 LEDGER = "ledger"
 """File with the ends of the ranks, recorded before any reaction (`exit_record/process_ledgers`)."""
 REQUEST = "request.json"
@@ -27,10 +27,10 @@ TIME_LIMIT = "time limit"
 """The reason of a stop at the job's time limit."""
 
 GOES_ON = frozenset({"preempt", "resize", "relieve", "relieve_gpu", "yield"})
-"""The reasons of a stop after which the daemon starts the job again by itself."""
+"""Reasons of a stop after which the daemon itself starts the job again."""
 
 OUTSIDE = "SIGTERM"
-"""The reason of a stop that the daemon did not ask for."""
+"""Reason of a stop that the daemon did not request."""
 
 FINDER = "finder.json"
 """The input of the finder of checkpoints (`zerotoolsd.children.checkpoint_finder`)."""

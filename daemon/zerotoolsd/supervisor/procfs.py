@@ -1,4 +1,5 @@
-"""Identifies a process and its descendants, from /proc. A pid alone is never an identity."""
+"""Reads processes, their descendants, state and memory from /proc. A pid alone is never an
+identity."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One line of /proc/PID/stat. (`pid`, `start_ticks`) names a process within one boot."""
+    """A process, from /proc/PID/stat. (`pid`, `start_ticks`) identifies it within one boot."""
 
     pid: int
     parent: int
@@ -31,14 +32,13 @@ class Process:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing of it runs. A zombie is alive if its first thread ended before the
-        others."""
+        """Return whether all its threads have ended. A zombie may still have running threads."""
         return self.state in "ZX" and self.threads <= 1
 
 
 @cache
 def boot_id() -> str:
-    """Return the id of this boot, which differs after every boot of the machine."""
+    """Return the kernel's id of the current boot."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
@@ -109,7 +109,7 @@ def zombie_status(pid: int, start_ticks: int) -> int | None:
 
 
 def ticks_now() -> int:
-    """Return the current time in the unit of `start_ticks`; a later process has no smaller
+    """Return the current time in the unit of `start_ticks`. Later processes have at least this
     value."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
@@ -205,8 +205,10 @@ def kill_process(process: Process, uid: int | None = None) -> bool:
 def signal_process(
     pid: int, start_ticks: int, number: signal.Signals, uid: int | None = None
 ) -> bool:
-    """Send exactly this process a signal; False if it is gone, or not one of the user `uid`. Raises
-    PermissionError."""
+    """Send a signal to exactly this process. Return False if it is gone or not of the user `uid`.
+
+    Raises PermissionError.
+    """
     fd = open_process(pid, start_ticks, uid)
     if fd is None:
         return False
@@ -217,9 +219,9 @@ def signal_process(
 
 
 def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> bool:
-    """Send a signal to the process of `pidfd`; False if it is gone or not of the user `uid`.
+    """Send a signal to the process of `pidfd`. Return False if it is gone or not of the user `uid`.
 
-    It may have executed a program that runs as another user. Raises PermissionError.
+    The process may have executed a program that runs as another user. Raises PermissionError.
     """
     if uid is not None and not is_of_uid(_pid_of(pidfd), uid):
         return False
@@ -231,7 +233,7 @@ def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> b
 
 
 def _pid_of(pidfd: int) -> int:
-    """Return the pid; -1 if it is gone."""
+    """Return the pid of a pidfd; -1 if the process is gone."""
     lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
 
@@ -240,7 +242,7 @@ _KTHREADD = 2
 
 
 def await_program(process: Process, looks: int = 20) -> None:
-    """Let the kernel finish starting the program of `process`, `looks` milliseconds at most.
+    """Wait until the kernel has loaded the program of `process`, `looks` milliseconds at most.
 
     The process that started it continues before that (`vfork` ends with the old memory, in
     exec_mmap of fs/exec.c). Until then /proc shows neither command nor environment: on a busy
@@ -272,8 +274,11 @@ _LONGEST = 4000
 
 @dataclass(frozen=True)
 class Activity:
-    """`state` is the kernel's letter, `tracer` the pid of a debugger, and `work` grows while it
-    computes, reads or writes: seconds of processor time, and a second for each 512 KiB."""
+    """The state of a process in the kernel.
+
+    `state` is the kernel's letter, `tracer` the pid of a debugger. `work` grows while the process
+    computes, reads or writes: seconds of processor time, plus one second for each 512 KiB.
+    """
 
     state: str
     tracer: int = 0
@@ -282,7 +287,7 @@ class Activity:
 
     @property
     def words(self) -> str:
-        """`is stopped by a signal (state T)`."""
+        """Describe the state: `is stopped by a signal (state T)`."""
         where = f" in {self.wchan}" if self.state == "D" and self.wchan else ""
         by = f", pid {self.tracer}" if self.tracer else ""
         return f"{_STATES.get(self.state, 'is')}{where}{by} (state {self.state})"
@@ -303,7 +308,7 @@ def activity(pid: int) -> Activity | None:
 
 
 def report(pid: int) -> str:
-    """Return lines for the log: the state, the kernel code that it waits in, and the threads."""
+    """Return lines for the log: state, kernel function and threads of the process."""
     found = activity(pid)
     if found is None:
         return f"pid {pid} is gone"
@@ -332,17 +337,20 @@ def _read(pid: int, name: str) -> str:
 
 
 SHARE = 0.001
-"""Share of one processor that the measurements may use."""
+"""Part of one processor's time that the measurements may use."""
 
 ALL_EVERY = 60
-"""Measurements after which all processes are read again."""
+"""After this many measurements all processes are scanned again."""
 
 Clock = Callable[[], float]
 
 
 class HostMemory:
-    """The memory of all processes below this one. `note` is called with a time before the scan and
-    the processes, at least every `longest_pause` seconds."""
+    """Measures the host memory of all descendants of this process, at a small processor cost.
+
+    `note` is called with the time before the scan and the processes, at least every `longest_pause`
+    seconds.
+    """
 
     def __init__(
         self,
@@ -361,7 +369,7 @@ class HostMemory:
         self._due = float("-inf")
 
     def measure(self, beside: Container[int | None]) -> int | None:
-        """Return the resident bytes without those of the processes `beside`; None if no scan is
+        """Return the resident bytes of all descendants except the pids `beside`; None if no scan is
         due.
 
         Raises OSError if no descriptor is available for the scan.

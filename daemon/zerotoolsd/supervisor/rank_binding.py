@@ -1,4 +1,4 @@
-"""The processors and memory nodes that a rank is bound to.
+"""Binds a rank to processors and memory nodes (NUMA).
 
 The child sets the binding before it executes its program; the program, its threads and its children
 inherit it. Memory nodes are preferred and not required, because a full node would end the rank
@@ -23,22 +23,24 @@ from dataclasses import dataclass
 from typing import Any
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
-"""arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h of Linux."""
+"""Number of the system call, from syscall_64.tbl and asm-generic/unistd.h of Linux."""
 _PREFERRED, _PREFERRED_MANY = 1, 5
 """set_mempolicy(2). Several nodes can be preferred from Linux 5.15 on."""
 _MOST_NODES = 1 << 16
 _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 _LEAST = 0.5
-"""The part of the planned processors that must still be available."""
+"""Least part of the planned processors with which a rank is still bound."""
 _NOTE = re.compile(rb"([cmf])(\d+);")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RankBinding:
-    """A binding: `cpus` in the kernel's list format (`0-15,32`; empty: any) and the preferred
-    memory `nodes` (empty: the kernel's choice). `why` explains a missing binding, if that
-    matters."""
+    """The binding of one rank.
+
+    `cpus` has the kernel's list format (`0-15,32`; empty: any processor). `nodes` are the preferred
+    memory nodes (empty: the kernel's choice). `why` explains a missing binding, if that matters.
+    """
 
     cpus: str = ""
     nodes: tuple[int, ...] = ()
@@ -50,9 +52,9 @@ class RankBinding:
 
     @classmethod
     def from_json(cls, tree: object) -> RankBinding:
-        """Return the binding that `to_json` made. Raises ValueError for any other tree.
+        """Return the binding that `to_json` wrote. Raises ValueError for any other value.
 
-        A job can write into its run directory, so the tree is not trusted.
+        A job can write into its run directory, so the value is not trusted.
         """
         if isinstance(tree, Mapping):
             cpus, nodes, why = (tree.get(name) for name in ("cpus", "nodes", "why"))
@@ -63,7 +65,7 @@ class RankBinding:
 
 
 def keep_to(binding: RankBinding) -> bytes:
-    """Bind the calling thread; return the bytes for `kept_of` that report a failed part."""
+    """Bind the calling thread. Return the bytes that report to `kept_of` which part failed."""
     if not binding.cpus:
         return b""
     wanted, own = _numbers(binding.cpus), os.sched_getaffinity(0)
@@ -103,9 +105,9 @@ def _prefer(nodes: Sequence[int]) -> int:
 
 
 def kept_of(binding: RankBinding, said: bytes) -> RankBinding:
-    """Return the part of `binding` that a child kept, with the reason if it is not all.
+    """Return the part of `binding` that the child could set, with the reason if it is not all.
 
-    `said` are the bytes that the child reported.
+    `said` are the bytes that the child reported (`keep_to`).
     """
     notes = [(kind, int(number)) for kind, number in _NOTE.findall(said)]
     if not notes:

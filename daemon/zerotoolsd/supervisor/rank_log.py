@@ -1,4 +1,4 @@
-"""One rank's output: a pipe that never blocks the rank, and a file that never fills the disk."""
+"""Copies a rank's output from a pipe into a log of limited size, without blocking the rank."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pathlib import Path
 TAIL_BYTES = 64 * 1024
 _CHUNK = 256 * 1024
 _LINE_BYTES = 4096
-"""Bytes that are kept of the beginning of a line that is longer than the tail."""
+"""Bytes kept from the beginning of a line that is longer than the tail."""
 
 
 def say(text: str) -> None:
-    """Write one line to the supervisor's log. A full disk loses the line, and nothing else."""
+    """Write one line to the supervisor's log. On a full disk the line is lost."""
     with suppress(OSError):
         os.write(1, f"{text}\n".encode(errors="backslashreplace"))
 
@@ -97,9 +97,9 @@ class RankLog:
         os.close(self._file)
 
     def tail(self) -> str:
-        """Return the end of the output, at most 64 KiB, with the start of the line cut there.
+        """Return the last 64 KiB of the output at most.
 
-        An error message may be longer than all of this.
+        If a line is cut at the beginning, it starts with the first bytes of that line.
         """
         return (self._cut_line + self._tail).decode("utf-8", "replace")
 

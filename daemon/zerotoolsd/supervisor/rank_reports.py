@@ -1,4 +1,5 @@
-"""Reports of the ranks: datagrams on a Unix socket, kept in `progress.jsonl` and in memory."""
+"""Receives the reports of ranks on a Unix socket, and keeps them in `progress.jsonl` and in
+memory."""
 
 from __future__ import annotations
 
@@ -19,8 +20,11 @@ from zerotoolsd.supervisor.rank_log import say
 
 MAX_DATAGRAM = 4096
 _THIN_ABOVE = 32 * 2**20
-"""Bytes of `progress.jsonl` above which at most one message of a kind is kept in a second, and in
-ten times as long each time that the file has doubled: no run makes it much larger than that."""
+"""Size of `progress.jsonl` in bytes above which messages are thinned.
+
+Then one message of a kind is stored per second, and ten times fewer each time that the size
+doubles.
+"""
 _KINDS = ("step", "checkpoint", "eval", "phase", "error", "finished")
 BESIDE = ("fetched", "uploaded", "upload_failed")
 """Events from processes other than ranks."""
@@ -31,24 +35,24 @@ _CREDENTIALS_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
 _MOST_PATHS = 10_000
 _CHECKPOINT_SECONDS = 10.0
 _SUMMARY_BYTES = 16 * 1024
-"""A summary comes again after so many bytes: the end of the file always has one."""
+"""A summary is written after so many bytes, so the end of the file always contains one."""
 _NOTABLE = 1.05
 _ALIVE_SECONDS = 5.0
 STRUCTURE = "structure"
-"""The check of a checkpoint of a user's program: it is complete by its metadata."""
+"""How a checkpoint of a user's program was verified: complete according to its metadata."""
 _AT_ONCE = 1000
-"""Messages that are taken in before the supervisor looks at anything else."""
+"""Messages that are read before the supervisor does other work."""
 _MAX_ERRORS = 1000
-"""Errors that are kept: the first ones, which tell who began it, and the last."""
+"""Number of stored errors: the first ones, which show the first failure, and the last."""
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    """Return whether it is a number that the queue can store."""
+    """Return whether `value` is a number that the queue can store."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def pause_between(kind: str, size_bytes: int) -> float:
-    """Return the seconds between two kept messages of `kind`, in a file of this size."""
+    """Return the seconds between two stored messages of `kind`, for a file of this size."""
     pause, size = 0.0, size_bytes
     while size > _THIN_ABOVE:
         pause, size = (pause or 0.1) * 10, size // 2
@@ -65,11 +69,14 @@ def _is_ours(more: list[tuple[int, int, bytes]]) -> bool:
 
 
 class Progress:
-    """The socket, the file, and the newest of every kind of message. Works in the directory."""
+    """The socket, the file, and the newest message of each kind. Works in the run directory."""
 
     def __init__(self, note_finished: Callable[..., None] = lambda **_: None) -> None:
-        """Open the socket and the file. `note_finished(is_so=...)` is called whenever `finished`
-        changes."""
+        """Open the socket and the file.
+
+        `note_finished(is_so=...)` is called whenever the program reports that the job is complete,
+        or takes that report back.
+        """
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         # The kernel reports that a message comes from a process of this user, or of root.
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
@@ -99,13 +106,13 @@ class Progress:
         self._waits: str | None = None
 
     def waits(self, why: str | None, seconds: float = 0.0) -> None:
-        """Record that the supervisor itself waits, since so many seconds; None ends the wait."""
+        """Record that the supervisor has been waiting for so many seconds; None ends the wait."""
         if why != self._waits:
             self._waits = why
             self._append({"event": "phase", "doing": why, "time": time.time() - seconds})
 
     def used_host(self, used_bytes: int) -> None:
-        """Record the memory that all processes of the attempt hold together now."""
+        """Record the host memory that all processes of the attempt hold now, in bytes."""
         self.peak_host_bytes = max(self.peak_host_bytes, used_bytes)
         if self.peak_host_bytes > self._summed_up_peak * _NOTABLE:
             self._sum_up()
@@ -131,11 +138,11 @@ class Progress:
 
     @property
     def trained(self) -> bool:
-        """Whether any rank got as far as training, so that a stop has something to save."""
+        """Return whether a rank has begun to train, so that a stop has something to save."""
         return any(phase not in ("init", "load") for phase in self.phases.values())
 
     def drain(self) -> None:
-        """Take in everything that has arrived. Whatever is not a message is ignored."""
+        """Read all datagrams that have arrived. Invalid ones are ignored."""
         for _ in range(_AT_ONCE):  # a flooding sender does not block the rest
             try:
                 data, more, _, _ = self.socket.recvmsg(MAX_DATAGRAM + 1, _CREDENTIALS_ROOM)
@@ -163,9 +170,9 @@ class Progress:
         self._keep(message, event)
 
     def found(self, path: str, step: int | None) -> None:
-        """Record a checkpoint that was found; without a step it is of the newest one.
+        """Record a checkpoint that the finder found. If its step is unknown, use the newest step.
 
-        A program that reports its checkpoints itself names all of them: found ones are ignored.
+        Checkpoints that are found are ignored if the program reports its checkpoints itself.
         """
         if not self._told_paths:
             event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
@@ -173,12 +180,12 @@ class Progress:
             self._take_event({**event, "step": self.steps_done if step is None else step})
 
     def passed_over(self, path: str, why: str) -> None:
-        """Record that a checkpoint is damaged, so the run continues from an older one."""
+        """Record a damaged checkpoint, which is skipped for an older one."""
         message = {"event": "skipped_checkpoint", "path": path, "why": why, "time": time.time()}
         self._append(message)
 
     def stalled(self, event: dict[str, Any]) -> None:
-        """Record that the ranks make no progress."""
+        """Record a stall of the ranks."""
         self._append(event)
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -203,7 +210,7 @@ class Progress:
         self._take_event(message)
 
     def _note_alive(self) -> None:
-        """Touch the file: heartbeats are not kept, only the time of the last one."""
+        """Set the file's modification time to the last heartbeat. Heartbeats are not stored."""
         now = time.monotonic()
         if now - self._noted_alive < _ALIVE_SECONDS:
             return

@@ -1,4 +1,4 @@
-"""The ranks: started with torch's `env://` variables, never outliving the supervisor."""
+"""Starts the ranks, with torch's `env://` variables. A rank never outlives the supervisor."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class KnownRank:
-    """One rank. `status` is its wait status once it has ended; `killed` that we ended it.
+    """One rank.
 
-    `ended_clock` is the monotonic clock when its end was noticed; `oom_killed` whether the kernel
-    ended a process for lack of memory just before. None: that is not known.
+    `status` is its wait status after it has ended. `killed`: the supervisor killed it.
+    `ended_clock` is the monotonic time at which its end was noticed. `oom_killed`: the kernel's OOM
+    killer ended a process just before. None: unknown.
     """
 
     index: int
@@ -45,20 +46,20 @@ class KnownRank:
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit status; None while it runs, and if a signal ended it."""
+        """The exit code; None while the rank runs, or if a signal ended it."""
         if self.status is None or not os.WIFEXITED(self.status):
             return None
         return os.WEXITSTATUS(self.status)
 
     @property
     def signal(self) -> int | None:
-        """The signal that ended it."""
+        """The number of the signal that ended the rank, or None."""
         if self.status is None or not os.WIFSIGNALED(self.status):
             return None
         return os.WTERMSIG(self.status)
 
     def to_json(self) -> dict[str, Any]:
-        """Return its object in `exit.json`."""
+        """Return the rank's object in `exit.json`."""
         return {
             "rank": self.index,
             "exit_code": self.exit_code,
@@ -69,8 +70,11 @@ class KnownRank:
 
 @dataclass(kw_only=True)
 class SupervisedRank(KnownRank):
-    """A rank and its output. `start` is None when its program runs. `binding` is the kept binding;
-    until its program runs, the planned one."""
+    """A rank of this supervisor, and its output.
+
+    `start` is None after the program was executed. `binding` is the binding that was set; until
+    then, the planned one.
+    """
 
     pid: int
     log: RankLog
@@ -83,7 +87,7 @@ class SupervisedRank(KnownRank):
 
     @property
     def bound(self) -> dict[str, Any]:
-        """Its binding, for `run.json` and `exit.json`; empty without a binding."""
+        """The rank's binding for `run.json` and `exit.json`; empty without a binding."""
         return {} if self.binding is None else {"binding": self.binding.to_json()}
 
     def to_json(self) -> dict[str, Any]:
@@ -92,7 +96,7 @@ class SupervisedRank(KnownRank):
 
 
 def become_subreaper() -> None:
-    """Make orphaned descendants children of this process, however they detached themselves."""
+    """Make this process the parent of orphaned descendants, however they detached themselves."""
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
@@ -141,8 +145,10 @@ def spawn(
     entrance: str | None = None,
     execute: Execute = execute_program,
 ) -> SupervisedRank:
-    """Begin to start rank `index`, in the control group of `entrance`. Raises OSError: the machine
-    cannot now."""
+    """Begin to start rank `index`, in the control group of `entrance`.
+
+    Raises OSError if the machine lacks a resource now.
+    """
     log, binding = RankLog(log_path, plan.log_limit_bytes), plan.binding_of(index)
     try:
         start = spawn_child.start(

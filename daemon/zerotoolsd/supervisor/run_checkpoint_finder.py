@@ -1,4 +1,4 @@
-"""The supervisor's side of the finder, a process that searches directories of users.
+"""Runs the checkpoint finder, a process that searches directories of users.
 
 Such directories may never respond. The finder prints JSON lines. The first is `{"resume_from": path
 or null, "passed_over": [...], "lost": null or why the job is not to begin}`, and one object follows
@@ -29,14 +29,18 @@ _SLICE_SECONDS = 0.2
 
 
 class NoAnswer(Exception):
-    """The finder did not report a checkpoint to continue from; the message gives the reason."""
+    """The finder ended without naming a checkpoint to continue from. The message gives the
+    reason."""
 
 
 @dataclass(frozen=True)
 class FinderAnswer:
-    """The checkpoint to continue from, and the newer, rejected ones, with the reasons. `lost`: why
-    the job cannot continue although it once had a complete checkpoint. `not_ready`: why no
-    checkpoint can be read now."""
+    """The finder's first line.
+
+    It has the checkpoint to continue from, and the newer ones that were rejected, with the reasons.
+    `lost`: why the job cannot continue although it once had a complete checkpoint. `not_ready`: why
+    no checkpoint can be read now.
+    """
 
     resume_from: str | None
     passed_over: tuple[tuple[str, str], ...] = ()
@@ -45,7 +49,7 @@ class FinderAnswer:
 
 
 class Finder:
-    """Searches for the checkpoints of one attempt, in a separate process."""
+    """The finder process of one attempt."""
 
     def __init__(self, plan: Plan) -> None:
         """Start the process. Raises OSError."""
@@ -71,7 +75,7 @@ class Finder:
     ) -> FinderAnswer | None:
         """Return the checkpoint to continue from; None if a stop is requested meanwhile.
 
-        The file system of the directory may not respond. This waits for it, and calls `waits` with
+        This waits as long as the directory's file system does not respond, and calls `waits` with
         the seconds so far. Raises NoAnswer if the finder ended.
         """
         began = time.monotonic()
@@ -98,7 +102,8 @@ class Finder:
         return [json.loads(line) for line in lines]
 
     def drain(self, progress: Progress) -> bool:
-        """Pass on the found checkpoints. Returns False if no more will come."""
+        """Report the checkpoints that were found. Return False at the end of the finder's
+        output."""
         for message in self._read():
             progress.found(message["path"], message["step"])
         return not self._over

@@ -1,4 +1,4 @@
-"""Starts a program without waiting for it, so only the child can hang.
+"""Starts a program without waiting for it, so that only the child can hang.
 
 `subprocess.Popen` waits until the child has executed its program. If the working directory or the
 program is on a file system that does not respond, that wait never ends and cannot be cancelled. So
@@ -29,7 +29,7 @@ from zerotoolsd.supervisor.rank_binding import RankBinding, keep_to, kept_of
 
 OOM_SCORE = "500"
 NO_PROGRAM = 127
-"""The status of a child that could not execute its program."""
+"""Exit status of a child that could not execute its program."""
 _PR_SET_PDEATHSIG = 1
 _DIRECTORY, _PROGRAM, _FAILED = b"d", b"p", b"!"
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -57,9 +57,11 @@ def execute_without_sigterm(argv: Sequence[str], env: Mapping[str, str]) -> None
 
 
 class CannotStart(Exception):
-    """A program cannot be executed. `error` is the system's error; the message is a sentence.
-    `is_ours` means that the failure came before anything of the job: the daemon makes the control
-    group."""
+    """The child could not execute its program. The message is a sentence, `error` the system's
+    error.
+
+    `is_ours`: the failure is the daemon's, in the control group, and not the job's.
+    """
 
     def __init__(self, what: str, error: OSError, *, is_ours: bool = False) -> None:
         super().__init__(f"{what}: {error.strerror}")
@@ -68,7 +70,7 @@ class CannotStart(Exception):
 
 
 class BegunProgram:
-    """A child that has been forked and has not executed its program yet."""
+    """A forked child that has not executed its program yet."""
 
     def __init__(self, pid: int, fd: int, program: str, directory: str) -> None:
         self.pid = pid
@@ -80,14 +82,14 @@ class BegunProgram:
 
     @property
     def awaited(self) -> str:
-        """The step that has not completed yet."""
+        """The step that the child is doing now: a directory to enter, or a program to execute."""
         if not self._how_far:
             return "its control group"
         in_program = _PROGRAM in self._how_far
         return self._program if in_program else f"the directory {self._directory}"
 
     def kept(self, binding: RankBinding) -> RankBinding:
-        """Return the part of `binding` that the child kept."""
+        """Return the part of `binding` that the child could set."""
         return kept_of(binding, self._how_far)
 
     @property
@@ -95,7 +97,7 @@ class BegunProgram:
         return self._said.partition(_FAILED)[0]
 
     def is_over(self) -> bool:
-        """Return whether the program runs. Raises CannotStart."""
+        """Return whether the program was executed. Raises CannotStart."""
         while True:
             try:
                 part = os.read(self.fd, 64)
@@ -211,7 +213,7 @@ def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[
 
 
 class SignalWaker:
-    """`socket` is readable after a SIGCHLD or SIGTERM; `asked` is True after a SIGTERM."""
+    """Makes `socket` readable at SIGCHLD and SIGTERM. `asked` is True after a SIGTERM."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -234,5 +236,5 @@ class SignalWaker:
                 return
 
     def close(self) -> None:
-        """Stop waking the loop."""
+        """Restore the signals' handling: the loop is not woken any more."""
         signal.set_wakeup_fd(-1)

@@ -1,4 +1,4 @@
-"""The supervisor's loop: copy output, take in progress, heed a stop, notice an end."""
+"""The supervisor's loop: copies output, reads reports, handles stop requests, and notices ends."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from zerotoolsd.supervisor.transient_errors import hangs
 
 TICK_SECONDS = 1.0
 ALIVE_SECONDS = 10.0
-"""Seconds between two updates of the sign of life, which is read after the supervisor died."""
+"""Seconds between two updates of `run.json`'s modification time."""
 HANGS_SECONDS = 5.0
-"""After so long without a response, the job's reason names the cause of the wait."""
+"""After so many seconds without a response, the job's reason names what does not respond."""
 LAST_KILL_SECONDS = 1.0
 """The last killed processes have at least this long to end, even if ranks have not ended."""
 NOTE_SECONDS = 1.0
-"""Longest interval between records of the attempt's processes, if no control group holds them."""
+"""Longest time between two writes of the process file, for an attempt without a control group."""
 SETTLE_SECONDS = 1.0
 """Seconds that the other ranks may still report after one has failed."""
 
 
 class RankMonitor:
-    """The ranks of one attempt until the last has ended. Works in the run directory."""
+    """Watches the ranks of one attempt until the last has ended. Works in the run directory."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class RankMonitor:
         self.finder: Finder | None = None
         self._identity: Mapping[str, Any] = {}
         self._is_noted = True
-        """Whether RUN has the current state of the ranks; if not, it could not be written yet."""
+        """Whether `run.json` has the current state of the ranks."""
         self._beside = BesideRanks(plan, progress)
         self._stop_by: float | None = None
         self.stalls = Stalls(plan, progress)
@@ -102,22 +102,22 @@ class RankMonitor:
         return self._requests.reason
 
     def stop_asked(self) -> bool:
-        """Return whether a stop is requested, even if the ranks do not know it yet."""
+        """Return whether a stop was requested, also if the ranks were not told yet."""
         return self._signals.asked or Path(REQUEST).exists()
 
     def out_of_time(self) -> bool:
-        """Return whether the grace period of a stop is over, for ranks saved and ended before."""
+        """Return whether the grace period is over before all ranks have ended."""
         self.heed_request()
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
     def heed(self, finder: Finder) -> None:
-        """Process the results of `finder` while the ranks run."""
+        """Read the output of `finder` while the ranks run."""
         self.progress.waits(None)
         self.finder = finder
         self._selector.register(finder.stdout, selectors.EVENT_READ, self._hear_finder)
 
     def tell_of_finder(self, seconds: float) -> None:
-        """Report that the finder has searched for so long."""
+        """Report how many seconds the finder has been searching."""
         if seconds >= HANGS_SECONDS:
             self.progress.waits(f"looks for checkpoints in {searched()}", seconds)
             _sign()
@@ -129,13 +129,13 @@ class RankMonitor:
 
     @property
     def helpers(self) -> list[int]:
-        """Processes of the attempt outside the job."""
+        """The pids of the finder, of py-spy and of commands next to the ranks."""
         return [] if self.finder is None else [self.finder.pid]
 
     def spawn(self) -> None:
-        """Begin to start all ranks; `run` shows whether each can start.
+        """Begin to start all ranks. `run` reports a rank that cannot start.
 
-        Raises OSError if the machine lacks resources for one; the ranks before it run.
+        Raises OSError if the machine lacks a resource for a rank; the ranks before it run.
         """
         self._port = hold_port()  # until the ranks have ended
         port = int(self._port.getsockname()[1])
@@ -152,10 +152,9 @@ class RankMonitor:
             raise
 
     def note_ranks(self, identity: Mapping[str, Any]) -> None:
-        """Add the ranks to the attempt's record, for processes that find it without this one.
+        """Write the ranks into `run.json`, for processes that search for them later.
 
-        If the record cannot be written, it is tried again: the ranks run, and are not responsible
-        for a full disk.
+        A failed write is repeated: a full disk is not the fault of the ranks.
         """
         self._identity, self._is_noted = identity, False
         self._note_ranks()
@@ -204,7 +203,7 @@ class RankMonitor:
             rank.start = None
 
     def _tell_what_hangs(self, now: float) -> None:
-        """Report a directory or a program that does not respond: the attempt waits for it."""
+        """Report the directory or the program that does not respond while a rank starts."""
         starts = (rank.start for rank in self.ranks if rank.start is not None)
         late = next((start for start in starts if now - start.began >= HANGS_SECONDS), None)
         if late is None:
@@ -213,7 +212,7 @@ class RankMonitor:
             self.progress.waits(hangs(late.awaited), now - late.began)
 
     def run(self) -> None:
-        """Return when every rank has ended, or the kernel does not end the killed ones."""
+        """Run until every rank has ended, or a killed one does not end."""
         self._sample_memory()
         next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
         while self._goes_on():
@@ -289,7 +288,7 @@ class RankMonitor:
             self._kill_at, self._kill_why = at, why
 
     def heed_request(self) -> None:
-        """Act on the current request to the attempt."""
+        """Handle a new or changed stop request."""
         request = self._requests.look(signalled=self._signals.asked)
         if request is None:
             return
@@ -331,14 +330,14 @@ class RankMonitor:
         return [rank.pid for rank in self.ranks if rank.status is None]
 
     def _goes_on(self) -> bool:
-        """Return whether a rank runs, or a program that was asked to stop and has time left."""
+        """Return whether a rank runs, or a program with remaining time after a stop."""
         return bool(self._running) or not (self._stop.is_over or self.out_of_time())
 
     def _note_end(self, pid: int, status: int) -> None:
         self._ledger.ended(pid, self._stop.status_of(pid, status))
 
     def _tell_ranks(self) -> None:
-        """Write the file that ranks check; if this fails, it is tried again.
+        """Write the stop file, which the ranks read. A failed write is repeated.
 
         Ranks that never see it are killed after their grace period.
         """
@@ -365,7 +364,7 @@ class RankMonitor:
 
     @property
     def kill_seconds(self) -> float:
-        """Seconds that the remaining processes have to end after SIGKILL."""
+        """Return the seconds that processes have to end after SIGKILL."""
         if self._give_up_at is None:
             return self.plan.kill_seconds
         return max(LAST_KILL_SECONDS, self._give_up_at - time.monotonic())
@@ -398,7 +397,7 @@ class RankMonitor:
 
 
 def _sign() -> None:
-    """Update the time of the attempt's record, which shows how long it ran at least.
+    """Set the modification time of `run.json`, which shows how long the supervisor ran at least.
 
     Files of the ranks are not used, because their file system may hang.
     """

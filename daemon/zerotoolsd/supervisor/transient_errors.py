@@ -1,11 +1,11 @@
-"""Errors of the machine, which are not the job's fault: they pass, and the job waits for that."""
+"""Recognises errors of the machine that pass. The job waits, and is not blamed."""
 
 from __future__ import annotations
 
 import errno
 
 NOT_READY = "not_ready"
-"""The outcome of an attempt when its ranks could not start because of the machine."""
+"""The outcome of an attempt if the machine could not start its ranks."""
 
 _OF_MACHINE = frozenset(
     {
@@ -30,5 +30,5 @@ def is_transient(error: OSError, *, own_files: bool = False) -> bool:
 
 
 def hangs(what: str) -> str:
-    """Return the reason of an attempt that waits for `what`; a listing adds the duration."""
+    """Return the reason of an attempt that waits because `what` does not respond."""
     return f"{what} does not answer (check its file system, mount and dmesg), and the job waits"

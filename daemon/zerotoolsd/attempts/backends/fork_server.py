@@ -1,4 +1,4 @@
-"""One fork server, from its start to its end (`supervisor/preloaded` is its other side)."""
+"""Starts a fork server, and asks it for supervisors (`supervisor/preloaded` is its other side)."""
 
 from __future__ import annotations
 
@@ -31,25 +31,28 @@ from zerotoolsd.supervisor.preloaded.run_in_fork import NO_TOKEN, THREADS, TOKEN
 from zerotoolsd.users.job_user import JobUser
 
 ANSWER_SECONDS = 2.0
-"""A fork takes milliseconds, and the daemon does nothing else meanwhile."""
+"""Seconds to wait for a fork, which takes milliseconds. The daemon does nothing else meanwhile."""
 LONGEST = 1 << 16
 _EXECUTE = (
     *(sys.executable, "-I", "-S", "-c"),
     "import os, sys; os.execv(sys.argv[1], sys.argv[1:])",
 )
-"""Executing a users' program may never return, and the forking process waits for that."""
+"""Command that executes the user's interpreter. If that never returns, only this process hangs."""
 
 log = logging.getLogger(__name__)
 
 
 class NoServer(Exception):
-    """The server cannot be used, now or at all; the message gives the reason."""
+    """The fork server cannot be used. The message gives the reason."""
 
 
 @dataclass
 class WarmSupervisor:
-    """The keeper of an attempt, with the methods of `subprocess.Popen` that are used. Its parent is
-    the server, so this process does not wait for it."""
+    """The keeper of an attempt that a fork server forked. It has the used methods of
+    `subprocess.Popen`.
+
+    Its parent is the fork server, so this process does not reap it.
+    """
 
     pid: int
     pidfd: int
@@ -72,15 +75,15 @@ class WarmSupervisor:
 
 
 class ForkServer:
-    """A process of `kind`, which imports first."""
+    """A fork server process of the kind `kind`. It imports modules first."""
 
     def __init__(self, kind: ServerKind, now: float) -> None:
-        """Start it. Raises OSError."""
+        """Start the process. Raises OSError."""
         self.kind = kind
         self.used = now
         self.jobs = 0
         self.bytes: int | None = None
-        """The memory that it holds, once it has imported."""
+        """The memory of the server after its imports, in bytes."""
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.setblocking(False)
         try:
@@ -102,12 +105,12 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The process."""
+        """The pid of the fork server."""
         pid: int = self._process.pid
         return pid
 
     def is_ready(self) -> bool:
-        """Return whether it has finished its imports. Raises NoServer if it has ended or
+        """Return whether the server has finished its imports. Raises NoServer if it ended or
         refuses."""
         while (answer := self._heard()) is not None:
             if "ready" in answer:
@@ -116,10 +119,10 @@ class ForkServer:
         return self.bytes is not None
 
     def start(self, attempt: AttemptRow) -> WarmSupervisor:
-        """Let it become the supervisor of a prepared attempt.
+        """Ask the server to fork the supervisor of a prepared attempt.
 
-        Raises NoServer if it has not, or has not confirmed it. The attempt may then be started by
-        another backend, because its lock admits only one supervisor. Raises OSError.
+        Raises OSError, and NoServer if the server does not confirm the fork. The attempt may then
+        be started by another backend, because its lock admits only one supervisor.
         """
         request = {
             "token": attempt.token,
@@ -147,8 +150,11 @@ class ForkServer:
         raise NoServer(f"its fork server has not answered within {ANSWER_SECONDS:g} s")
 
     def _heard(self) -> dict[str, Any] | None:
-        """Return its next message, with a descriptor as `pidfd`; None if none has come. Raises
-        NoServer."""
+        """Return the server's next message, with its descriptor as `pidfd`; None if there is none
+        yet.
+
+        Raises NoServer.
+        """
         try:
             data, descriptors, _, _ = socket.recv_fds(self._link, LONGEST, 1)
         except BlockingIOError:
@@ -168,7 +174,7 @@ class ForkServer:
         return {**answer, **({"pidfd": descriptors[0]} if descriptors else {})}
 
     def _cut_off(self, otherwise: str) -> NoServer:
-        """Return the error of a broken link: how the server ended, or `otherwise`."""
+        """Return the error of a broken connection: how the server ended, or `otherwise`."""
         try:
             status = self._process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -199,16 +205,17 @@ MODULES = {"torch": TORCH}
 _PER_ATTEMPT = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
 _OURS = "ZEROTOOLS_"
 _FOR_SERVERS = {THREADS: "1", TOKEN: NO_TOKEN}
-"""One thread, because only the forking thread survives a fork: ranks start theirs afterwards."""
+"""Variables that limit a server to one thread: only the forking thread survives a fork."""
 _PRELOADS = ("LD_PRELOAD", "LD_AUDIT")
 _PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _NO_PINS = ("", "false", "none", "disabled")
-"""A fork server would be bound to its first processor, and so would all ranks of it."""
+"""Values of `_PINS` with which OpenMP binds no processors. With others, a fork server and all its
+ranks would be bound to one processor."""
 
 
 @dataclass(frozen=True)
 class ServerKind:
-    """The command and environment of a server, and the modules that it imports."""
+    """Command, environment and imported modules of a fork server."""
 
     python: str
     modules: tuple[str, ...]
@@ -216,20 +223,20 @@ class ServerKind:
 
     @property
     def name(self) -> str:
-        """Short, the same for the same kind, and without any of its variables' values."""
+        """A short name, equal for equal kinds. It contains no value of a variable."""
         text = json.dumps([self.python, self.modules, self.env])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
-    """Return the kind of the server from which an attempt of `spec` may be forked."""
+    """Return the kind of fork server that an attempt of `spec` needs."""
     env = {**server_environment(plan.env), **_FOR_SERVERS}
     modules = (*COMMON, *MODULES[spec.engine])
     return ServerKind(plan.argv[0], modules, tuple(sorted(env.items())))
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of a rank's environment that determines its server."""
+    """Return the part of a rank's environment that its fork server must have, too."""
     return {
         name: value
         for name, value in env.items()
@@ -238,7 +245,7 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None) -> str | None:
-    """Return why an attempt must not be forked from any server; None if it may."""
+    """Return why an attempt must not be forked from a fork server; None if it may."""
     if spec.engine == "script":
         return "its program comes from the user"
     if spec.engine not in MODULES:

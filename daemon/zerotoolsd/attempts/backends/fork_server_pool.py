@@ -1,4 +1,4 @@
-"""The fork servers of this daemon, the choice of one, and why an attempt starts cold.
+"""All fork servers of the daemon. It chooses one for an attempt, or the attempt starts cold.
 
 A server is made when the first attempt that could have used it has taken a step, so that its
 imports take no processor time from a starting attempt. Any error of a server ends it, and the
@@ -32,7 +32,8 @@ from zerotoolsd.users.job_user import JobUser
 
 TEND_SECONDS = 1.0
 AGAIN_SECONDS = 60.0
-"""Seconds without a new server of a kind after one failed before it was ready."""
+"""Seconds to wait before another server of a kind is started, after one failed during its
+imports."""
 WARM = "started warm"
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,7 @@ IsLoading = Callable[[AttemptRow], bool]
 
 
 class ForkServerPool:
-    """`make` starts one."""
+    """The fork servers. `make` starts a server."""
 
     def __init__(
         self,
@@ -66,9 +67,11 @@ class ForkServerPool:
     def start(
         self, attempt: AttemptRow, plan: Plan, spec: JobSpec, user: JobUser | None
     ) -> tuple[WarmSupervisor | None, str | None]:
-        """Return the supervisor of a prepared attempt, forked from its server, or None.
+        """Return the supervisor of a prepared attempt, forked from a server; None if it must start
+        cold.
 
-        Also returns a sentence on the start, if necessary. Raises OSError if no process of it runs.
+        The second value is a sentence on the start, or None. Raises OSError if no process of the
+        attempt runs.
         """
         if not self._config.enabled:
             return None, None
@@ -102,7 +105,7 @@ class ForkServerPool:
         log.warning("fork server %s is ended: %s", kind.name, why)
 
     async def keep_up(self, is_loading: IsLoading) -> None:
-        """Make the wanted servers, and end the unused ones, as long as this runs."""
+        """Start missing servers and end unused ones, until cancelled."""
         while self._config.enabled:
             await asyncio.sleep(TEND_SECONDS)
             try:

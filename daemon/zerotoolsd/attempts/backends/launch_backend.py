@@ -1,4 +1,4 @@
-"""The starter of supervisors: the daemon itself, the system's systemd, or a user's."""
+"""Chooses how supervisors are started: as children of the daemon, or by systemd."""
 
 from __future__ import annotations
 
@@ -18,17 +18,19 @@ from zerotoolsd.users.open_as_user import opened
 
 AUTO, CHILD, SYSTEMD = "auto", "child", "systemd"
 VARIABLE = "ZEROTOOLS_LAUNCH"
-"""Set to "systemd" by a unit with a sandbox that is too strict for jobs. Read for "auto" in the
-file."""
+"""Environment variable that a unit sets to "systemd" if its sandbox is too strict for jobs.
+
+The value "auto" in the configuration reads it.
+"""
 BOOTED = Path("/run/systemd/system")
-"""Exists if systemd runs the machine (sd_booted(3))."""
+"""Path that exists if systemd runs the machine (sd_booted(3))."""
 PROGRAM = "systemd-run"
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchBackend:
-    """The backend that starts supervisors. `program`: systemd-run; None: they are children.
+    """How supervisors are started. `program` is systemd-run; None: they are children of the daemon.
 
     `of_user`: by the user's systemd. `seconds`: the timeout of systemd-run; on a machine under load
     it takes a second. `may_be_child`: if systemd fails, start a child. `why` completes "supervisors
@@ -114,8 +116,10 @@ def supervisor_command(run_dir: Path) -> tuple[str, ...]:
 def supervisor_environment(
     user: JobUser | None = None, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the environment of a supervisor, as `user` or as the daemon. Its ranks have another
-    one."""
+    """Return the environment of a supervisor of `user`, or of the daemon's user.
+
+    Ranks do not inherit it.
+    """
     if user is not None:
         return user.environment(environment)
     return {name: environment[name] for name in _KEPT if name in environment}

@@ -1,4 +1,4 @@
-"""Starts the supervisor of each attempt with the chosen backend, or with one that works."""
+"""Starts the supervisor of each attempt by systemd or as a child."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from zerotoolsd.supervisor.cgroups import group_name
 from zerotoolsd.users.job_user import JobUser
 
 PLAIN_SECONDS = 300.0
-"""Seconds that supervisors are started as children after systemd could not start one."""
+"""Seconds in which supervisors are children, after systemd failed to start one."""
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,8 @@ class NotReady(Exception):
 
 @dataclass(frozen=True)
 class Spawned:
-    """A process started for an attempt: its supervisor, or the `request` to systemd."""
+    """A process that was started for an attempt: its supervisor, or the `systemd-run` in
+    `request`."""
 
     process: subprocess.Popen[bytes] | WarmSupervisor
     request: UnitRequest | None = None
@@ -41,7 +42,7 @@ class Spawned:
         return os.pidfd_open(self.process.pid)  # a child that was not waited for keeps its pid
 
     def disown(self) -> None:
-        """Release a process that this daemon no longer waits for; it continues."""
+        """Stop waiting for the process, which continues."""
         if isinstance(self.process, WarmSupervisor):
             self.process.close()
         self.process.returncode = 0
@@ -50,7 +51,7 @@ class Spawned:
 
 
 class SupervisorSpawner:
-    """Starts supervisors. `grace_seconds`: how long a job may take to save."""
+    """Starts supervisors. A job may take `grace_seconds` to save at the shutdown of the machine."""
 
     def __init__(
         self,
@@ -63,9 +64,9 @@ class SupervisorSpawner:
         self._clock = clock
         self._plain_until = float("-inf")
         self._trouble: str | None = None
-        """The reason that systemd could not start the last one."""
+        """Why systemd failed to start the last supervisor."""
         self._why: dict[str, str] = {}
-        """The reasons that systemd did not start an attempt's supervisor, by token."""
+        """Why systemd failed to start an attempt's supervisor, by token."""
 
     def spawn(
         self,
@@ -73,11 +74,12 @@ class SupervisorSpawner:
         user: JobUser | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> Spawned:
-        """Start a prepared attempt's supervisor, directly or by systemd, as `user` or the daemon.
+        """Start the supervisor of a prepared attempt, as `user` or as the daemon's user.
 
-        `limits`: of the control group that root makes for a child of another user; None: no group.
+        `limits` are those of the control group that root makes for a child of another user; None:
+        no group.
 
-        Raises OSError and NotReady if no process of it runs.
+        Raises OSError and NotReady if no process of the attempt runs.
         """
         if self.way.program is None or self._clock() < self._plain_until:
             return self._child(attempt, user, limits)
@@ -102,7 +104,7 @@ class SupervisorSpawner:
         return Spawned(spawn_child(Path(attempt.run_dir), user, group))
 
     def ended(self, token: str, request: UnitRequest) -> None:
-        """Record the result of a request to systemd, and close it."""
+        """Read the result of a `systemd-run` that has ended, and close it."""
         why = request.failure()
         request.close()
         if why is None:
@@ -111,9 +113,9 @@ class SupervisorSpawner:
             self._why[token] = why
 
     def why_not(self, token: str) -> str | None:
-        """Return why systemd did not start this attempt's supervisor, once.
+        """Return why systemd did not start this attempt's supervisor, and forget it.
 
-        The next one is then a child, if that is allowed.
+        The next start uses a child, if that is allowed.
         """
         why = self._why.pop(token, None)
         if why is not None:
@@ -121,7 +123,7 @@ class SupervisorSpawner:
         return why
 
     def forget(self, token: str) -> None:
-        """Forget the error of the attempt's start, because its supervisor runs."""
+        """Forget why systemd did not start the attempt's supervisor, because it runs."""
         self._why.pop(token, None)
         if self._clock() >= self._plain_until:
             self._trouble = None

@@ -1,4 +1,4 @@
-"""A supervisor that systemd starts as a separate transient service, with `systemd-run`.
+"""Starts a supervisor as a transient systemd service, with `systemd-run`.
 
 The service shares nothing with the daemon's unit: not its sandbox, its cgroup or its end. It is
 named after the attempt (`zerotools-job-7-2-3f9c01aa.service`: job, attempt, the start of the token,
@@ -39,7 +39,7 @@ from zerotoolsd.users.open_as_user import opened
 
 SLICE = "zerotools.slice"
 STOP_SECONDS = 60.0
-"""After a job's time to save, at the shutdown of the machine."""
+"""Seconds that the unit has in addition to a job's time to save, at the shutdown of the machine."""
 _LONGEST_ANSWER = 2000
 
 _EVERYWHERE = {
@@ -84,9 +84,9 @@ def unit_name(attempt: AttemptRow) -> str:
 
 
 def is_in_unit(cgroups: str, token: str) -> bool:
-    """Return whether a process with these lines of /proc/PID/cgroup is in the unit of this attempt.
+    """Return whether a process with these lines of /proc/PID/cgroup is in the attempt's unit.
 
-    It may change its environment, session and parents, but not this.
+    A process may change its environment, session and parents, but not its unit.
     """
     return re.search(rf"/{UNIT_PREFIX}\d+-\d+-{token[:8]}\.service(/|$)", cgroups, re.M) is not None
 
@@ -96,8 +96,8 @@ def unit_command(
 ) -> tuple[str, ...]:
     """Return the `systemd-run` command for the supervisor of a prepared attempt.
 
-    It runs as `user`, if not as the daemon. The command contains only the run directory of the job,
-    because every user may read the properties of a unit.
+    It runs as `user`, or as the daemon's user. The command contains only the run directory of the
+    job, because every user may read the properties of a unit.
     """
     run_dir = Path(attempt.run_dir)
     command = supervisor_command(run_dir)
@@ -134,7 +134,7 @@ def _properties(
 
 
 def _of(user: JobUser) -> Iterator[tuple[str, str]]:
-    """Yield the properties for another user.
+    """Yield the unit's properties for a job of another user.
 
     systemd changes to the user and delegates the unit's control group. The administrator's limits
     are on the unit, where the user cannot change them. The program opens the log, because systemd
@@ -161,8 +161,11 @@ def _limit(value: int) -> str:
 
 @dataclass(frozen=True)
 class UnitRequest:
-    """A running `systemd-run`, which has so many `seconds`. `answer` is a descriptor of its output,
-    `log_bytes` is the size of the supervisor's log before it."""
+    """A running `systemd-run` with a timeout of `seconds`.
+
+    `answer` is a descriptor of its output, `log_bytes` the size of the supervisor's log at its
+    start.
+    """
 
     process: subprocess.Popen[bytes]
     seconds: float
@@ -171,9 +174,9 @@ class UnitRequest:
     log_bytes: int
 
     def failure(self) -> str | None:
-        """Return why systemd did not start the supervisor, for a request that has ended.
+        """Return why the ended `systemd-run` did not start the supervisor; None if it did.
 
-        Returns None if it started one, even if that ended with an error.
+        It may have started a supervisor that has ended with an error.
         """
         if self.process.returncode == 0 or self._supervisor_spoke():
             return None

@@ -41,13 +41,13 @@ _SEVERAL = re.compile(
     r"|.*\.(safetensors|bin)\.index\.json|shard-\d+-model-\d+-of-\d+\.safetensors"
     r"|(?!optim|extra_state|random|rng|scheduler).*rank_?\d+\.(pt|pth|bin)"
 )
-"""Names of files; any one marks the directory as a checkpoint."""
+"""File names that make their directory one checkpoint of several files."""
 _BESIDE = re.compile(
     r"(?:.*[^a-z])?(?:best|ema|optim|optimizer|opt|sched|scheduler|scaler|rng|random_states?"
     r"|replay|buffer)(?:[^a-z].*)?",
     re.IGNORECASE,
 )
-"""Names of files with a part of a state, or with an older one."""
+"""File names of a part of a state, or of an older state."""
 _LEVELS = 4
 """Depth of the search for checkpoints in nested directories, as for Lightning."""
 _CONFIGS = frozenset({"config.json", "adapter_config.json"})
@@ -55,10 +55,12 @@ _CONFIGS = frozenset({"config.json", "adapter_config.json"})
 
 @dataclass(frozen=True)
 class Candidate:
-    """A file or directory as it is now. `changed` is when its newest file was last written, in
-    nanoseconds; `number` is the last number in its name, if that may be its step. `others` are
-    names of files in the directory that are separate checkpoints. An entry that is `beside` others
-    is only used without others."""
+    """A possible checkpoint: a file or directory, as it is now.
+
+    `changed` is when its newest file was last written, in nanoseconds. `number` is the last number
+    in its name, if that may be its step. `others` are names of files in the directory that are
+    separate checkpoints. `beside`: it is only used if there are no other candidates.
+    """
 
     path: Path
     fingerprint: str
@@ -76,9 +78,9 @@ class Candidate:
 
 
 def candidates_in(directory: Path) -> list[Candidate]:
-    """Return the candidates in `directory`; itself, if no directory in it is one.
+    """Return the candidates in `directory`; `directory` itself if it contains none and may be one.
 
-    The list is empty if it does not exist.
+    The list is empty if the directory does not exist.
 
     Raises:
         BadRequest: it cannot be listed.
@@ -113,8 +115,8 @@ def candidates_in(directory: Path) -> list[Candidate]:
 
 
 def _is_beside(path: Path, *, steps: bool) -> bool:
-    """Return whether `path` is not the state of a whole run; `steps`: it is next to step
-    directories."""
+    """Return whether `path` has not the whole state of a run. `steps`: directories of steps are
+    next to it."""
     name = path.name
     if steps and not (is_numbered(name) or _NEWEST.fullmatch(name)):
         return True
@@ -122,7 +124,7 @@ def _is_beside(path: Path, *, steps: bool) -> bool:
 
 
 def without_beside(found: Collection[Candidate]) -> list[Candidate]:
-    """Return `found` without entries that are `beside` others."""
+    """Return `found` without the entries marked `beside`, unless all are."""
     return [each for each in found if not each.beside] or list(found)
 
 
@@ -183,7 +185,7 @@ def _below(path: Path, levels: int) -> list[Path]:
 
 
 def _is_one(directory: Path, names: set[str], numbered: Set[str]) -> bool:
-    """Return whether the files `names`, next to `numbered` ones, are one checkpoint together."""
+    """Return whether the files `names` are one checkpoint together. `numbered` are next to them."""
     held = [form for form in formats_in(directory, names, FORMATS) if not FORMATS[form].is_nested]
     if any(not FORMATS[form].suffixes for form in held):
         return True
@@ -198,7 +200,7 @@ def _is_temporary(name: str) -> bool:
 
 
 def _is_alias(directory: Path, name: str) -> bool:
-    """Return whether it is a link such as `latest` to another entry, which is found separately."""
+    """Return whether `path` is a link, such as `latest`, to another entry of its directory."""
     path = directory / name
     return path.is_symlink() and path.resolve().parent == directory.resolve()
 
@@ -223,7 +225,8 @@ def _holds(path: Path, names: set[str]) -> bool:
 
 
 def candidate_of(path: Path, others: frozenset[str] = frozenset()) -> Candidate | None:
-    """Return `path` as it is now, without the files `others`; None if it is gone, or has no file.
+    """Return the candidate at `path`, without the files `others`; None if it is gone or has no
+    file.
 
     Raises OSError, as `candidates_in`.
     """

@@ -35,11 +35,12 @@ from zerotoolsd.supervisor.transient_errors import is_transient
 
 POLL_SECONDS = 2.0
 SLEEP_FACTOR = 10
-"""Factor of the pause after a slow scan, as on a network file system."""
+"""After a scan, the finder pauses for this multiple of its duration. Network file systems are
+slow."""
 
 
 class Search:
-    """One attempt's search.
+    """The search for checkpoints of one attempt.
 
     `settings`: `checkpoint_dir`, or None; `before`, a file with the contents before the job's first
     attempt; `told`, the newest checkpoint of each earlier attempt, newest first; `reported`, those
@@ -58,8 +59,10 @@ class Search:
         self._seen: dict[Path, str] = {}
 
     def _read_before(self, path: Path) -> dict[str, str]:
-        """Read or record the contents before the first attempt: unchanged, they do not belong to
-        the job."""
+        """Read or record the directory's contents before the first attempt.
+
+        Entries that have not changed since then do not belong to the job.
+        """
         known = read_json(path)
         if known is None:
             known = {str(each.path): each.fingerprint for each in self._listed()}
@@ -90,7 +93,7 @@ class Search:
         return without_beside(list(own))
 
     def choose(self) -> dict[str, Any]:
-        """Return the job's newest complete checkpoint. Nothing writes during this call.
+        """Return the job's newest complete checkpoint. No process of the job runs during this call.
 
         Checkpoints that the program itself reported come first, in any layout; found ones are used
         if none of these is complete. A directory that a crash left incomplete is skipped, and the
@@ -119,7 +122,8 @@ class Search:
     def _candidates(
         self, passed_over: list[dict[str, str]]
     ) -> tuple[list[Candidate], list[Candidate]]:
-        """Return those that the program reported, and others. Missing ones go to `passed_over`."""
+        """Return the candidates that the program reported, and the others. Missing ones go to
+        `passed_over`."""
         own = {_real(each.path): each for each in self._own()}
         reported: dict[str, Candidate] = {}
         for path in dict.fromkeys((*self._told, *self._reported)):
@@ -137,9 +141,9 @@ class Search:
     def news(self, *, at_rest: bool) -> Iterator[dict[str, Any]]:
         """Yield checkpoints that have become complete, the oldest first.
 
-        Yields none for a program that reports its checkpoints itself. A growing one is judged when
-        it was the same in two scans; `at_rest` means that no process writes any more. Yields none
-        during errors of the disk or the file server.
+        Nothing is yielded for a program that reports its checkpoints itself, and during errors of
+        the disk or the file server. A checkpoint that grows is judged when two scans found it
+        equal. `at_rest`: no process writes any more.
         """
         if self._reported:
             return
@@ -179,8 +183,10 @@ def _newest_first(found: Any) -> list[Candidate]:
 
 
 def _fault(found: Candidate, is_told: bool) -> str | None:
-    """Return why a found checkpoint is not used; "" if it is not a checkpoint, and was not
-    (`is_told`)."""
+    """Return why a found checkpoint is not used, or None.
+
+    The result is "" if it is not a checkpoint and was not reported as one (`is_told`).
+    """
     seen = judge(found)
     return seen.problem if seen.problem is None or seen.is_checkpoint or is_told else ""
 
@@ -195,9 +201,10 @@ def _step(candidate: Candidate, seen: Completeness) -> int | None:
 
 
 def begun(settings: Mapping[str, Any]) -> tuple[Search | None, dict[str, Any]]:
-    """Return the search, and the checkpoint to continue from.
+    """Start the search. Return it, and the finder's first line with the checkpoint to continue
+    from.
 
-    Returns no search, and the reason, for a transient error of the disk or the file server.
+    For a transient error of the disk or the file server, return no search, and the reason.
     """
     try:
         search = Search(settings)
@@ -211,8 +218,7 @@ def begun(settings: Mapping[str, Any]) -> tuple[Search | None, dict[str, Any]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Search according to the file `arguments[0]`, until the input ends. Returns the exit
-    status."""
+    """Search as the file `arguments[0]` says, until standard input ends. Return the exit status."""
     settings = read_json(Path(arguments[0]))
     assert settings is not None, f"{arguments[0]} does not exist"
     search, answer = begun(settings)
@@ -243,7 +249,7 @@ _TENSORS = ".safetensors"
 
 
 def judge(found: Candidate) -> Completeness:
-    """Judge a checkpoint that was found.
+    """Return whether a found candidate is a complete checkpoint.
 
     Raises OSError for a transient error of the disk or the file server.
     """
@@ -251,7 +257,8 @@ def judge(found: Candidate) -> Completeness:
 
 
 def damage_of(path: Path) -> str | None:
-    """Return a sentence on the damage of a checkpoint that the program reported, or None.
+    """Return a sentence on the damage of a checkpoint that the program reported; None if it is
+    sound.
 
     Raises OSError, as `judge`.
     """

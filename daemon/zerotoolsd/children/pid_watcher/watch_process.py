@@ -1,10 +1,9 @@
 """Watches a process that a user started by hand, until it ends.
 
-The process is not owned: a cancel, or the end of this process or of the supervisor, do not affect
-it. Only the time limit of its user ends it: SIGTERM for the program, as other jobs get it, and
-SIGKILL for all processes below it shortly before the grace period is over. The end of this process
-reports that of the other: with 0 if it ended with 0 or is not watched any more, else with 1 and a
-sentence.
+This process does not own it: a cancel, or the end of this process or of the supervisor, does not
+affect it. Only the job's time limit ends it: SIGTERM for the program, as for other jobs, and
+SIGKILL for all processes below it shortly before the grace period is over. The exit status is 0 if
+the watched process ended with 0 or is not watched any more. Else it is 1, with a sentence.
 """
 
 from __future__ import annotations
@@ -36,13 +35,15 @@ from zerotoolsd.supervisor.stop.stop_programs import Stop
 
 LOOK_SECONDS = 5.0
 LEFT_SECONDS = 2.0
-"""Seconds that children of the process may take to end after it, if it was asked to end."""
+"""Seconds that processes below it may take to end after it, if it was asked to end."""
 _LAUNCHERS = (b"torch.distributed.run", b"torchrun", b"accelerate", b"deepspeed")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Watch `PID START BOOT KILL_AFTER`, the last in seconds from the time limit; return the exit
-    status."""
+    """Watch `PID START BOOT KILL_AFTER`. Return the exit status.
+
+    KILL_AFTER is in seconds after the time limit.
+    """
     pid, start, boot, kill_after = arguments
     watch = Watch(int(pid), int(start), float(kill_after))
     if boot != boot_id():
@@ -51,7 +52,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 class Watch:
-    """One process. Works in the run directory that the environment names."""
+    """Watches one process. Works in the run directory that the environment names."""
 
     def __init__(self, pid: int, start_ticks: int, kill_after: float) -> None:
         self._pid, self._start_ticks, self._kill_after = pid, start_ticks, kill_after
@@ -63,7 +64,7 @@ class Watch:
         self._killed = False
 
     def run(self) -> int:
-        """Watch until the process has ended, or must not be watched any more; return the exit
+        """Watch until the process has ended, or is not to be watched any more. Return the exit
         status."""
         signals = SignalWaker()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # it was blocked until here
@@ -108,7 +109,8 @@ class Watch:
         self._sender.send({"rank": 0, "watched_bytes": held, "watched_processes": len(there)})
 
     def _ask_to_end(self) -> bool:
-        """Ask it to end if its time limit is over; False: stop watching it."""
+        """If the time limit is over, ask the process to end. Return False if the watch must end
+        instead."""
         if self._wanted() != TIME_LIMIT:
             return False
         self._stopping_since = time.monotonic()
@@ -145,7 +147,8 @@ class Watch:
         return self.fail(f"process {self._pid} {_how(found)}")
 
     def _end_rest(self) -> list[Process]:
-        """End its remaining children after its time limit; return the ones that do not end."""
+        """Kill the remaining processes below it after the time limit. Return those that do not
+        end."""
         deadline = time.monotonic() + LEFT_SECONDS
         while (left := self._tree.look()) and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -204,7 +207,7 @@ _EXIT = 1 << 3
 PIDFD_GET_INFO = 3 << 30 | _INFO.size << 16 | 0xFF << 8 | 11
 """`_IOWR(PIDFS_IOCTL_MAGIC, 11, struct pidfd_info)`."""
 COLLECTED_SECONDS = 5.0
-"""Seconds that the parent of an ended process may take to collect its status."""
+"""Seconds that the process's own parent may take to reap it."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +228,8 @@ class ExitStatus:
 
 
 def exit_status(pidfd: int, pid: int, start_ticks: int) -> ExitStatus | None:
-    """Return the status of an ended process; None if it is not known any more."""
+    """Return the exit status of an ended process, by its pidfd; None if the kernel has forgotten
+    it."""
     if (found := _kept(pidfd)) is not None:
         return found
     if (status := zombie_status(pid, start_ticks)) is not None:
@@ -251,8 +255,10 @@ def _await_collected(pidfd: int) -> None:
 
 
 class WatchedTree:
-    """The process (`pid`, `start_ticks`), and all processes ever seen below it: remaining ones may
-    have another parent later."""
+    """The process (`pid`, `start_ticks`), and all processes that were seen below it.
+
+    They are kept, because they may get another parent later.
+    """
 
     def __init__(
         self,
@@ -265,7 +271,7 @@ class WatchedTree:
         self._known: dict[tuple[int, int], Process] = {}
 
     def look(self) -> list[Process]:
-        """Return all of these processes still running."""
+        """Return the processes of the tree that still run."""
         table = self._table()
         root = table.get(self._pid)
         found = {_key(each): each for each in self._live(table)}
@@ -285,7 +291,7 @@ class WatchedTree:
                 yield process
 
     def kill(self) -> list[Process]:
-        """Send SIGKILL to all of them; return the processes. Raises PermissionError."""
+        """Send SIGKILL to all processes of the tree; return them. Raises PermissionError."""
         there = self.look()
         for process in there:
             kill_process(process)

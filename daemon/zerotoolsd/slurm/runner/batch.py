@@ -1,4 +1,5 @@
-"""`python -m zerotoolsd.slurm.runner.batch JOB_DIRECTORY SUBMISSION`, in a batch script."""
+"""Runs a job in a batch script: `python -m zerotoolsd.slurm.runner.batch JOB_DIRECTORY
+SUBMISSION`."""
 
 from __future__ import annotations
 

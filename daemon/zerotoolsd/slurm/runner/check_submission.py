@@ -1,4 +1,4 @@
-"""The daemon's checks before it accepts a job, for one that goes to Slurm without a daemon.
+"""Checks a job that goes to Slurm without a daemon, as a daemon would check it.
 
 `python -m zerotoolsd.slurm.runner.check_submission < spec.json` runs on the submitting machine,
 which must have the same files as the nodes. The exit status is 0, or that of the error, which is

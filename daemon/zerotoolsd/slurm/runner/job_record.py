@@ -1,4 +1,4 @@
-"""The state of a job under Slurm: kept in its directory, and shown to people.
+"""The record of a job under Slurm: its state and attempts, in the job's directory.
 
 The states, the consequences of an end and the last attempt follow the daemon's queue
 (`queue.lifecycle`): a job that fails under Slurm is restarted by the same rules.
@@ -42,9 +42,9 @@ _QUIET_SECONDS = Config().watch.no_progress_seconds
 
 
 def read_job(directory: JobDirectory, number: int) -> JobRow:
-    """Return the job as it was submitted; `number` is that of Slurm, or another one for people.
+    """Return the job of a submission. Raises BadFile if it cannot be read.
 
-    Raises BadFile if it cannot be read.
+    `number` is the job's number in Slurm, or another number for people.
     """
     spec, record = spec_of(directory), directory.job() or {}
     row = JobRow(
@@ -64,7 +64,7 @@ def read_job(directory: JobDirectory, number: int) -> JobRow:
 
 
 class JobState:
-    """One job's, of the submission that this copy is of."""
+    """The state of one job, for one submission to Slurm."""
 
     def __init__(self, directory: JobDirectory, submission: int, slurm_id: str) -> None:
         """Read the job and its state. Raises BadFile if the job cannot be read."""
@@ -86,7 +86,7 @@ class JobState:
 
     @property
     def open_attempt(self) -> AttemptRow | None:
-        """An attempt that no end is known of."""
+        """The attempt whose end is not recorded, or None."""
         if self.attempts and self.attempts[-1].state != ENDED:
             return self.attempts[-1]
         return None
@@ -100,7 +100,7 @@ class JobState:
         self._set(after, started=started, ended=ended)
 
     def wait_again(self, reason: str) -> None:
-        """Set the state back to queued: Slurm restarts the job, or has done so."""
+        """Set the state to queued: Slurm restarts the job, or has done so."""
         self._set(replace(self.standing, state=states.QUEUED, reason=reason, eligible_at=None))
 
     def halt(self, reason: str) -> None:
@@ -108,13 +108,13 @@ class JobState:
         self._set(replace(self.standing, state=states.HALTED, reason=reason), ended=time.time())
 
     def begin(self, attempt: AttemptRow, nodes: int) -> None:
-        """Record that an attempt is about to start on so many nodes."""
+        """Record an attempt on so many nodes, before it starts."""
         self.attempts.append(attempt)
         self._nodes.append(nodes)
         self.advance(lifecycle.Admit())
 
     def runs(self, record: Mapping[str, Any]) -> None:
-        """Record that the newest attempt's supervisor on node 0 runs, according to its run.json."""
+        """Record that the newest attempt runs, according to the `run.json` of node 0."""
         began = began_of(record) or clocks.now()
         self.attempts[-1] = replace(
             self.attempts[-1],
@@ -126,7 +126,7 @@ class JobState:
         self.advance(lifecycle.Started())
 
     def over(self, record: Mapping[str, Any], *, asked: bool) -> None:
-        """Record the end of the newest attempt; `asked`: it was asked to end at the job's time
+        """Record the end of the newest attempt. `asked`: it was asked to end at the job's time
         limit."""
         *before, row = self.attempts
         cause = cause_of(record, on_gpus=bool(row.gpu_uuids))
@@ -139,9 +139,9 @@ class JobState:
         self.advance(event)
 
     def settle(self, record: Mapping[str, Any], why: str) -> None:
-        """Record the end of the newest attempt, which the attempt's copy could not do.
+        """Record the end of the newest attempt, whose own batch process was killed before it did.
 
-        The attempt may be of an earlier submission, with a separate end.
+        The attempt may be of an earlier submission.
         """
         if self.standing.state in states.ACTIVE:
             asked = states.GIVING_WAY | {states.STOPPING}
@@ -158,7 +158,7 @@ class JobState:
         self._set(replace(self.standing, state=state, best_step=best))
 
     def seconds_left(self) -> float | None:
-        """Return the rest of the job's time limit; None without one."""
+        """Return the remaining seconds of the job's time limit; None without one."""
         here = replace(self.job.spec, backend=LOCAL)
         return time_limit.seconds_left(here, self.attempts, clocks.now())
 
@@ -172,7 +172,7 @@ class JobState:
         )
 
     def show(self, reason: str | None = None) -> None:
-        """Write the view for people; `reason` replaces that of the state."""
+        """Write the file that users' commands read. `reason` replaces the reason of the state."""
         view = views.job_view(self.job, self.attempts, reason, quiet_seconds=_QUIET_SECONDS)
         tree = view.to_json()
         nodes = self._nodes[-1] if self._nodes else self.job.spec.fewest_nodes

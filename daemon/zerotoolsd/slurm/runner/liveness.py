@@ -1,10 +1,12 @@
-"""The live processes, by files on a file system that several machines share.
+"""Shows which processes of a job live, by files on a file system that several machines share.
 
 Each process of an attempt rewrites a small file every few seconds. On the machine that wrote it,
 the process itself is checked. On another one, a file that does not change for SILENT_SECONDS means
 that its process is gone, or cannot reach the shared directory: then it cannot write a checkpoint
 there either. The age of a file is measured by the file server's clock: of a new file that is made
-for this, and of the beat.
+for this, and of the process's file.
+
+`Turns` uses this to run one attempt at a time, even if Slurm starts a job twice.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from zerotoolsd.supervisor.procfs import boot_id, read_process
 BEAT_SECONDS = 2.0
 SILENT_SECONDS = 45.0
 MASTER = "master"
-"""The name under which the process in the batch script beats; nodes use their numbers."""
+"""File name for the process in the batch script; nodes use their numbers."""
 _BEAT = "beat-"
 
 
 class LifeSign:
-    """The file of this process, as `name` of an attempt."""
+    """The file of this process, named `name`, in an attempt's directory."""
 
     def __init__(self, attempt: Path, name: str) -> None:
         own = read_process(os.getpid())
@@ -47,22 +49,24 @@ class LifeSign:
         }
 
     def again(self) -> None:
-        """Rewrite the file: this process lives. A failed write is ignored."""
+        """Rewrite the file, to show that this process lives. A failed write is ignored."""
         self._count += 1
         with suppress(OSError):
             write_record(self._path, {**self._who, "count": self._count})
 
 
 class Watched:
-    """The beats of one attempt, read from time to time. `probe` is a directory for a file that
-    shows the file server's clock."""
+    """Reads the files of one attempt's processes.
+
+    `probe` is a directory for a file that shows the file server's clock.
+    """
 
     def __init__(self, attempt: Path, probe: Path) -> None:
         self._attempt = attempt
         self._probe = probe
 
     def alive(self) -> list[str]:
-        """Return the other processes of the attempt, as far as is known: `n2` and so on."""
+        """Return the names of the other processes of the attempt that may live: `n2` and so on."""
         now = self._server_time()
         found = []
         for path in sorted(self._attempt.glob(f"{_BEAT}*")):
@@ -75,7 +79,7 @@ class Watched:
         return found
 
     def _supervised(self, path: Path, now: float) -> bool:
-        """Return whether the supervisor lives: it may survive its companion for the time of a
+        """Return whether the node's supervisor lives. It may outlive its `Companion` while ranks
         save."""
         record = read_record(path) or {}
         node = path.parent.name.removeprefix("node-")
@@ -129,8 +133,10 @@ LOOK_SECONDS = 1.0
 
 @dataclass(frozen=True)
 class Turns:
-    """The turns of a job's copies. `say` reports to people; `asked` returns whether this copy must
-    end."""
+    """Decides which of several batch processes of a job runs the next attempt.
+
+    `say` reports to people. `asked` returns whether this process must end.
+    """
 
     directory: JobDirectory
     submission: int
@@ -138,7 +144,7 @@ class Turns:
     asked: Callable[[], bool]
 
     def take(self) -> int | None:
-        """Return the number of this copy's attempt; None if it has nothing to do.
+        """Return the number of this process's attempt; None if it has nothing to do.
 
         Raises OSError if the directory cannot be written.
         """
@@ -162,7 +168,8 @@ class Turns:
             time.sleep(LOOK_SECONDS)
 
     def _begin(self, number: int) -> bool:
-        """Try to make the attempt's directory; return whether this copy has the attempt now."""
+        """Try to create the attempt's directory. Return whether this process now has the
+        attempt."""
         path = self.directory.attempt_path(number)
         draft = path.with_name(f".{number}-{socket.gethostname()}-{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
@@ -178,7 +185,7 @@ class Turns:
         return True
 
     def why_none(self) -> str | None:
-        """Return why this copy has nothing to do; None if it has."""
+        """Return why this process has nothing to do; None if it has."""
         newest = max(self.directory.submissions(), default=0)
         if newest != self.submission:
             return f"the job was submitted again since (submission {newest}); this copy ends"
@@ -189,11 +196,11 @@ class Turns:
         return None
 
     def others(self) -> list[str]:
-        """Return the other processes of the newest attempt."""
+        """Return the other living processes of the newest attempt."""
         return self._alive(max(self.directory.attempts(), default=0))
 
     def is_superseded(self, attempt: int) -> bool:
-        """Return whether a newer attempt than this one began."""
+        """Return whether a newer attempt has begun."""
         return max(self.directory.attempts(), default=0) > attempt
 
     def _alive(self, attempt: int) -> list[str]:

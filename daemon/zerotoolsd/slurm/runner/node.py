@@ -1,4 +1,4 @@
-"""A node's part of one attempt, started there by srun.
+"""Runs one attempt on one node; srun starts this process there.
 
 It prepares the run directory as a daemon would, starts a supervisor in it, and stays next to it. It
 reports that the node lives, passes a stop on, and ends everything below it if a newer attempt
@@ -58,8 +58,10 @@ _libc = ctypes.CDLL(None)
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run `JOB_DIRECTORY ATTEMPT` on the node in srun's variables; return 0 if its end is on
-    record."""
+    """Run `JOB_DIRECTORY ATTEMPT` on this node. Return 0 if the end of the attempt is recorded.
+
+    srun's variables name the node.
+    """
     directory, attempt = JobDirectory(Path(arguments[0])), int(arguments[1])
     node = int(os.environ["SLURM_NODEID"])
     run_dir = directory.run_dir(attempt, node)
@@ -113,13 +115,14 @@ def _row_of(job: JobRow, spec: JobSpec) -> JobRow:
 
 
 def _config() -> Config:
-    """Return the configuration of a daemon without a file; Slurm groups the processes."""
+    """Return the default configuration, without control groups: Slurm groups the processes
+    itself."""
     config = Config()
     return replace(config, limits=replace(config.limits, cgroups=False))
 
 
 def gpus_of(spec: JobSpec, environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the GPUs that Slurm gave this node, in CUDA's names.
+    """Return the GPUs that Slurm gave this node, as CUDA names them.
 
     Raises BadRequest if these are fewer than the job needs.
     """
@@ -157,7 +160,7 @@ def _not_begun(run_dir: Path, outcome: str, cause: str) -> int:
 
 
 class Companion:
-    """Stays next to a node's supervisor until that has ended."""
+    """Runs next to a node's supervisor until that has ended."""
 
     def __init__(
         self, directory: JobDirectory, attempt: int, run_dir: Path, beat: LifeSign

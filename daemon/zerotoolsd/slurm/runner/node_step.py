@@ -1,4 +1,4 @@
-"""All nodes of one attempt: started by one srun, asked to stop, and the end of each."""
+"""Runs one attempt on all nodes, by one srun: start, stop, and the record of each node."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ STEP_LOG = "srun.log"
 PEER_SECONDS = 10.0
 """Seconds that the nodes of an attempt may take to end after one of them has failed."""
 KILL_SECONDS = 30.0
-"""Seconds that they may take after that, before the rest of srun is killed."""
+"""Seconds that nodes may take to end after that, before srun is killed."""
 
 
 class NodeStep:
-    """One attempt on `names`, the nodes of the allocation in the order of their numbers."""
+    """One attempt on the nodes `names`, in the order of their numbers."""
 
     def __init__(self, directory: JobDirectory, attempt: int, names: Sequence[str]) -> None:
         self._directory, self._attempt, self._names = directory, attempt, names
@@ -71,11 +71,11 @@ class NodeStep:
         ]
 
     def began(self) -> dict[str, Any] | None:
-        """Return the run.json of node 0, if it exists."""
+        """Return the `run.json` of node 0; None if it does not exist yet."""
         return read_record(self._run_dir(0) / RUN)
 
     def is_over(self) -> bool:
-        """Return whether srun has ended; when a node has ended by itself, end the others."""
+        """Return whether srun has ended. If a node has ended by itself, end the other nodes."""
         assert self._srun is not None
         if self._srun.poll() is not None:
             return True
@@ -139,7 +139,7 @@ class NodeStep:
 
 
 def settled_record(directory: JobDirectory, attempt: int, nodes: int) -> list[dict[str, Any]]:
-    """Return the records of the nodes of an attempt that an earlier copy started."""
+    """Return the combined record of an attempt that an earlier batch process started."""
     return NodeStep(directory, attempt, [f"node {node}" for node in range(nodes)]).records()
 
 
@@ -171,7 +171,10 @@ Record = Mapping[str, Any]
 
 
 def combined(records: Sequence[Record], names: Sequence[str]) -> dict[str, Any]:
-    """Return one record for the records of all nodes, by their numbers; `names` are for people."""
+    """Return one record for the end of an attempt, from the records of its nodes by number.
+
+    `names` are the nodes' names for people.
+    """
     by_weight = sorted(range(len(records)), key=lambda node: _weight(records[node]))
     first, several = records[by_weight[0]], len(records) > 1
     found = dict(first)

@@ -7,7 +7,7 @@ preemption, scancel): then the job saves, and is queued again if Slurm does not 
     asked by             the job saves, and
     its user             is over: cancelled              stop.json
     its own time_limit   is over: stopped
-    Slurm: it runs       is queued again by us           end of the time, or preemption
+    Slurm: it runs       is queued again by this process end of the time, or preemption
     Slurm: it is ending  continues only by Slurm         scancel, scontrol requeue
 """
 
@@ -61,7 +61,8 @@ _OF_SIGNAL = (lifecycle.CRASHED, lifecycle.LOST, NOT_READY)
 
 @dataclass(frozen=True)
 class Allocation:
-    """The allocation of Slurm: `job_id`, and the `names` of the nodes, starting with this one."""
+    """An allocation of Slurm: its `job_id`, and the `names` of its nodes, beginning with this
+    node."""
 
     job_id: str
     names: tuple[str, ...]
@@ -69,7 +70,7 @@ class Allocation:
 
 
 class Master:
-    """The attempts of one start of a job by Slurm."""
+    """Runs the attempts of a job within one allocation."""
 
     def __init__(
         self,
@@ -89,7 +90,8 @@ class Master:
         )
 
     def run(self) -> int:
-        """Run attempts until this job has no more work here; return the exit status."""
+        """Run attempts until the job has no more work in this allocation. Return the exit
+        status."""
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(each, self._on_signal)
         self._directory.note_number(self._submission, self._allocation.job_id)
@@ -150,7 +152,7 @@ class Master:
     # -- one attempt
 
     def _settle_left_over(self) -> None:
-        """Record the end of an attempt if its copy was ended before it could do so."""
+        """Record the end of an attempt whose batch process was killed before it did."""
         row = self._state.open_attempt
         if row is None:
             return
@@ -225,7 +227,7 @@ class Master:
         self._state.over(record, asked=expired)
 
     def _watch(self, step: NodeStep, number: int, beat: LifeSign) -> bool:
-        """Wait until the nodes have ended; return whether they were asked to, at the time limit."""
+        """Wait until the nodes have ended. Return whether they were asked to at the time limit."""
         due, expired = 0.0, False
         while not step.is_over():
             now = time.monotonic()
@@ -268,10 +270,10 @@ class Master:
     # -- between attempts
 
     def _is_forgotten(self) -> bool:
-        """Return whether the controller responds and does not know this job.
+        """Return whether Slurm's controller responds and does not know this job.
 
-        It was killed before it stored the job, and nothing can be started under its number any
-        more.
+        The controller was killed before it stored the job. It can start nothing under the job's
+        number any more.
         """
         try:
             found = self._commands.described(self._allocation.job_id)
@@ -288,7 +290,7 @@ class Master:
         self._state.advance(lifecycle.Retry())
 
     def _give_back(self) -> int:
-        """Queue the job again, after it has saved because Slurm takes its nodes back."""
+        """Queue the job again, after it has saved for Slurm to take back its nodes."""
         reason = self._state.standing.reason or BY_SLURM
         try:
             found = self._commands.described(self._allocation.job_id)
@@ -316,7 +318,7 @@ class Master:
         return self._ended()
 
     def _is_in_vain(self) -> bool:
-        """Return whether the job would be started and stopped forever.
+        """Return whether restarts save no progress, so that the job would restart forever.
 
         The saved steps of a user's program are not always known.
         """
@@ -325,7 +327,7 @@ class Master:
         return is_in_vain([saved_step(each.result or {}) for each in self._state.attempts])
 
     def _requeue(self) -> str | None:
-        """Ask Slurm to queue the job again; return why it does not, or None."""
+        """Ask Slurm to queue the job again. Return why Slurm does not, or None."""
         why = ""
         for again in range(_REQUEUE_TRIES):
             if again:
@@ -346,15 +348,14 @@ class Master:
 def is_in_vain(steps: Sequence[int]) -> bool:
     """Return whether the last IN_VAIN starts have saved nothing new.
 
-    `steps` has the newest step that each start had saved.
+    `steps` has the newest saved step at the end of each start.
     """
     before, last = steps[:-IN_VAIN], steps[-IN_VAIN:]
     return len(last) == IN_VAIN and max(last) <= max(before, default=0)
 
 
 def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Allocation:
-    """Return the allocation from Slurm's variables. Raises KeyError outside a batch script of
-    Slurm."""
+    """Return the allocation that Slurm's variables name. Raises KeyError outside a batch script."""
     listed = environment["SLURM_JOB_NODELIST"]
     own = environment.get("SLURMD_NODENAME") or socket.gethostname()
     try:
@@ -377,7 +378,7 @@ def allocation_of(commands: SlurmCommands, environment: Mapping[str, str]) -> Al
 
 
 def _was_asked_by_slurm(record: Mapping[str, Any]) -> bool:
-    """Return whether Slurm's signal, to each of their processes, ended the nodes."""
+    """Return whether the nodes ended because Slurm sent its signal to all of their processes."""
     return record.get("stop_reason") in ("Slurm", OUTSIDE)
 
 

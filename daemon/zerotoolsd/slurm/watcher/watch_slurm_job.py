@@ -1,8 +1,11 @@
-"""Watches one job under Slurm, from its submission to its end.
+"""Submits one job to Slurm and watches it until its end.
 
-The job itself does not need it: if this process is killed, the daemon starts it again, and it
-continues to watch. If Slurm's controller does not respond, it waits without any conclusion. Its
-exit reports the job's: 0 if the job succeeded, or ended on request; else with a sentence.
+The job itself does not need this process: if it is killed, the daemon starts it again, and it
+continues to watch. If Slurm's controller does not respond, it waits. Its exit status is 0 if the
+job succeeded, or ended on request; else 1, with a sentence.
+
+A job is submitted once, even if this process is restarted: the directory of the job has a name that
+is made from the daemon's data.
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ SPEC = "spec.json"
 
 
 def main() -> int:
-    """Watch the job of the run directory in the environment; return the exit status."""
+    """Watch the job whose run directory the environment names. Return the exit status."""
     run_dir = Path(os.environ["ZEROTOOLS_RUN_DIR"])
     sender = Sender(os.environ.get("ZEROTOOLS_NOTIFY"))
     stored = read_stored(json.loads((run_dir / SPEC).read_text("utf-8")))
@@ -57,7 +60,7 @@ def main() -> int:
 
 
 class SlurmWatcher:
-    """Attends one job under Slurm."""
+    """Submits and watches one job under Slurm."""
 
     def __init__(
         self, run_dir: Path, sender: Sender, spec: JobSpec, commands: SlurmCommands | None = None
@@ -69,9 +72,9 @@ class SlurmWatcher:
         self._said: object = None
 
     def run(self) -> int:
-        """Run until the job is over; return the exit status.
+        """Run until the job has ended. Return the exit status.
 
-        Raises ZerotoolsError if it was not submitted.
+        Raises ZerotoolsError if the job was not submitted.
         """
         signals = SignalWaker()
         key = key_of(self._run_dir.parent, self._spec.name)
@@ -105,7 +108,7 @@ class SlurmWatcher:
             pass  # it has ended meanwhile
 
     def _lift_wait(self, view: dict[str, Any]) -> None:
-        """Skip the two minutes that Slurm waits before it restarts a job."""
+        """Let Slurm restart a job now. By default it waits for two minutes."""
         again = view["attempts"] and view["slurm"]["state"] == "PENDING"
         if again and "BeginTime" in str(view["reason"]):
             with suppress(BadRequest, SlurmUnreachable, Unsupported):
@@ -141,7 +144,7 @@ class SlurmWatcher:
         return status
 
     def complain(self, why: str, kind: str | None = None) -> None:
-        """Report why it ends, in one sentence."""
+        """Report in one sentence why this process ends."""
         self._say(why)
         told: dict[str, Any] = {"event": "error", "rank": 0, "message": why, "time": time.time()}
         self._sender.send(told | ({} if kind is None else {"kind": kind}), wait=True)
@@ -163,8 +166,10 @@ TOLD = frozenset(
 
 
 class Relay:
-    """Passes on the job `name`. Rank 0's lines go to standard output, those of others into files
-    next to it."""
+    """Copies the reports and logs of the job `name` to the files that the daemon reads.
+
+    Rank 0's lines go to standard output, those of other ranks into files next to it.
+    """
 
     def __init__(self, jobs: SlurmJobs, name: str, sender: Sender, run_dir: Path) -> None:
         self._jobs, self._name, self._sender, self._run_dir = jobs, name, sender, run_dir
@@ -174,7 +179,7 @@ class Relay:
         self._written: dict[int, int] = {}
 
     def catch_up(self, view: dict[str, Any]) -> None:
-        """Pass on everything that exists now, of the newest attempt."""
+        """Copy all new reports and log lines of the newest attempt."""
         numbers = [each["number"] for each in view["attempts"]]
         while numbers:
             current = self._attempt or numbers[-1]
@@ -231,9 +236,9 @@ TOLD_FILE = "told.json"
 
 
 def key_of(job_dir: Path, name: str | None) -> str:
-    """Return the unique name that finds a job of this daemon again. Raises BadRequest.
+    """Return a unique name by which a job of this daemon is found in Slurm. Raises BadRequest.
 
-    It stays unique even if a daemon has lost its state and reuses numbers.
+    It stays unique even if a daemon has lost its state and reuses job numbers.
     """
     try:
         own = _word_of(job_dir)
@@ -244,7 +249,7 @@ def key_of(job_dir: Path, name: str | None) -> str:
 
 
 def _word_of(job_dir: Path) -> str:
-    """Return the name in the directory of a job, which exists from its first attempt on."""
+    """Return the random word in the job's directory, which exists from its first attempt on."""
     path = job_dir / WORD
     if (known := read_record(path)) is None:
         known = {"word": secrets.token_hex(16)}
@@ -255,7 +260,9 @@ def _word_of(job_dir: Path) -> str:
 def handed_over(
     commands: SlurmCommands, jobs: SlurmJobs, home: Path, spec: JobSpec, key: str
 ) -> JobDirectory:
-    """Return the directory of a job that Slurm has, or has ended without a report.
+    """Submit the job to Slurm, unless that was done before. Return the directory of the job.
+
+    A job whose end was reported is submitted again, for its next attempt.
 
     Raises BadRequest, SlurmUnreachable and Unsupported if it was not submitted.
     """
@@ -268,9 +275,9 @@ def handed_over(
 
 
 def is_told(directory: JobDirectory) -> bool:
-    """Return whether the end of the newest submission was reported.
+    """Return whether a watcher has reported the end of the newest submission to the daemon.
 
-    The reporting process must have ended with the recorded status, according to its supervisor.
+    Its recorded exit status must be the one in its supervisor's record.
     """
     told = read_record(_told_path(directory))
     if told is None:
@@ -281,7 +288,8 @@ def is_told(directory: JobDirectory) -> bool:
 
 
 def note_told(directory: JobDirectory, run_dir: Path, status: int) -> None:
-    """Record that the process in `run_dir` reports the end, and ends with `status` now."""
+    """Record that the watcher in `run_dir` reports the end of the job, and exits with `status`
+    now."""
     write_record(_told_path(directory), {"run_dir": str(run_dir), "status": status})
 
 

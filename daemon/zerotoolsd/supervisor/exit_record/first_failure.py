@@ -30,7 +30,7 @@ EXIT_BAD_JOB = 64
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
 _NOTICED_LATE = 1.0
-"""Most seconds between the consequences of a SIGKILL and the notice of its cause."""
+"""Largest delay, in seconds, between effects of a SIGKILL in other ranks and its own notice."""
 _LAST_LINES = 8
 
 _FOLLOWS = re.compile(
@@ -43,7 +43,7 @@ _FOLLOWS = re.compile(
     r"monitoredbarrier",
     re.IGNORECASE,
 )
-"""Messages of ranks that lost a peer, or waited for it in vain."""
+"""Error messages of ranks that lost a peer or timed out while waiting for one."""
 _CLOSED = re.compile(
     r"gloo.*(?:connection (?:was )?(?:closed|reset|aborted|refused)|closed by (?:remote )?peer|"
     r"broken pipe|socket (?:was )?closed)|ncclremoteerror|"
@@ -51,17 +51,20 @@ _CLOSED = re.compile(
     r"dist(?:network|store)error|recvvalue failed",
     re.IGNORECASE,
 )
-"""Messages of gloo, NCCL and the store in ranks that lost a peer, not of ranks that only waited."""
+"""Error messages of gloo, NCCL and the store about a lost peer. Timeouts are not included."""
 _NAMES = (
     re.compile(r"ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier", re.IGNORECASE),
     re.compile(r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]"),
 )
-"""Messages of other ranks that name the rank that did not come."""
+"""Error messages that name the rank which did not arrive at a collective."""
 
 
 class EndedRank(Protocol):
-    """An ended rank, with its status from the kernel. `killed`: the supervisor killed it.
-    `ended_clock` is the monotonic clock when its end was noticed, if known."""
+    """A rank that has ended.
+
+    `status` is its wait status. `killed`: the supervisor killed it. `ended_clock` is the monotonic
+    time at which the supervisor noticed the end, if known.
+    """
 
     @property
     def index(self) -> int: ...
@@ -82,7 +85,7 @@ class EndedRank(Protocol):
 
 @dataclass(frozen=True)
 class Initiator:
-    """The rank that failed first. `told` is the message of another rank that led to it, if any."""
+    """The rank that failed first. `told`: the message of another rank that names it, if any."""
 
     rank: EndedRank
     told: str | None = None
@@ -94,10 +97,11 @@ def initiator(
     errors: Sequence[Mapping[str, Any]],
     awaited: int | None = None,
 ) -> Initiator:
-    """Return the one of `ranks` that failed first; `broken` are those that failed by themselves.
+    """Return the rank that failed first.
 
-    `broken` has at least one rank. `errors` are the reports of ranks, in the order of arrival, and
-    `awaited` is the last known straggler.
+    `broken` are the ranks that failed by themselves, at least one of `ranks`. `errors` are the
+    errors that ranks reported, in the order of arrival. `awaited` is the straggler at the last
+    heartbeat, if any.
     """
     said = {rank.index: _said(rank, errors) for rank in ranks}
     own = [rank for rank in broken if not _follows(rank, said[rank.index])]
@@ -122,9 +126,9 @@ def initiator(
 def lost_elsewhere(
     broken: Sequence[EndedRank], errors: Sequence[Mapping[str, Any]], ranks: Sequence[EndedRank]
 ) -> str | None:
-    """Return the message of ranks that lost a rank of another node.
+    """Return the message of the ranks here that lost a rank of another node.
 
-    Returns None if a rank of this node failed first, or if that is unknown.
+    Return None if a rank of this node failed first, or if this is unknown.
     """
     said = {rank.index: _said(rank, errors) for rank in ranks}
     if any(not _follows(rank, said[rank.index]) for rank in broken):
@@ -136,7 +140,7 @@ def lost_elsewhere(
 
 
 def _said(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last error that the rank reported; else the end of its log."""
+    """Return the last error that the rank reported, or the end of its log."""
     own = [error.get("message") for error in errors if error["rank"] == rank.index]
     if own and isinstance(own[-1], str):
         return own[-1]
@@ -152,15 +156,17 @@ def _follows(rank: EndedRank, said: str) -> bool:
 
 
 def follows_another(said: str) -> bool:
-    """Return whether `said` is the message of a rank that lost another one."""
+    """Return whether `said` is an error message that a rank prints after it lost another rank."""
     return _FOLLOWS.search(said) is not None
 
 
 def _first_sign(
     rank: EndedRank, errors: Sequence[Mapping[str, Any]]
 ) -> tuple[bool, float, int, int]:
-    """Return a sort key: refusals of a job or checkpoint last, because all ranks report them; else
-    by time."""
+    """Return a sort key for the rank: the time of its first error or of its end.
+
+    Ranks that refused the job or its checkpoint come last, because all ranks refuse at once.
+    """
     refused = rank.exit_code in (EXIT_BAD_JOB, EXIT_BAD_CHECKPOINT, EXIT_NOT_READY)
     places = [place for place, error in enumerate(errors) if error["rank"] == rank.index]
     clocks = [clock for place in places if (clock := _clock(errors[place])) is not None]
@@ -188,12 +194,13 @@ def _line_that(pattern: re.Pattern[str], text: str) -> str | None:
 
 
 LONGEST = 4096
-"""Characters that are kept: who shows it hides secrets first, and then cuts it off."""
+"""Longest stored error line, in characters. Whoever shows the line masks secrets, then shortens it.
+"""
 
 _HEADER = "Traceback (most recent call last)"
 _GROUP_HEADER = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\)")
 _IN_GROUP = re.compile(r"^ {0,2}\| ")
-"""Before the lines of the group itself; those of its exceptions are further to the right."""
+"""Prefix of an exception group's own traceback lines; those of its exceptions are indented more."""
 _ERROR_LINE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$")
 _LAUNCHERS_ERRORS = ("ChildFailedError", "CalledProcessError")
 """Exceptions with which launchers end after losing a rank."""
@@ -213,7 +220,7 @@ _OF_LAUNCHERS = re.compile(
 
 
 def last_error(text: str) -> str | None:
-    """Return the line with which the last traceback of `text` ends; a launcher's does not count."""
+    """Return the last line of the last traceback in `text`, except tracebacks of launchers."""
     found: dict[str, str] = {}
     in_traceback: set[str] = set()
     in_group: set[str] = set()
@@ -254,7 +261,7 @@ def _like_errors(text: str) -> Iterator[str]:
 
 
 def _first_cause(lines: list[str], *, last: bool = False) -> str | None:
-    """Return the first of `lines`, or the `last`, that does more than report a lost peer."""
+    """Return the first of `lines` (or the `last` one) that is not about a lost peer."""
     ordered = lines[::-1] if last else lines
     own = [line for line in ordered if not follows_another(line)]
     return next(iter(own or ordered), None)

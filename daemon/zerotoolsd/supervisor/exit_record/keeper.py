@@ -1,4 +1,4 @@
-"""The supervisor's parent: it waits, and writes `exit.json` if the supervisor no longer can.
+"""The keeper: the supervisor's parent, which writes `exit.json` if the supervisor is killed.
 
 If a supervisor were killed between a rank's exit and `exit.json`, the rank's status would be lost,
 and a finished job would run again. So two processes always know it:
@@ -46,7 +46,7 @@ KILLED = "its supervisor was killed"
 
 @dataclass(frozen=True)
 class Records:
-    """The records that the attempt will write; `ended` is set if steps follow a finished run."""
+    """The records of the attempt. `ended` exists if more steps follow a finished run."""
 
     exit: ReservedRecord
     ended: ReservedRecord | None
@@ -59,9 +59,10 @@ def keep(
     supervise: Callable[[Records, RankLedger], None],
     group: AttemptGroup | None = None,
 ) -> int:
-    """Supervise in a child process, and write the record if it cannot. Returns the exit status.
+    """Fork the supervisor and wait for it; write its record if it was killed. Return the exit
+    status.
 
-    Raises OSError if the disk has no space for the attempt's records; no process was started then.
+    Raises OSError if the disk has no space for the attempt's records. No process was started then.
     """
     records = Records(
         ReservedRecord(Path(EXIT), plan.processes),
@@ -84,9 +85,9 @@ def keep(
 
 
 def _trouble(status: int) -> str | None:
-    """Return the sentence on the missing resource that ended the supervisor, or None.
+    """Return which resource of the machine was missing when the supervisor ended, or None.
 
-    `status` is its wait status.
+    `status` is the supervisor's wait status.
     """
     number = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
     error = OSError(number, os.strerror(number))

@@ -1,4 +1,8 @@
-"""The outcome of an attempt, in one word and one sentence."""
+"""Decides the outcome of an attempt: one word and one sentence.
+
+`judge_of` returns the rule for a kind of job. `inferred` makes the record of an attempt whose
+supervisor was killed, from the ledger of its ranks.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +54,11 @@ class Told(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """`outcome` is one of the daemon's OUTCOMES; `rank` is the one that began it, if one did."""
+    """The outcome of an attempt.
+
+    `outcome` is one of the daemon's OUTCOMES, `cause` one sentence. `rank` is the rank that failed
+    first, if one did.
+    """
 
     outcome: str
     cause: str
@@ -64,8 +72,11 @@ class Verdict:
 
 
 class Judge(Protocol):
-    """Function that judges ranks after the end of all. `stop` is the reason of a requested stop;
-    `killed_because` is the reason why the ranks were killed when none had failed by itself."""
+    """A function that decides the outcome after all ranks have ended.
+
+    `stop` is the reason of a requested stop. `killed_because` is the reason for which the
+    supervisor killed the ranks, if none failed by itself.
+    """
 
     def __call__(
         self,
@@ -89,10 +100,10 @@ def judge_ranks(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """Judge ranks of the built-in trainer that have all ended.
+    """Decide the outcome for ranks of the built-in trainer.
 
-    `stop` is the reason of a requested stop; `killed_because` is the reason why the ranks were
-    killed when none had failed by itself.
+    `stop` is the reason of a requested stop. `killed_because` is the reason for which the
+    supervisor killed the ranks, if none failed by itself.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if broken:
@@ -120,10 +131,11 @@ def judge_program(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """Judge a program of the user's.
+    """Decide the outcome for a user's program.
 
-    After a requested stop it counts as stopped, whatever its exit status, unless it reported that
-    the job is complete. A launcher and the processes of `launcher = "plain"` are ranks here.
+    After a requested stop the outcome is `stopped` for any exit status, unless the program reported
+    that the job is complete. The launcher, or each process of `launcher = "plain"`, counts as a
+    rank here.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if stop is None or any(rank.signal not in (None, signal.SIGTERM) for rank in broken):
@@ -154,7 +166,7 @@ def judge_watched(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """Judge a process that a user started by hand, from the report of its watcher."""
+    """Decide the outcome for a process that a user started by hand, from its watcher's report."""
     verdict = judge_program(ranks, progress, stop=stop, killed_because=killed_because)
     said = progress.errors[-1].get("message") if progress.errors else None
     if stop is not None and any(rank.signal == signal.SIGTERM for rank in ranks):
@@ -178,9 +190,9 @@ def judge_one_node(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """Judge the ranks of one of several nodes.
+    """Decide the outcome for the ranks of one node out of several.
 
-    If ranks of another node ended, this node waits for them, which is not a failure of the job.
+    A node that lost a rank of another node has not failed itself.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     said = lost_elsewhere(broken, progress.errors, ranks) if broken else None
@@ -190,7 +202,7 @@ def judge_one_node(
 
 
 def judge_of(plan: Plan) -> Judge:
-    """Return the function that judges the ends of the attempt's ranks."""
+    """Return the function that decides the outcome for this kind of attempt."""
     if plan.watches:
         return judge_watched
     if plan.meeting and not plan.own_program:
@@ -207,11 +219,10 @@ def judge_stalled(
     own_program: bool,
     complete: Told | None = None,
 ) -> Verdict:
-    """Judge an attempt ended because its ranks made no progress.
+    """Return the verdict on an attempt that was ended because its ranks made no progress.
 
-    `verdict` is the result for their ends without the stall, and `index` is the straggler. A
-    program of the user's may end with 0 at a requested stop, and is not finished then. `complete`
-    has its reports, if it reported that the job is complete.
+    `verdict` ignores the stall; `index` is the straggler. A user's program that exits with 0 at the
+    requested stop is not finished, unless `complete` has its report that the job is complete.
     """
     if complete is not None:
         done = _finished(complete)
@@ -225,7 +236,7 @@ def judge_stalled(
 
 
 def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
-    """Return the verdict of an attempt in a control group, with the limit that it hit."""
+    """Add the limit of the control group that the attempt exceeded to the verdict's cause."""
     if verdict.outcome not in ("crashed", "killed"):
         return verdict
     memory, processes, cause = group.memory_words, group.processes_words, verdict.cause
@@ -295,14 +306,16 @@ def _signal_name(number: int) -> str:
 
 
 FOLLOWING = ("closing", "uploading")
-"""The steps after a finished run, which are recorded if they were cut off."""
+"""Names of the steps after a finished run. A step that was cut off is recorded."""
 _LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True)
 class _NothingTold:
-    """Stands for the reports of ranks, which only the supervisor received; the daemon adds those it
-    kept."""
+    """An empty set of rank reports: the supervisor received them and was killed.
+
+    The daemon adds the reports that it finds in `progress.jsonl`.
+    """
 
     errors: Sequence[dict[str, Any]] = ()
     trained: bool = False
@@ -320,11 +333,11 @@ def inferred(
     stop: str | None,
     killed: str,
 ) -> dict[str, Any]:
-    """Return the record of the attempt.
+    """Return the record of an attempt whose supervisor was killed.
 
-    `told` are the ranks known to have ended while the supervisor lived: a SIGKILL of any other rank
-    is a result of the supervisor's death. `killed` is one sentence on that death. `stop` is the
-    reason of a requested stop, if there was one.
+    `told` are the ranks that ended while the supervisor lived. A SIGKILL of any other rank is an
+    effect of the supervisor's death. `killed` describes that death in one sentence. `stop` is the
+    reason of a requested stop, if any.
     """
     ranks = [
         KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))
@@ -349,7 +362,8 @@ def inferred(
 
 
 def _unfinished(plan: Plan, outcome: str, stop: str | None, killed: str) -> dict[str, Any]:
-    """Return the records of steps that were to follow, in the format of `supervise`."""
+    """Return records of the steps after a finished run that were not done, as `supervise` writes
+    them."""
     names = {"finished": FOLLOWING, "stopped": () if stop in GOES_ON else ("uploading",)}
     follows = [name for name in names.get(outcome, ()) if getattr(plan, name)]
     return {name: {"why": f"{killed} before this had ended"} for name in follows}

@@ -1,10 +1,13 @@
-"""The supervisor's state of its ranks, kept so that it survives a kill.
+"""Files that list the ranks and all processes of an attempt. They survive a killed supervisor.
 
-It has one line for each rank: its pid, its wait status after it has ended, and whether we killed
-it. One more line records whether a rank may have started, and whether the program reported
-completion. The status is written before the kernel forgets it (`reaper.reap`). It goes into memory
-that is shared with the keeper, and into the file `ledger` of the run directory, which the daemon
-reads if both were killed. The file is not flushed: it is for kills, not for power losses.
+`RankLedger` has one line for each rank: its pid, its wait status after it has ended, and whether
+the supervisor killed it. One more line records whether a rank may have started, and whether the
+program reported completion. The status is written before the kernel forgets it (`reaper.reap`). The
+ledger is memory that is shared with the keeper, and the file `ledger` of the run directory, which
+the daemon reads if both were killed. The file is not flushed: it is for kills, not for power
+losses.
+
+`FamilyNote` writes the descendants of the supervisor into a second file.
 """
 
 from __future__ import annotations
@@ -26,12 +29,12 @@ _LINE = struct.Struct("=iiBB")
 _STARTED, _ENDED = 1, 2
 _FINISHED = 3
 MOST_RANKS = 1 << 16
-"""Most ranks of an attempt for which a ledger is read."""
+"""Largest number of ranks in a ledger that is read."""
 
 
 @dataclass(frozen=True)
 class RankLine:
-    """One rank. `pid` is None before its start, `status` before its end."""
+    """One rank of the ledger. `pid` is None before its start, `status` is None before its end."""
 
     pid: int | None
     status: int | None
@@ -39,10 +42,11 @@ class RankLine:
 
 
 class RankLedger:
-    """The ledger. It is made before the fork, so that both processes share it."""
+    """The ledger of ranks, in memory that the keeper and the supervisor share."""
 
     def __init__(self, ranks: int, path: Path | None = None) -> None:
-        """Make the ledger. Raises OSError if the disk has no space for the file `path`."""
+        """Create the ledger, before the fork. Raises OSError if the disk has no space for the
+        file."""
         self._ranks = ranks
         size = (ranks + 1) * _LINE.size
         self._memory: mmap.mmap | bytearray = mmap.mmap(-1, size)
@@ -71,31 +75,31 @@ class RankLedger:
 
     @property
     def has_begun(self) -> bool:
-        """Whether any process of the job can have run."""
+        """Return whether any process of the job may have run."""
         return bool(self._get(self._ranks)[2])
 
     def finished(self, *, is_so: bool) -> None:
-        """Note whether the program of the job has reported that the job is complete."""
+        """Record whether the job's program has reported that the job is complete."""
         self._put(self._ranks, 0, 0, _FINISHED if is_so else _STARTED, killed=False)
 
     @property
     def has_finished(self) -> bool:
-        """Whether the program has reported that the job is complete."""
+        """Return whether the job's program has reported that the job is complete."""
         return self._get(self._ranks)[2] == _FINISHED
 
     def started(self, rank: int, pid: int) -> None:
-        """Rank `rank` has this pid."""
+        """Record the pid of rank `rank`."""
         self._put(rank, pid, 0, _STARTED, killed=False)
 
     def ended(self, pid: int, status: int) -> None:
-        """Record the end of a child; other children than ranks are ignored."""
+        """Record the wait status of a child process; children that are not ranks are ignored."""
         for rank in range(self._ranks):
             found, _, state, killed = self._get(rank)
             if found == pid and state == _STARTED:
                 self._put(rank, pid, status, _ENDED, killed=bool(killed))
 
     def killed(self, rank: int) -> None:
-        """Rank `rank` is about to be killed by us."""
+        """Record that the supervisor is about to kill rank `rank`."""
         pid, status, state, _ = self._get(rank)
         self._put(rank, pid, status, state, killed=True)
 
@@ -137,8 +141,10 @@ _MAGIC = b"zfam"
 
 
 class FamilyNote:
-    """The file of the family. It is overwritten in place, so its disk space is reserved at the
-    start."""
+    """The file with the descendants of the supervisor.
+
+    It is overwritten in place, so its disk space is reserved at the start.
+    """
 
     def __init__(self, path: Path) -> None:
         self._fd: int | None = None
@@ -153,7 +159,8 @@ class FamilyNote:
             say(f"{path}: {error}; processes of this attempt are not noted")
 
     def write(self, moment: int, processes: Iterable[Process]) -> None:
-        """Note these processes, which were read after `moment`."""
+        """Write these processes into the file. They were read from /proc after the time
+        `moment`."""
         if self._fd is None:
             return
         rows = [
@@ -165,29 +172,32 @@ class FamilyNote:
 
 
 def forget(directory: Path) -> None:
-    """Remove the file, because all processes of the attempt in `directory` have ended."""
+    """Remove the file of processes from `directory`, after all processes of the attempt have
+    ended."""
     with suppress(OSError):
         (directory / FAMILY).unlink()
 
 
 @dataclass(frozen=True)
 class Noted:
-    """The last note."""
+    """The processes and sessions in the file, when it was last written."""
 
     moment: int = -1
     known: frozenset[tuple[int, int]] = frozenset()
     sessions: frozenset[int] = frozenset()
 
     def proves(self, process: Process) -> bool:
-        """Return whether `process` belongs to the attempt."""
+        """Return whether the file proves that `process` belongs to the attempt."""
         if (process.pid, process.start_ticks) in self.known:
             return True
         return process.session in self.sessions and process.start_ticks < self.moment
 
 
 def read_note(path: Path, not_sessions: Iterable[int] = ()) -> Noted:
-    """Read the file; without a valid file the result is empty. `not_sessions` are sessions with
-    processes of others, and prove nothing."""
+    """Read the file of processes. Return an empty result if the file is missing or invalid.
+
+    `not_sessions` are sessions that also have other processes, so they prove nothing.
+    """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:

@@ -1,4 +1,4 @@
-"""The action on ranks without progress: report it, write their stacks to the log, end them."""
+"""Handles ranks without progress: reports them, writes their stacks to the log, and ends them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank
 
 LONGEST_GRACE = 60.0
-"""Longest time in seconds that ranks have to save, if they make progress while they are ended."""
+"""Longest time, in seconds, that ranks have to save after a stall."""
 ASKED = "its ranks made no progress"
-"""The reason of the stop that ranks read."""
+"""The reason in the stop file that the ranks read."""
 
 
 class Stalls:
-    """Looks for a stall of one attempt, and begins its end. Works in the run directory."""
+    """Detects and handles a stall of one attempt. Works in the run directory."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
@@ -40,22 +40,22 @@ class Stalls:
         self._dump: StackDump | None = None
         self._stall: AttemptStall | None = None
         self.cause: str | None = None
-        """The reason to end the attempt, after a stall."""
+        """After a stall: why the attempt is ended, in one sentence."""
         self.rank: int | None = None
-        """The rank that it is ended for."""
+        """The straggler for which the attempt is ended, if known."""
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that the ranks need."""
+        """The environment variables through which the ranks find the heartbeat memory."""
         return self._heartbeats.variables
 
     @property
     def pids(self) -> Collection[int]:
-        """The processes that examine the ranks."""
+        """The pids of running py-spy processes, which read the stacks of ranks."""
         return () if self._dump is None else self._dump.pids
 
     def look(self, ranks: Sequence[SupervisedRank]) -> bool:
-        """Check the ranks; return whether the attempt must end now. Call it once a second."""
+        """Check all ranks. Return whether the attempt must be ended now. Call it once a second."""
         live = {rank.index: rank for rank in ranks if rank.status is None}
         if any(rank.start is not None for rank in live.values()):
             return False  # a directory or a program does not answer, for which the attempt waits
@@ -104,9 +104,9 @@ class Stalls:
             rank.log.add(f"\n[zerotools: {text}]\n")
 
     def end(self, ranks: Sequence[SupervisedRank]) -> float:
-        """Continue the stopped ranks, which may still save; return the seconds allowed for it.
+        """Send SIGCONT to stopped ranks, and return the seconds that the ranks have to save.
 
-        They have already been asked to save and stop.
+        The ranks have already been asked to save and stop.
         """
         self.cause = self._heartbeats.sentence or "its ranks made no progress"
         self.rank = None if self._stall is None else self._stall.rank
@@ -124,7 +124,7 @@ class Stalls:
             self._dump.ended(pids)
 
     def close(self) -> None:
-        """Close the heartbeats; no rank lives any more."""
+        """Close the heartbeat files, after the last rank has ended."""
         self._heartbeats.close()
 
 
@@ -139,7 +139,7 @@ _LARGEST = 256 * 1024
 
 
 class Log(Protocol):
-    """Receives the stacks of a process. `seen` is the number of bytes that the process has
+    """A log that receives the stacks of a process. `seen` counts the bytes that the process has
     printed."""
 
     seen: int
@@ -148,7 +148,7 @@ class Log(Protocol):
 
 
 def find_spy(program: str, path: str | None) -> str | None:
-    """Return the py-spy next to the job's interpreter, or on its PATH; None if it is not
+    """Return the path of py-spy, next to the job's interpreter or on its PATH; None if not
     installed."""
     beside = Path(program).with_name("py-spy")
     folders = [beside.parent, *(Path(each) for each in (path or "").split(":") if each)]
@@ -156,7 +156,7 @@ def find_spy(program: str, path: str | None) -> str | None:
 
 
 class StackDump:
-    """The dump of some processes. It runs concurrently with the supervisor's loop."""
+    """Collects the stacks of several processes, while the supervisor's loop continues."""
 
     def __init__(self, spy: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._spy, self._clock = spy, clock
@@ -165,8 +165,8 @@ class StackDump:
         self._running: dict[int, tuple[subprocess.Popen[bytes], int, Log]] = {}
 
     def ask(self, pid: int, log: Log, *, answers: bool) -> None:
-        """Request the stacks of `pid`; with `answers`, the process prints them itself at a
-        signal."""
+        """Request the stacks of `pid`. With `answers`, the process prints them itself at
+        DUMP_SIGNAL."""
         found = activity(pid)
         log.add(f"[zerotools: state in the kernel]\n{report(pid)}\n")
         stopped = found is not None and found.state in "Tt"
@@ -198,7 +198,7 @@ class StackDump:
 
     @property
     def pids(self) -> list[int]:
-        """The processes of the dump itself."""
+        """The pids of the py-spy processes."""
         return list(self._running)
 
     def ended(self, pids: Iterable[int]) -> None:
@@ -211,7 +211,8 @@ class StackDump:
                 log.add(_taken(target))
 
     def is_over(self) -> bool:
-        """Return whether all have responded, or the time is over; log the others."""
+        """Return whether all processes have responded or the time is over. Log those without
+        response."""
         passed = self._clock() - self._began
         for pid, (log, before) in list(self._asked.items()):
             if log.seen > before:

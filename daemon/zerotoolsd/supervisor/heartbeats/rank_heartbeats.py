@@ -1,4 +1,4 @@
-"""The heartbeats of an attempt. The supervisor's loop reads them once a second."""
+"""Reads the heartbeats of all ranks of an attempt, once a second."""
 
 from __future__ import annotations
 
@@ -36,14 +36,15 @@ from zerotoolsd.supervisor.rank_log import say
 
 FILE = "heartbeats.json"
 QUIET_SECONDS = 3.0
-"""Seconds of silence before a rank is examined from outside."""
+"""Seconds without a heartbeat after which the rank's state is read from /proc."""
 BETWEEN_SECONDS = 4.0
-"""Between two looks: each takes as much of a processor as all else in a second."""
+"""Seconds between two reads of /proc. One read costs as much as all other work in a second."""
 _MOST_SHOWN = 64
 
 
 class Heartbeats:
-    """The phases of all ranks. Works in the run directory."""
+    """The phase of each rank, and the file `heartbeats.json` for clients. Works in the run
+    directory."""
 
     def __init__(
         self, limits: StallLimits, told: ToldBeats, ranks: int, *, own_program: bool
@@ -67,7 +68,7 @@ class Heartbeats:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables that the ranks need."""
+        """The environment variables through which the ranks find the heartbeat memory."""
         return {} if self._board is None else {VARIABLE: self._board.path}
 
     @property
@@ -77,7 +78,8 @@ class Heartbeats:
         return None if late is None else late.rank
 
     def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
-        """Read the lines of the live ranks, by their pids; return a stall when it begins.
+        """Read the heartbeats of the live ranks (rank to pid). Return a stall when it begins, else
+        None.
 
         `output` is the number of bytes that all ranks have printed. `pids` is empty for a job with
         a launcher, because only the launcher knows the pids of its ranks.
@@ -120,8 +122,7 @@ class Heartbeats:
         return f"{words}; {NCCL_ADVICE}" if hangs else words
 
     def tree(self) -> dict[str, Any]:
-        """Return the tree of `heartbeats.json`, which the views show: seconds, and times of the
-        monotonic clock."""
+        """Return the contents of `heartbeats.json`: durations in seconds, and monotonic times."""
         attention, now = self._attention, time.monotonic()
         late = awaited(self.sights)
         return {
@@ -137,7 +138,7 @@ class Heartbeats:
         }
 
     def _write(self) -> None:
-        """Overwrite the file in place: a reader that finds half of it reads it again."""
+        """Overwrite `heartbeats.json` in place. A reader that sees half of it reads it again."""
         with suppress(OSError):
             if self._file is None:
                 flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -147,7 +148,7 @@ class Heartbeats:
             os.ftruncate(self._file, len(data))
 
     def close(self) -> None:
-        """Close and remove the files; no rank lives any more."""
+        """Close and remove the files, after the last rank has ended."""
         if self._board is not None:
             self._board.close()
         if self._file is not None:
@@ -190,7 +191,7 @@ MOST_RANKS = 1024
 
 
 class ToldBeats:
-    """The newest line of each rank with a report."""
+    """The newest report of each rank of a user's program (`zerotools.worker`), as a heartbeat."""
 
     def __init__(self) -> None:
         self.beats: dict[int, Beat] = {}
@@ -198,7 +199,8 @@ class ToldBeats:
         self._is_complete = False
 
     def take(self, message: dict[str, Any]) -> None:
-        """Update from one datagram. Its rank is a number; all other values are not trusted."""
+        """Update one rank from a datagram. Its rank is a number; its other values are not
+        trusted."""
         self.count += 1
         rank = message["rank"]
         before = self.beats.get(rank, Beat())

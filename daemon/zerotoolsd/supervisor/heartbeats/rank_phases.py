@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 START, DATA, STEP, EVALUATION, SAVE = "start", "data", "step", "evaluation", "save"
 KINDS = (START, DATA, STEP, EVALUATION, SAVE)
-"""The deadlines that there are: `start_limit` and so on in `[stall]` of a job file."""
+"""Names of the deadlines: the keys `start_limit` and so on in `[stall]` of a job file."""
 COMPLETE = "complete"
 """The deadline of a program that has reported that the job is complete; also its phase."""
 SILENCE = "silence"
@@ -49,12 +49,12 @@ PHASES: Mapping[str, str] = {
     "finishing": START,
     COMPLETE: COMPLETE,
 }
-"""Each phase, in the order of a run, and the deadline that it has."""
+"""The deadline of each phase, in the order in which a run goes through them."""
 NAMES = tuple(PHASES)
 COLLECTIVE = (CONNECTING, FIRST_STEP, EVALUATING)
-"""Phases of unknown progress, often with the first collectives that NCCL does."""
+"""Phases without measurable progress in which NCCL's first collectives often run."""
 CONNECT_SECONDS = 600.0
-"""Longest time of the first collective, when all ranks have met."""
+"""Longest duration of the first collective, from the arrival of the last rank."""
 
 EASED = 6
 """Divisor of a rank's working time in a phase without measurable progress."""
@@ -63,8 +63,11 @@ END, REPORT, OFF = "end", "report", "off"
 
 @dataclass(frozen=True)
 class StallLimits:
-    """The action at a stall, and the deadlines in seconds; None: there is none. `on_gpus`: the
-    ranks are the trainer's, on GPUs; `sees_all`: no other machine has ranks of the job."""
+    """The action at a stall, and the deadlines of each kind in seconds (None: no deadline).
+
+    `on_gpus`: the ranks are the built-in trainer's, on GPUs. `sees_all`: no other machine has ranks
+    of the job.
+    """
 
     action: str = OFF
     seconds: Mapping[str, float | None] | None = None
@@ -76,7 +79,7 @@ class StallLimits:
     def from_plan(
         cls, tree: Mapping[str, object], *, on_gpus: bool = False, sees_all: bool = True
     ) -> StallLimits:
-        """Those of a plan; without one, stalls are not detected."""
+        """Return the limits in an attempt's plan. Without any, stalls are not detected."""
         seconds = {name: tree.get(name) for name in (*KINDS, COMPLETE, SILENCE)}
         numbers = {name: float(v) for name, v in seconds.items() if isinstance(v, (int, float))}
         factor = tree.get("factor")
@@ -90,14 +93,16 @@ class StallLimits:
         )
 
     def is_eased(self, phase: str) -> bool:
-        """Return whether a rank's working time in `phase` counts less."""
+        """Return whether the time that a rank works in `phase` counts only a sixth (`EASED`)."""
         return PHASES.get(phase) != STEP and not (self.on_gpus and phase in COLLECTIVE)
 
     def deadline(
         self, phase: str, step_seconds: float | None, *, all_wait: bool = False
     ) -> float | None:
-        """Return the seconds that a rank may be in `phase` without progress, for this duration of a
-        step. `all_wait`: every known rank waits for the others."""
+        """Return how many seconds a rank may be in `phase` without progress; None: no deadline.
+
+        `step_seconds` is the duration of a step. `all_wait`: every known rank waits for the others.
+        """
         kind, seconds = PHASES.get(phase, START), self.seconds or {}
         limit = seconds.get(kind)
         if limit is not None and phase == CONNECTING:

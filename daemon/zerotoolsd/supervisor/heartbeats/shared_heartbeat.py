@@ -32,7 +32,7 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import NAMES, STARTING
 
 VARIABLE = "ZEROTOOLS_PULSE"
 DUMP_SIGNAL = signal.SIGQUIT
-"""The signal on which a rank prints the stacks of its threads and continues, as in a JVM."""
+"""At this signal a rank prints the stacks of its threads and continues, as a JVM does."""
 _LINE = struct.Struct("=IBBQ96sI")
 _WAITS, _DUMPS = 1, 2
 _TRIES = 3
@@ -40,7 +40,7 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Beat:
-    """The newest line of a rank; before the first, `count` is 0."""
+    """The newest heartbeat of a rank. `count` is 0 before the first one."""
 
     count: int = 0
     phase: str = STARTING
@@ -51,7 +51,7 @@ class Beat:
 
 
 class Pulse:
-    """The end of one rank; without memory, every call does nothing."""
+    """The rank's side: writes heartbeats. Without shared memory, every call has no effect."""
 
     def __init__(self, memory: mmap.mmap | None = None, rank: int = 0) -> None:
         self._memory = memory
@@ -62,16 +62,16 @@ class Pulse:
 
     @property
     def connected(self) -> bool:
-        """Whether the pulse has shared memory, so the supervisor can read it."""
+        """Return whether the supervisor can read the heartbeats."""
         return self._memory is not None
 
     def answers_dumps(self) -> None:
-        """Set the flag that the rank prints its stacks on DUMP_SIGNAL."""
+        """Tell the supervisor that this rank prints its stacks on DUMP_SIGNAL."""
         self._flags |= _DUMPS
         self.beat()
 
     def enter(self, phase: str, doing: str = "") -> None:
-        """Begin a phase, or another activity `doing` in the same phase."""
+        """Begin a phase, or the activity `doing` within the same phase."""
         self._phase, self._doing = NAMES.index(phase), doing.encode(errors="replace")
         self.beat()
 
@@ -87,7 +87,7 @@ class Pulse:
 
     @contextmanager
     def waiting(self, doing: str) -> Iterator[None]:
-        """Mark the rank as waiting, inside the context, until all others have reached `doing`."""
+        """Mark the rank as waiting for the others, for the duration of the context."""
         if self._memory is None or threading.get_ident() != self._thread:
             yield
             return
@@ -101,7 +101,7 @@ class Pulse:
 
 
 def open_pulse(environment: Mapping[str, str], rank: int) -> Pulse:
-    """Return the pulse of the rank that `environment` describes. Call it in the main thread."""
+    """Open the heartbeat memory that `environment` names. Call it in the main thread."""
     path = environment.get(VARIABLE)
     if path is None:
         return Pulse()
@@ -119,7 +119,7 @@ def open_pulse(environment: Mapping[str, str], rank: int) -> Pulse:
 
 
 class PulseBoard:
-    """The supervisor's end: the lines of all ranks."""
+    """The supervisor's side: reads the heartbeats of all ranks."""
 
     def __init__(self, ranks: int) -> None:
         """Create the memory. Raises OSError if memory or a descriptor is not available."""
@@ -134,11 +134,12 @@ class PulseBoard:
 
     @property
     def path(self) -> str:
-        """The path at which ranks open it."""
+        """The path in /proc at which the ranks open the memory."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def read(self, rank: int) -> Beat:
-        """Return the newest line of `rank`. The rank may have written anything there."""
+        """Return the newest heartbeat of `rank`. Its values are not trusted: the rank may write
+        anything."""
         for _ in range(_TRIES):
             count, phase, flags, step, doing, again = _LINE.unpack_from(
                 self._memory, rank * _LINE.size
@@ -156,7 +157,7 @@ class PulseBoard:
         )
 
     def close(self) -> None:
-        """Give the memory back; ranks that live keep theirs."""
+        """Free the memory here; live ranks keep their mapping."""
         self._memory.close()
         with suppress(OSError):
             os.close(self._fd)

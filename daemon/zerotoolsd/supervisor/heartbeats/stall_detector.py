@@ -1,4 +1,4 @@
-"""The time that each rank has been quiet, and the decision that this is a stall. Pure: time is an
+"""Decides that an attempt stalls, and names the rank that the others wait for. Pure: time is an
 argument.
 
 Time is measured by the supervisor's clock: a late call counts `MOST_BETWEEN` seconds at most. So a
@@ -36,16 +36,18 @@ from zerotoolsd.supervisor.procfs import Activity
 
 MOST_BETWEEN = 5.0
 REMEMBERED = 50
-"""Number of steps in the median."""
+"""Number of newest steps from which the median duration is computed."""
 _WORKS = 0.1
-"""The part of a processor's time with which a rank counts as working."""
+"""A rank that uses at least this part of a processor's time counts as working."""
 
 
 @dataclass(frozen=True)
 class AttemptStall:
-    """An attempt without progress for `seconds`, with a deadline of `deadline` seconds. `rank` is
-    the straggler, or None if unknown. `is_silent`: no report and no output came at all, from ranks
-    of unknown progress."""
+    """A stall: no progress for `seconds`, more than the `deadline`.
+
+    `rank` is the straggler, or None if unknown. `is_silent`: ranks without measurable progress
+    neither reported nor printed anything.
+    """
 
     rank: int | None
     seconds: float
@@ -64,7 +66,8 @@ class _Known:
 
 
 class Attention:
-    """The ranks of one attempt. Call `look` about once a second."""
+    """Measures how long each rank of one attempt made no progress. Call `look` about once a
+    second."""
 
     def __init__(self, limits: StallLimits) -> None:
         self.limits = limits
@@ -74,24 +77,24 @@ class Attention:
         self._last: float | None = None
         self.has_stepped = False
         self.silent = 0.0
-        """Seconds since anything was heard at all."""
+        """Seconds since any rank reported or printed anything."""
 
     @property
     def step_seconds(self) -> float | None:
-        """The median of the newest steps; None before there are any."""
+        """Return the median duration of the newest steps; None before the first."""
         # The module `statistics` would take a megabyte of each supervisor.
         return sorted(self._steps)[len(self._steps) // 2] if self._steps else None
 
     @property
     def since_step(self) -> float:
-        """Seconds since a step was done, or since the beginning."""
+        """Return the seconds since the last finished step, or since the start."""
         return self._since_step
 
     def look(
         self, beats: Mapping[int, Beat], now: float, activities: Mapping[int, Activity | None]
     ) -> list[Sight]:
-        """Update from the newest lines of the live ranks and the kernel's state of the quiet
-        ones."""
+        """Update from the newest heartbeats of the live ranks, and from the /proc state of quiet
+        ranks."""
         passed = 0.0 if self._last is None else min(max(0.0, now - self._last), MOST_BETWEEN)
         self._last = now
         self.silent += passed
@@ -106,7 +109,7 @@ class Attention:
         ]
 
     def heard(self) -> None:
-        """Record that some process has reported."""
+        """Record that a process of the attempt has reported something."""
         self.silent = 0.0
 
     def _hear(self, rank: int, beat: Beat, passed: float, activity: Activity | None) -> None:
@@ -119,7 +122,7 @@ class Attention:
         known.charged += passed * self._weight(known, activity)
 
     def _weight(self, known: _Known, activity: Activity | None) -> float:
-        """Return the fraction of the time that counts towards the deadline."""
+        """Return the part of the elapsed time that counts towards the deadline."""
         if activity is None:
             return 1.0
         if activity.tracer:
@@ -134,8 +137,8 @@ class Attention:
         return 1.0 / EASED if is_eased else 1.0
 
     def _count_steps(self, beats: Mapping[int, Beat], passed: float) -> None:
-        """Update the duration of steps. Time in other phases, and before the first step, does not
-        count."""
+        """Update the duration of steps. Only time in steps counts, and only after the first
+        step."""
         newest = max((beat.step for beat in beats.values()), default=0)
         self._since_step += passed
         if any(beat.phase == STEPPING for beat in beats.values()):
@@ -149,7 +152,7 @@ class Attention:
         self._step, self._since_step, self._stepping = newest, 0.0, 0.0
 
     def stall(self, sights: Sequence[Sight]) -> AttemptStall | None:
-        """Return the stall of the attempt, or None; `sights` are those of the last `look`."""
+        """Return the stall of the attempt, or None. `sights` is the result of the last `look`."""
         silence = (self.limits.seconds or {}).get(SILENCE)
         if silence is not None and self.silent >= silence:
             return AttemptStall(None, self.silent, silence, is_silent=True)
@@ -164,7 +167,7 @@ class Attention:
         return AttemptStall(None if late is None else late.rank, min(quiet), deadline)
 
     def deadline(self, sights: Sequence[Sight]) -> float | None:
-        """Return the longest deadline of these ranks; None if one of them has no deadline."""
+        """Return the longest deadline of these ranks; None if a rank has no deadline."""
         all_wait = all(known.beat.waits for known in self._known.values())
         found = [
             self.limits.deadline(sight.beat.phase, self.step_seconds, all_wait=all_wait)
@@ -180,12 +183,12 @@ NCCL_ADVICE = (
     "see the transports in use; zerotools help use-consumer-cards"
 )
 _NOTABLE = 2.0
-"""Seconds of silence after which the kernel's state of a rank means something."""
+"""Seconds without a heartbeat after which the sentence mentions the rank's /proc state."""
 
 
 @dataclass(frozen=True)
 class Sight:
-    """One rank: its last line, the seconds since it changed, and the kernel's state, if that was
+    """One rank: its last heartbeat, the seconds since then, and its /proc state if that was
     read."""
 
     rank: int
@@ -195,7 +198,7 @@ class Sight:
 
 
 def awaited(sights: Sequence[Sight]) -> Sight | None:
-    """Return the rank that the others wait for; None if it is unknown or nothing is wrong."""
+    """Return the straggler: the rank that the others wait for. Return None if it is unknown."""
     if not sights:
         return None
     newest = max(sight.beat.step for sight in sights)
@@ -216,7 +219,7 @@ def awaited(sights: Sequence[Sight]) -> Sight | None:
 
 
 def hangs_together(sights: Sequence[Sight]) -> bool:
-    """Whether several ranks are all where their first collectives are."""
+    """Return whether several ranks are all in phases of the first collectives."""
     return len(sights) > 1 and all(sight.beat.phase in COLLECTIVE for sight in sights)
 
 

@@ -1,4 +1,4 @@
-"""Start of a fork server: `python -P entry.py MODULE...`, under the interpreter of the jobs."""
+"""Starts a fork server: `python -P entry.py MODULE...`, under the interpreter of the jobs."""
 
 from __future__ import annotations
 

@@ -33,11 +33,11 @@ LONGEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 _FIRST = "800"
-"""OOM score of a server, killed before any rank: restarting it costs a few seconds."""
+"""OOM score of a fork server. The kernel kills it before any rank; a restart costs seconds."""
 
 
 class AttemptForker:
-    """Answers over `requests`, after importing."""
+    """Receives requests of the daemon over the socket `requests`, and forks an attempt for each."""
 
     def __init__(self, requests: socket.socket, files: LoadedFiles, score: str) -> None:
         self._requests = requests
@@ -47,7 +47,7 @@ class AttemptForker:
         self._selector.register(requests, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Serve until the daemon is gone, or a request was refused."""
+        """Answer requests until the daemon is gone or a request was refused."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is not None:
@@ -103,7 +103,7 @@ class AttemptForker:
 
 
 def say(requests: socket.socket, message: Mapping[str, Any]) -> None:
-    """Tell the daemon, if it is still there."""
+    """Send a message to the daemon, if the daemon still exists."""
     with suppress(OSError):
         requests.send(json.dumps(message).encode()[:LONGEST])
 
@@ -148,7 +148,7 @@ Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class LoadedFiles:
-    """Files and directories as they were when modules were imported from them."""
+    """The state of the files and directories that modules were imported from, at that time."""
 
     stamps: dict[str, Stamp]
 
@@ -161,7 +161,7 @@ class LoadedFiles:
         return cls({path: stamp for path, stamp in found.items() if stamp is not None})
 
     def newer(self, time_ns: int) -> str | None:
-        """Return the first file that was written after `time_ns`; the imported version may be
+        """Return the first file that was written after `time_ns`; its imported version may be
         older."""
         return next((p for p, stamp in self.stamps.items() if stamp[0] > time_ns), None)
 

@@ -1,4 +1,4 @@
-"""A rank that continues in the memory of its fork: it does the work of `exec` without it.
+"""Runs a rank of the built-in trainer in a forked process, without `exec`.
 
 A rank of the built-in trainer is `PYTHON -P PROGRAM ARGUMENT...`, and PYTHON runs already. The
 state that an interpreter sets at its start is set here: arguments, environment, signals, random
@@ -34,7 +34,7 @@ def is_program(argv: Sequence[str]) -> bool:
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Run `argv` in this process, which was forked for it, and end as its interpreter would."""
+    """Run `argv` in this forked process, and exit as its interpreter would."""
     status = 1
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -60,10 +60,9 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Set the state that a new interpreter would set at its start.
+    """Set the process state that a new interpreter would set, and that a fork inherits.
 
-    This is the state that a fork inherits, but that each rank must have for itself: signal
-    handlers, environment, arguments, random numbers and the number of threads.
+    This is signal handlers, environment, arguments, random numbers and the number of threads.
     """
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
@@ -86,7 +85,7 @@ def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def show_token(token: str) -> None:
-    """Let /proc/PID/environ show the token of the attempt, which identifies its processes.
+    """Write the attempt's token into /proc/PID/environ, by which its processes are found.
 
     That file shows the environment of the last exec, not the current one.
     """

@@ -1,9 +1,9 @@
-"""Runners that read the output of programs, and so must continue during a stop.
+"""Finds runners that read the output of programs. They must continue during a stop.
 
 Examples are `x=$(train)`, a loop that adds time stamps to lines, and a Python program that copies
-the output of another. If such a runner were stopped, the programs could not write. Each is kept
-from the end of its pipes; it can be stopped without loss when it has read all of them. Methods
-raise OSError if the machine has no descriptors.
+the output of another. If such a runner were stopped, the programs could not write. The stop keeps
+the write ends of their pipes open, so that no runner sees the end. A runner can be stopped without
+loss when it has read all output. Methods raise OSError if the machine has no descriptors.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _SHORT_SECONDS = 1.0
 """A shell that reads a program's output starts only commands that are shorter than this."""
 
 Key = tuple[int, int]
-"""(pid, start ticks)."""
+"""Identity of a process: (pid, start ticks)."""
 
 
 class Flow:
-    """The pipes that the output of some programs passes through, including filters."""
+    """The pipes through which the output of some programs passes, also behind filters."""
 
     def __init__(self) -> None:
         self._passing: dict[Key, tuple[Set[str], Set[str]]] = {}
 
     def passes(self, process: Process) -> None:
-        """Record that `process` writes the data that it reads."""
+        """Record that `process` is a filter: it writes the data that it reads."""
         key = (process.pid, process.start_ticks)
         if key not in self._passing:
             self._passing[key] = (
@@ -41,7 +41,7 @@ class Flow:
             )
 
     def of(self, written: Iterable[Set[str]]) -> Set[str]:
-        """Return the pipes `written` and all that can be reached from them."""
+        """Return the pipes `written`, and all pipes that their data passes through."""
         found = set().union(*written)
         size = -1
         while size != len(found):
@@ -51,7 +51,7 @@ class Flow:
 
 
 class Readers:
-    """The pipes that runners read, kept from their ends, and which of the runners run on."""
+    """The runners that read pipes. Their pipes are kept open until they have read all data."""
 
     def __init__(self) -> None:
         self._kept: dict[Key, dict[str, int | None]] = {}
@@ -64,7 +64,7 @@ class Readers:
         return bool(self._fed_at)
 
     def keep(self, process: Process) -> Set[str]:
-        """Return the pipes that `process` reads, and keep all of them from ending."""
+        """Return the pipes that `process` reads, and keep all of them open."""
         key = (process.pid, process.start_ticks)
         kept = self._kept.get(key, {})
         if key in self._fed_at and kinds.is_named_runner(process):
@@ -76,10 +76,10 @@ class Readers:
         return kept.keys()
 
     def feeding(self, process: Process) -> list[Process]:
-        """Return the children of `process` that write into a pipe that it reads.
+        """Return the children of `process` that write into a pipe which `process` reads.
 
-        They are asked to stop first, and then decide whether it continues. If it is not a shell,
-        all children are returned: such a program starts no command for each line.
+        They are asked to stop first. After that, `runs_on` decides about `process`. If `process` is
+        not a shell, all children are returned: such a program starts no command for each line.
         """
         children = kinds.not_filters(children_of(process.pid))
         if not kinds.is_named_runner(process):
@@ -88,7 +88,8 @@ class Readers:
         return [child for child in children if process_kinds.written(child.pid) & read]
 
     def runs_on(self, process: Process, flow: Set[str]) -> bool:
-        """Return whether `process` only reads from the `flow`, or still has data of it to read.
+        """Return whether `process` must continue: it only reads from `flow`, or has unread data of
+        it.
 
         A shell may run short commands for each line.
         """
@@ -141,12 +142,12 @@ class Readers:
                 os.close(fd)
 
     def forget(self, key: Key) -> None:
-        """Let the pipes end that the runner `key` reads."""
+        """Close the pipes that the runner `key` reads, so that it sees their end."""
         self._fed_at.pop(key, None)
         self._let_end(key, {*self._kept.get(key, {})})
         self._kept.pop(key, None)
 
     def close(self) -> None:
-        """Let all pipes end."""
+        """Close all kept pipes."""
         for key in list(self._kept):
             self.forget(key)

@@ -42,7 +42,7 @@ _TERMINALS = frozenset({"script"})
 """Programs that run a command in a separate terminal. At SIGTERM they close it, and the command
 gets SIGHUP before it has saved; at SIGSTOP its output is not read."""
 _MANY_IN_ONE = ("busybox", "coreutils")
-"""Programs that act according to their call name."""
+"""Executables that are several programs, chosen by the name with which they are called."""
 _INTERPRETERS = ("perl", "python")
 _ELASTIC = b"TORCHELASTIC_RUN_ID="
 _WAITING = frozenset({"do_wait", "kernel_wait4", "kernel_waitid"})
@@ -109,7 +109,7 @@ def waits_for_child(pid: int) -> bool:
 
 
 class Wait:
-    """The wait of a process for a child in the kernel, from now until `lasts` is read."""
+    """Observes whether a process waits in the kernel for one child, until `lasts` is read."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -118,7 +118,7 @@ class Wait:
 
     @property
     def lasts(self) -> bool:
-        """Whether it has waited for the same child all the time."""
+        """Return whether the process has waited for the same child since then."""
         return self._began and waits_for_child(self._pid) and self._count() == self._pauses
 
     def _count(self) -> bytes:
@@ -131,10 +131,11 @@ class Wait:
 
 
 def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
-    """Return the pids that ranks left to this process as their new parent, without `others`.
+    """Return the pids of children of this process that ranks started and left behind, except
+    `others`.
 
-    With `shells`, only shells, which may start more processes; else programs that handle SIGTERM,
-    with their ancestors.
+    With `shells`, return only shells, which may start more processes. Else return programs that
+    handle SIGTERM, with their ancestors.
     """
     try:
         return [
@@ -204,7 +205,7 @@ class TermEffect(Enum):
 
 
 def effect_of(pid: int) -> TermEffect:
-    """Return the effect that SIGTERM would have now. A blocked signal has none."""
+    """Return the effect that SIGTERM would have on the process now. A blocked signal has none."""
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except GONE:
@@ -220,9 +221,10 @@ def effect_of(pid: int) -> TermEffect:
 
 
 def is_launcher(process: Process, children: Sequence[Process]) -> bool:
-    """Return whether `process` started its `children` as ranks or in a terminal, like `torchrun`.
+    """Return whether `process` started its `children` as ranks or in a terminal, as `torchrun`
+    does.
 
-    At SIGTERM it would leave them less time than they have.
+    At SIGTERM a launcher would give its ranks less time than the grace period.
     """
     if _name(process) in _TERMINALS or b"deepspeed.launcher.launch" in _words(process.pid):
         return True
@@ -251,9 +253,12 @@ def age(process: Process) -> float:
 
 
 def is_command(process: Process, shell: Process, children: Sequence[Process]) -> bool:
-    """Return whether `shell` runs `process` as a command of the script, and does not read its
-    output as in `$(date)`. Output that the shell reads goes into a pipe, and no other of its
-    `children` reads that pipe. A child that was just forked is not known to be a command yet."""
+    """Return whether `shell` runs `process` as a command, and does not read its output as in
+    `$(date)`.
+
+    The shell reads an output if it goes into a pipe that no other of its `children` reads. A child
+    that was just forked does not count as a command yet.
+    """
     if age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
         return False
     output = written(process.pid, "1")
@@ -295,14 +300,13 @@ _READS, _WRITES = 0o400, 0o200
 
 
 def written(pid: int, *numbers: str) -> frozenset[str]:
-    """Return the pipes of the process's output, or of these descriptors, by their names in
+    """Return the pipes that the process writes to, or these descriptors are, by their names in
     /proc."""
     return frozenset(_targets(pid, numbers or ("1", "2")).values())
 
 
 def read(pid: int) -> dict[str, str]:
-    """Return the pipes that the process reads and others write into, with the descriptor of
-    each."""
+    """Return the pipes that the process reads and others write to, each with its descriptor."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  # names alone
     except GONE:
@@ -335,9 +339,10 @@ def _mode(pid: int, number: str) -> int:
 
 
 def keep_open(pid: int, number: str) -> int | None:
-    """Open a pipe that the process reads, so that it never sees its end, and enlarge the pipe.
+    """Open the write end of a pipe that the process reads, so that it never ends, and enlarge the
+    pipe.
 
-    Returns None if the pipe is gone or is not accessible. Raises OSError if the machine has no
+    Return None if the pipe is gone or is not accessible. Raises OSError if the machine has no
     descriptors.
     """
     try:

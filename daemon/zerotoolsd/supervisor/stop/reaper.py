@@ -1,4 +1,4 @@
-"""Ends every descendant, including those that forked twice and started new sessions."""
+"""Kills all descendants, also those in new sessions, and describes those that survive SIGKILL."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from zerotoolsd.supervisor.procfs import (
 from zerotoolsd.supervisor.rank_log import say
 
 NoteEnd = Callable[[int, int], None]
-"""(pid, wait status): called while the kernel still knows it."""
+"""Called with (pid, wait status) before the process is reaped."""
 _DUMPED = 0x80
 
 
 def reap(note: NoteEnd = lambda pid, status: None) -> dict[int, int]:
-    """Wait statuses, by pid, of all children that have ended."""
+    """Reap all children that have ended. Return their wait statuses by pid."""
     ended: dict[int, int] = {}
     while True:
         try:
@@ -65,10 +65,8 @@ class Killed:
     """Pids of processes that this user may not end."""
 
     def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
-        """Return the records of the live processes.
-
-        `ranks` maps the pid of each rank to its number.
-        """
+        """Return the records of processes that survived SIGKILL. `ranks` maps the pid of a rank to
+        its number."""
         return [
             left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
             for p in self.stuck[:MOST_NAMED]
@@ -83,7 +81,7 @@ def kill_all(
     kill: Callable[[Process], object] = kill_process,
     group: AttemptGroup | None = None,
 ) -> Killed:
-    """Send SIGKILL to the `group` and to all descendants except `spare`.
+    """Send SIGKILL to the control `group` and to all descendants except `spare`.
 
     This is repeated, because they may fork meanwhile. Processes that survive the deadline are
     reported as leftovers. If the machine has no descriptors left, the search is repeated.
@@ -131,7 +129,7 @@ def _kill_each(alive: Iterable[Process], kill: Callable[[Process], object]) -> s
 
 _LONGEST_PLACE = 64
 MOST_NAMED = 100
-"""Most processes to name for one attempt: the record has a limited size."""
+"""Largest number of processes in a record, which has a limited size."""
 
 
 def left_behind(
@@ -169,7 +167,7 @@ def _uid(pid: int) -> int | None:
 
 
 def is_still_alive(line: Mapping[str, Any]) -> bool:
-    """Return whether the process in a line of `left_behind` is alive."""
+    """Return whether the process in a record of `left_behind` is alive."""
     if line.get("boot_id", boot_id()) != boot_id():
         return False
     now = read_process(int(line["pid"]))

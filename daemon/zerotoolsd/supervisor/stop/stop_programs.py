@@ -47,49 +47,48 @@ from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS, Flow, Key, 
 from zerotoolsd.supervisor.stop.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
 
 LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
-"""Seconds between two looks at the tree: if every runner is stopped, and if one is not."""
+"""Seconds between two calls of `look`: if every runner is stopped, and if one runs."""
 _BY_SIGTERM = (signal.SIGTERM, (128 + signal.SIGTERM) << 8)
 """Wait statuses of shells that SIGTERM has ended; mksh has a handler for it."""
 _SAVED = (0, 75 << 8)
-"""Wait statuses of programs that followed the request."""
+"""Wait statuses of programs that saved and ended as requested."""
 
 
 @dataclass
 class _Taken:
-    """A process that the stop has dealt with. `above` are the runners between it and the rank."""
+    """A process that the stop has handled. `above` are the runners between it and the rank."""
 
     process: Process
     above: tuple[Key, ...]
     fd: int
     writes: Set[str]
-    """The pipes that its output goes to."""
+    """The pipes that the process writes to."""
 
 
 @dataclass
 class _Held(_Taken):
-    """A runner that stands still."""
+    """A runner that was stopped by SIGSTOP."""
 
     filters_count: bool = False
-    """True if it runs only filters, which count as its programs then."""
+    """The runner runs only filters, which count as its programs then."""
 
 
 @dataclass
 class _Asked(_Taken):
-    """A program, or a runner that handles SIGTERM (`is_runner`), that got SIGTERM."""
+    """A process that got SIGTERM: a program, or a runner that handles SIGTERM (`is_runner`)."""
 
     is_runner: bool = False
     saves: bool = False
-    """It handles SIGTERM."""
+    """The process handles SIGTERM."""
 
 
 class Stop:
-    """The stop of the processes below some roots, once it has begun. `launcher`: the roots are
-    launchers, and their children the programs."""
+    """Stops the processes below some roots. `launcher`: the roots are launchers of the programs."""
 
     def __init__(self, *, launcher: bool) -> None:
         self._launcher = launcher
         self._statuses: dict[int, int] = {}
-        """Wait statuses of the programs of runners that were ended after them, by runner."""
+        """Wait statuses of the programs of ended runners, by the runner's pid."""
         self.cut: set[int] = set()
         """Pids of runners that were killed before they could continue."""
         self.reached: list[int] = []
@@ -99,7 +98,7 @@ class Stop:
         self._others: set[int | None] = set()
         self._orphans: list[int] = []
         self._all_asked = False
-        """Whether other orphans have got SIGTERM: these are servers, which the programs may need to
+        """Orphans that may be servers have got SIGTERM, too. Programs may need servers in order to
         save."""
         self._next = float("inf")
         self._ends = select.epoll()
@@ -122,7 +121,7 @@ class Stop:
     def begin(
         self, roots: Collection[int], grace_seconds: float, beside: Collection[int | None] = ()
     ) -> None:
-        """Send SIGTERM to the programs below the pids `roots`, and give them this time to end.
+        """Send SIGTERM to the programs below the pids `roots`, which have `seconds` to end.
 
         `beside` are children of this process that do not belong to the job.
         """
@@ -140,7 +139,7 @@ class Stop:
 
     @property
     def seconds_left(self) -> float:
-        """Seconds until the next scan is due."""
+        """Return the seconds until the next call of `look` is due."""
         return max(0.0, self._next - time.monotonic())
 
     @property
@@ -160,7 +159,7 @@ class Stop:
         return self._statuses.get(pid, status) if by_stop else status
 
     def look(self, roots: Collection[int]) -> None:
-        """Signal the new processes since the last call, and end runners without programs.
+        """Send SIGTERM to programs that appeared since the last call; end runners without programs.
 
         If the machine has no descriptors left, the next call continues.
         """
@@ -215,7 +214,7 @@ class Stop:
         os.close(fd)
 
     def _walk(self, waiting: list[tuple[Process, tuple[Key, ...], bool]]) -> None:
-        """Take in these processes with all that is below them, runners first."""
+        """Handle these processes and all their descendants, runners first."""
         late: list[tuple[Process, tuple[Key, ...]]] = []
         while waiting or late:
             if not waiting:  # the programs are known, and so is who reads from them
@@ -247,7 +246,7 @@ class Stop:
                 self._ask(process, above)
 
     def _noted(self, processes: list[Process]) -> list[Process]:
-        """Record the filters among these processes in the flow of output; return all of them."""
+        """Record which of these processes are filters; return all of them."""
         for process in filter(is_filter, processes):
             self._flow.passes(process)
         return processes
@@ -255,7 +254,8 @@ class Stop:
     def _take_reader(
         self, process: Process, above: tuple[Key, ...]
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
-        """Let a process that reads from programs continue, or stop it; return those to walk next.
+        """Let a process that reads from programs continue, or stop it. Return the processes to
+        handle next.
 
         If a reader were stopped or killed too early, the programs could not write.
         """
@@ -317,7 +317,7 @@ class Stop:
     def _hold(
         self, process: Process, above: tuple[Key, ...]
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
-        """Stop a runner, and return its children for the walk."""
+        """Send SIGSTOP to a runner, and return its children to handle next."""
         key = (process.pid, process.start_ticks)
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
@@ -361,7 +361,7 @@ class Stop:
         self._asked[key] = _Asked(process, above, fd, writes, is_runner, saves)
 
     def _release(self) -> None:
-        """End the runners that have no signalled program left."""
+        """End the runners whose signalled programs have all ended."""
         for key, held in sorted(self._held.items(), key=lambda item: -len(item[1].above)):
             below: list[_Taken] = [*self._asked.values(), *self._held.values()]
             if any(key in each.above for each in below):
@@ -377,7 +377,7 @@ class Stop:
             os.close(held.fd)
 
     def _kill(self, key: Key, held: _Held, effect: TermEffect) -> None:
-        """End a runner before it runs again."""
+        """Send SIGKILL to a stopped runner, so that it never continues."""
         for child in children_of(held.process.pid):
             self._let_drain(child)
         if (process := read_process(held.process.pid)) is not None and not process.is_over:
@@ -388,7 +388,7 @@ class Stop:
         self._past.add(key)
 
     def _let_drain(self, process: Process) -> None:
-        """Wait for a filter that reads from a pipe until it has ended, too."""
+        """Add a filter that reads from a pipe to the processes that must end."""
         key = (process.pid, process.start_ticks)
         if key in self._readers or (is_filter(process) and process_kinds.read(process.pid)):
             self._drain(process)
@@ -402,7 +402,7 @@ class Stop:
             self._ends.register(fd, select.EPOLLIN)
 
     def _status_below(self, key: Key) -> int:
-        """Return the best status of the programs of a runner; that of SIGTERM if it ran none."""
+        """Return the best wait status of a runner's programs; that of SIGTERM if it ran none."""
         found = [status for above, status in self._results if key in above]
         return min(found, key=_badness, default=int(signal.SIGTERM))
 

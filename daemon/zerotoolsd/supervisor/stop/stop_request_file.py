@@ -33,7 +33,8 @@ def reserve_request(run_dir: Path) -> None:
 
 
 def write_request(run_dir: Path, reason: str, grace_seconds: float | None = None) -> None:
-    """Ask durably; once more is harmless, also with a shorter grace. Raises OSError."""
+    """Write the request durably. A repeated request may shorten the grace period. Raises
+    OSError."""
     record: dict[str, object] = {"reason": reason}
     if grace_seconds is not None:
         record["grace_seconds"] = grace_seconds
@@ -51,8 +52,10 @@ def _known(run_dir: Path) -> object:
 
 @dataclass(frozen=True)
 class RequestedStop:
-    """The current request: its `reason`, and `grace_seconds` for the ranks to save. An unchanged
-    value is None. `is_first` is True for the first request."""
+    """A request to save and stop. An unchanged value is None.
+
+    `grace_seconds` is the time that the ranks have to save. `is_first`: it is the first request.
+    """
 
     reason: str | None
     grace_seconds: float | None
@@ -60,7 +63,7 @@ class RequestedStop:
 
 
 class RequestReader:
-    """Reads the request in the working directory, and later its replacements."""
+    """Reads the request in the working directory, and later versions of it."""
 
     def __init__(self, default_grace: float) -> None:
         self._default_grace = default_grace
