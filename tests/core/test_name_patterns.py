@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.core.name_patterns import NamePatterns, exclusions
-from zerotools.core.pattern_syntax import exact_text
+from zerotools.core.name_patterns import NamePatterns, exact_text, exclusions
 
 ONE = st.sampled_from((
     "a", "b", ".", r"\.", r"\d", r"\w", r"\S", "[ab]", "[^a]", "[a-c-]", r"[\d.]", "^", "$", "-",

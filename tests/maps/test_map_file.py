@@ -91,8 +91,7 @@ def test_the_reference_has_every_word_and_key() -> None:
         assert f"| `{key}" in text
 
 
-PARTS_ROOT = Path(__file__).resolve().parents[2]
-FAMILIES = PARTS_ROOT / "zerotools" / "maps" / "families"
+FAMILIES = ROOT / "zerotools" / "maps" / "families"
 HEAD = 'model_types = ["mine"]\nparts = ["decoder", "attention", "norms", "mlp"]\n'
 
 
@@ -165,7 +164,7 @@ def test_every_part_is_taken_and_plain_families_are_short() -> None:
     for part in part_names():
         assert any(f'"{part}"' in text for text in texts.values()), part
     assert all(len(text.splitlines()) <= 40 for text in texts.values())
-    reference = (PARTS_ROOT / "docs/reference/layout-maps.md").read_text("utf-8")
+    reference = (ROOT / "docs/reference/layout-maps.md").read_text("utf-8")
     for part in part_names():
         assert f"| `{part}` |" in reference
 

@@ -1,4 +1,4 @@
-"""The data model: a checkpoint is named tensors, each a set of boxes that lie in files.
+"""The data model: a checkpoint is named tensors, each a set of boxes in files.
 
 Invariants, proved by `zerotools.ops.execution.plan` before a byte is moved:
 
@@ -7,8 +7,8 @@ Invariants, proved by `zerotools.ops.execution.plan` before a byte is moved:
 - every chunk is inside its file.
 
 Padding is not part of the model: it is bytes that no chunk claims. A reader returns a `Checkpoint`;
-a writer's `lay_out` returns a `Target` (`core.target`), a checkpoint whose files are not written
-yet.
+a writer's `lay_out` returns a `Target` (`core.target`), a checkpoint with files that are not
+written yet.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from zerotools.core.dtypes import DType
 class Key(NamedTuple):
     """The identity of a tensor: its name in the model, and its role.
 
-    `role` is an open word: `param` (for ZeRO the fp32 master), `param16` (a 16-bit copy of a
-    master), `buffer`, `exp_avg`, `exp_avg_sq`, `step`, `momentum_buffer`, ...
+    Common roles are `param` (for ZeRO the fp32 master), `param16` (a 16-bit copy of a master),
+    `buffer`, `exp_avg`, `exp_avg_sq`, `step` and `momentum_buffer`; others are possible.
     """
 
     name: str
@@ -99,7 +99,8 @@ class ChunkBox:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A logical tensor and where its bytes lie. `chunks` may be computed on demand."""
+    """A logical tensor and the chunks that hold its elements; `chunks` may be computed on
+    demand."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -117,12 +118,13 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Opaque:
-    """An object of a foreign class, as a pickle describes it; nothing of it was imported or run.
+    """An object of a foreign class, described by a pickle. The class was not imported and no code
+    was run.
 
-    `args` are the arguments that the pickle passes to the constructor, and `state` the value that
-    it sets afterwards (None if it sets nothing). `called` is True if the pickle calls
-    `name(*args)`, and False if it makes an instance by `name.__new__`. If it is written back, the
-    original library loads an equal object.
+    `args` are the arguments that the pickle passes to the constructor, and `state` is the value
+    that it sets afterwards (None if it sets nothing). `called` is True if the pickle calls
+    `name(*args)`, and False if it creates an instance with `name.__new__`. If the object is written
+    again, the original library loads an equal object.
 
     Two values are equal only if they are the same object. A comparison by value could run forever
     on a file with shared parts, and an object may contain itself.
@@ -147,13 +149,13 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of a checkpoint, as far as its files record it; None means that they do not.
+    """The source of a checkpoint. Fields that the files do not record have the value None.
 
-    `format` is a word such as "dcp" or "safetensors", and `path` the directory or file that was
-    read. `title` names the kind in words, if `format` is not enough. `precision` is the type that
-    the run computes in. `notes` are sentences for the user ("took step-40, the newest of 3").
-    `question` is the choice that the user must make before one model can be exported. `refusal` is
-    the reason why nothing can be made of the files.
+    `format` is the name of the format, such as "dcp" or "safetensors", and `path` the directory or
+    file that was read. `title` describes the kind of checkpoint if `format` is not enough.
+    `precision` is the type that the run computes in. `notes` are sentences for the user ("took
+    step-40, the newest of 3"). `question` is the choice that the user must make before one model
+    can be exported. `refusal` is the reason why no output can be made from the files.
     """
 
     format: str
@@ -175,10 +177,10 @@ class Origin:
 class Problem:
     """A defect of a checkpoint that can still be read; `file` is relative to its root.
 
-    `blocks` means that no output made of it would be complete, whichever files are used. `is_loss`
-    means that bytes of the file are lost and the rest of it is valid; it is False for a file of
-    another save or of another rank. `is_unread` means that only the name of `tensor` is known: an
-    output that would hold it is refused, and everything else can be used.
+    `blocks` means that no complete output can be made from the checkpoint. `is_loss` means that
+    bytes of the file are lost and the rest of it is valid; it is False for a file of another save
+    or rank. `is_unread` means that only the name of `tensor` is known: an output that would hold it
+    is refused, and everything else can be used.
     """
 
     message: str
@@ -206,16 +208,15 @@ class Checkpoint:
     `aliases` maps a tied name to the name that holds the bytes, if any tensor does. `state` is a
     tree of plain values, `TensorRef` and `Opaque`. `files` maps each file that holds a chunk to its
     size in bytes; the directory may contain others. `model_sidecars` are files that belong to the
-    model and not to the shards (config.json, tokenizer), by the name that they have next to an
-    export; the writer may have others. `own_config` is the config.json that was found with the
-    checkpoint; it says how the checkpoint's bytes are read.
+    model and not to the shards (config.json, tokenizer), by their name next to an export; the
+    writer may add others. `own_config` is the config.json that was found with the checkpoint; its
+    quantisation settings determine how the checkpoint's bytes are read.
 
-    `stamps` has every file that was read to make this value, by absolute path, as it was before its
-    first byte was read; it is empty in a `Target`. `native` is what the format keeps for its own
-    writer: a value of a class of its own, which no other code opens. `archives` records where
-    archives follow each other in a file, {file: {offset: length}} in bytes, if no chunk shows it.
-    `beside` is the optimizer that is in a separate file next to the model, as its own reader
-    returned it.
+    `stamps` has every file that was read to create this value, by absolute path, with its identity
+    before its first byte was read; it is empty in a `Target`. `native` is a value of the format's
+    own class for its own writer, which no other code uses. `archives` records where archives follow
+    each other in a file, {file: {offset: length}} in bytes, if no chunk shows it. `beside` is the
+    optimizer in a separate file next to the model, as its own reader returned it.
     """
 
     root: Path

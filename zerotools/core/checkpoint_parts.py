@@ -1,4 +1,4 @@
-"""The names of the parts of a checkpoint, as a target lists them when it drops them."""
+"""The names of the parts of a checkpoint in a target's list of dropped parts."""
 
 from __future__ import annotations
 

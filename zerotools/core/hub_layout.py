@@ -33,7 +33,7 @@ class HubBlock:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The strides in elements; row-major strides if `strides` is None."""
+        """The strides in elements; row-major strides without `strides`."""
         return row_major_strides(self.box.shape) if self.strides is None else self.strides
 
     def part(self, box: Box) -> HubBlock | None:
@@ -128,7 +128,7 @@ def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def _dimension(
     step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
 ) -> int | None:
-    """Return the Hub's dimension in which the next index is `step` elements away, or None."""
+    """Return the Hub's dimension with a stride of `step` elements to the next index, or None."""
     fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
     return next(fitting, None)
 

@@ -1,4 +1,4 @@
-"""The size of the parts in which the cross-entropy is computed, so that no rank holds all logits.
+"""The number of rows in each part of the cross-entropy, so that no rank holds all logits.
 
 The logits of one part are computed, compared with the targets and freed before the next part. The
 estimate and the trainer both use these sizes.

@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Tensor
 
 
 class Scheme(ABC):
-    """The rule by which the elements of one tensor are computed from input tensors."""
+    """The rule that computes the elements of one tensor from input tensors."""
 
     @abstractmethod
     def needs(self, box: Box) -> dict[str, Box]:

@@ -44,8 +44,8 @@ class Checksum:
     """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), written at each
     `target_offset`.
 
-    Every byte of the range belongs to a chunk or a literal, is carried over, or is zero as the plan
-    says.
+    Every byte of the range belongs to a chunk or a literal, is copied from the source, or is zero
+    in the plan.
     """
 
     start: int
@@ -78,15 +78,15 @@ class Dropped:
 
 @dataclass(frozen=True)
 class Target:
-    """A checkpoint that is laid out but not written: the position of each of its bytes.
+    """A checkpoint that is planned but not written: the position of each of its bytes.
 
-    `checkpoint.root` is the destination; during writing the files lie in a staging directory with
-    the same relative paths. `with_manifest` marks a job's checkpoint: its `MANIFEST.json` is made
-    after all other files.
+    `checkpoint.root` is the destination; during writing the files are in a staging directory with
+    the same relative paths. `with_manifest` marks a job's checkpoint: its `MANIFEST.json` is
+    written after all other files.
 
-    `notes` are sentences for the user about omissions and changes, and `dropped` lists what the
-    format cannot hold. `carried` are tensors with bytes in literals or in files that are carried
-    over: a reader finds them, and no copy fills them. `sources` are tensors of the source under
+    `notes` are sentences for the user about omissions and changes. `dropped` lists the parts that
+    the format cannot hold. `carried` are tensors with bytes in literals or in bytes copied from the
+    source: a reader finds them, and no copy fills them. `sources` are tensors of the source under
     names that only this target has, such as the 16-bit weights that are cast from masters.
     `unlisted` are tensors of the target that its reader does not name, because they repeat others.
 

@@ -1,7 +1,7 @@
 """The training state of a run besides its tensors, in one form for all formats.
 
 A format creates a `TrainingState` from its files, and the writer of another format uses it. A value
-that the files do not record is None or empty, and a writer that needs it asks the user.
+that the files do not record stays None or empty, and a writer that needs it asks the user.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import DType
 
 LARGEST_SCALE = 2.0**1023
-"""The largest valid loss scale. Larger integers are no floats, and are a sign of damage."""
+"""The largest valid loss scale. A larger integer cannot be a float, and is a sign of damage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +64,10 @@ class LossScale:
 class TrainingState:
     """The state of a run that is not a tensor.
 
-    `scalars` are the numbers of optimizer state by parameter, mainly `step`, as the format stores
-    them. A scalar that is stored as a tensor may be read on access; this raises `BadFile` if it
-    fails. `precision` is the type that the model computes with. `optimizer` is the short class name
-    of the optimizer (`AdamW`), `optimizer_wrapper` the framework's class around it. `steps`,
+    `scalars` are the numbers of optimizer state by parameter, mainly `step`, in the form that the
+    format uses. A scalar that is stored as a tensor may be read on access; this raises `BadFile` if
+    it fails. `precision` is the type that the model computes with. `optimizer` is the short class
+    name of the optimizer (`AdamW`), `optimizer_wrapper` the framework's class around it. `steps`,
     `skipped` and `samples` count optimizer steps, steps skipped by overflow, and samples seen.
 
     `lr_scheduler`, `ds_config` and the values of `client` (the caller's own) are trees of plain

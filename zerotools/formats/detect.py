@@ -216,7 +216,7 @@ class Detection:
         )
 
     def _of_program(self, run: ProgramRun) -> Detected:
-        """Return the checkpoint from which a program continues: the one in its tracker file, else
+        """Return the checkpoint that a program continues from: the one in its tracker file, else
         the newest finished one."""
         tracked = run.tracked()
         newest_first = list(reversed(run.entries))
@@ -335,7 +335,7 @@ def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
     """Return the checkpoints of a run by number, oldest first.
 
     Raises:
-        BadRequest: there are two kinds of names, whose numbers cannot be compared.
+        BadRequest: there are two kinds of names; their numbers cannot be compared.
     """
     kinds: dict[str, list[tuple[int, str]]] = {}
     for name in names:

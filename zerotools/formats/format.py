@@ -31,7 +31,7 @@ class UnfinishedCheckpoint(BadFile):
 
 
 class _Options:
-    """Options of a reader or writer; an option is None if the user did not set it."""
+    """Options of a reader or writer; None for each option that the user did not set."""
 
     def given(self) -> tuple[str, ...]:
         """Return the names of the options that were set."""
@@ -57,10 +57,10 @@ class WriteOptions(_Options):
     """The options of a writer, by their names on the command line.
 
     `stage`, `sub_group_size`, `round_robin` and `ds_config` (its parsed tree) are the settings of
-    the DeepSpeed run that resumes. `style` is the program whose names a DCP gets. `max_shard_bytes`
-    is the size of the largest file of weights. `expert_parallel` is the number of ranks that will
-    share the experts of a layer. `remark` is a sentence on the weights, for formats that can store
-    one.
+    the DeepSpeed run that resumes. `style` selects the program that a DCP gets its names from.
+    `max_shard_bytes` is the size of the largest file of weights. `expert_parallel` is the number of
+    ranks that will share the experts of a layer. `remark` is a sentence on the weights, for formats
+    that can store one.
     """
 
     world_size: int | None = None
@@ -224,7 +224,7 @@ class Format(ABC):
         """Raise an error if the save of a checkpoint in the directory `path` did not finish.
 
         Raises:
-            UnfinishedCheckpoint: names the sign of it, and what to do.
+            UnfinishedCheckpoint: names the sign of it, and the action to take.
         """
         return
 
@@ -238,8 +238,8 @@ class Format(ABC):
         """Lay `source`, of any format, out in the directory `destination`, with the state of its
         run.
 
-        `Target.dropped` lists what the format cannot hold. If `holds_state` is False, `source` has
-        only the roles `param` and `buffer`, in the types to write.
+        `Target.dropped` lists the parts that the format cannot hold. If `holds_state` is False,
+        `source` has         only the roles `param` and `buffer`, in the types to write.
 
         Raises:
             BadRequest: a value that the format needs is unknown.
@@ -297,8 +297,8 @@ class Format(ABC):
         return same and not set(options.given()) - {"world_size"}
 
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
-        """Return a sentence for a source that cannot be resharded: the reason, and what to do
-        instead."""
+        """Return a sentence for a source that cannot be resharded: the reason, and the
+        alternative."""
         return (
             f"{source.origin.path} is {self.name}, which zerotools does not reshard; zerotools "
             f"convert --to dcp, or --to deepspeed with --ds-config FILE, and --world-size "
@@ -384,7 +384,7 @@ class Format(ABC):
         return None
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """Return the directory with other files of the run, or None if there are none."""
+        """Return the directory with other files of the run, or None without such files."""
         return source.root if source.origin.path.is_dir() else None
 
     def never_written(self, source: Checkpoint) -> Collection[Dropped]:

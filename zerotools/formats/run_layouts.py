@@ -27,7 +27,7 @@ HERE = ""
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """A file that names the checkpoint from which a program continues.
+    """A file that names the checkpoint to continue from.
 
     `name` is the name of the checkpoint, with `{}` for the content of the file.
     """

@@ -58,7 +58,7 @@ def match_layout(
 def _lacking(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """Return the optional indices of which the checkpoint has no tensor, with their counts."""
+    """Return the optional indices for which the checkpoint has no tensor, with their counts."""
     layout = family.layouts.get(name)
     layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
     patterns = [*family.hub] if layout is None or layout.keep else []

@@ -40,7 +40,7 @@ class BoundTensor:
 
 @dataclass(frozen=True, slots=True)
 class BoundOperation:
-    """An operation whose sizes are numbers."""
+    """An operation with numbers as sizes."""
 
     word: str
     parts: tuple[BoundExpression, ...]

@@ -8,7 +8,7 @@
     [hf]         "NAME" = "hidden, hidden if CONDITION"
     [optional]   "NAME" = "CONDITION"         tensors of [hf] that may be missing
     may_lack = ["j"]                          indices of tensors that may be missing together
-    [copies]     "NAME" = "NAME"              second copies of tensors, as the Hub may have them
+    [copies]     "NAME" = "NAME"              second copies of tensors that the Hub may have
     [layouts.X]  about, if, ignored, stacked, same_as, keep; tensors, also, ties
 
 `tensors` has the expression for each tensor of the layout (`expressions`), and an optional
@@ -400,7 +400,7 @@ class _MapReader:
         return {name: str(value) for name, value in found.items()}
 
     def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:
-        """Return the sizes in an order in which each follows the sizes that it uses.
+        """Return the sizes sorted so that each size follows the sizes that it uses.
 
         A size with the name of a config.json key may be defined by that key.
         """

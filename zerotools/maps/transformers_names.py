@@ -1,4 +1,4 @@
-"""Models with images or sound, whose tensors have other names in transformers' memory than on the
+"""Models with images or sound: their tensors have other names in transformers' memory than on the
 Hub.
 
 Since transformers 4.52 such a model holds its language model and its towers below `model.`, and

@@ -1,7 +1,7 @@
 """The record of the base model's files, for checkpoints that hold only adapters.
 
-Adapters of a model in 4 bits are saved alone. The base model stays in the directory from which the
-run started. The record has the size and SHA-256 of each of its files.
+Adapters of a model in 4 bits are saved alone. The base model stays in the directory that the run
+started from. The record has the size and SHA-256 of each of its files.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class ModelRecord:
 
 @dataclass(frozen=True, slots=True)
 class LoraRecord:
-    """LoRA adapters on frozen weights: their rank, and the factor by which each is scaled.
+    """LoRA adapters on frozen weights: their rank, and their scale factor.
 
     Layers in `fan_in_fan_out` store their weight transposed. With a `base`, the frozen weights are
     in the base model's directory and not in the checkpoint.

@@ -61,8 +61,8 @@ def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
 
 
 def read_named_order(directory: Path) -> NamedOrder | None:
-    """Return the record in `directory`, or None if there is none: the checkpoint has its names
-    itself.
+    """Return the record in `directory`, or None if the checkpoint has its names itself.
+
 
     Raises:
         BadFile: it is damaged.

@@ -1,6 +1,6 @@
 """The checkpoints that may be deleted, and those that unfinished jobs need.
 
-For each job whose job file names a checkpoint (`step-...`), the daemon writes one small file in
+For each job file that names a checkpoint (`step-...`), the daemon writes one small file in
 `needed/` of its state directory: `{"job": 7, "named": [["resume_from", "/runs/a/step-00000040"]]}`.
 Rank 0 of a job with `checkpoint.keep_last` reads these files before it deletes a checkpoint. It
 does not access the named paths, because another user's file system may not respond. If the daemon
@@ -86,8 +86,8 @@ def _read(path: Path) -> list[NeededCheckpoint]:
 
 @dataclass(frozen=True)
 class KeepRule:
-    """Keep the `last` newest checkpoints (None: all), and those whose step is a multiple of
-    `every`."""
+    """Keep the `last` newest checkpoints (None: all), and each checkpoint with a step that is a
+    multiple of `every`."""
 
     last: int | None = None
     every: int | None = None

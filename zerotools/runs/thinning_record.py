@@ -94,7 +94,7 @@ def _is_time(found: object) -> bool:
 
 
 def workspace_of(path: Path) -> Path:
-    """Return the temporary directory next to `path` in which its thinned copy is made."""
+    """Return the temporary directory next to `path` for its thinned copy."""
     return path.with_name(f".{path.name}{WORKSPACE_SUFFIX}")
 
 

@@ -56,7 +56,8 @@ def record_run(output_dir: Path, run: str, job: str) -> None:
 
 
 def checkpoint_in_upload(output_dir: Path) -> Path | None:
-    """Return the checkpoint that is being uploaded, or whose upload was killed."""
+    """Return the checkpoint that is being uploaded, or that was being uploaded by a killed
+    process."""
     try:
         data = read_regular(output_dir / UPLOADS / _SENDING, _LARGEST, is_source=False)
         name = data.decode().strip()

@@ -22,7 +22,7 @@ from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget
 
-GOLDEN = Path(__file__).parents[3] / "golden" / "torch-2.13.0-sections"
+GOLDEN = Path(__file__).parents[2] / "golden" / "torch-2.13.0-sections"
 ROLES = {"step", "exp_avg", "exp_avg_sq"}
 
 

@@ -87,7 +87,7 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield the models whose optimizer state gets names, and the prefix of these names."""
+    """Yield the models with optimizer state that gets names, and the prefix of these names."""
     if choice.model is not None:
         yield choice.model, ""
     elif not sections.models:

@@ -168,7 +168,7 @@ def lay_out_job(
     record: JobRecord,
     destination: Path,
 ) -> Target:
-    """Lay out a checkpoint from which a zerotools job resumes, from one of any format.
+    """Lay out a checkpoint that a zerotools job can resume from, made from one of any format.
 
     The tensors of `source` go to `dcp/` under the names of engine torch: fp32 masters and optimizer
     state, each number in `scalars` (`step`) as a 0-d tensor. Around them are `record`, the sidecar

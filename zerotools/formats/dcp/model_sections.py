@@ -275,7 +275,7 @@ _MAX_LISTED = 12
 class ModelChoice:
     """The chosen model.
 
-    `model` is None if the checkpoint has no model, or several and no selection; then `question`
+    Without a model, or with several and no selection, `model` has the value None; then `question`
     asks the user. `notes` are sentences on the choice.
     """
 
@@ -392,7 +392,7 @@ def _is_trained(sections: Sections, section: Section) -> bool:
 
 
 def _said(sections: Sections, taken: Section) -> Iterator[str]:
-    """Yield notes on the choice. There are none if the only model is in the usual dict."""
+    """Yield notes on the choice. No note is needed if the only model is in the usual dict."""
     beside = [section for section in sections.models if section is not taken]
     loose = [
         section

@@ -1,4 +1,4 @@
-"""What reading a DCP stores in `Checkpoint.native` for the DCP writer."""
+"""Values that the DCP reader stores in `Checkpoint.native` for the DCP writer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerotools.runs.job_record import JobRecord
 
 @dataclass(frozen=True, slots=True)
 class DcpNative:
-    """What reading a DCP stores for the DCP writer.
+    """Values that the DCP reader stores for the DCP writer.
 
     `flat_keys` are DCP's names of the tensors. `paths` are the paths of keys in the saved state
     dict (planner_data), if recorded; `order` has all keys in the saved order. `blobs` are values

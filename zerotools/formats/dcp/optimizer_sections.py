@@ -85,7 +85,7 @@ def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
 
 
 def _of_groups(value: FlatValue) -> Path | None:
-    """Return the path of the optimizer whose param groups contain `value`, or None."""
+    """Return the path of the optimizer with `value` in its param groups, or None."""
     for at, part in enumerate(value.path):
         if part == GROUPS and at < len(value.path) - 1:
             return value.path[:at]
@@ -95,7 +95,7 @@ def _of_groups(value: FlatValue) -> Path | None:
 
 
 def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
-    """Return the optimizer whose `state` or `param_groups` contain the value."""
+    """Return the optimizer with the value in its `state` or `param_groups`."""
     for at, part in enumerate(value.path):
         if value.path[:at] not in optimizers:
             continue

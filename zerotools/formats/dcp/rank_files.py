@@ -24,10 +24,10 @@ Paths = Mapping[str, tuple[str | int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopiedTensor:
-    """A tensor whose elements are copied from the source.
+    """A tensor that is copied from the source, element by element.
 
-    Only its type and shape matter for the layout. Every rank holds a whole copy of a tensor that is
-    not sharded.
+    Only its type and shape are needed for the layout. Every rank holds a whole copy of a tensor
+    that is not sharded.
     """
 
     key: Key
@@ -55,7 +55,7 @@ class CarriedValue:
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """A value that is not a tensor, as the archive that `archive_of` made."""
+    """A value that is not a tensor, in an archive from `archive_of`."""
 
     archive: bytes
 
@@ -169,7 +169,7 @@ class _File(PlannedFile):
 
 @dataclass(frozen=True, slots=True)
 class SaveItem:
-    """A value to save. `shape` is None if it is not a tensor; `nbytes` is its whole size in
+    """A value to save. values that are not tensors have no `shape`; `nbytes` is its whole size in
     bytes."""
 
     key: str
@@ -180,7 +180,7 @@ class SaveItem:
 
 @dataclass(frozen=True, slots=True)
 class RankShard:
-    """The part of a value that one rank saves; `box` is None if it is not a tensor."""
+    """The part of a value that one rank saves; values that are not tensors have no `box`."""
 
     value: SaveItem
     box: Box | None

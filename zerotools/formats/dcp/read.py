@@ -42,9 +42,9 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
     accelerate's directories of a model and its optimizer.
 
     `section` selects one of several models. If there are several and none is selected, all tensors
-    have their flat keys as names, and `origin.question` asks the user. Only `.metadata` (or all
-    `__R.metadata` if there is none) and the file sizes are read; items are opened when the chunks
-    of a tensor are accessed.
+    have their flat keys as names, and `origin.question` asks the user. Only `.metadata` (or,
+    without it, all `__R.metadata`) and the file sizes are read; items are opened when the chunks of
+    a tensor are accessed.
 
     Raises:
         BadRequest: the directory or the section does not exist.

@@ -95,8 +95,8 @@ def _loss_scaler(record: JobRecord) -> LossScale | None:
 def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[str] | None:
     """Return the weights without optimizer state that several ranks saved as one chunk.
 
-    FSDP shards trained parameters, and also frozen ones. Return None if nothing was sharded: then
-    buffers cannot be told from frozen parameters.
+    FSDP shards trained parameters, and also frozen ones. Return None if there are no shards: then
+    buffers cannot be distinguished from frozen parameters.
     """
     trained = {name for group in groups for name in group.params}
     whole: list[str] = []

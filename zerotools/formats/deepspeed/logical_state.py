@@ -37,7 +37,7 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 @dataclass(frozen=True)
 class StatePart:
-    """Parameters of a group whose state was stored together.
+    """Parameters of a group with state that was stored together.
 
     `dtypes` are the types of the buffers by role, masters (`param`) first. `state` is the
     optimizer's entry, in its order, with partitions to replace; None if the optimizer never made a
@@ -58,8 +58,7 @@ class LogicalGroup:
     `shapes` has the parameters in the optimizer's order; `parts` are in the same order. `options`
     are torch's param group without `params`. For experts, `shapes` has the names in files, and
     `experts` maps them, for each expert-parallel rank, to the names over all ranks; `parts` then
-    belong to all of them. `is_stacked` marks AutoEP's experts, whose shapes are those over all
-    ranks.
+    belong to all of them. `is_stacked` marks AutoEP's experts, with shapes over all ranks.
     """
 
     shapes: Shapes
@@ -90,7 +89,7 @@ class LogicalState:
 
     `model` and `optimizer` are the trees of the two kinds of file, at stage 3 those of rank 0.
     Bytes in `model_file` and `optim_file` are copied. `shapes` are the values of `param_shapes` to
-    write. `frozen` are the frozen parameters, of which stage 3 writes partitions. `weights` are
+    write. `frozen` are the frozen parameters; stage 3 writes partitions of them. `weights` are
     tensors in `model` that are filled again, `weight_sources` their sources. `known_storages` are
     the bytes of storages that are in no file. `source_tensors` are the source's tensors that the
     output must contain. `autoep_size` is the number of AutoEP's expert-parallel ranks in the save,
@@ -135,7 +134,7 @@ class LogicalState:
 def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> LogicalState:
     """Return the logical state of a shard.
 
-    `hyperparameters` are the options of the param groups for elastic state, whose files have none.
+    `hyperparameters` are the options of the param groups for elastic state, which stores none.
 
     Raises:
         Unsupported: the order of the parameters cannot be derived from the files.

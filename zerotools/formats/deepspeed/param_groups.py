@@ -270,7 +270,7 @@ def completed_options(
 
 
 def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
-    """Return options for groups whose files have none; empty if all have options.
+    """Return options for groups without options in their files; empty if all have options.
 
     Raises:
         BadRequest: the state is elastic, and no configuration names its optimizer.

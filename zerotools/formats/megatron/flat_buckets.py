@@ -1,8 +1,8 @@
 """Read masters and moments from the flat buckets of `dp_reshardable`, if their order is proved.
 
-Each tensor-parallel and pipeline rank has a buffer: the rank's parameters in reverse of the order
-in which its model created them, each beginning at a multiple of 64 elements. A buffer may be split
-into consecutive buckets. The files do not name the parameters. But Megatron stores each parameter's
+Each tensor-parallel and pipeline rank has a buffer: the rank's parameters in reverse of their order
+of creation by its model, each beginning at a multiple of 64 elements. A buffer may be split into
+consecutive buckets. The files do not name the parameters. But Megatron stores each parameter's
 elements, and each gap between two, as separate chunks. So the orders of Megatron's layers and of
 Transformer Engine's are tried. One is taken only if every parameter begins and ends with a chunk,
 gaps are those of rounding up to 64, the last parameter ends the last bucket, and no other order
@@ -157,7 +157,7 @@ def _params(
     weights: Mapping[Key, Tensor],
     facts: MegatronFacts,
 ) -> list[_Param]:
-    """Return one rank's parameters in the order in which the model created them; empty if one is
+    """Return one rank's parameters in the order of their creation by the model; empty if one is
     unknown."""
     shapes = {key.name: tensor.shape for key, tensor in weights.items() if key.role == "param"}
     layers = facts.count("num_layers") or 0

@@ -214,11 +214,11 @@ def fitting(
 
 @dataclass(frozen=True, slots=True)
 class MegatronNative:
-    """What reading a Megatron checkpoint stores for `training_of`.
+    """Values that the Megatron reader stores for `training_of`.
 
     `optimizers` are the optimizer trees, the dense one before that of the experts. `file` holds
-    those of their numbers that are tensors. `unread` says which state is left out and why; empty:
-    none. `groups` reads param groups that list their parameters.
+    those of their numbers that are tensors. `unread` describes the state that is left out, and why;
+    empty: no state is left out. `groups` reads param groups that list their parameters.
     """
 
     facts: MegatronFacts

@@ -47,7 +47,7 @@ class HeaderEntry:
 class Header:
     """A checked header, in the order of the file.
 
-    `starts` has the start of each tensor in a larger tensor; it is None if all tensors are whole.
+    `starts` has the start of each tensor in a larger tensor; None means that all tensors are whole.
     `unread` has the tensors of unknown types, each with a sentence.
     """
 

@@ -1,4 +1,4 @@
-"""Lay out one file from which a plain torch run resumes: `model`, `optimizer`, and other known
+"""Lay out one file for a plain torch run to resume from: `model`, `optimizer`, and other known
 values.
 
     {"model": OrderedDict of names to tensors, tied names as views of one storage,

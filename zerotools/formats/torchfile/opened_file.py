@@ -24,8 +24,7 @@ FORMAT = "torchfile"
 
 @dataclass(frozen=True, slots=True)
 class TorchFileNative:
-    """What reading stores for the writer: the names of parameters that the optimizer has by
-    number."""
+    """The names of numbered parameters, which the reader stores for the writer."""
 
     numbered: Mapping[int, str]
 

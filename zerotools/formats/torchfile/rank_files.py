@@ -43,7 +43,7 @@ def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
 
     Raises:
         BadRequest: there are several.
-        BadFile: there is none.
+        BadFile: no group holds a model.
     """
     models = [group for group in groups if not group.is_optimizer]
     said = _said_size(path)
@@ -172,7 +172,7 @@ def _problems(path: Path, group: RankGroup, size: int) -> Iterable[Problem]:
 
 
 def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Problem]:
-    """Yield a problem for each file whose tensors another rank saved."""
+    """Yield a problem for each file with tensors that another rank saved."""
     ranks = {name: rank for rank, name in model.files.items()}
     for file, contents in parts:
         said = {pieces.rank for pieces in contents.all() if pieces.rank is not None}

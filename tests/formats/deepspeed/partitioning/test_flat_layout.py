@@ -101,7 +101,7 @@ def test_b_lies_on_both_sides_of_the_border() -> None:
 
 @pytest.mark.parametrize(("ranks", "size"), [(2, 5), (3, 5)])
 def test_the_drawing_of_sub_groups_is_true(ranks: int, size: int) -> None:
-    lines = [line.strip() for line in str(target_layout.__doc__).splitlines()]
+    lines = [line.strip() for line in str(target_layout.split_sub_groups.__doc__).splitlines()]
     for number, own in enumerate(target_layout.split_sub_groups(SHAPES, ranks, size)):
         layout = FlatLayout(own, (), ranks, None)
         assert f"sub-group {number}    {drawn(layout)}" in lines

@@ -6,6 +6,6 @@ flat_layout    the position of parameters in a flat buffer; begins with a drawn 
 flat_groups    the flat buffers of one model-parallel rank, from its files; parameter order
 expert_blocks  blocks of AutoEP's experts, as parts of the stacked tensors
 mp_rank        the tensors of one model-parallel rank
-swap_files     the files on NVMe in which the optimizer state was
-native         what reading stores for the writers: `DeepSpeedNative`; pairs of master and weight
+swap_files     optimizer state in files on NVMe
+native         values that the reader stores for the writers; pairs of master and weight
 """

@@ -48,8 +48,7 @@ ALIGNMENT_FACTORS = (2, 1)
 
 @dataclass(frozen=True, slots=True)
 class FlatGroup:
-    """A group (stage 3: sub-group) over all ranks; `optim_states[r]` is None if the file is
-    missing.
+    """A group (stage 3: sub-group) over all ranks; a missing file is None in `optim_states`.
 
     `blocks` are the blocks of AutoEP's experts on its ranks, by name; `geometry` has their shapes.
     """
@@ -430,5 +429,5 @@ def alignment_of(precision: DType) -> int:
 
 
 def paddings_of(shapes: Shapes, alignment: int) -> list[int]:
-    """Return the padding after each parameter, in elements. There is none after the last."""
+    """Return the padding after each parameter, in elements. The last parameter has no padding."""
     return [-prod(shape) % alignment for shape in list(shapes.values())[:-1]] + [0] * bool(shapes)

@@ -1,11 +1,11 @@
 """The position of each parameter of a group in the flat buffers of all ranks.
 
-An example: a param group of w (2 x 3 elements), b (3) and v (5), on two ranks. `w4` is element 4
-of the flattened w, `..` an element of padding, `|` the border between the partitions of the ranks.
+An example: a param group of w (2 x 3 elements), b (3) and v (5), on two ranks. `w4` is element 4 of
+the flattened w, `..` an element of padding, `|` the border between the partitions of the ranks.
 
 Stages 1 and 2 (and BF16_Optimizer) flatten the parameters one after another in the order of
-`param_shapes`, pad the whole to a multiple of A = 2 * ranks, and cut it into equal partitions of
-P = 8 elements: that of rank r begins at element r * P. A border may lie inside a parameter:
+`param_shapes`, pad the whole to a multiple of A = 2 * ranks, and cut it into equal partitions of P
+= 8 elements: that of rank r begins at element r * P. A border may lie inside a parameter:
 
     rank 0                  | rank 1
     w0 w1 w2 w3 w4 w5 b0 b1 | b2 v0 v1 v2 v3 v4 .. ..
@@ -23,9 +23,9 @@ the buffer, and P = 10:
 
     w0 w1 w2 w3 w4 w5 .. .. b0 b1 | b2 .. v0 v1 v2 v3 v4 .. .. ..
 
-Stage 3 partitions each parameter on its own: p = ceil(numel / ranks), and rank r has elements
-[r * p, (r + 1) * p) of it, padded to p. The buffer of a rank is its partitions of all parameters of
-a sub-group (`writing/target_layout.py`), one after another; here p is 3 for w, 2 for b and 3 for v:
+Stage 3 partitions each parameter on its own: p = ceil(numel / ranks), and rank r has elements [r *
+p, (r + 1) * p) of it, padded to p. The buffer of a rank is its partitions of all parameters of a
+sub-group (`writing/target_layout.py`), one after another; here p is 3 for w, 2 for b and 3 for v:
 
     w0 w1 w2 b0 b1 v0 v1 v2 | w3 w4 w5 b2 .. v3 v4 ..
 
@@ -256,7 +256,7 @@ class WholeParameters:
     def tensors(
         self, dtype: DType, buffers: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters by name, from one buffer per rank; a missing buffer is None.
+        """Yield the parameters by name, from one buffer per rank (None: missing).
 
         A parameter on several ranks has replicas.
         """

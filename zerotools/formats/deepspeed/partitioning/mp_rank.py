@@ -184,7 +184,7 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
 def _frozen_partitions(
     first: ModelStates, models: Sequence[ModelStates | None]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the frozen parameters of stage 3, of which each rank has a padded partition."""
+    """Yield the frozen parameters of stage 3; each rank has a padded partition of each."""
     for name, shape in first.frozen_shapes.items():
         partitions = [None if model is None else _fragment(model, name) for model in models]
         present = [partition for partition in partitions if partition is not None]

@@ -1,4 +1,4 @@
-"""What reading a DeepSpeed checkpoint stores in `Checkpoint.native` for the DeepSpeed writer.
+"""Values that the DeepSpeed reader stores in `Checkpoint.native` for the DeepSpeed writer.
 
 Also: the pairs of a master and the weight that is its cast, if the files have both. At stages 1 and
 2 and with BF16_Optimizer the masters are in flat buffers, and the weights in the model file, in
@@ -22,7 +22,7 @@ from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedNative:
-    """What reading stores for the writer.
+    """Values that the DeepSpeed reader stores for the writer.
 
     `mp_shards` are the model-parallel ranks in order; `tensor_ranks` of them form one pipeline
     stage. `frozen` are the parameters that were not trained. `is_elastic` means that the partitions

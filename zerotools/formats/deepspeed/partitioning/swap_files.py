@@ -8,7 +8,7 @@ are written, DeepSpeed copies the swap files into the tag directory:
     offloaded_tensors/rank00/exp_avg-0_7.tensor.swp      its first moments
 
 The rank is the global one. 0 and 7 are DeepSpeed's numbers of the first and the last parameter;
-these numbers follow the order in which the model was built, and no list of parameters has them. But
+these numbers follow the order of the model's construction, and no list of parameters has them. But
 the tensors of the sub-group remain in the optimizer file, without elements. They have the file name
 as an attribute, `ds_id`, and torch saves attributes. Steps are in the optimizer file. All swap
 files are in fp32, whatever the type of the tensors without elements is. Those of a run with 16-bit

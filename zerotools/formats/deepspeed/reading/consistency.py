@@ -1,10 +1,10 @@
-"""Check, by what the files record, that they are of the same save and have the right names.
+"""Check that files are of the same save and have the right names, from the values recorded in them.
 
 All ranks of a save have the same optimizer step, param group options, loss scale and parameters.
 The optimizer counts each step that the model file counts and does not call skipped. In runs that
-began before DeepSpeed 0.14 it counts one step more, for the step that created its state; this
-remains so if a later version continues the run. torch names the folder in an archive after the file
-that it writes, or `archive` if it writes to an open file.
+began before DeepSpeed 0.14 it counts one step more, for the step that created its state, even if a
+later version continues the run. torch names the folder in an archive after the file that it writes,
+or `archive` if it writes to an open file.
 
 Source: torch `serialization.py` (`_open_zipfile_writer_file`), caffe2 `inline_container.cc`;
 DeepSpeed `runtime/engine.py`: `_take_model_step`.
@@ -111,7 +111,7 @@ def _steps_first(model: ModelStates) -> bool:
 
 
 def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator[Problem]:
-    """Yield a problem for each rank whose files are of another save than the first rank's."""
+    """Yield a problem for each rank with files of another save than the first rank's."""
     present = [optim for optim in optim_states if optim is not None]
     said = {optim.file.name: dict(_said(optim)) for optim in present}
     for optim in present[1:]:
@@ -188,7 +188,7 @@ def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | No
 
 
 def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
-    """Yield a problem for each model-parallel rank whose model file is of another save."""
+    """Yield a problem for each model-parallel rank with a model file of another save."""
     known = [m for m in models if GLOBAL_STEPS in m.fields or not is_tolerated()]
     for model in known[1:]:
         if (own := model.fields.tree.get(GLOBAL_STEPS)) != (
@@ -244,7 +244,7 @@ def _of_other_parameters(
 
 
 def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
-    """Yield files whose content is of another rank, layer or expert than their name."""
+    """Yield files that contain another rank, layer or expert than their name."""
     for file in files:
         folder = saved_as(file)
         own, saved = identity_of(file.path.name), _said_by(folder)
@@ -277,7 +277,7 @@ def _said_by(folder: str | None) -> tuple[str, ...] | None:
 
 
 def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
-    """Yield a problem for each rank whose file has exactly the bytes of another rank's file.
+    """Yield a problem for each rank with a file that has exactly the bytes of another rank's file.
 
     Only archives that do not record their rank are checked, because partitions of constant values
     are rightly equal. The checksums of archives are compared. Files from before torch 1.6 have
@@ -337,7 +337,7 @@ def _files_of(tensor: Tensor) -> set[str]:
 
 
 def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
-    """Yield model files whose steps can be compared.
+    """Yield model files with comparable steps.
 
     At stage 3 each rank has one, with its partitions of the frozen parameters.
     """

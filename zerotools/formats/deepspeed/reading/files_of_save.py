@@ -196,8 +196,8 @@ def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
 
 
 def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | None:
-    """Return the optimizer file of the lowest rank whose file can be read; damaged ones are
-    reported later.
+    """Return the first readable optimizer file, in the order of ranks; damaged ones are reported
+    later.
 
     Return None if all are lost and this is tolerated.
 

@@ -241,7 +241,7 @@ def stage_3_models(
     size: int,
     problems: list[Problem],
 ) -> list[ModelStates | None]:
-    """Return one model file for each rank; a lost one is None if this is tolerated.
+    """Return one model file for each rank; None for a lost one if this is tolerated.
 
     Without frozen parameters only the first is read.
     """
@@ -344,9 +344,9 @@ def with_listed_parameters(
     `tied_modules.KEY.NAME`, and its weight is `LAYER.NAME` in the file of a layer, perhaps of
     another stage.
 
-    A file that already lists the parameters is returned unchanged, and so is one whose optimizer
-    files do not name them. `whole` are the weights of the model file, and those of expert and layer
-    files.
+    A file that already lists the parameters is returned unchanged, and so is a file with optimizer
+    files that do not name them. `whole` are the weights of the model file, and those of expert and
+    layer files.
 
     Source: DeepSpeed 0.18.9 `runtime/engine.py`: `_save_moe_checkpoint`;
     `runtime/base_optimizer.py` and `runtime/zero/stage_1_and_2.py`: `_create_param_mapping`.

@@ -1,6 +1,6 @@
-"""Read the optimizer state of a run without ZeRO, whose files have only numbers for the parameters.
+"""Read the optimizer state of a run without ZeRO, which identifies parameters only by number.
 
-    optimizer                        of *_model_states.pt, in fp32: torch's own state dict
+    optimizer                        of *_model_states.pt, in fp32: torch's state dict
       state, param_groups
     optimizer                        in bf16 and fp16: FP16_UnfusedOptimizer's, FP16_Optimizer's
       optimizer_state_dict             torch's, of the fp32 masters

@@ -99,8 +99,8 @@ class TagListing:
     """The files of a tag directory by kind; the keys are ranks and layers.
 
     `models` and `optim_files` have (mp rank, dp rank) in their keys, optimizer files also the
-    spelling of their name. The dp rank of a model file is None if all data-parallel ranks share it
-    (stages 0 to 2). If `sequence_ranks` ranks share a sequence, the mp rank in their file names may
+    spelling of their name. A model file that all data-parallel ranks share (stages 0 to 2) has no
+    dp rank (None). If `sequence_ranks` ranks share a sequence, the mp rank in their file names may
     be the rank's number among these.
     """
 

@@ -37,10 +37,10 @@ State dicts, and so `module`, leave it out; `param_shapes` and the other lists h
 class ModelStates:
     """One model file.
 
-    `module` has the weights, under the names that the file's lists have for parameters. It is None
-    for a pipeline, because layer files hold its weights. `groups` is None without a ZeRO optimizer,
-    or if the optimizer file has the shapes. `fragments` are frozen parameters: whole at stage 2,
-    this rank's partition at stage 3.
+    `module` has the weights, under the names that the file's lists have for parameters. A pipeline
+    has None, because layer files hold its weights. `groups` has the value None without a ZeRO
+    optimizer, or if the optimizer file has the shapes. `fragments` are frozen parameters: whole at
+    stage 2, this rank's partition at stage 3.
     """
 
     file: TorchFile

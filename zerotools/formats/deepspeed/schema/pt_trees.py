@@ -218,8 +218,8 @@ VERSION = "0.19.8"
 def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the model file tree of a run with state `training`, in DeepSpeed's order.
 
-    `values` are values for some keys. The other keys that DeepSpeed always writes are None, or as
-    for one rank.
+    `values` are values for some keys. The other keys that DeepSpeed always writes get None, or the
+    values for one rank.
     """
     found = {
         OPTIMIZER: None,

@@ -1,4 +1,4 @@
-"""The rules by which tensor-parallel ranks share each parameter, from the checkpoint or the user.
+"""The rules for how tensor-parallel ranks share each parameter, from the checkpoint or the user.
 
 `universal_checkpoint_info`, which AutoTP, Megatron-DeepSpeed and other clients put into the files,
 names parameters by regular expressions, matched at the start of the name, in lists by category.
@@ -216,8 +216,8 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
 
 
 def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingRule:
-    """Return the rule of an affine map whose views are boxes on both sides, as all of DeepSpeed's
-    are."""
+    """Return the rule of an affine map. Its views must be boxes on both sides, as all of
+    DeepSpeed's are."""
     fields = Fields(path, value, f"the affine map of {name}")
     shape = counts_of(fields.need("logical_shape", object), path, f"the affine map of {name}")
     ranks = fields.need("ranks", dict)

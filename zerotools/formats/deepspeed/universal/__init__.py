@@ -4,7 +4,7 @@ May import every other package of `deepspeed`; none imports it.
 
 read             directory -> Checkpoint; files of each parameter, and lost files
 optimizer_state  the content of `zero/optimizer_state.pt`
-native           what reading stores for the writer: `UniversalNative`; pairs of master and weight
+native           values that the reader stores for the writer; pairs of master and weight
 training_state   directory -> TrainingState
 file_contents    the trees of the files, checked against what DeepSpeed's loaders accept
 lay_out          any checkpoint -> Target

@@ -231,7 +231,7 @@ def source_model(source: Checkpoint) -> ModelStates | None:
 
 
 def source_experts(source: Checkpoint) -> StackedExperts:
-    """Return AutoEP's experts in a DeepSpeed checkpoint; for other formats there are none."""
+    """Return AutoEP's experts in a DeepSpeed checkpoint; other formats have no such experts."""
     model = source_model(source)
     return model.stacked_experts if model is not None else StackedExperts()
 

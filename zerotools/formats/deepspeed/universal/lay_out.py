@@ -112,7 +112,7 @@ def lay_out_universal(
     *,
     stage: int | None = None,
 ) -> Target:
-    """Lay `source` out for any number of ranks and, if `stage` is None, for stages 1 to 3.
+    """Lay `source` out for any number of ranks and, without a `stage`, for stages 1 to 3.
 
     With a `stage`, only engines of this stage load the output; with 3, also those before DeepSpeed
     0.19.2.

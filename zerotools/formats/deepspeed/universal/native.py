@@ -1,4 +1,4 @@
-"""What reading a universal checkpoint stores in `Checkpoint.native`; pairs of master and weight."""
+"""Values that the universal reader stores in `Checkpoint.native`; pairs of master and weight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from zerotools.formats.deepspeed.writing.source_checks import compare_weights
 
 @dataclass(frozen=True, slots=True)
 class UniversalNative:
-    """What reading stores for the writer.
+    """Values that the universal reader stores for the writer.
 
     `model` is one model file, `saved` the content of `optimizer_state.pt`. `numbers` are the
     numbers of optimizer state that are not tensors.

@@ -34,7 +34,7 @@ ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
 class UniversalState:
     """The content of the file.
 
-    `file` is None if it does not exist, and `tree` is then empty. `shapes` are the names in each
+    Without the file, `file` has the value None, and `tree` is empty. `shapes` are the names in each
     mapping of the model file's `param_shapes`, which is a group or, at stage 3, a sub-group.
     """
 

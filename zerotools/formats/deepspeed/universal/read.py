@@ -187,7 +187,7 @@ def states_of(
 
 
 def _swapped(file: TorchFile) -> Iterator[Problem]:
-    """Yield a problem for a file whose content is another kind of state than its name says."""
+    """Yield a problem for a file that contains another kind of state than its name."""
     saved = saved_as(file)
     if saved in _KINDS and saved != file.path.stem:
         yield Problem(
@@ -205,7 +205,7 @@ def lost_state(
     """Yield holes for roles that a parameter lacks and other parameters of its group have.
 
     If no parameter of a group has any, the group never made a step. `muons` are the parameters that
-    Muon updates, whose state has other roles.
+    Muon updates; their state has other roles.
     """
     of_muon = {key: value for key, value in found.items() if key.name in muons}
     of_others = {key: value for key, value in found.items() if key.name not in muons}

@@ -31,8 +31,8 @@ class FlatBuffer:
     `state_part` is one of the sources of its parameters; these differ only in the parameters.
     `geometry` is the layout over the ranks that share the buffer, `expert_placement` that over all
     ranks. `experts` are the names of its parameters on each expert-parallel rank, if these differ.
-    For `whole_roles`, a rank stores the whole of each parameter of which its partition has a part.
-    `is_stacked` marks AutoEP's experts, of which each expert-parallel rank has a block.
+    For `whole_roles`, a rank stores each parameter whole if its partition has a part of it.
+    `is_stacked` marks AutoEP's experts; each expert-parallel rank has a block of them.
     """
 
     geometry: FlatLayout

@@ -284,7 +284,7 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
 
 
 def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
-    """Return the optimizer's state; the writer fills in values that are None."""
+    """Return the optimizer's state; the writer replaces None values."""
     scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision).keys()
     if foreign.kind == STAGE_3:
         return pt_trees.zero3_state(scaler, {})

@@ -49,7 +49,7 @@ from zerotools.formats.deepspeed.writing.flat_buffers import FlatBuffer
 class TargetLayout:
     """The layout of the output.
 
-    `kind` is the kind of optimizer file; `stage` is None for BF16_Optimizer. `alignment` is in
+    `kind` is the kind of optimizer file; BF16_Optimizer has no `stage` (None). `alignment` is in
     elements; None: parameters are not aligned. Sub-groups are used at stage 3 only; alignment and
     order at the other stages. With `data_first`, consecutive ranks share their experts.
     `is_offloaded` refers to the optimizer. `autoep_size` is the number of AutoEP's expert-parallel

@@ -125,7 +125,7 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
 
 
 def _whole_roles(layout: TargetLayout, group: LogicalGroup, part: StatePart) -> frozenset[str]:
-    """Return the roles of which ranks store whole parameters.
+    """Return the roles for which ranks store whole parameters.
 
     DeepSpeed silently discards a momentum with another length.
     """

@@ -1,4 +1,4 @@
-"""The optimizer state from which Megatron resumes: masters, two moments, param groups, one step.
+"""The optimizer state that Megatron needs to resume: masters, two moments, param groups, one step.
 
 Megatron groups parameters by a fixed rule (`training_metadata.fitting`), whatever their previous
 groups were. Tensors with one dimension, and biases, have no weight decay; with expert parallelism,
