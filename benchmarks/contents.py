@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from zerotools.core.dtypes import BFLOAT16, FLOAT32, DType
 from zerotools.io.torchzip.archive_layout import lay_out
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 
 PERIOD = 2**20 + 7
 ZEROS, STEPS = -1, -2

@@ -1,4 +1,4 @@
-"""Write zerotools/io/huggingface/class_defaults.json, from the config classes of transformers."""
+"""Write zerotools/io/huggingface/config_json.json, from the config classes of transformers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from transformers import PreTrainedConfig
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from zerotools.io.huggingface.class_defaults import TABLE
+from zerotools.io.huggingface.config_json import TABLE
 from zerotools.maps.shipped_maps import shipped_maps
 from zerotools.ops.estimate.architecture import FAMILIES
 

@@ -16,7 +16,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.target import FilePlan, Target
-from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
+from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 
 shapes = st.lists(st.integers(1, 5), max_size=4).map(tuple)
 

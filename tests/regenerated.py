@@ -21,7 +21,7 @@ from safetensors.numpy import load_file
 from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Opaque
 from zerotools.formats import read, training_of
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 
 TOLERANCE: Mapping[str, tuple[float, float]] = {
     "float32": (1e-5, 2e-8),

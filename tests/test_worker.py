@@ -254,9 +254,7 @@ _IMPORTED = (
     "zerotools",
     "zerotools.core.step_timer",
     "zerotools.io.telemetry.datagrams",
-    "zerotools.io.telemetry.event_file",
     "zerotools.io.telemetry.metrics",
-    "zerotools.io.telemetry.metrics_jsonl",
     "zerotools.worker",
 )
 

@@ -32,7 +32,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.output.marker import MARKER
 from zerotools.io.stores.addresses import path_of
-from zerotools.io.stores.writing import remove_objects
+from zerotools.io.stores.store_path import remove_objects
 from zerotools.ops.conversions import consolidate, convert, reshard
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, perform
 from zerotools.ops.execution.workers import MemoryBudget

@@ -39,7 +39,7 @@ def versions(device: str, directory: Path) -> Found:
     checks miss."""
     import torch
 
-    from zerotools.io.files.packages import REQUIREMENTS, is_older
+    from zerotools.io.files.optional_packages import REQUIREMENTS, is_older
 
     card = torch.cuda.get_device_name() if torch.cuda.is_available() else "no card"
     absent = [name for name in WANTED if missing(name) is not None]

@@ -21,7 +21,7 @@ from zerotools.core.tensor_parallel_rules import (
     placements,
     whole_shape,
 )
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 
 
 def values(*shape: int) -> Array:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tests.golden_files import digests
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.io.numeric.numpy_dtypes import numpy_dtype
+from zerotools.io.numeric.dtype_casts import numpy_dtype
 
 
 def elements(checkpoint: Checkpoint, key: Key) -> Any:

@@ -10,7 +10,7 @@ import pytest
 from zerotools.formats import detect
 from zerotools.formats.run_directory import run_at
 from zerotools.formats.run_layouts import PROGRAMS
-from zerotools.io.files.listing import names_in
+from zerotools.io.files.directory_entries import names_in
 
 VERL = ("model_world_size_1_rank_0.pt", "extra_state_world_size_1_rank_0.pt", "fsdp_config.json")
 DCP = (".metadata", "__0_0.distcp")

@@ -23,7 +23,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import ZerotoolsError
 from zerotools.io.torchzip.pickle_values import Global, Size, StoredTensor
-from zerotools.io.torchzip.pickles import dumps_renumbered
+from zerotools.io.torchzip.pickle_writer import dumps_renumbered
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.io.torchzip.unpickle import loads
 from zerotools.ops.conversions import consolidate, conversion, convert

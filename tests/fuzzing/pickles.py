@@ -11,7 +11,7 @@ from tests.fuzzing import scratch
 from zerotools.core.errors import Unsupported, ZerotoolsError
 from zerotools.io.torchzip.archive_layout import ArchiveLayout, lay_out
 from zerotools.io.torchzip.pickle_values import walk
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads
 
 STORAGES = (bytes(range(64)), bytes(range(64, 128)))

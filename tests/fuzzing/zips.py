@@ -9,7 +9,7 @@ from itertools import pairwise
 from tests.fuzzing import scratch
 from zerotools.core.errors import ZerotoolsError
 from zerotools.io.files.open_source import LocalSource
-from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.zip_directory import payload_of, read_directory, read_entry
 
 LARGEST = 2**16

@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.io.distcp.metadata import Item
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.torchzip.pickle_values import Size
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 
 ITEM = archive_bytes(stored((2, 2)), [bytes(16)])
 DATA = "__0_0.distcp"

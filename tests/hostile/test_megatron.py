@@ -23,7 +23,7 @@ from zerotools.cli.main import build
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.io.distcp.metadata import _Reader
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.regular_files import read_regular
 from zerotools.io.torchzip.unpickle import loads
 from zerotools.ops.inspection.inspect import inspect
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
 from zerotools.io.torchzip.pickle_values import Global
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads
 
 

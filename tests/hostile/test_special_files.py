@@ -17,7 +17,7 @@ from tests.golden_files import DEEPSPEED, TORCH
 from zerotools import formats
 from zerotools.core.errors import BadFile, ZerotoolsError
 from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
-from zerotools.io.files.regular import open_regular, read_regular
+from zerotools.io.files.regular_files import open_regular, read_regular
 from zerotools.jobs.datafiles.json_objects import read_objects
 from zerotools.jobs.datafiles.token_files import read_token_header
 from zerotools.ops.inspection.inspect import inspect

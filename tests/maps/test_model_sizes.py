@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.maps.models import CONFIGS, config
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.io.huggingface.config_json import ties_embeddings
 from zerotools.maps.model_layout import layout_of_model
 from zerotools.maps.model_sizes import (
     has_several_ropes,

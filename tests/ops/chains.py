@@ -17,7 +17,7 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.training_state import ParamGroup, TrainingState
 from zerotools.formats import FORMATS, FormatTable
-from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
+from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.conversions.convert import prepare
 from zerotools.ops.execution.workers import MemoryBudget

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from tests.layouts import load
 from zerotools import formats
 from zerotools.core import dtypes
-from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
+from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.workers import MemoryBudget

@@ -24,9 +24,9 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import chunk_locations
-from zerotools.io.files.sources import Sources
+from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.cast_torch import torch_cast
-from zerotools.io.numeric.numpy_dtypes import numpy_cast
+from zerotools.io.numeric.dtype_casts import numpy_cast
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
 from zerotools.ops.conversions import consolidate, convert, reshard

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.golden_files import TORCH
 from zerotools.core.checkpoint import Key
-from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.verification.findings import (
     SCHEMA,
     Check,

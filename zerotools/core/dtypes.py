@@ -1,6 +1,6 @@
 """The table of element types: their width in bits, and their name in each format.
 
-numpy is not imported here: reading a header needs only widths. `zerotools.io.numeric.numpy_dtypes`
+numpy is not imported here: reading a header needs only widths. `zerotools.io.numeric.dtype_casts`
 turns a `DType` into numpy's.
 
 Sources: safetensors `tensor.rs` (Dtype), torch `torch/storage.py` (legacy storage classes) and

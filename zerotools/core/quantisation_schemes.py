@@ -72,8 +72,8 @@ class ScaledCast(Tensor):
 
     A `Scheme` names the block of each input that a box needs. Here, rows 120:140 and columns 0:256
     need the same rows of the payload and the scales [0:2, 0:2]. So a tile can be computed without
-    the rest of the tensor. The computation is in `zerotools.io.numeric.scaled_values`. The reverse,
-    a payload computed from values, is a ScaledCast too.
+    the rest of the tensor: `zerotools.io.numeric.quantised_values` does it. The reverse, a payload
+    computed from values, is a ScaledCast too.
 
     The tensor has no chunks. Code that does not know ScaledCast finds a hole, and never bytes
     without their scales. If `scheme` computes float32 values, they are cast to `dtype`. Values of

@@ -31,9 +31,8 @@ from zerotools.formats.megatron.format import MegatronFormat
 from zerotools.formats.optimizer_file import joined_training, with_optimizer
 from zerotools.formats.safetensors.format import SafetensorsFormat
 from zerotools.formats.torchfile.format import TorchFileFormat
-from zerotools.io.files.listing import is_there
-from zerotools.io.files.save_times import written_apart
-from zerotools.io.files.sources import recording
+from zerotools.io.files.directory_entries import is_there
+from zerotools.io.files.source_stamps import recording, written_apart
 from zerotools.io.huggingface.model_sidecars import CONFIG, find_config
 from zerotools.runs.optimizer_names import named_order_of
 from zerotools.runs.thinning_record import read_thinned

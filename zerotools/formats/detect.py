@@ -18,11 +18,10 @@ from zerotools.formats.format import FormatTable, Found, ReadOptions, Unfinished
 from zerotools.formats.run_directory import ProgramRun, RunEntry, checkpoints_at, run_at
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.files.damage import tolerate
-from zerotools.io.files.listing import names_in
+from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.files.regular import check_regular
-from zerotools.io.output.begun import how_to_go_on
-from zerotools.io.output.writing_name import WRITING
+from zerotools.io.files.regular_files import check_regular
+from zerotools.io.output.unfinished_output import WRITING, how_to_go_on
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import WORKSPACE_SUFFIX
 

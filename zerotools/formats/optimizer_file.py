@@ -22,8 +22,8 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import FormatTable
 from zerotools.io.files.json_file import read_json
-from zerotools.io.huggingface.optimizer_files import optimizer_files
-from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
+from zerotools.io.huggingface.model_sidecars import optimizer_files
+from zerotools.io.output.carried_files import RANDOM_STATE
 from zerotools.io.torchzip.pt_file import TorchFile
 
 SCHEDULERS = ("scheduler.pt", "scheduler.bin")

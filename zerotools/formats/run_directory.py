@@ -9,8 +9,8 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.run_layouts import HERE, PROGRAMS, RunLayout
-from zerotools.io.files.listing import names_if_readable
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.directory_entries import names_if_readable
+from zerotools.io.files.regular_files import read_regular
 
 _LARGEST_TRACKER = 4096
 _LOOKED_AT = 4

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.nearest_word import nearest_of
-from zerotools.io.huggingface.class_defaults import full_config
+from zerotools.io.huggingface.config_json import full_config
 from zerotools.maps.expressions import indices_of, named_value, size_of
 from zerotools.maps.map_file import FamilyMap
 

@@ -20,14 +20,14 @@ from zerotools.core.quantisation_schemes import stored_tensors
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.format import ReadOptions
-from zerotools.io.files.allowance import data_in
-from zerotools.io.files.listing import is_there
+from zerotools.io.files.directory_entries import is_there
+from zerotools.io.files.metadata_memory_limit import data_in
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import source_file
-from zerotools.io.files.sources import Sources, recording
-from zerotools.io.numeric.equal_bytes import are_equal
+from zerotools.io.files.regular_files import source_file
+from zerotools.io.files.source_stamps import Sources, recording
+from zerotools.io.numeric.compare_values import are_equal
+from zerotools.io.numeric.dtype_casts import Cast, numpy_cast
 from zerotools.io.numeric.gather import Scratch
-from zerotools.io.numeric.numpy_dtypes import Cast, numpy_cast
 from zerotools.ops.execution.execute import ReadBack
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import Copy, RangeCopy, plan

@@ -17,7 +17,7 @@ from zerotools.io.huggingface.model_sidecars import (
     model_sidecars,
     of_other_kinds,
 )
-from zerotools.io.output.checkpoint_sidecars import RANDOM_STATE
+from zerotools.io.output.carried_files import RANDOM_STATE
 from zerotools.io.output.marker import MARKER
 from zerotools.runs.job_record import RNG_PER_RANK
 from zerotools.runs.optimizer_names import NAMED_ORDER

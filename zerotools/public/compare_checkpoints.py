@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, TypedDict, Unpack
 
-from zerotools.io.files.sources import recording
+from zerotools.io.files.source_stamps import recording
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.comparison import checkpoint_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff

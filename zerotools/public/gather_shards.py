@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.errors import BadFile
 from zerotools.io.output.staging import partial_of
-from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.io.stores.addresses import output_of
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.gathering import gather_files

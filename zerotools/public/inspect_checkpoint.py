@@ -12,7 +12,7 @@ from zerotools.core.adapter_names import adapter_names
 from zerotools.core.checkpoint import Checkpoint, Chunk, Problem
 from zerotools.core.dtypes import DType
 from zerotools.formats.list_run_checkpoints import RunListing, find_run_listing
-from zerotools.io.files.sources import recording
+from zerotools.io.files.source_stamps import recording
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.inspection.checkpoint_summary import plain, scaler_to_json
 from zerotools.ops.inspection.inspect import Inspection, RoleSummary, to_json

@@ -21,7 +21,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.stores.addresses import path_of
 
 if TYPE_CHECKING:
-    from zerotools.io.numeric.numpy_dtypes import Array
+    from zerotools.io.numeric.dtype_casts import Array
     from zerotools.ops.quantised.quantisation import Quantisation
 
 # Which role a bare name means: the first that the checkpoint has.

@@ -11,7 +11,7 @@ from typing import Any
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import Dropped
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.numeric.numpy_dtypes import CastLosses
+from zerotools.io.numeric.dtype_casts import CastLosses
 from zerotools.ops.conversions.conversion import (
     Conversion,
     Unchanged,

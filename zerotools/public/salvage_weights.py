@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypedDict, Unpack
 
 from zerotools.core.checkpoint import Key, Problem
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.files.sources import recording
+from zerotools.io.files.source_stamps import recording
 from zerotools.io.stores.addresses import output_of, path_of
 from zerotools.ops.conversions.conversion import prove
 from zerotools.ops.salvage.examine import prepare

@@ -14,8 +14,8 @@ from typing import Annotated, Any, TypedDict, Unpack
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.files.sources import recording
-from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.io.files.source_stamps import recording
+from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.io.stores.addresses import path_of
 from zerotools.ops.execution.part_share import OutputPart
 from zerotools.ops.verification.compare_manifest import against as compared_with

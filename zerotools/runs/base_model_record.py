@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.runs.manifest import digests_of
 
 

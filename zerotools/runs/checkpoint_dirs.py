@@ -23,8 +23,8 @@ from pathlib import Path
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.new_file import new_text_file
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.exclusive_directory import new_text_file
+from zerotools.io.files.regular_files import read_regular
 from zerotools.runs.file_names import DCP
 from zerotools.runs.job_record import RECORD, RNG_PER_RANK, JobRecord, read_record, write_record
 from zerotools.runs.manifest import unchanged, verify_manifest

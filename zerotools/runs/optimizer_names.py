@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.regular_files import read_regular
 from zerotools.version import version
 
 NAMED_ORDER = ".zerotools-order.json"

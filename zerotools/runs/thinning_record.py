@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.regular_files import read_regular
 from zerotools.version import version
 
 THINNED = ".zerotools-thinned.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import EXTRAS, install_command
+from zerotools.io.files.optional_packages import EXTRAS, install_command
 from zerotoolsd.supervisor.heartbeats.rank_phases import IMPORTING_TORCH
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import DUMP_SIGNAL, Pulse, open_pulse
 from zerotoolsd.trainer.rank.notify_supervisor import Notifier

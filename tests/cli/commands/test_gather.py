@@ -19,7 +19,7 @@ from tests.golden_files import DEEPSPEED
 from tests.io.ssh.double import SshDouble
 from tests.ops.gathering.nodes import content, made_node, split
 from zerotools.cli.main import build, run
-from zerotools.io.ssh.far_shell import BLOCK
+from zerotools.io.ssh.remote_shell import BLOCK
 
 ROOT = Path(__file__).resolve().parents[3]
 ZERO3 = DEEPSPEED / "z3-bf16-w4" / "checkpoint"

@@ -149,7 +149,7 @@ def of(run_dir: Path, data: bytes) -> StepRecords:
 
 
 def test_whole_lines_are_read_and_the_rest_may_follow(tmp_path: Path) -> None:
-    data = lines(step_record(1), {"event": "eval", "step": 1}, step(2))
+    data = lines(step_record(1), {"event": "eval", "step": 1}, step_record(2))
     found = of(tmp_path, data + b'{"event": "st')
     assert [each["event"] for each in found.records] == ["step", "eval", "step"]
     assert (found.end, found.sampled) == (len(data), False)
@@ -163,7 +163,7 @@ def test_there_is_nothing_yet(tmp_path: Path) -> None:
 
 def test_what_is_no_object_is_left_out(tmp_path: Path) -> None:
     odd = b"[]\n\xff\xfe\n" + b"[" * 5000 + b"\n{}{}\n\n3\n"
-    assert of(tmp_path, odd + lines(step_record(7))).records == [step(7)]
+    assert of(tmp_path, odd + lines(step_record(7))).records == [step_record(7)]
 
 
 @pytest.mark.parametrize("put", ["link", "pipe", "directory"])
@@ -213,5 +213,5 @@ def test_of_a_file_that_is_too_large_some_parts_are_read(
 
 def test_one_endless_line_is_not_kept(tmp_path: Path) -> None:
     endless = b'{"event": "step", "x": "' + b"y" * (3 * run_curves.BLOCK) + b'"}\n'
-    found = of(tmp_path, lines(step_record(1)) + endless + lines(step(2)))
-    assert found.records == [step_record(1), step(2)]
+    found = of(tmp_path, lines(step_record(1)) + endless + lines(step_record(2)))
+    assert found.records == [step_record(1), step_record(2)]

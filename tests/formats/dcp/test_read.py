@@ -23,7 +23,7 @@ from zerotools.io.distcp.metadata import Item, read_metadata
 from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
 from zerotools.io.files.damage import tolerating
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads
 from zerotools.ops.inspection.inspect import inspect
 

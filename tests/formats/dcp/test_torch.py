@@ -18,7 +18,7 @@ from zerotools.core.checkpoint import Key
 from zerotools.formats.dcp.lay_out import lay_out as lay_out_dcp
 from zerotools.formats.dcp.read import read as read_dcp
 from zerotools.io.distcp.metadata import read_metadata
-from zerotools.io.numeric.numpy_dtypes import numpy_dtype
+from zerotools.io.numeric.dtype_casts import numpy_dtype
 
 pytestmark = [
     pytest.mark.torch,

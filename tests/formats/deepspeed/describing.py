@@ -9,7 +9,7 @@ from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Opaque
 from zerotools.io.torchzip.pickle_values import Global
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 
 def contents(checkpoint: Checkpoint) -> dict[str, tuple[str, bytes]]:

@@ -11,7 +11,7 @@ from zerotools.core.checkpoint import Key, Opaque
 from zerotools.core.errors import BadRequest
 from zerotools.formats import training_of
 from zerotools.formats.megatron.training_metadata import fitting
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.regular_files import read_regular
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.conversion import Conversion
 

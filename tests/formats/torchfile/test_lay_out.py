@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.ops.exports import model, noise
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.workers import MemoryBudget

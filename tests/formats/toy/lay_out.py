@@ -16,7 +16,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.target import FilePlan, Target
 from zerotools.core.training_state import TrainingState
-from zerotools.io.output.plain_files import literal, sidecar_files
+from zerotools.io.output.carried_files import literal, sidecar_files
 
 
 def lay_out(

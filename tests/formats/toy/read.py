@@ -12,8 +12,8 @@ from tests.formats.toy.json_fields import JsonFields
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.regular import read_regular
-from zerotools.io.files.sources import note_source
+from zerotools.io.files.regular_files import read_regular
+from zerotools.io.files.source_stamps import note_source
 from zerotools.io.huggingface.model_sidecars import find_model_sidecars
 
 VERSION = 1

@@ -11,7 +11,7 @@ from zerotools.core.dtypes import FLOAT32
 from zerotools.core.errors import BadFile
 from zerotools.io.distcp.items import Items
 from zerotools.io.distcp.metadata import Item, Metadata
-from zerotools.io.files.sources import recording
+from zerotools.io.files.source_stamps import recording
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
 
 VALUES = b"".join(number.to_bytes(4, "little") for number in range(600))

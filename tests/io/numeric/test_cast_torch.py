@@ -16,7 +16,7 @@ from zerotools.io.numeric.cast_torch import (
     cast_for,
     torch_cast,
 )
-from zerotools.io.numeric.numpy_dtypes import Array, cast_into, numpy_cast, numpy_dtype
+from zerotools.io.numeric.dtype_casts import Array, cast_into, numpy_cast, numpy_dtype
 
 ENOUGH = int(WORTHWHILE * TORCH_IMPORT_SECONDS / NUMPY_SECONDS_PER_ELEMENT) + 1
 

@@ -11,7 +11,7 @@ import pytest
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import Unsupported
-from zerotools.io.numeric.numpy_dtypes import (
+from zerotools.io.numeric.dtype_casts import (
     Array,
     CastLosses,
     cast_into,

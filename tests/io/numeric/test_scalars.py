@@ -13,7 +13,7 @@ from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import Scalar
-from zerotools.io.numeric.numpy_dtypes import numpy_dtype
+from zerotools.io.numeric.dtype_casts import numpy_dtype
 from zerotools.io.numeric.scalars import LazyScalars, read_scalar, scalar_bytes
 
 TYPES = (

@@ -7,7 +7,7 @@ import pytest
 
 from tests.io.stores.far import far, served
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import REQUIREMENTS, install_command
+from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.io.stores.connections import place_of
 
 ABSENT = """

@@ -8,7 +8,7 @@ from harness.stores.hub import HubServer
 from harness.stores.hub_repos import HubRepo
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.stores.addresses import path_of
-from zerotools.io.stores.writing import writable
+from zerotools.io.stores.store_path import writable
 
 DATA = bytes(range(256)) * 1000
 TOKEN = "hf_secret_token_of_ada"

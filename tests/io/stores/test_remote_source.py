@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.io.stores.far import far, troubled
 from zerotools.core.errors import BadFile
 from zerotools.io.stores import remote_source
-from zerotools.io.stores.far_store import FarDirectory, FarObject
 from zerotools.io.stores.remote_source import (
     FIRST_BLOCK,
     LARGEST_BLOCK,
@@ -16,6 +16,7 @@ from zerotools.io.stores.remote_source import (
     RemoteSource,
     status_of,
 )
+from zerotools.io.stores.store_interface import FarDirectory, FarObject
 
 DATA = random.Random(0).randbytes(12 * 2**20)
 
@@ -151,3 +152,33 @@ def test_the_status_tells_other_bytes_by_the_etag() -> None:
     assert status_of(FarObject("a", 5, "y")).st_ino != one.st_ino
     plain = status_of(FarObject("a", 5, "", modified=1.0))
     assert plain.st_ino != status_of(FarObject("a", 5, "", modified=2.0)).st_ino
+
+
+def test_files_of_one_kind_are_asked_for_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    with troubled(monkeypatch) as (store, proxy):
+        for number in range(60):
+            store.put(f"run/rank_{number:02}.pt", bytes([number]) * 200_000)
+        store.put("run/config.json", b"{}")
+        paths = sorted(far("run").glob("*.pt"))
+        assert far("run/config.json").open_source().read(2, 0) == b"{}"
+        proxy.reset()
+        for number, path in enumerate(paths):
+            source = path.open_source()  # type: ignore[attr-defined]
+            assert source.read(100, 0) == bytes([number]) * 100
+            assert source.read(100, 199_900) == bytes([number]) * 100
+        # One of each file (its ends are near one another), but two of the first two.
+        assert proxy.counts == {"range": len(paths) + 2}
+
+
+def test_one_that_cannot_be_had_is_told_when_it_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    from zerotools.core.errors import BadFile
+
+    with troubled(monkeypatch) as (store, _):
+        for number in range(4):
+            store.put(f"run/rank_{number}.pt", b"x" * 1000)
+        paths = sorted(far("run").glob("*.pt"))
+        del store.objects["checkpoints"]["run/rank_3.pt"]
+        for path in paths[:3]:
+            assert path.open_source().read(1, 0) == b"x"  # type: ignore[attr-defined]
+        with pytest.raises(BadFile, match=r"rank_3\.pt changed while it was read: it is gone"):
+            paths[3].open_source().read(1, 0)  # type: ignore[attr-defined]

@@ -13,8 +13,8 @@ from zlib import crc32
 
 from zerotools.io.files.open_source import LocalSource
 from zerotools.io.torchzip.archive_layout import lay_out
-from zerotools.io.torchzip.pickles import dumps
-from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.file_range import FileRange
+from zerotools.io.torchzip.pickle_writer import dumps
 
 
 def archive_bytes(tree: Any, storages: Sequence[bytes] = ()) -> bytes:

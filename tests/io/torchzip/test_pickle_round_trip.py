@@ -16,7 +16,7 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import Unsupported
 from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, Storage, StoredTensor
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.unpickle import loads
 
 KEYS = st.one_of(

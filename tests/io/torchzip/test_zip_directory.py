@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from tests.io.torchzip.archives import archive_bytes, opened, zip_bytes
 from zerotools.core.errors import BadFile, ZerotoolsError
-from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.zip_directory import read_directory, read_entry
 
 PARTS = st.text("abcdefé", min_size=1, max_size=5)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.imports.jobs import JOB, a_job, said
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import install_command
+from zerotools.io.files.optional_packages import install_command
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import import_configs
 from zerotools.jobs.text.yaml_text import parse_yaml

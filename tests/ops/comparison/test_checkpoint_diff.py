@@ -18,7 +18,7 @@ from tests.ops.exports import BF16, export, model, noise
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadRequest
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.comparison import diff_result
 from zerotools.ops.comparison.checkpoint_diff import DiffOptions, carry_out_diff, diff, prepare_diff
 from zerotools.ops.comparison.diff_result import CheckpointDiff, TensorDifference

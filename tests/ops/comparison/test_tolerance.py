@@ -10,8 +10,8 @@ import pytest
 from zerotools.core import dtypes
 from zerotools.core.dtypes import DType, named
 from zerotools.core.errors import BadRequest
-from zerotools.io.numeric.distance import NOTHING, Allowance
-from zerotools.io.numeric.numpy_dtypes import numpy_dtype
+from zerotools.io.numeric.compare_values import NOTHING, Allowance
+from zerotools.io.numeric.dtype_casts import numpy_dtype
 from zerotools.ops.comparison.tolerance import Tolerance, common_type, parse_tolerance
 
 

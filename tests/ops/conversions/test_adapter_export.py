@@ -15,7 +15,7 @@ from safetensors.numpy import load_file, save_file
 
 from tests.ops.exports import noise
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.workers import MemoryBudget

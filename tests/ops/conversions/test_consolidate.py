@@ -17,7 +17,7 @@ from tests.ops import exports
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import read_any
-from zerotools.io.numeric.numpy_dtypes import Array, CastLosses
+from zerotools.io.numeric.dtype_casts import Array, CastLosses
 from zerotools.ops.conversions.consolidate import Options, prepare, refuse_overflow
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.execute import WriteReport

@@ -16,7 +16,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from tests.golden_files import DEEPSPEED
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.execute import MemoryBudget

@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tests.golden_files import GOLDEN
 from tests.ops.exports import export, masters
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions import convert
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import Conversion, perform

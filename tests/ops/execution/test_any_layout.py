@@ -15,7 +15,7 @@ from tests.layouts import layouts, load, shapes, store, target
 from tests.matrices import examples
 from zerotools.core import dtypes
 from zerotools.core.checkpoint import Key
-from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
+from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget

@@ -13,7 +13,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes, Target
-from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Array
+from zerotools.io.numeric.dtype_casts import NO_LOSSES, Array
 from zerotools.ops.execution.execute import execute
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.workers import MIN_TILE_BYTES, MemoryBudget

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.core.scaled_casts import drawn_casts
-from tests.io.numeric.test_scaled_values import numbers
+from tests.io.numeric.test_quantised_values import numbers
 from tests.layouts import layouts, load, store, target
 from tests.matrices import examples
 from tests.ops.quantised.models import FP8, fp8, plain, scales, write
@@ -23,9 +23,9 @@ from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Range
 from zerotools.core.quantisation_schemes import ScaledCast
 from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.numeric.dtype_casts import Array, CastLosses, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
-from zerotools.io.numeric.numpy_dtypes import Array, CastLosses, numpy_dtype
-from zerotools.io.numeric.scaled_values import values_of
+from zerotools.io.numeric.quantised_values import values_of
 from zerotools.ops.conversions.consolidate import Options, prepare
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.execute import execute

@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.gathering.check_gathered import StagedCheck, check, look
 from zerotools.ops.gathering.gather_files import Gathered, gather

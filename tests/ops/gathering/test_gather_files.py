@@ -12,7 +12,7 @@ from tests.io.ssh.double import SshDouble
 from tests.ops.gathering.nodes import content, gathered, made_node, planned, split
 from zerotools.core.errors import BadFile, BadRequest, HostUnreachable
 from zerotools.formats import read
-from zerotools.io.ssh.far_shell import BLOCK, OpenShells
+from zerotools.io.ssh.remote_shell import BLOCK, OpenShells
 from zerotools.ops.gathering.fetch_files import LARGE
 from zerotools.ops.gathering.gather_files import gather
 from zerotools.ops.inspection.inspect import inspect

@@ -8,7 +8,7 @@ import pytest
 
 from tests.io.ssh.double import SshDouble
 from zerotools.core.errors import BadRequest
-from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.gathering.node_files import Listing, list_source
 from zerotools.ops.gathering.node_source import parse_source
 

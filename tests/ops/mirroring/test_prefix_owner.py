@@ -14,7 +14,7 @@ from harness.stores.trouble import Call, LoseReply
 from tests.io.stores.far import served, troubled
 from tests.ops.mirroring.made import mirror, place, save, send
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.writing import remove_objects
+from zerotools.io.stores.store_path import remove_objects
 from zerotools.ops.mirroring.prefix_owner import (
     CLAIM,
     SCHEMA,

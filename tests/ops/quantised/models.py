@@ -15,7 +15,7 @@ from tests.formats.safetensors.files import entry, file_bytes
 from zerotools import formats
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.dtypes import named
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 
 FP8: dict[str, Any] = {"quant_method": "fp8", "weight_block_size": [128, 128]}
 BNB: dict[str, Any] = {"quant_method": "bitsandbytes", "load_in_4bit": True}

@@ -25,7 +25,7 @@ from tests.ops.quantised.models import (
 from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.quantised.find_quantised import recognise
 
 Tensors = dict[str, Array]

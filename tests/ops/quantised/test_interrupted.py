@@ -23,7 +23,7 @@ from tests.io.stores.far import far, put_directory, served
 from tests.ops.quantised.killed_cast import budget_of, cast
 from zerotools.io.output.marker import MARKER
 from zerotools.io.output.staging import partial_of
-from zerotools.io.output.writing_name import WRITING
+from zerotools.io.output.unfinished_output import WRITING
 from zerotools.ops.execution.execute import WriteReport
 from zerotools.ops.uploading.destination import write
 

@@ -10,7 +10,7 @@ import pytest
 from tests.ops.quantised.models import FP8, fp8_tensors, plain, read
 from zerotools import formats
 from zerotools.core.errors import BadRequest
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantise import quantised
 

@@ -16,7 +16,7 @@ from tests.ops.verification.damage import SMALL, largest_record
 from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.salvage.examine import prepare
 from zerotools.ops.salvage.prepare_salvage import prepare_salvage

@@ -16,7 +16,7 @@ from tests.ops.thinning.made import BUDGET, contents, copy_of, thinned
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.thinning import Keep
 from zerotools.formats import detect
-from zerotools.io.output.exchange import exchange
+from zerotools.io.output.exchange_names import exchange
 from zerotools.ops.inspection.completeness import check_completeness
 from zerotools.ops.thinning.swap_directories import Workspace, clear_left
 from zerotools.ops.thinning.thin_checkpoint import thin

@@ -25,11 +25,11 @@ from tests.ops.uploading.sent import send
 from zerotools import formats
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.output.far_staging import ObjectExists
 from zerotools.io.output.marker import MARKER
-from zerotools.io.output.writing_name import WRITING
+from zerotools.io.output.store_staging import ObjectExists
+from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.stores.addresses import path_of
-from zerotools.io.stores.writing import put_object
+from zerotools.io.stores.store_path import put_object
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget

@@ -13,8 +13,8 @@ from zerotools import formats
 from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT32
-from zerotools.io.numeric.numpy_dtypes import numpy_dtype
-from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.io.numeric.compare_values import ValueCounts
+from zerotools.io.numeric.dtype_casts import numpy_dtype
 from zerotools.ops.verification.copy_checks import counts_of, differing_weights
 from zerotools.ops.verification.findings import Check
 from zerotools.ops.verification.verify import prepare, verify

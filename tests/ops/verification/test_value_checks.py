@@ -17,7 +17,7 @@ from zerotools import formats
 from zerotools.core.checkpoint import Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.errors import BadFile
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.conversions.consolidate import Options
 from zerotools.ops.conversions.consolidate import prepare as prepare_export
 from zerotools.ops.conversions.conversion import perform

@@ -23,7 +23,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.hub_layout import HubBlock
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.io.stores.store_path import StorePath
 from zerotools.ops.execution.load_arrays import load
 from zerotools.ops.weights.base_model import with_base

@@ -11,7 +11,7 @@ import pytest
 from tests.golden_files import JOB
 from tests.ops.exports import BF16, export, masters, model, noise, weights_of
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 
 
 @pytest.fixture

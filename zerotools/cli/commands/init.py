@@ -21,7 +21,7 @@ from zerotools.cli.options.click_options import JOB, OUTPUT, GroupedCommand, opt
 from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import EXTRAS, REQUIREMENTS, install_command
+from zerotools.io.files.optional_packages import EXTRAS, REQUIREMENTS, install_command
 from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, FirstTraining, first_job
 from zerotools.jobs.estimating.local_files import (
     CONFIG,

@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, BadRequest
 from zerotools.core.training_state import TrainingState
-from zerotools.io.files.sources import recording
+from zerotools.io.files.source_stamps import recording
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.io.stores.addresses import path_of
 from zerotools.maps.map_file import HUB, FamilyMap

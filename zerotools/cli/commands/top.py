@@ -14,7 +14,7 @@ from zerotools.cli.job_views.machine_screen import observe
 from zerotools.cli.options.shared_options import interval_option, json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import missing
+from zerotools.io.files.optional_packages import missing
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.snapshot_source import SnapshotSource
 

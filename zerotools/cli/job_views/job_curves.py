@@ -18,7 +18,7 @@ from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint, wants_colour
 from zerotools.cli.output.text_charts import FEWEST_ROWS, FRAME, ROWS, Series, SeriesPoints, chart
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import missing
+from zerotools.io.files.optional_packages import missing
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.step_curves import CurvePoints, Curves, output_dirs_of
 

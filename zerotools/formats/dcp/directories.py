@@ -17,7 +17,7 @@ from zerotools.core.target import Dropped, FilePlan, Target
 from zerotools.formats.dcp.file_names import fsdp_models
 from zerotools.formats.dcp.native import native_of
 from zerotools.io.distcp.file_names import METADATA
-from zerotools.io.files.listing import names_in
+from zerotools.io.files.directory_entries import names_in
 from zerotools.runs.file_names import DCP, RECORD
 
 _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")

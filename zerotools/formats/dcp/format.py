@@ -18,7 +18,7 @@ from zerotools.formats.format import (
     WriteOptions,
 )
 from zerotools.io.distcp.file_names import DATA_SUFFIX, METADATA, RANK_METADATA
-from zerotools.io.files.listing import names_in
+from zerotools.io.files.directory_entries import names_in
 from zerotools.runs.file_names import DCP, RECORD
 
 if TYPE_CHECKING:

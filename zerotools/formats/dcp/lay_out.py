@@ -33,8 +33,7 @@ from zerotools.formats.dcp.rank_files import (
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE, WEIGHT_ROLES
 from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
-from zerotools.io.output.plain_files import literal, sidecar_files
+from zerotools.io.output.carried_files import literal, run_sidecars_in, sidecar_files
 from zerotools.runs.file_names import DCP, RECORD
 from zerotools.runs.job_record import JobRecord, record_to_json
 

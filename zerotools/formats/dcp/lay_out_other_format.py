@@ -39,9 +39,9 @@ from zerotools.formats.torch_optimizers import (
     optimizer_class_of,
     optimizer_of,
 )
-from zerotools.io.distcp.planned_file import archive_of
+from zerotools.io.distcp.metadata_writer import archive_of
 from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.plain_files import sidecar_files
+from zerotools.io.output.carried_files import sidecar_files
 from zerotools.runs.job_record import RNG_PER_RANK
 
 DcpEntries = dict[KeyPath, DcpEntry]

@@ -15,9 +15,8 @@ from zerotools.core.checkpoint import Chunk, Key, Tensor
 from zerotools.core.target import FilePlan
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.metadata import Item
-from zerotools.io.distcp.metadata_writer import WrittenItem, metadata_bytes
-from zerotools.io.distcp.planned_file import PlannedFile
-from zerotools.io.output.plain_files import literal
+from zerotools.io.distcp.metadata_writer import PlannedFile, WrittenItem, metadata_bytes
+from zerotools.io.output.carried_files import literal
 
 Paths = Mapping[str, tuple[str | int, ...]]
 

@@ -13,7 +13,7 @@ from zerotools.formats.dcp.directories import prefixes
 from zerotools.formats.dcp.flat_keys import NamedKeys, job_keys, name_tensors
 from zerotools.formats.dcp.native import DcpNative
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
-from zerotools.io.distcp.directory import (
+from zerotools.io.distcp.dcp_directory import (
     load_metadata,
     metadata_names,
     saving_ranks,

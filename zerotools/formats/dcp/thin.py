@@ -18,9 +18,9 @@ from zerotools.core.thinning import Keep, Thinning
 from zerotools.formats.dcp.directories import prefixes
 from zerotools.formats.dcp.flat_keys import name_tensors
 from zerotools.formats.dcp.native import native_of
-from zerotools.io.distcp.directory import load_metadata, union, within
+from zerotools.io.distcp.dcp_directory import load_metadata, union, within
 from zerotools.io.distcp.metadata import Metadata
-from zerotools.io.distcp.pruned import pruned
+from zerotools.io.distcp.prune_directory import pruned
 
 _STAYS = ("param", "param16", "buffer", "state")
 

@@ -22,7 +22,7 @@ from zerotools.formats.deepspeed.schema.loss_scaler import saved_scaler
 from zerotools.formats.deepspeed.schema.model_states import as_listed
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3
 from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 COPY = "module"
 """The role of the weights of an fp32 run, which are equal to their masters."""

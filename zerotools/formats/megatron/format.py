@@ -21,8 +21,8 @@ from zerotools.formats.megatron.file_names import (
     TRACKER,
 )
 from zerotools.io.distcp.file_names import METADATA
-from zerotools.io.files.listing import names_in
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.directory_entries import names_in
+from zerotools.io.files.regular_files import read_regular
 
 if TYPE_CHECKING:
     from zerotools.core.target import Dropped, Target

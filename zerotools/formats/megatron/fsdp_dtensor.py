@@ -37,7 +37,7 @@ from zerotools.formats.megatron.training_metadata import (
     origin_of,
 )
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
-from zerotools.io.distcp.directory import metadata_names, saving_ranks, tensor_of
+from zerotools.io.distcp.dcp_directory import metadata_names, saving_ranks, tensor_of
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Metadata

@@ -27,7 +27,7 @@ from zerotools.formats.megatron.training_metadata import (
     origin_of,
 )
 from zerotools.io.distcp.data_files import data_files, mixed_saves, sizes
-from zerotools.io.distcp.directory import (
+from zerotools.io.distcp.dcp_directory import (
     load_metadata,
     metadata_names,
     saving_ranks,
@@ -36,7 +36,7 @@ from zerotools.io.distcp.directory import (
 from zerotools.io.distcp.file_names import METADATA
 from zerotools.io.distcp.items import BlobTrees, Items
 from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.regular_files import read_regular
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
 

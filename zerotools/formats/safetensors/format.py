@@ -77,7 +77,7 @@ class SafetensorsFormat(Format):
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
         """Return the thinning: only optimizer files are removed, because safetensors hold only
         weights."""
-        from zerotools.io.huggingface.optimizer_files import optimizer_files
+        from zerotools.io.huggingface.model_sidecars import optimizer_files
 
         removed = optimizer_files(source.root) if source.origin.path.is_dir() else frozenset()
         kept = {key: key for key in source.tensors if key.role in ("param", "buffer")}

@@ -14,8 +14,12 @@ from pathlib import Path
 from zerotools.core.checkpoint import Problem
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats.safetensors.rank_files import SHARD, shards
-from zerotools.io.huggingface.model_directory import readable_index
-from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missing, refuse_unlisted
+from zerotools.io.huggingface.model_directory import (
+    part_of_a_set,
+    readable_index,
+    refuse_missing,
+    refuse_unlisted,
+)
 
 SUFFIX = ".safetensors"
 INDEX_SUFFIX = ".safetensors.index.json"

@@ -15,7 +15,7 @@ from zerotools.core.target import Checksum, FilePlan, LiteralBytes, Target
 from zerotools.io.huggingface.model_directory import ModelFileStyle, lay_out_model
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 
 INDEX = "pytorch_model.bin.index.json"
 

@@ -34,7 +34,7 @@ from zerotools.formats.torchfile.opened_file import FORMAT, numbered_name
 from zerotools.io.huggingface.model_directory import sidecar_plans
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 
 STEP = "step"
 

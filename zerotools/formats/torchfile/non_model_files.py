@@ -22,7 +22,7 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats.torchfile.sharded_tensors import PartialTensor
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe, walk
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 _PARTITION = "partition_count"
 _FLAT_BUFFERS = (

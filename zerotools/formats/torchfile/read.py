@@ -36,9 +36,14 @@ from zerotools.formats.torchfile.rank_files import (
 )
 from zerotools.formats.torchfile.state_dict import BUFFER_NAMES, STATE_ROLE, FileContents
 from zerotools.io.files.damage import lose_name, lose_unnamed, tolerate
-from zerotools.io.huggingface.model_directory import readable_index, unread_tensor
+from zerotools.io.huggingface.model_directory import (
+    part_of_a_set,
+    readable_index,
+    refuse_missing,
+    refuse_unlisted,
+    unread_tensor,
+)
 from zerotools.io.huggingface.model_sidecars import model_sidecars
-from zerotools.io.huggingface.numbered_files import part_of_a_set, refuse_missing, refuse_unlisted
 
 
 def read(path: Path) -> Checkpoint:

@@ -23,7 +23,7 @@ from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.torchzip.pickle_values import Global, StoredTensor, describe
-from zerotools.io.torchzip.tensors import PARAMETERS, WITH_STATE, as_tensor, is_plain
+from zerotools.io.torchzip.tree_tensors import PARAMETERS, WITH_STATE, as_tensor, is_plain
 
 _STRIDED = "_StridedShard"
 _NO_BLOCK = {

@@ -21,7 +21,7 @@ from zerotools.formats.torchfile.non_model_files import (
 )
 from zerotools.formats.torchfile.sharded_tensors import WHOLE, PartialTensor, partial_tensor_of
 from zerotools.io.torchzip.pickle_values import StoredTensor, describe, walk
-from zerotools.io.torchzip.unread import unread
+from zerotools.io.torchzip.tree_tensors import unread
 
 WRAPPERS = ("model", "state_dict", "model_state_dict", "module")
 STATE_ROLE = "state"

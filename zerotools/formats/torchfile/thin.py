@@ -16,7 +16,7 @@ from zerotools.formats.torchfile.state_dict import (
     sort_tensors,
     without_optimizers,
 )
-from zerotools.io.huggingface.optimizer_files import optimizer_files
+from zerotools.io.huggingface.model_sidecars import optimizer_files
 from zerotools.io.torchzip.pt_file import TorchFile, repacked
 
 _STAYS = ("param", "param16", "buffer", "state")

@@ -2,13 +2,11 @@
 
 file_names       the names of its files
 metadata         `.metadata`, a pickle, as checked values
-metadata_writer  checked values -> `.metadata`
-planned_file     a data file that is laid out, archive by archive
-directory        the metadata of all ranks as one, and its tensors by flat key
+metadata_writer  checked values -> `.metadata`, and the layout of a new `.distcp` file
+dcp_directory    the metadata of all ranks as one, and its tensors by flat key
 data_files       checks that all files exist, and are of one save
-derived_chunks   tensors that are made from parts of stored ones
-pruned           a directory without some of its values
-items            the position of a tensor's bytes in a file, and the values that are not tensors
+items            the position of a tensor's bytes in a file, also of a part of a stored tensor
+prune_directory  a directory without some of its values
 
 Reads and writes them as checked values, for every format that uses the container;
 `zerotools.formats` defines the meaning of keys. Imports only `core` and `io`, and neither torch nor

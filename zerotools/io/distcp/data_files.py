@@ -24,10 +24,10 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.io.distcp.metadata import Metadata
 from zerotools.io.files.open_source import FarSource, RemotePath
-from zerotools.io.files.regular import source_file
-from zerotools.io.files.sources import note_source
+from zerotools.io.files.regular_files import source_file
+from zerotools.io.files.source_stamps import note_source
 from zerotools.io.numeric.scalars import read_scalar
-from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.zip_directory import frame_of, is_framed
 
 # A parameter that was not always trained has another step; two of a file alike are not accident.

@@ -17,9 +17,9 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.allowance import data_in, may_be_read
-from zerotools.io.files.filenames import stays_below_root
-from zerotools.io.files.regular import check_regular, read_regular
+from zerotools.io.files.directory_entries import stays_below_root
+from zerotools.io.files.metadata_memory_limit import data_in, may_be_read
+from zerotools.io.files.regular_files import check_regular, read_regular
 from zerotools.io.torchzip.pickle_values import describe
 from zerotools.io.torchzip.unpickle import loads
 

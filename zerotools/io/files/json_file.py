@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.allowance import SMALL, Beside, allowed, data_in, may_be_read
-from zerotools.io.files.regular import check_regular, read_regular
+from zerotools.io.files.metadata_memory_limit import SMALL, Beside, allowed, data_in, may_be_read
+from zerotools.io.files.regular_files import check_regular, read_regular
 
 # The bytes that CPython 3.11 to 3.13 takes for one of each, with its slot in the container.
 _COSTS = {b"{": 230, b"[": 64, b'"': 30, b",": 64}

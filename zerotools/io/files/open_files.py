@@ -1,9 +1,11 @@
-"""Open files, read and written at offsets, from many threads."""
+"""Reads and writes open files at offsets, from many threads, and copies bytes between them."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import resource
+import signal
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
@@ -16,8 +18,8 @@ from typing import NamedTuple, Protocol, cast
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource, RemotePath
-from zerotools.io.files.regular import open_regular, open_source
-from zerotools.io.files.sources import Sources
+from zerotools.io.files.regular_files import open_regular, open_source
+from zerotools.io.files.source_stamps import Sources
 
 MAX_OPEN_FILES = 1024
 # Other files that the process opens besides those of two `OpenFiles`: libraries, the lock, the
@@ -314,5 +316,89 @@ def sync_file(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+# One call may take long, and cannot be interrupted.
+_MOST = 64 * 1024 * 1024
+_BUFFER = 1024 * 1024
+
+
+def transfer(source: OpenSource, source_offset: int, output: int, offset: int, length: int) -> int:
+    """Copy `length` bytes; return the number copied, fewer if the source ends early.
+
+    The kernel copies them if it can, which halves the work. If it refuses, as between some file
+    systems, the rest is copied through memory, with the errors of that copy.
+
+    Raises:
+        OSError: reading or writing failed.
+    """
+    done = 0
+    if isinstance(source, LocalSource):
+        for count in _in_kernel(source.descriptor, source_offset, output, offset, length):
+            done += count
+    for count in _through_memory(
+        source, source_offset + done, output, offset + done, length - done
+    ):
+        done += count
+    return done
+
+
+def _in_kernel(
+    source: int, source_offset: int, output: int, offset: int, length: int
+) -> Iterator[int]:
+    """Yield the sizes of copied parts, until all is copied or the kernel copies no more."""
+    done = 0
+    while done < length:
+        try:
+            count = os.copy_file_range(
+                source, output, min(_MOST, length - done), source_offset + done, offset + done
+            )
+        except OSError:
+            return
+        if not count:
+            return
+        yield count
+        done += count
+
+
+def _through_memory(
+    source: OpenSource, source_offset: int, output: int, offset: int, length: int
+) -> Iterator[int]:
+    """Yield the sizes of copied parts, until all is copied or the source ends."""
+    buffer = memoryview(bytearray(min(_BUFFER, length)))
+    done = 0
+    while done < length:
+        found = source.read_into(buffer[: length - done], source_offset + done)
+        if not found:
+            return
+        written = 0
+        while written < found:
+            written += os.pwrite(output, buffer[written:found], offset + done + written)
+        yield found
+        done += found
+
+
+def is_open_for_writing(path: Path) -> bool:
+    """Return whether a process has the regular file at `path` open for writing. Return False too if
+    the system cannot tell.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
+    try:
+        # Who opens the file while we hold the lease makes the kernel send us a signal: SIGIO, which
+        # would end this process, unless another is chosen.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    else:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return False
     finally:
         os.close(descriptor)

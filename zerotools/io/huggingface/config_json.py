@@ -1,19 +1,28 @@
-"""config.json with the real type of the weights.
+"""config.json of a model, with the defaults of transformers.
+
+A missing key has the value of the config class of the `model_type`. These values are in
+class_defaults.json, which scripts/class_defaults.py writes from the classes of transformers, for
+the types of models with shapes that zerotools knows. So transformers omits `tie_word_embeddings` if
+it has the default value of the class, which for most types is false or none.
 
 Loaders take the type of the weights from `dtype` (`torch_dtype` before transformers 4.56), so a
-config that still has float32 would make them convert the export back.
+config that still has float32 would make them convert an export back.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import DType
 from zerotools.io.files.json_file import read_json
+from zerotools.io.huggingface.model_sidecars import CONFIG
 
 _KEYS = ("dtype", "torch_dtype")
 LARGEST_CONFIG = 2**24
@@ -54,3 +63,119 @@ def _set(config: dict[str, Any], name: str) -> None:
             config[key] = name
         elif key.endswith("_config") and isinstance(value, dict) and key != "quantization_config":
             _set(value, name)
+
+
+TABLE = Path(__file__).with_suffix(".json")
+
+
+def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return config.json with the keys of its language model at the top."""
+    text = config.get("text_config")
+    return {**config, **text} if isinstance(text, Mapping) else dict(config)
+
+
+def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the same as `flat_config`, with the class's values for missing keys, and each value
+    under all names that the class knows for it. Keys that the class does not know stay unchanged.
+    """
+    given = flat_config(config)
+    known = _class_of(given.get("model_type"))
+    if known is None:
+        return given
+    values, names = known["values"], known["names"]
+    found = {**values, **given}
+    for name, other in names.items():
+        # transformers sets fields first, so the name that is not a field wins.
+        field, more = (name, other) if name in values else (other, name)
+        found[name] = found[other] = given[more] if more in given else found[field]
+    return found
+
+
+def class_keys(model_type: str) -> frozenset[str]:
+    """Return the keys that the class of a type knows; none of a type that the table lacks."""
+    known = _class_of(model_type)
+    if known is None:
+        return frozenset()
+    return frozenset({*known["values"], *known["names"], *known["names"].values()})
+
+
+def _class_of(model_type: object) -> dict[str, Any] | None:
+    return _table().get(model_type) if isinstance(model_type, str) else None
+
+
+@cache
+def _table() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(TABLE.read_text("utf-8"))
+    return found
+
+
+_KEY = "tie_word_embeddings"
+_TYPES = """
+    albert aya_vision bart bert bert-generation big_bird bigbird_pegasus biogpt blenderbot
+    blenderbot-small blip blip_text_model bloom camembert canary cohere cohere2 cohere2_moe
+    cohere2_vision cohere_compass_text convbert cpmant ctrl d_fine dab-detr data2vec-text
+    deberta deberta-v2 deepseek_vl deepseek_vl_hybrid deformable_detr deimv2 diffusion_gemma
+    diffusion_gemma_text distilbert electra ernie ernie4_5 ernie4_5_moe ernie4_5_vl_moe
+    ernie4_5_vl_moe_text esm falcon falcon_mamba flaubert flava florence2 fnet fun_asr_nano
+    funnel gemma gemma2 gemma3 gemma3_text gemma3n gemma3n_text gemma4 gemma4_assistant
+    gemma4_text gemma4_unified gemma4_unified_assistant gemma4_unified_text glmasr got_ocr2
+    gpt-sw3 gpt2 gpt_bigcode gpt_neo gpt_neox_japanese granite_docling granite_docling_text
+    granite_speech granite_speech5_ctc granite_speech_plus granite_swa grounding-dino gte
+    hunyuan_vl hunyuan_vl_text hyperclovax_vision_v2 ibert internvl janus jetmoe
+    jina_embeddings_v3 kimi_k25 kosmos-2 kosmos-2.5 kosmos_2_5_text_model kosmos_2_text_model
+    layoutlm led lfm2 lfm2_moe lfm2_vl lfm3 lfm3_vl lighton_ocr longformer longt5 luke lxmert
+    m2m_100 mamba marian mbart megatron-bert mimi mimi_decoder mimi_encoder minicpm3
+    minicpm_ocr mistral3 mm-grounding-dino mobilebert modernbert modernbert-decoder moonshine
+    moss_transcribe_diarize mpnet mpt mra mvp neomme nllb-moe nomic_bert nystromformer
+    openai-gpt opt ovis2 paddleocr_vl paddleocr_vl_text paligemma pe_audio_video pegasus
+    pegasus_x plbart pop2piano pp_chart2table pp_doclayout_v3 pp_doclayout_v4 prophetnet
+    qwen2_5_omni_text qwen3_asr recurrent_gemma roberta roberta-prelayernorm roc_bert roformer
+    rt_detr_v2 sam sam_hq seamless_m4t seamless_m4t_v2 smollm3 speech_to_text speecht5
+    squeezebert starcoder2 switch_transformers t5_gemma_module t5gemma t5gemma2
+    t5gemma2_decoder t5gemma2_encoder t5gemma2_text tapas trocr udop vaultgemma visual_bert
+    voxtral_realtime whisper xglm xlm xlm-roberta xlm-roberta-xl xlnet xmod yoso youtu zamba
+    zamba2 zaya
+"""
+TIED_TYPES = frozenset(_TYPES.split())
+"""The types with config classes that tie by default in transformers 5.23, without those that do not
+in 4.57: a superfluous copy is harmless, a head that a loader initialises randomly is not."""
+
+
+def ties_embeddings(config: Mapping[str, Any]) -> bool:
+    """Return whether a loader of a model with this config uses its embedding as its output layer.
+
+    A model with a language model inside has two configs, and releases of transformers differ in
+    which of them decides: if the outer one has no value, both must say so.
+    """
+    said = config.get(_KEY)
+    if said is not None:
+        return said is True
+    inner = config.get("text_config")
+    is_tied = str(config.get("model_type")) in TIED_TYPES
+    return is_tied and (not isinstance(inner, Mapping) or ties_embeddings(inner))
+
+
+_NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
+
+
+def config_of_model(name: str) -> Path | None:
+    """Return the config.json of the model `name`, a directory or a name of the Hub, or None if it
+    is not on this machine."""
+    if (Path(name) / CONFIG).is_file():
+        return Path(name) / CONFIG
+    if not _NAME.fullmatch(name):
+        return None
+    repository = _cache() / f"models--{name.replace('/', '--')}"
+    try:
+        revision = (repository / "refs" / "main").read_text("utf-8").strip()
+    except (OSError, ValueError):
+        return None
+    path = repository / "snapshots" / revision / CONFIG
+    return path if re.fullmatch(r"\w+", revision) and path.is_file() else None
+
+
+def _cache() -> Path:
+    for name, below in (("HF_HUB_CACHE", ""), ("HF_HOME", "hub")):
+        if os.environ.get(name):
+            return Path(os.environ[name], below)
+    return Path.home() / ".cache" / "huggingface" / "hub"

@@ -1,11 +1,14 @@
 """The common parts of Hugging Face model directories, for any format of the weights.
 
-Weights are in one file or in several with an index, next to config and tokenizer files.
+Weights are in one file or in several with an index, next to config and tokenizer files. Names of
+several files have numbers, such as `model-00003-of-00009.safetensors`: Hugging Face counts from 1,
+some tools from 0.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,11 +20,11 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import FilePlan, Target
 from zerotools.io.files.damage import is_tolerated, lose_name, lose_unnamed, tolerate
-from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.plain_files import carried_file, literal
+from zerotools.io.output.carried_files import carried_file, literal
 
 ROLES = ("param", "buffer")
 _LARGEST_INDEX = 2**28
@@ -183,3 +186,80 @@ def read_index(path: Path) -> dict[str, str]:
         if not isinstance(name, str) or not stays_below_root(name):
             raise BadFile(f"{path} names {name!r:.80}, which is not a file below its directory")
     return weight_map
+
+
+_NUMBERED = re.compile(r"(?P<stem>.*-)(?P<number>\d{1,9})-of-(?P<count>\d{1,9})(?P<end>\.\w+)")
+_MAX_FILES = 100_000
+
+
+def set_of(name: str) -> tuple[str, str, str] | None:
+    """Return the common part of the names of all files of one model; None without a number, or for
+    only one file."""
+    match = _NUMBERED.fullmatch(name)
+    if match is None or int(match["count"]) < 2:
+        return None
+    return match["stem"], match["count"], match["end"]
+
+
+def missing_files(names: Iterable[str]) -> list[str]:
+    """Return the missing files, by the numbers in `names`."""
+    found: dict[tuple[str, str, str], dict[int, str]] = {}
+    for name in names:
+        match, whole = _NUMBERED.fullmatch(name), set_of(name)
+        if match is not None and whole is not None:
+            found.setdefault(whole, {})[int(match["number"])] = match["number"]
+    return [name for whole, numbers in found.items() for name in _missing(whole, numbers)]
+
+
+def _missing(whole: tuple[str, str, str], numbers: dict[int, str]) -> Iterable[str]:
+    stem, count, end = whole
+    first, width = min(1, *numbers), len(next(iter(numbers.values())))
+    for number in range(first, first + min(int(count), _MAX_FILES)):
+        if number not in numbers:
+            yield f"{stem}{number:0{width}d}-of-{count}{end}"
+
+
+def refuse_missing(directory: Path, names: Iterable[str]) -> None:
+    """Raise an error for a model with missing files, by the numbers in the names.
+
+    Raises:
+        BadFile: the first missing one is named. If lost bytes are tolerated, all are recorded.
+    """
+    missing = missing_files(names)
+    if missing:
+        whole = set_of(missing[0])
+        count = int(whole[1]) if whole else 0
+        more = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""
+        error = BadFile(
+            f"{directory / missing[0]} is missing{more}: according to the other names, the model "
+            f"has {count} files; fetch them all"
+        )
+        for name in missing:
+            tolerate(directory / name, error)
+            lose_unnamed(directory / name)
+
+
+def refuse_unlisted(
+    directory: Path, index: str, listed: Collection[str], present: Iterable[str]
+) -> None:
+    """Raise an error for an index that omits a file with the same numbering as its files.
+
+    Raises:
+        BadFile: the first of them is named.
+    """
+    sets = {whole for name in listed if (whole := set_of(name)) is not None}
+    for name in present:
+        if name not in listed and set_of(name) in sets:
+            raise BadFile(
+                f"{directory / index} does not list {name}, which belongs to the same model "
+                "according to its number: one of them is from another save"
+            )
+
+
+def part_of_a_set(path: Path) -> tuple[Problem, ...]:
+    """Return the problem with taking one of several files for a model."""
+    whole = set_of(path.name)
+    if whole is None:
+        return ()
+    message = f"{path} is one of the {int(whole[1])} files of a model; name its directory"
+    return (Problem(message, path.name),)

@@ -1,4 +1,4 @@
-"""The small files of a model directory that belong to the model and not to its weights."""
+"""Small files next to the weights of a model, and optimizer files of the Trainer and accelerate."""
 
 from __future__ import annotations
 
@@ -95,3 +95,12 @@ def sidecar_kind(name: str) -> str:
     if name == "generation_config.json":
         return "generation"
     return "processor" if "processor_config" in name else "tokenizer"
+
+
+_OPTIMIZER = re.compile(r"optimizer(_\d+)?\.(pt|bin)")
+
+
+def optimizer_files(directory: Path) -> frozenset[str]:
+    """Return the names of the files in `directory` that hold the state of an optimizer."""
+    names = (entry.name for entry in directory.iterdir() if entry.is_file())
+    return frozenset(name for name in names if _OPTIMIZER.fullmatch(name))

@@ -1,4 +1,13 @@
 """Elements of tensors: numpy's types, casts, single numbers, and gathering them from files.
 
+dtype_casts       the numpy type of each dtype, and casts between them
+cast_torch        casts of large tensors by torch's kernel
+gather            reads elements from any positions in files
+strided_pieces    the runs of a box in a file as strided arrays
+quantised_values  values from payload and scales, and the reverse
+compare_values    the distance of two arrays; counts of NaN and infinities
+scalars           single numbers
+number_file       a file of integers of one type
+
 The only package of `io` that imports numpy. Imports `core` and `io.files`.
 """

@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.util
 import threading
 
-from zerotools.io.numeric.numpy_dtypes import Array, Cast, numpy_cast
+from zerotools.io.numeric.dtype_casts import Array, Cast, numpy_cast
 
 NUMPY_SECONDS_PER_ELEMENT = 1.7e-9
 TORCH_IMPORT_SECONDS = 1.2

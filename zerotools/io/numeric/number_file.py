@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.regular_files import open_regular
 
 Numbers = npt.NDArray[Any]
 

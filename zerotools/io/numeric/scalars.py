@@ -15,7 +15,7 @@ from zerotools.core.checkpoint import Key, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.core.training_state import Scalar
-from zerotools.io.files.regular import source_file
+from zerotools.io.files.regular_files import source_file
 
 
 class LazyScalars(Mapping[Key, Scalar]):
@@ -83,7 +83,7 @@ def _value(data: bytes, dtype: DType) -> int | float:
         return value
     import numpy as np
 
-    from zerotools.io.numeric.numpy_dtypes import numpy_dtype
+    from zerotools.io.numeric.dtype_casts import numpy_dtype
 
     found: int | float = np.frombuffer(data, numpy_dtype(dtype))[0].item()
     return found
@@ -93,6 +93,6 @@ def scalar_bytes(value: int | float, dtype: DType) -> bytes:
     """Return the bytes of a tensor of one element, rounded to its type."""
     import numpy as np
 
-    from zerotools.io.numeric.numpy_dtypes import numpy_dtype
+    from zerotools.io.numeric.dtype_casts import numpy_dtype
 
     return np.array(value, numpy_dtype(dtype)).tobytes()

@@ -19,7 +19,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import sync_directory
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.regular_files import read_regular
 
 NAME = ".zerotools-journal"
 SCHEMA = "zerotools.journal/1"

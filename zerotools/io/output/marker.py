@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import xxhash
+
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.json_file import read_json
 from zerotools.io.output.part_ledger import is_of_journals
-from zerotools.io.output.tree_digest import tree_digest
 from zerotools.version import version
 
 MARKER = ".zerotools-output.json"
@@ -271,3 +272,10 @@ def _entries(directory: Path) -> Iterator[Path]:
     for folder, folders, names in os.walk(directory):
         for name in sorted((*folders, *names)):
             yield Path(folder, name)
+
+
+def tree_digest(tree: Mapping[str, Any]) -> str:
+    """Return XXH3 with 128 bits of a tree as JSON, with sorted keys and without spaces, in
+    hexadecimal."""
+    text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
+    return str(xxhash.xxh3_128(text.encode()).hexdigest())

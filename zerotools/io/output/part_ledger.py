@@ -26,7 +26,7 @@ from typing import Any
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.open_files import sync_directory
-from zerotools.io.files.regular import regular_file
+from zerotools.io.files.regular_files import regular_file
 from zerotools.io.output.journal import NAME, Journal, read_journal, refuse_another
 
 SCHEMA = "zerotools.parts/1"

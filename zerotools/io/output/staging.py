@@ -17,9 +17,9 @@ from pathlib import Path
 from types import TracebackType
 
 from zerotools.core.errors import BadRequest
+from zerotools.io.files.exclusive_directory import OwnDirectory
 from zerotools.io.files.open_files import sync_directory
-from zerotools.io.files.own_directory import OwnDirectory
-from zerotools.io.output.exchange import UNSUPPORTED, exchange, why_fixed
+from zerotools.io.output.exchange_names import UNSUPPORTED, exchange, why_fixed
 from zerotools.io.output.journal import NAME as LEDGER
 from zerotools.io.output.marker import remove_output
 

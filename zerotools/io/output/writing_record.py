@@ -1,5 +1,4 @@
-"""The record of an output that is being written to an object store (`far_staging`), as readers see
-it."""
+"""The record of a running write to an object store (`store_staging`), as readers see it."""
 
 from __future__ import annotations
 
@@ -9,7 +8,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.files.json_file import read_json
 from zerotools.io.output.marker import run_of
-from zerotools.io.output.writing_name import WRITING
+from zerotools.io.output.unfinished_output import WRITING
 
 _LARGEST = 2**28
 

@@ -7,9 +7,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.stores.far_store import FarStore
-from zerotools.io.stores.listings import StoreListing
-from zerotools.io.stores.neighbours import Neighbours
+from zerotools.io.stores.remote_source import StorePrefetch
+from zerotools.io.stores.store_interface import FarStore
+from zerotools.io.stores.store_listing import StoreListing
 
 BUCKETS = ("s3", "gs", "az")
 _ENDPOINTS = (
@@ -30,7 +30,7 @@ class Place(NamedTuple):
     store: FarStore
     key: str
     listing: StoreListing
-    neighbours: Neighbours
+    prefetch: StorePrefetch
 
 
 def root_words(scheme: str) -> int:
@@ -47,28 +47,28 @@ def place_of(scheme: str, words: tuple[str, ...]) -> Place:
     count = root_words(scheme)
     if len(words) < count:
         raise BadRequest(f"{scheme}://{'/'.join(words)} does not name a prefix in a store")
-    listing, neighbours = _opened(scheme, words[:count], tuple(map(os.environ.get, _ENDPOINTS)))
-    return Place(listing.store, "/".join(words[count:]), listing, neighbours)
+    listing, prefetch = _opened(scheme, words[:count], tuple(map(os.environ.get, _ENDPOINTS)))
+    return Place(listing.store, "/".join(words[count:]), listing, prefetch)
 
 
 @lru_cache(maxsize=64)
 def _opened(
     scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]
-) -> tuple[StoreListing, Neighbours]:
+) -> tuple[StoreListing, StorePrefetch]:
     """Return the store for these endpoints of the environment."""
     listing = StoreListing(_open(scheme, words))
-    return listing, Neighbours(listing)
+    return listing, StorePrefetch(listing)
 
 
 def _open(scheme: str, words: tuple[str, ...]) -> FarStore:
     if scheme in BUCKETS:
-        from zerotools.io.stores.bucket import open_bucket
+        from zerotools.io.stores.obstore_stores import open_bucket
 
         return open_bucket(scheme, words[0])
     if scheme == "hf":
         from zerotools.io.stores.hub_files import HubFiles
 
         return HubFiles(*words)
-    from zerotools.io.stores.web_files import WebFiles
+    from zerotools.io.stores.obstore_stores import WebFiles
 
     return WebFiles(f"{scheme}://{words[0]}")

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from zerotools.core.errors import BadRequest, HostUnreachable, ZerotoolsError
-from zerotools.io.stores.failures import CREDENTIALS, lacking
-from zerotools.io.stores.far_store import FarDirectory, FarObject, directory_of
+from zerotools.io.stores.store_errors import CREDENTIALS, lacking
+from zerotools.io.stores.store_interface import FarDirectory, FarObject, directory_of
 
 try:
     from huggingface_hub import HfApi, hf_hub_url

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any, NoReturn
 
-from zerotools.core.errors import Unsupported
+from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.io.files.open_source import FarSource, RemotePath
-from zerotools.io.stores.connections import Place, place_of, root_words
+from zerotools.io.stores.connections import BUCKETS, Place, place_of, root_words
 from zerotools.io.stores.remote_source import RemoteSource, status_of
+from zerotools.io.stores.store_interface import FarObject, WritableStore
 
 _SIGN = ":\0"
 
@@ -83,11 +84,11 @@ class StorePath(RemotePath):
     def open_source(self) -> FarSource:
         if self._is_above():
             raise FileNotFoundError(2, os.strerror(2), str(self))
-        store, key, listing, neighbours = self.place
+        store, key, listing, prefetch = self.place
         found = listing.object(key)
         if found is None:
             raise FileNotFoundError(2, os.strerror(2), str(self))
-        neighbours.opened(key)
+        prefetch.opened(key)
         return RemoteSource(store, found)
 
     @property
@@ -180,3 +181,46 @@ class StorePath(RemotePath):
     open = mkdir = unlink = rmdir = rename = replace = touch = chmod = _refuse
     read_bytes = read_text = write_bytes = write_text = readlink = _refuse
     symlink_to = hardlink_to = rglob = walk = samefile = owner = group = _refuse
+
+
+def writable(path: Path) -> tuple[WritableStore, str]:
+    """Return the store that `path` lies in, and its key there.
+
+    Raises:
+        Unsupported: it is only read.
+    """
+    assert isinstance(path, StorePath), f"{path} is not in a store"
+    store, key, *_ = path.place
+    if store.url.partition(":")[0] not in BUCKETS:
+        raise Unsupported(
+            f"{path} cannot be written: {store.url.partition(':')[0]}:// is read-only; write to "
+            f"{', '.join(f'{each}://' for each in BUCKETS)} or to a disk"
+        )
+    if not key:
+        raise BadRequest(
+            f"{path} is a whole bucket; name a prefix in it, such as {path}/checkpoint"
+        )
+    return store, key  # type: ignore[return-value]
+
+
+def put_object(path: Path, data: bytes) -> FarObject:
+    """Write a small object, and replace an existing one."""
+    store, key = writable(path)
+    written = store.put(key, data)
+    forget(path)
+    return written
+
+
+def remove_objects(paths: Iterable[Path]) -> None:
+    """Remove objects of one store; missing ones are not an error."""
+    paths = list(paths)
+    if paths:
+        places = [writable(path) for path in paths]
+        places[0][0].delete([key for _, key in places])
+        forget(paths[0])
+
+
+def forget(path: Path) -> None:
+    """Forget cached facts of a path, so that they are requested again."""
+    assert isinstance(path, StorePath)
+    path.forget()

@@ -1,20 +1,32 @@
 """The files of a run's step metrics: `metrics.jsonl`, and TensorBoard's event files.
 
+`metrics.jsonl` has one JSON object per line: one for each step, and more for values that are
+measured after it. An attempt that resumes from an earlier step replaces the lines from that step,
+so that the file is the same as after an uninterrupted run. Lines of other writers (objects without
+a step), and those before them, are never changed. A line is in the kernel's hands when `append`
+returns, and on the disk after `sync`.
+
+An event file is written without TensorBoard: a sequence of TFRecords (length, CRC-32C of it, data,
+CRC-32C of that), each of one `Event` protocol buffer, of which few fields are needed.
+
 Standard library only, and no newer syntax than that of Python 3.9: programs of users write with
 this too.
 """
 
 from __future__ import annotations
 
+import errno
+import json
 import math
+import os
+import socket
+import struct
 import sys
+import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
-
-from zerotools.io.telemetry.event_file import EventFile
-from zerotools.io.telemetry.metrics_jsonl import METRICS, MetricsLog
 
 TENSORBOARD = "tensorboard"
 _LARGEST_FLOAT32 = 3.4028235677973366e38
@@ -87,3 +99,201 @@ def _is_installed(name: str) -> bool:
         return name in sys.modules or find_spec(name) is not None
     except (ImportError, ValueError):
         return False
+
+
+METRICS = "metrics.jsonl"
+_BLOCK = 1 << 16
+
+
+class MetricsLog:
+    """Appends the lines of one run to `path`; its directory is made if it does not exist."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def append(self, step: int, fields: dict[str, Any]) -> None:
+        """Write the line of `step`; values that are not finite become null.
+
+        Raises:
+            OSError: the disk is full, or the directory is not ours.
+        """
+        if self._file is None:
+            self._file = _open_before(self.path, step)
+        line = json.dumps({"step": step, **fields}, default=str)
+        if "NaN" in line or "Infinity" in line:
+            line = json.dumps(json.loads(line, parse_constant=lambda _: None))
+        try:
+            write_whole(self._file, line.encode() + b"\n")
+        except OSError as error:
+            error.filename = str(self.path)
+            raise
+
+    def sync(self) -> None:
+        """Flush the written lines to the disk. Raises OSError."""
+        if self._file is not None:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+
+def _open_before(path: Path, step: int) -> int:
+    """Return `path`, open for appending, without its lines of `step` and later."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
+    file = os.open(path, flags, 0o644)
+    try:
+        end = _end_of_lines_before(file, step)
+        if end < os.fstat(file).st_size:
+            os.ftruncate(file, end)
+    except BaseException:  # closed, and raised again
+        os.close(file)
+        raise
+    return file
+
+
+def _end_of_lines_before(file: int, step: int) -> int:
+    """Return the end of the last complete line of a step before `step`. Search from the end."""
+    start = os.fstat(file).st_size
+    held, stop = b"", 0  # held[:stop] is file[start : start + stop], and not judged yet
+    while True:
+        newline = held.rfind(b"\n", 0, max(stop - 1, 0))
+        if newline < 0 and start > 0:
+            size = min(_BLOCK, start)
+            start -= size
+            held = os.pread(file, size, start) + held[:stop]
+            stop = len(held)
+            continue
+        line = held[newline + 1 : stop]
+        if not line:
+            return 0
+        if line.endswith(b"\n") and _stays(line, step):
+            return start + stop
+        stop = newline + 1
+
+
+def _stays(line: bytes, step: int) -> bool:
+    """Return whether a line is of an earlier step, or another writer's. A line that is not an
+    object was torn."""
+    try:
+        tree = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(tree, dict):
+        return False
+    found = tree.get("step")
+    return "step" not in tree or (isinstance(found, int) and found < step)
+
+
+_VERSION = "brain.Event:2"
+_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
+_WALL_TIME, _STEP, _FILE_VERSION, _SUMMARY, _SESSION_LOG = 1, 2, 3, 5, 7
+_START = b"\x08\x01"  # SessionLog(status=START): steps from this one on are void
+
+
+class EventFile:
+    """The scalars of one attempt at a run, in a new file below `directory`."""
+
+    def __init__(self, directory: Path, first_step: int) -> None:
+        """Make the file. Raises OSError: it cannot be made."""
+        directory.mkdir(parents=True, exist_ok=True)
+        now = time.time()
+        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}"
+        flags = os.O_CREAT | os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC
+        path = directory / name
+        self._file = os.open(path, flags, 0o644)
+        start = _field(_STEP, _VARINT, first_step) + _field(_SESSION_LOG, _BYTES, _START)
+        try:
+            self._write(_field(_FILE_VERSION, _BYTES, _VERSION.encode()), now)
+            self._write(start, now)
+        except OSError:
+            os.close(self._file)  # the next step tries again
+            path.unlink()
+            raise
+
+    def append(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Write what `step` came to. Raises OSError."""
+        values = b"".join(_value(tag, scalar) for tag, scalar in scalars.items())
+        event = _field(_STEP, _VARINT, step) + _field(_SUMMARY, _BYTES, values)
+        self._write(event, time.time())
+
+    def _write(self, event: bytes, now: float) -> None:
+        write_whole(self._file, tfrecord(_field(_WALL_TIME, _FIXED64, now) + event))
+
+    def close(self) -> None:
+        """Write no more."""
+        os.close(self._file)
+
+
+def tfrecord(data: bytes) -> bytes:
+    """Return one TFRecord."""
+    length = struct.pack("<Q", len(data))
+    return length + _masked_crc(length) + data + _masked_crc(data)
+
+
+def _value(tag: str, scalar: float) -> bytes:
+    value = _field(1, _BYTES, tag.encode()) + _field(2, _FIXED32, scalar)
+    return _field(1, _BYTES, value)
+
+
+def _field(number: int, kind: int, value: int | float | bytes) -> bytes:
+    """Return one field of a protocol buffer."""
+    key = _varint(number << 3 | kind)
+    if kind == _FIXED64:
+        return key + struct.pack("<d", value)
+    if kind == _FIXED32:
+        return key + struct.pack("<f", value)
+    if isinstance(value, bytes):
+        return key + _varint(len(value)) + value
+    return key + _varint(int(value))
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _masked_crc(data: bytes) -> bytes:
+    crc = crc32c(data)
+    rotated = (crc >> 15 | crc << 17) & 0xFFFFFFFF
+    return struct.pack("<I", (rotated + 0xA282EAD8) & 0xFFFFFFFF)
+
+
+def _table() -> tuple[int, ...]:
+    def entry(byte: int) -> int:
+        for _ in range(8):
+            byte = byte >> 1 ^ (0x82F63B78 if byte & 1 else 0)
+        return byte
+
+    return tuple(map(entry, range(256)))
+
+
+_TABLE = _table()
+
+
+def crc32c(data: bytes) -> int:
+    """Return the CRC-32 with the polynomial of Castagnoli."""
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
+    return crc ^ 0xFFFFFFFF
+
+
+def write_whole(file: int, data: bytes) -> None:
+    """Append `data`; a part of it would garble what comes after it.
+
+    Raises:
+        OSError: the disk is full; the file is as it was.
+    """
+    start = os.fstat(file).st_size
+    if os.write(file, data) < len(data):
+        os.ftruncate(file, start)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.allowance import may_be_read
 from zerotools.io.files.damage import tolerate
+from zerotools.io.files.metadata_memory_limit import may_be_read
+from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.pickle_machine import TruncatedPickle
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor, walk
 from zerotools.io.torchzip.unpickle import LARGEST_PICKLE, loads_from
-from zerotools.io.torchzip.window import FileRange
 
 MAGIC = 0x1950A86A20F9469CFC6C
 PROTOCOL = 1001

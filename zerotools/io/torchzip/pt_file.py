@@ -10,16 +10,16 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Chunk, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
-from zerotools.io.files.allowance import data_in
 from zerotools.io.files.damage import is_tolerated, tolerate
+from zerotools.io.files.metadata_memory_limit import data_in
 from zerotools.io.files.open_source import FarSource, LocalSource, OpenSource
-from zerotools.io.files.regular import open_source, source_file
+from zerotools.io.files.regular_files import open_source, source_file
 from zerotools.io.torchzip import archive_layout
 from zerotools.io.torchzip.archive import Archive
+from zerotools.io.torchzip.file_range import FileRange
 from zerotools.io.torchzip.legacy_archive import is_legacy, read_legacy
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
-from zerotools.io.torchzip.pickles import dumps_renumbered
-from zerotools.io.torchzip.window import FileRange
+from zerotools.io.torchzip.pickle_writer import dumps_renumbered
 from zerotools.io.torchzip.zip_directory import LOCAL_HEADER, ZipEntry, check_entry
 
 _SMALL = 4096

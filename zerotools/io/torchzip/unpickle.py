@@ -6,9 +6,10 @@ functions in zerotools, and everything else becomes an `Opaque`.
 
 A hostile pickle cannot exhaust memory either: see `pickle_machine` for sizes; nothing recurses into
 built values, and a key of a dict or set is hashed only after a check that it is small. The built
-values, as estimated by the kind of each object, take no more than `zerotools.io.files.allowance`
-allows for the data next to the pickle: the estimate is 30 a byte for a state dict of 20,000
-tensors, 23 for its optimizer's, and 72 for a pickle of `}` alone.
+values, as estimated by the kind of each object, take no more memory than
+`zerotools.io.files.metadata_memory_limit` allows for the data next to the pickle: the estimate is
+30 a byte for a state dict of 20,000 tensors, 23 for its optimizer's, and 72 for a pickle of `}`
+alone.
 """
 
 from __future__ import annotations
@@ -18,9 +19,8 @@ from typing import Any
 
 from zerotools.core.checkpoint import Opaque
 from zerotools.core.errors import BadFile, Unsupported, ZerotoolsError
-from zerotools.io.files.allowance import SMALL, Beside, allowed, nothing_beside
-from zerotools.io.torchzip.globals import call, make, resolve, storage
-from zerotools.io.torchzip.hashable import check_key
+from zerotools.io.files.metadata_memory_limit import SMALL, Beside, allowed, nothing_beside
+from zerotools.io.torchzip.pickle_globals import call, check_key, make, resolve, storage
 from zerotools.io.torchzip.pickle_machine import (
     ENTRY,
     HANDLERS,

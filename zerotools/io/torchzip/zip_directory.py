@@ -19,9 +19,9 @@ from operator import itemgetter
 from typing import NamedTuple
 
 from zerotools.core.errors import BadFile, Unsupported
-from zerotools.io.files.allowance import may_be_read
-from zerotools.io.files.filenames import stays_below_root
-from zerotools.io.torchzip.window import FileRange
+from zerotools.io.files.directory_entries import stays_below_root
+from zerotools.io.files.metadata_memory_limit import may_be_read
+from zerotools.io.torchzip.file_range import FileRange
 
 _LOCAL, _LAST = b"PK\x03\x04", b"PK\x05\x06"
 _END = struct.Struct("<4s4H2LH")

@@ -11,7 +11,7 @@ from typing import Any
 
 from zerotools import version
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import missing
+from zerotools.io.files.optional_packages import missing
 
 API_VERSION = 1
 """The version of the API that this client uses, and that the daemon offers under `/v1`."""

@@ -26,7 +26,7 @@ from zerotools.core.errors import (
     DaemonUnreachable,
     Unsupported,
 )
-from zerotools.io.files.packages import REQUIREMENTS, install_command
+from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.jobs.answer_times import (
     INTERPRETER_SECONDS,
     MANY_JOBS_SECONDS,

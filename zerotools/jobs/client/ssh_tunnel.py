@@ -26,15 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonUnreachable
-from zerotools.io.ssh.ssh_command import (
+from zerotools.io.ssh.ssh_host import (
     LOGIN_SECONDS,
     OPTIONS,
+    SshHost,
     failure,
+    parse_url,
     ssh_environment,
     ssh_program,
     ssh_words,
 )
-from zerotools.io.ssh.ssh_host import SshHost, parse_url
 from zerotools.jobs.client.location import (
     SOCKET_VARIABLE,
     STATE_VARIABLE,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from zerotools.core.errors import BadFile
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.regular_files import open_regular
 
 LARGEST = 64 << 20
 """The most bytes of one object. A longer object is refused."""

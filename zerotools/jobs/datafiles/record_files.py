@@ -15,8 +15,8 @@ from typing import Any, TextIO
 
 from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
-from zerotools.io.files.packages import missing
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.optional_packages import missing
+from zerotools.io.files.regular_files import open_regular
 from zerotools.jobs.datafiles.json_objects import LARGEST, Seen, not_utf8, read_objects
 
 SEPARATORS = {".csv": ",", ".tsv": "\t"}

@@ -12,7 +12,7 @@ from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 from typing import Any
 
-from zerotools.io.files.packages import REQUIREMENTS
+from zerotools.io.files.optional_packages import REQUIREMENTS
 from zerotools.jobs.doctor.finding import DoctorFinding
 from zerotools.jobs.doctor.python import answer_of
 from zerotools.jobs.text.secrets import mask_tree

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from zerotools.io.files.packages import REQUIREMENTS, install_command, is_older
+from zerotools.io.files.optional_packages import REQUIREMENTS, install_command, is_older
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 from zerotools.jobs.preflight.async_io import without_toolkit
 

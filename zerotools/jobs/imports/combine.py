@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
-from zerotools.io.huggingface.class_defaults import full_config
+from zerotools.io.huggingface.config_json import full_config
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.accelerate_yaml import Launched, read_accelerate
 from zerotools.jobs.imports.deepspeed_json import read_deepspeed

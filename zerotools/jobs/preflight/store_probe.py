@@ -49,7 +49,7 @@ def _check_place(place: str, output_dir: str | None, given: str | None, *, write
     path = _far(place)
     check_claim(path, Path(output_dir or "/nowhere"), "", given)
     if writes:
-        from zerotools.io.stores.writing import put_object, remove_objects
+        from zerotools.io.stores.store_path import put_object, remove_objects
 
         put_object(path / PROBE, b"")
         remove_objects([path / PROBE])

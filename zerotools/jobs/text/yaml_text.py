@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import missing
+from zerotools.io.files.optional_packages import missing
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.text.characters import (
     BLANKS,

@@ -10,7 +10,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Key, Origin
 from zerotools.core.dtypes import DType
-from zerotools.io.numeric.distance import Distance, Extreme
+from zerotools.io.numeric.compare_values import Distance, Extreme
 from zerotools.ops.comparison.tolerance import Tolerance
 
 SCHEMA = "zerotools.diff/1"

@@ -15,8 +15,8 @@ from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, FLOAT32, DType
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
-from zerotools.io.files.sources import Sources
-from zerotools.io.numeric.distance import (
+from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.compare_values import (
     BLOCK,
     NOTHING,
     Allowance,
@@ -24,8 +24,8 @@ from zerotools.io.numeric.distance import (
     distance,
     same_bytes,
 )
+from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
-from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
 from zerotools.ops.comparison.diff_result import (
     CAST,
     DIFFERS,

@@ -17,7 +17,7 @@ from zerotools.core.dtypes import (
     DType,
 )
 from zerotools.core.errors import BadRequest
-from zerotools.io.numeric.distance import NOTHING, Allowance
+from zerotools.io.numeric.compare_values import NOTHING, Allowance
 
 _COMPLEX = (COMPLEX64, COMPLEX128)
 Number = TypeVar("Number", int, float)

@@ -31,9 +31,9 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats import FormatTable, format_of, training_of
 from zerotools.formats.format import Format, spelling
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.huggingface.hub_cache import config_of_model
+from zerotools.io.huggingface.config_json import config_of_model
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.plain_files import literal
+from zerotools.io.output.carried_files import literal
 from zerotools.ops.conversions.conversion import Conversion
 from zerotools.ops.sidecars import with_sidecars
 from zerotools.ops.weights.adapter_config import (

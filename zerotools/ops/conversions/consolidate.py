@@ -21,8 +21,8 @@ from zerotools.formats.format import (
     spelling,
 )
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.files.regular import read_user_file
-from zerotools.io.files.sources import recording
+from zerotools.io.files.regular_files import read_user_file
+from zerotools.io.files.source_stamps import recording
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion, refuse_blocked

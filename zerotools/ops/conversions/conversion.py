@@ -20,7 +20,7 @@ from zerotools.core.quantisation_schemes import stored_tensors
 from zerotools.core.target import Target
 from zerotools.formats import FORMATS, FormatTable, format_of
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.files.sources import Sources
+from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.output.marker import check_replaceable, is_empty
 from zerotools.io.output.part_ledger import check_begun, is_begun

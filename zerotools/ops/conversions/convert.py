@@ -21,10 +21,10 @@ from zerotools.formats.torch_optimizers import (
     ORDER_UNKNOWN,
     notes_on_weights,
 )
-from zerotools.io.files.regular import read_user_file
-from zerotools.io.files.sources import recording
-from zerotools.io.huggingface.optimizer_files import optimizer_files
-from zerotools.io.output.plain_files import carried_file
+from zerotools.io.files.regular_files import read_user_file
+from zerotools.io.files.source_stamps import recording
+from zerotools.io.huggingface.model_sidecars import optimizer_files
+from zerotools.io.output.carried_files import carried_file
 from zerotools.maps.map_file import HUB
 from zerotools.ops.conversions.adapter_export import prepare_adapter
 from zerotools.ops.conversions.conversion import Conversion, Unchanged, with_target_sources

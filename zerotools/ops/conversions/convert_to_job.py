@@ -16,7 +16,7 @@ from zerotools.core.target import Dropped, Target
 from zerotools.formats.dcp.lay_out import lay_out_job
 from zerotools.formats.format import flag
 from zerotools.formats.torch_optimizers import NUMBERED_STATE, ORDER_UNKNOWN, WEIGHT_ROLES
-from zerotools.io.files.sources import recording
+from zerotools.io.files.source_stamps import recording
 from zerotools.ops.conversions.conversion import Conversion, with_target_sources
 from zerotools.ops.conversions.optimizer_options import (
     NAMES,

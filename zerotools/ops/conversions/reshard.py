@@ -10,7 +10,7 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, WriteOptions, flag, spelling
-from zerotools.io.files.sources import recording
+from zerotools.io.files.source_stamps import recording
 from zerotools.ops.conversions.conversion import (
     Conversion,
     Unchanged,

@@ -16,8 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.huggingface.class_defaults import class_keys, full_config
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.io.huggingface.config_json import class_keys, full_config, ties_embeddings
 from zerotools.ops.estimate.state_memory import Parameter
 
 RMS, RMS_FP32, LAYER = "rms", "rms in fp32", "layer"

@@ -14,10 +14,10 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Target
-from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.open_files import OpenFiles, sync_directory
-from zerotools.io.files.sources import Sources
-from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses, numpy_cast
+from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.dtype_casts import NO_LOSSES, Cast, CastLosses, numpy_cast
 from zerotools.io.output.journal import NAME as JOURNAL
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import MARKER, check_replaceable, write_marker

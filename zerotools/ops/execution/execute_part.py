@@ -26,8 +26,8 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadRequest
 from zerotools.core.target import Target
 from zerotools.io.files.open_files import OpenFiles, sync_directory
-from zerotools.io.files.sources import Sources
-from zerotools.io.numeric.numpy_dtypes import Cast, numpy_cast
+from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.dtype_casts import Cast, numpy_cast
 from zerotools.io.output.journal import Journal
 from zerotools.io.output.marker import check_replaceable, was_made_of, write_marker
 from zerotools.io.output.part_ledger import PartLedger, check_begun, remove_journals

@@ -13,15 +13,7 @@ from zerotools.core.checkpoint import Chunk, ChunkBox, Key
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile
 from zerotools.io.files.open_files import HeldFiles, NeededRange, OpenFiles
-from zerotools.io.numeric.gather import (
-    Scratch,
-    box_reads,
-    cast_flat,
-    flat_reads,
-    gather,
-    gather_flat,
-)
-from zerotools.io.numeric.numpy_dtypes import (
+from zerotools.io.numeric.dtype_casts import (
     NO_LOSSES,
     Array,
     Cast,
@@ -31,7 +23,15 @@ from zerotools.io.numeric.numpy_dtypes import (
     numpy_cast,
     numpy_dtype,
 )
-from zerotools.io.numeric.scaled_values import values_of
+from zerotools.io.numeric.gather import (
+    Scratch,
+    box_reads,
+    cast_flat,
+    flat_reads,
+    gather,
+    gather_flat,
+)
+from zerotools.io.numeric.quantised_values import values_of
 from zerotools.ops.execution.plan import ScaledSource
 from zerotools.ops.execution.tiles import BoxPart, RangePart, Tile
 

@@ -12,15 +12,15 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.sources import Sources
-from zerotools.io.numeric.gather import Scratch
-from zerotools.io.numeric.numpy_dtypes import (
+from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.dtype_casts import (
     NO_LOSSES,
     Array,
     CastLosses,
     check_castable,
     numpy_dtype,
 )
+from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.execution.fill import Losses, fill
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tiles import Tile

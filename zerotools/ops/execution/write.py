@@ -16,12 +16,11 @@ from zerotools.core.checkpoint import Key
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.target import CarriedBytes, Checksum, FilePlan, Target
 from zerotools.io.files.crc32 import combine, of_zeros
-from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import source_file
-from zerotools.io.files.sources import Sources
-from zerotools.io.files.transfer import transfer
+from zerotools.io.files.open_files import OpenFiles, transfer
+from zerotools.io.files.regular_files import source_file
+from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.dtype_casts import NO_LOSSES, Cast, CastLosses
 from zerotools.io.numeric.gather import Scratch
-from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, Cast, CastLosses
 from zerotools.io.output.journal import Journal
 from zerotools.ops.execution.fill import Losses, fill, of_weights
 from zerotools.ops.execution.plan import Copy, RangeCopy

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.io.output.journal import Journal
-from zerotools.io.ssh.far_shell import BLOCK, OpenShells
+from zerotools.io.ssh.remote_shell import BLOCK, OpenShells
 from zerotools.ops.gathering.gather_plan import Fetch
 from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wanted, make_digests
 from zerotools.ops.gathering.node_survey import Brought, brought

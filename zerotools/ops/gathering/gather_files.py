@@ -12,7 +12,7 @@ from zerotools.core.errors import BadRequest
 from zerotools.io.output.journal import NAME, Journal
 from zerotools.io.output.part_ledger import is_of_journals
 from zerotools.io.output.staging import Staging
-from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.conversions.conversion import allocated, check_space
 from zerotools.ops.gathering.check_gathered import StagedCheck
 from zerotools.ops.gathering.fetch_files import Fetching

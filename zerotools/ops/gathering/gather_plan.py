@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS, FormatTable, detect
-from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.gathering.node_files import FarFile, Listing, make_digests
 from zerotools.ops.gathering.node_source import for_each
 from zerotools.ops.gathering.node_survey import NodeSurvey, differing, refusal

@@ -11,9 +11,9 @@ from functools import partial
 from types import TracebackType
 
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
-from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.output.part_ledger import is_of_journals
-from zerotools.io.ssh.far_shell import BLOCK, SILENT_SECONDS, FarShell, OpenShells
+from zerotools.io.ssh.remote_shell import BLOCK, SILENT_SECONDS, FarShell, OpenShells
 from zerotools.ops.gathering.node_source import NodeSource
 
 HERE, ABSENT, CLOSED, FILE = "here", "absent", "closed", "file"

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.io.ssh.ssh_host import SCHEME, SshHost, Wrong, parse_login, parse_url
 from zerotools.io.stores.addresses import is_url, path_of
 

@@ -13,7 +13,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.io.output.journal import NAME, read_journal
 from zerotools.io.output.marker import is_empty
 from zerotools.io.output.staging import partial_of
-from zerotools.io.ssh.far_shell import OpenShells
+from zerotools.io.ssh.remote_shell import OpenShells
 from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wanted, list_source
 from zerotools.ops.gathering.node_source import NodeSource, for_each
 

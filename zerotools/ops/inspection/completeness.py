@@ -13,9 +13,8 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 from zerotools.formats import FORMATS, FormatTable, UnfinishedCheckpoint, detect, format_of, read
 from zerotools.formats.detect import UNFINISHED, formats_in
 from zerotools.formats.safetensors.header import read_header
-from zerotools.io.files.listing import names_in
-from zerotools.io.huggingface.model_directory import readable_index
-from zerotools.io.huggingface.numbered_files import refuse_missing, set_of
+from zerotools.io.files.directory_entries import names_in
+from zerotools.io.huggingface.model_directory import readable_index, refuse_missing, set_of
 from zerotools.io.torchzip.file_names import SUFFIXES
 from zerotools.ops.inspection.inspect import prove
 from zerotools.runs.thinning_record import is_workspace

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from zerotools.core.adapter_names import adapter_names, is_adapter_checkpoint
 from zerotools.formats import FORMATS, FormatTable, format_of
-from zerotools.io.files.listing import names_if_readable
+from zerotools.io.files.directory_entries import names_if_readable
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.ops.inspection.inspect import Inspection

@@ -17,15 +17,13 @@ from threading import Event
 
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.formats import FORMATS
-from zerotools.io.files.regular import read_regular, source_file
-from zerotools.io.output.far_removal import remove_output
-from zerotools.io.output.far_staging import FarStaging
+from zerotools.io.files.regular_files import read_regular, source_file
 from zerotools.io.output.marker import MARKER, marker_text
-from zerotools.io.output.writing_name import WRITING
+from zerotools.io.output.store_staging import FarStaging, remove_output
+from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import read_writing
-from zerotools.io.stores.far_store import FarObject
-from zerotools.io.stores.store_path import StorePath
-from zerotools.io.stores.writing import forget, remove_objects
+from zerotools.io.stores.store_interface import FarObject
+from zerotools.io.stores.store_path import StorePath, forget, remove_objects
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.mirroring.store_copies import is_copy
 from zerotools.ops.uploading.upload_memory import UploadMemory

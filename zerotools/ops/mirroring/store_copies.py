@@ -9,13 +9,11 @@ from pathlib import Path
 
 from zerotools.core.errors import BadFile
 from zerotools.formats.detect import refuse_being_written
-from zerotools.io.output.far_removal import remove_output
-from zerotools.io.output.far_staging import ForeignObjects
 from zerotools.io.output.marker import MARKER, was_made_of
-from zerotools.io.output.writing_name import WRITING
+from zerotools.io.output.store_staging import ForeignObjects, remove_output
+from zerotools.io.output.unfinished_output import WRITING
 from zerotools.io.output.writing_record import is_written
-from zerotools.io.stores.store_path import StorePath
-from zerotools.io.stores.writing import forget, put_object
+from zerotools.io.stores.store_path import StorePath, forget, put_object
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.checkpoint_dirs import BEST, LATEST, ResumeChoice
 from zerotools.runs.retention import KeepRule

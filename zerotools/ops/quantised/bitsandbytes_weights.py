@@ -29,7 +29,7 @@ from zerotools.core.quantisation_schemes import (
     BlockScaled,
     CodedFours,
 )
-from zerotools.io.files.regular import source_file
+from zerotools.io.files.regular_files import source_file
 from zerotools.ops.quantised.quantisation import QuantisedWeight, weight
 
 _STATE = ".quant_state.bitsandbytes__"

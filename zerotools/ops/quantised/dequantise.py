@@ -9,10 +9,10 @@ from zerotools.core.counts import counted
 from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.target import FilePlan, Target
-from zerotools.io.files.regular import read_user_file
+from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.huggingface.config_json import adapted_config, weights_dtype
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.plain_files import literal
+from zerotools.io.output.carried_files import literal
 from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantisation import Quantisation
 from zerotools.ops.quantised.quantisation_config import (

@@ -20,7 +20,7 @@ from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.training_state import TrainingState
 from zerotools.formats.format import UnfinishedCheckpoint
-from zerotools.io.huggingface.optimizer_files import optimizer_files
+from zerotools.io.huggingface.model_sidecars import optimizer_files
 from zerotools.ops.resume_from_other_program.name_numbered_state import with_numbered_state
 from zerotools.runs import checkpoint_dirs
 

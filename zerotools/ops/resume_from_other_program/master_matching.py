@@ -131,7 +131,7 @@ def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpo
 def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> bytes:
     """Return the elements from `at` on, COMPARED at most, as `dtype` has them."""
     # Here, as most checkpoints that jobs resume from have names, and need no numpy.
-    from zerotools.io.numeric.numpy_dtypes import cast_bytes
+    from zerotools.io.numeric.dtype_casts import cast_bytes
 
     ranges = [part for part in ranges_of(tensor) or () if part.end > at]
     if not ranges:

@@ -31,10 +31,10 @@ from zerotools.formats.torch_optimizers import (
     names_by_shape,
 )
 from zerotools.io.files.json_file import read_json
-from zerotools.io.files.regular import read_user_file
+from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.output.plain_files import literal
+from zerotools.io.output.carried_files import literal
 from zerotools.ops.resume_from_other_program.master_matching import (
     check_masters,
     divided,

@@ -12,7 +12,7 @@ from zerotools.core.boxes import Box
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.target import Target
 from zerotools.formats.torch_optimizers import notes_on_weights
-from zerotools.io.output.plain_files import literal
+from zerotools.io.output.carried_files import literal
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.salvage.examine import ToExamine, examine
 from zerotools.ops.salvage.fill_source import read_other, used_files

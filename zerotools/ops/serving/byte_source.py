@@ -31,8 +31,8 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.quantisation_schemes import ScaledCast
 from zerotools.core.target import CarriedBytes, Target
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.regular import source_file
-from zerotools.io.files.sources import Sources
+from zerotools.io.files.regular_files import source_file
+from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.cast_torch import cast_for
 from zerotools.io.numeric.gather import Scratch
 from zerotools.ops.conversions.conversion import Conversion, cast_to_fp16, prove

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
-from zerotools.io.files.sources import Sources
-from zerotools.io.files.writers import is_open_for_writing
+from zerotools.io.files.open_files import is_open_for_writing
+from zerotools.io.files.source_stamps import Sources
 
 
 @dataclass(frozen=True)

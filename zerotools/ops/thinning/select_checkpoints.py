@@ -11,8 +11,8 @@ from pathlib import Path
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, detect
 from zerotools.formats.detect import UNFINISHED
-from zerotools.io.files.listing import names_in
-from zerotools.io.files.regular import read_regular
+from zerotools.io.files.directory_entries import names_in
+from zerotools.io.files.regular_files import read_regular
 from zerotools.runs.file_names import RECORD
 
 _NUMBERED = re.compile(r"(?P<stem>.*?)(?P<number>\d{1,18})")

@@ -17,9 +17,9 @@ from zerotools.core.thinning import Keep, Thinning
 from zerotools.formats import FORMATS, FormatTable
 from zerotools.formats.format import Format, ReadOptions
 from zerotools.formats.torch_optimizers import WEIGHT_ROLES
-from zerotools.io.files.regular import read_regular
-from zerotools.io.files.sources import Sources, recording
-from zerotools.io.output.plain_files import literal
+from zerotools.io.files.regular_files import read_regular
+from zerotools.io.files.source_stamps import Sources, recording
+from zerotools.io.output.carried_files import literal
 from zerotools.ops.thinning.directory_entries import Entries, entries_of
 from zerotools.ops.thinning.select_checkpoints import checkpoints_in
 from zerotools.ops.thinning.swap_directories import has_leftovers

@@ -22,12 +22,12 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.flat_ranges import chunk_locations
 from zerotools.core.target import Checksum, FilePlan
 from zerotools.formats import format_of
-from zerotools.io.files.sources import Sources
+from zerotools.io.files.source_stamps import Sources
 from zerotools.io.numeric.cast_torch import cast_for
-from zerotools.io.numeric.numpy_dtypes import NO_LOSSES, CastLosses
-from zerotools.io.output.far_staging import FarStaging, check_far_destination
+from zerotools.io.numeric.dtype_casts import NO_LOSSES, CastLosses
 from zerotools.io.output.marker import marker_text
-from zerotools.io.stores.writing import forget
+from zerotools.io.output.store_staging import FarStaging, check_far_destination
+from zerotools.io.stores.store_path import forget
 from zerotools.ops.conversions.conversion import (
     Conversion,
     cast_to_fp16,

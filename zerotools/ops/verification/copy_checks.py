@@ -16,11 +16,10 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import covering_ranges
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.files.sources import Sources
-from zerotools.io.numeric.equal_bytes import are_equal
+from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, are_equal, count_values
+from zerotools.io.numeric.dtype_casts import numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
-from zerotools.io.numeric.numpy_dtypes import numpy_cast, numpy_dtype
-from zerotools.io.numeric.value_counts import NOTHING_ODD, ValueCounts, count_values
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import Copy
 from zerotools.ops.execution.tiles import BoxPart, Tile

@@ -16,13 +16,12 @@ from zerotools.core import dtypes
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import TrainingState
-from zerotools.io.files.allowance import Beside, nothing_beside
-from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.files.json_file import read_json
+from zerotools.io.files.metadata_memory_limit import Beside, nothing_beside
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.output.marker import MARKER, read_written
-from zerotools.io.output.tree_digest import tree_digest
-from zerotools.io.stores.writing import put_object, remove_objects, writable
+from zerotools.io.output.marker import MARKER, read_written, tree_digest
+from zerotools.io.stores.store_path import put_object, remove_objects, writable
 from zerotools.ops.verification.checkpoint_files import SIDECAR_SUFFIX, CheckpointFiles
 from zerotools.ops.verification.digests import ALGORITHM, TensorDigest
 from zerotools.runs.manifest import write_durably

@@ -26,9 +26,9 @@ from zerotools.core.checkpoint import Checkpoint, Chunk, ChunkBox, Key, Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.core.flat_ranges import Range, covering_ranges
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
+from zerotools.io.numeric.compare_values import count_values
+from zerotools.io.numeric.dtype_casts import Array, Cast, numpy_cast, numpy_dtype
 from zerotools.io.numeric.gather import Scratch, gather, gather_flat
-from zerotools.io.numeric.numpy_dtypes import Array, Cast, numpy_cast, numpy_dtype
-from zerotools.io.numeric.value_counts import count_values
 from zerotools.ops.execution.plan import distinct_chunks
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 

@@ -20,10 +20,10 @@ from zerotools.core.errors import BadFile
 from zerotools.core.flat_ranges import Ranges
 from zerotools.io.files.crc32 import combine
 from zerotools.io.files.open_files import OpenFiles, ThreadFiles
-from zerotools.io.files.sources import Sources
+from zerotools.io.files.source_stamps import Sources
+from zerotools.io.numeric.compare_values import NOTHING_ODD, ValueCounts, count_values
+from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
-from zerotools.io.numeric.numpy_dtypes import Array, numpy_dtype
-from zerotools.io.numeric.value_counts import NOTHING_ODD, ValueCounts, count_values
 from zerotools.ops.execution.workers import MemoryBudget, TileWorkers
 from zerotools.ops.verification.digests import BLOCK_ELEMENTS, block_hasher, of_blocks
 

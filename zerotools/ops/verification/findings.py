@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
-from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.verification.checkpoint_files import CheckpointFiles
 from zerotools.ops.verification.digest_manifest import DigestManifest
 from zerotools.ops.verification.verify_part import WHOLE, Portion

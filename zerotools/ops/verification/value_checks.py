@@ -19,9 +19,9 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.quantisation_schemes import Scheme
 from zerotools.io.files.open_files import OpenFiles
+from zerotools.io.numeric.compare_values import ValueCounts
+from zerotools.io.numeric.dtype_casts import Array, as_type, numpy_dtype
 from zerotools.io.numeric.gather import Scratch
-from zerotools.io.numeric.numpy_dtypes import Array, as_type, numpy_dtype
-from zerotools.io.numeric.value_counts import ValueCounts
 from zerotools.ops.execution.fill import fill
 from zerotools.ops.execution.plan import plan
 from zerotools.ops.execution.tiles import Tile

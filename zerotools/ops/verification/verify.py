@@ -11,8 +11,8 @@ from zerotools.core.checkpoint import Checkpoint, Key, Problem, Tensor
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, format_of, read_any, require_readable
-from zerotools.io.files.sources import Sources, note_source, recording
-from zerotools.io.numeric.value_counts import ValueCounts
+from zerotools.io.files.source_stamps import Sources, note_source, recording
+from zerotools.io.numeric.compare_values import ValueCounts
 from zerotools.ops.execution.part_share import OutputPart
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.inspection.completeness import lost_rank_sidecars

@@ -19,7 +19,7 @@ from zerotools.core import dtypes
 from zerotools.core.boxes import Box, contiguous_boxes
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.core.tensor_parallel_rules import PlacedBlock, place_chunk
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.execution.load_arrays import load
 
 BLOCK_BYTES = 16 * 1024 * 1024

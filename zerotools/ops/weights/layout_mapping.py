@@ -20,7 +20,7 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.training_state import ParamGroup, Scalar, TrainingState
 from zerotools.io.distcp.items import archives_of
 from zerotools.io.files.json_file import read_json
-from zerotools.io.files.regular import read_user_file
+from zerotools.io.files.regular_files import read_user_file
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG
 from zerotools.maps.detect_layout import FoundLayout

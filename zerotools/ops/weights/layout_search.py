@@ -13,7 +13,7 @@ from typing import Any
 
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadRequest
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.io.huggingface.config_json import ties_embeddings
 from zerotools.maps.detect_layout import FoundLayout, check_complete, detect_layout, match_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import tied_names

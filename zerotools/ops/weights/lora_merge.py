@@ -31,9 +31,8 @@ from zerotools.core.dtypes import DType
 from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
 from zerotools.formats import FORMATS, FormatTable, format_of, training_of
 from zerotools.io.files.open_source import RemotePath
-from zerotools.io.huggingface.hub_cache import config_of_model
+from zerotools.io.huggingface.config_json import config_of_model, ties_embeddings
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.io.output.staging import Staging, partial_of
 from zerotools.maps.hub_tensor_names import has_transposed_experts, names_of_model
 from zerotools.maps.map_file import HUB

@@ -14,11 +14,9 @@ from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.errors import BadFile
 from zerotools.core.target import Target
 from zerotools.io.files.json_file import read_json
-from zerotools.io.huggingface.config_json import LARGEST_CONFIG
-from zerotools.io.huggingface.hub_cache import config_of_model
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG, config_of_model, ties_embeddings
 from zerotools.io.huggingface.model_sidecars import CONFIG, model_sidecars, of_other_kinds
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
-from zerotools.io.output.plain_files import literal
+from zerotools.io.output.carried_files import literal
 
 _VOCABULARY, _TIES, _INNER = "vocab_size", "tie_word_embeddings", "text_config"
 

@@ -20,9 +20,8 @@ from zerotools.core.counts import counted
 from zerotools.core.errors import BadFile, BadRequest, Unsupported
 from zerotools.core.name_patterns import exclusions
 from zerotools.io.files.json_file import read_json
-from zerotools.io.huggingface.config_json import LARGEST_CONFIG
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG, ties_embeddings
 from zerotools.io.huggingface.model_sidecars import CONFIG
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
 from zerotools.maps.detect_layout import detect_layout
 from zerotools.maps.expression_views import Shape
 from zerotools.maps.hub_tensor_names import NameFaults, names_of_model

@@ -11,8 +11,7 @@ from typing import Any, TypeGuard
 
 from zerotools.core.errors import BadRequest
 from zerotools.core.training_state import TrainingState
-from zerotools.io.huggingface.class_defaults import flat_config
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.io.huggingface.config_json import flat_config, ties_embeddings
 from zerotools.maps.model_sizes import (
     MULTIPLE,
     has_centred_norms,

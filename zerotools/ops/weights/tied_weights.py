@@ -10,8 +10,7 @@ from typing import Any
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.errors import BadFile
 from zerotools.io.files.json_file import read_json
-from zerotools.io.huggingface.config_json import LARGEST_CONFIG
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.io.huggingface.config_json import LARGEST_CONFIG, ties_embeddings
 from zerotools.ops.weights.reference_model import Reference
 
 _EMBEDDING = re.compile(r"(^|[._])(embed\w*|tok_embeddings|word_embeddings|wte|shared)\.weight$")

@@ -16,8 +16,8 @@ from zerotools.formats import FORMATS
 from zerotools.formats.detect import formats_in
 from zerotools.formats.safetensors.header import read_header
 from zerotools.formats.safetensors.model_files import choose_files
-from zerotools.io.files.listing import names_in
-from zerotools.io.huggingface.numbered_files import refuse_missing
+from zerotools.io.files.directory_entries import names_in
+from zerotools.io.huggingface.model_directory import refuse_missing
 from zerotools.ops.inspection.completeness import (
     Completeness,
     check_completeness,

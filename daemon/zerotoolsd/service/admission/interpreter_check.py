@@ -13,7 +13,7 @@ from tempfile import NamedTemporaryFile
 from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import EXTRAS, distribution_of, install_command, is_older
+from zerotools.io.files.optional_packages import EXTRAS, distribution_of, install_command, is_older
 from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.preflight import (

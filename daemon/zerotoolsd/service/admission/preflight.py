@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from zerotools.core.errors import BadFile, BadRequest
-from zerotools.io.files.packages import REQUIREMENTS, install_command
+from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.io.stores.addresses import lies_in
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.preflight.resumable import not_resumable

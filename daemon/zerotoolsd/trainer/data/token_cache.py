@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.own_directory import OwnDirectory
+from zerotools.io.files.exclusive_directory import OwnDirectory
 
 DIRECTORY, MOST_BYTES = "ZEROTOOLS_DATA_CACHE", "ZEROTOOLS_DATA_CACHE_BYTES"
 """Environment variables of ranks: the directory of the cache, and its largest size. Without them

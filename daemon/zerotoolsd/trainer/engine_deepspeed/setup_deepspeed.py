@@ -23,7 +23,7 @@ import torch
 from torch.utils import file_baton
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.io.files.packages import REQUIREMENTS, install_command
+from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.jobs.preflight import async_io
 from zerotools.jobs.tables.deepspeed import ADAMS, at, device_of
 from zerotools.jobs.tables.spec import FP16_ON_CPU, JobSpec

@@ -18,7 +18,7 @@ from typing import Any
 
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.io.files.new_file import new_text_file
+from zerotools.io.files.exclusive_directory import new_text_file
 from zerotools.io.files.open_files import sync_directory
 from zerotools.jobs.tables.data import SEPARATE, tokenizer_of
 from zerotools.jobs.tables.eval import PREDICTIONS

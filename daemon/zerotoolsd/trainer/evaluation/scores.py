@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.io.files.packages import EXTRAS, install_command
+from zerotools.io.files.optional_packages import EXTRAS, install_command
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
 LIBRARIES = ("rouge_score", "sacrebleu")

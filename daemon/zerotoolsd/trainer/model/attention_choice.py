@@ -25,7 +25,7 @@ import torch
 from transformers.integrations import sdpa_attention
 
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.io.files.packages import install_command
+from zerotools.io.files.optional_packages import install_command
 from zerotools.jobs.tables.model import AUTO
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.snapshot import BF16_CAPABILITY

@@ -20,7 +20,7 @@ from zerotools.core.boxes import Box, row_major_strides
 from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Tensor
 from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock
-from zerotools.io.files.regular import open_regular
+from zerotools.io.files.regular_files import open_regular
 from zerotools.ops.execution.plan import distinct_chunks
 from zerotoolsd.trainer.memory_tiers import START, MemoryTier
 from zerotoolsd.trainer.model.lora import base_name, is_adapter

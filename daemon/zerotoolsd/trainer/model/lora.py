@@ -14,7 +14,7 @@ from torch import nn
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.core.training_memory import MemoryLayout
-from zerotools.io.files.packages import REQUIREMENTS, install_command
+from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
 from zerotools.jobs.tables.lora import LoraSpec
 
 BASE = ".base_layer."

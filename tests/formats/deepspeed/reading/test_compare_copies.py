@@ -13,7 +13,7 @@ from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import read
 from zerotools.formats.deepspeed.reading.compare_copies import compare_copies
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import perform
 from zerotools.ops.execution.workers import MemoryBudget

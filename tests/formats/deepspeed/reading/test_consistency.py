@@ -17,7 +17,7 @@ from zerotools.core.errors import Unsupported
 from zerotools.formats import read
 from zerotools.formats.deepspeed.reading.consistency import files_of_one_save, saved_as
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate, reshard
 from zerotools.ops.conversions.conversion import Conversion, perform
 from zerotools.ops.execution.workers import MemoryBudget

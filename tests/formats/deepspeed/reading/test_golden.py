@@ -16,7 +16,7 @@ from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Key
 from zerotools.core.dtypes import PRECISIONS
 from zerotools.formats import read, training_of
-from zerotools.io.numeric.numpy_dtypes import Array
+from zerotools.io.numeric.dtype_casts import Array
 from zerotools.ops.inspection.inspect import inspect
 
 ROOT = GOLDEN / "deepspeed-0.19.8"

@@ -13,7 +13,7 @@ from tests.formats.deepspeed.damaging import ALL, copied, problems_of, refusals
 from tests.formats.deepspeed.reading.test_versions import rewrite
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.formats import format_of, read
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 from zerotools.ops.conversions import consolidate
 from zerotools.ops.conversions.conversion import prove
 

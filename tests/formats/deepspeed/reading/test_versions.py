@@ -15,7 +15,7 @@ from tests.layouts import load
 from zerotools.core.checkpoint import Checkpoint, Key, Opaque
 from zerotools.core.errors import BadFile, Unsupported
 from zerotools.formats import read
-from zerotools.io.torchzip.pickles import dumps
+from zerotools.io.torchzip.pickle_writer import dumps
 from zerotools.io.torchzip.pt_file import TorchFile
 from zerotools.ops.inspection.inspect import inspect
 

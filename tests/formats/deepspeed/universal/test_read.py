@@ -14,7 +14,7 @@ from tests.formats.deepspeed.damaging import copied, problems_of, refusals
 from tests.formats.deepspeed.reading.test_versions import rewrite
 from tests.golden_files import DEEPSPEED
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 CASES = sorted(path.name for path in DEEPSPEED.glob("universal-*"))
 

@@ -19,7 +19,7 @@ from zerotools.formats import read, training_of
 from zerotools.formats.deepspeed.partitioning.native import native_of
 from zerotools.formats.deepspeed.writing.lay_out import lay_out
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 REFUSED = ("universal", "pipeline", "tensor-parallel", "experts", "autoep", "z0-")
 CASES = sorted(

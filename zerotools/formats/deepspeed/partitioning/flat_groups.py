@@ -41,7 +41,7 @@ from zerotools.formats.deepspeed.schema.optim_states import (
     version_of,
 )
 from zerotools.formats.deepspeed.schema.pt_trees import DS_VERSION, slice_mappings
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 ALIGNMENT_FACTORS = (2, 1)
 

@@ -22,7 +22,7 @@ from zerotools.formats.deepspeed.schema.file_names import is_rank_file
 from zerotools.formats.deepspeed.schema.model_states import parse_model
 from zerotools.io.files.open_files import OpenFiles
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 _READ_BYTES = 2**20
 

@@ -44,7 +44,7 @@ from zerotools.formats.deepspeed.schema.pt_trees import (
 from zerotools.io.files.damage import is_tolerated, tolerate
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 STEP = "step"
 _LOST = object()

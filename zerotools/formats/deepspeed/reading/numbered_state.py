@@ -40,7 +40,7 @@ from zerotools.formats.deepspeed.schema.pt_trees import (
     options_of,
 )
 from zerotools.io.numeric.scalars import scalars_below
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 MASTERS, FLAT_MASTERS = "fp32_groups", "fp32_groups_flat"
 CUR_SCALE = "cur_scale"

@@ -43,7 +43,7 @@ from zerotools.formats.deepspeed.schema.tensor_parallel import (
     read_layout,
 )
 from zerotools.io.files.damage import is_tolerated, tolerate
-from zerotools.io.files.sources import note_source
+from zerotools.io.files.source_stamps import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.runs.thinning_record import read_thinned
 

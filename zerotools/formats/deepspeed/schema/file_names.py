@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from zerotools.core.errors import Unsupported
-from zerotools.io.files.listing import names_if_readable
+from zerotools.io.files.directory_entries import names_if_readable
 
 _NUMBER = r"\d{1,5}"  # nothing looks for more files than that
 _MODEL = re.compile(

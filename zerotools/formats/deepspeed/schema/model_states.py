@@ -20,8 +20,7 @@ from zerotools.formats.deepspeed.schema.expert_parallel import StackedExperts, s
 from zerotools.formats.deepspeed.schema.fields import Fields, shapes_of
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
-from zerotools.io.torchzip.unread import unread
+from zerotools.io.torchzip.tree_tensors import as_tensor, unread
 
 Value = TypeVar("Value")
 Shapes = dict[str, tuple[int, ...]]

@@ -26,7 +26,7 @@ from zerotools.formats.deepspeed.schema.fields import MOST_RANKS, Fields, intege
 from zerotools.formats.deepspeed.schema.model_states import Shapes, parse_groups
 from zerotools.io.numeric.scalars import read_scalar
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor, attributes_of
+from zerotools.io.torchzip.tree_tensors import as_tensor, attributes_of
 
 BF16_OPTIMIZER = "BF16_Optimizer"
 STAGE_1_AND_2 = "DeepSpeedZeroOptimizer"

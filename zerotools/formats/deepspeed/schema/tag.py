@@ -16,7 +16,7 @@ from zerotools.formats.deepspeed.schema.file_names import (
     list_files,
 )
 from zerotools.io.files.damage import tolerate
-from zerotools.io.files.regular import read_regular, source_file
+from zerotools.io.files.regular_files import read_regular, source_file
 
 _LONGEST_NAME = 255
 _LARGEST_LATEST = 4096

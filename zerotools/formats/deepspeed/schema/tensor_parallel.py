@@ -31,7 +31,7 @@ from zerotools.core.tensor_parallel_rules import (
     Split,
 )
 from zerotools.formats.deepspeed.schema.fields import Fields, counts_of
-from zerotools.io.files.regular import read_user_file
+from zerotools.io.files.regular_files import read_user_file
 
 AFFINE_VERSION = 1
 ShardShapes = Sequence[tuple[int, ...]]

@@ -40,7 +40,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     ORDER,
     UNKNOWN,
 )
-from zerotools.io.files.filenames import stays_below_root
+from zerotools.io.files.directory_entries import stays_below_root
 from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTensor, walk
 from zerotools.io.torchzip.pt_file import TorchFile
 

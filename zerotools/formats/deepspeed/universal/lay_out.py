@@ -50,7 +50,7 @@ from zerotools.formats.deepspeed.universal.optimizer_state import OPTIMIZER_STAT
 from zerotools.formats.deepspeed.writing.lay_out import run_sidecars
 from zerotools.formats.deepspeed.writing.pt_files import FileDraft, FileLayout
 from zerotools.io.numeric.scalars import scalar_bytes
-from zerotools.io.output.plain_files import literal, sidecar_files
+from zerotools.io.output.carried_files import literal, sidecar_files
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
 

@@ -24,7 +24,7 @@ from zerotools.formats.deepspeed.schema.fields import integer_of
 from zerotools.formats.deepspeed.schema.file_names import ZERO
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 OPTIMIZER_STATE = f"{ZERO}/optimizer_state.pt"
 ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"

@@ -41,11 +41,11 @@ from zerotools.formats.deepspeed.universal.optimizer_state import (
     parse_state,
 )
 from zerotools.io.files.damage import tolerate
-from zerotools.io.files.sources import note_source
+from zerotools.io.files.source_stamps import note_source
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 
 def read(path: Path, *, tag: str | None = None) -> Checkpoint:

@@ -18,7 +18,7 @@ from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, Expe
 from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
 from zerotools.formats.deepspeed.writing.pt_files import FileLayout
 from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 BufferRole = tuple[int, str]
 """The number of a flat buffer, and a role."""

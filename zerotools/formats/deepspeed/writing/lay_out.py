@@ -45,8 +45,7 @@ from zerotools.formats.deepspeed.writing.target_layout import (
 )
 from zerotools.formats.deepspeed.writing.zero3 import lay_out_zero3
 from zerotools.formats.deepspeed.writing.zero12 import lay_out_zero12
-from zerotools.io.output.checkpoint_sidecars import run_sidecars_in
-from zerotools.io.output.plain_files import carried_file, literal
+from zerotools.io.output.carried_files import carried_file, literal, run_sidecars_in
 from zerotools.runs.checkpoint_dirs import RECORD, read_record, rng_name
 from zerotools.runs.job_record import record_to_json
 from zerotools.runs.manifest import MANIFEST

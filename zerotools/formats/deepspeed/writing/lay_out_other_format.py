@@ -41,7 +41,7 @@ from zerotools.formats.deepspeed.writing.lay_out import lay_out_mp_rank, unliste
 from zerotools.formats.deepspeed.writing.notes import needed_settings
 from zerotools.formats.deepspeed.writing.pt_files import OutputFiles
 from zerotools.formats.deepspeed.writing.target_layout import target_layout_of, with_config
-from zerotools.io.output.plain_files import literal, sidecar_files
+from zerotools.io.output.carried_files import literal, sidecar_files
 from zerotools.io.torchzip.pickle_values import Ordered, Size, StoredTensor, walk
 
 ONE_STEP_LESS = (

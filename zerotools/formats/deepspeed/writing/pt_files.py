@@ -22,7 +22,7 @@ from zerotools.core.target import CarriedBytes, Checksum, FilePlan, LiteralBytes
 from zerotools.formats.deepspeed.schema.optim_states import FlatPartition
 from zerotools.io.torchzip import archive_layout as archives
 from zerotools.io.torchzip.pickle_values import Storage, StoredTensor
-from zerotools.io.torchzip.pickles import dumps_renumbered
+from zerotools.io.torchzip.pickle_writer import dumps_renumbered
 from zerotools.io.torchzip.pt_file import TorchFile
 
 Gaps = Iterable[tuple[int, int]]

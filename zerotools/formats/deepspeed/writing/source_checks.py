@@ -22,7 +22,7 @@ from zerotools.formats.deepspeed.schema.ds_config import (
 from zerotools.formats.deepspeed.schema.file_names import is_layer_file, name_for_rank
 from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 from zerotools.io.files.open_files import OpenFiles
-from zerotools.io.numeric.numpy_dtypes import Array, numpy_cast, numpy_dtype
+from zerotools.io.numeric.dtype_casts import Array, numpy_cast, numpy_dtype
 
 QUANTIZED = "zero_quantized_nontrainable_weights"
 COMPARED = 64

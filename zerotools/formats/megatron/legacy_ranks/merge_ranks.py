@@ -16,8 +16,7 @@ from zerotools.formats.megatron.legacy_ranks.rank_optimizer import Local
 from zerotools.formats.megatron.tensor_names import megatron_expert_name
 from zerotools.formats.megatron.tensor_parallel_cuts import Cut, cut_of
 from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT, MegatronFacts
-from zerotools.io.torchzip.tensors import as_tensor
-from zerotools.io.torchzip.unread import unread
+from zerotools.io.torchzip.tree_tensors import as_tensor, unread
 
 
 class WholeModel:

@@ -44,7 +44,7 @@ from zerotools.formats.megatron.training_metadata import (
     origin_of,
 )
 from zerotools.io.distcp.data_files import sizes
-from zerotools.io.files.listing import names_in
+from zerotools.io.files.directory_entries import names_in
 from zerotools.io.huggingface.model_sidecars import model_sidecars
 from zerotools.io.torchzip.pt_file import TorchFile
 

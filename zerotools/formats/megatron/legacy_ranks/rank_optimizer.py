@@ -23,7 +23,7 @@ from zerotools.core.dtypes import DType
 from zerotools.formats.megatron.training_metadata import fitting, groups_in
 from zerotools.io.torchzip.pickle_values import StoredTensor
 from zerotools.io.torchzip.pt_file import TorchFile
-from zerotools.io.torchzip.tensors import as_tensor
+from zerotools.io.torchzip.tree_tensors import as_tensor
 
 _ALIGNED = 64
 _FLAT_ROLES = ("param", "exp_avg", "exp_avg_sq")

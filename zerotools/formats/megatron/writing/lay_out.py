@@ -51,11 +51,11 @@ from zerotools.formats.megatron.writing.torch_dist_files import (
     stored_places,
 )
 from zerotools.formats.torch_optimizers import STATE_ROLE
-from zerotools.io.distcp.planned_file import archive_of
+from zerotools.io.distcp.metadata_writer import archive_of
 from zerotools.io.files.json_file import read_json
 from zerotools.io.huggingface.config_json import LARGEST_CONFIG
 from zerotools.io.huggingface.model_sidecars import CONFIG as MODEL_CONFIG
-from zerotools.io.output.plain_files import literal, sidecar_files
+from zerotools.io.output.carried_files import literal, sidecar_files
 
 _NAMES = ("embedding.", "decoder.", "encoder.", "output_layer.", "mtp.", "position_embeddings.")
 _RELEASE = "release"

@@ -14,8 +14,7 @@ from typing import Any
 from zerotools.core.checkpoint import Tensor
 from zerotools.core.dtypes import BFLOAT16, FLOAT16, DType
 from zerotools.formats.megatron.training_metadata import EMBEDDING, OUTPUT
-from zerotools.io.huggingface.class_defaults import flat_config, full_config
-from zerotools.io.huggingface.tied_by_default import ties_embeddings
+from zerotools.io.huggingface.config_json import flat_config, full_config, ties_embeddings
 from zerotools.maps.model_sizes import (
     has_centred_norms,
     has_several_ropes,

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from zerotools.io.huggingface.hub_cache import config_of_model
+from zerotools.io.huggingface.config_json import config_of_model
 from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
 from zerotools.jobs.imports.recipes.argument_values import ArgumentReading

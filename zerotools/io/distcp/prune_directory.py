@@ -1,0 +1,125 @@
+"""A DCP directory without some of its values: the files to remove, and new versions of others.
+
+Items are carried over unchanged, one after another. `.metadata` is the saved one without the values
+and with the new positions, so other contents of it stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.checkpoint import Opaque
+from zerotools.core.target import CarriedBytes, FilePlan
+from zerotools.io.distcp.dcp_directory import metadata_names
+from zerotools.io.distcp.metadata import LARGEST_METADATA, Item, read_metadata
+from zerotools.io.files.regular_files import read_regular
+from zerotools.io.output.carried_files import literal
+from zerotools.io.torchzip.pickle_writer import dumps
+from zerotools.io.torchzip.unpickle import loads
+
+
+@dataclass(frozen=True)
+class PrunedDirectory:
+    """Names of files relative to the directory: those to remove, and those to write again."""
+
+    removed: frozenset[str] = frozenset()
+    rewritten: Mapping[str, FilePlan] = field(default_factory=dict)
+
+
+def pruned(directory: Path, dropped: Container[str]) -> PrunedDirectory:
+    """Return the DCP in `directory` without the values with flat keys in `dropped`.
+
+    Raises:
+        BadFile: `.metadata` is damaged.
+    """
+    trees = {name: _load(directory / name) for name in metadata_names(directory)}
+    every: dict[str, list[Item]] = {}
+    kept: dict[str, list[Item]] = {}
+    lives: set[str] = set()
+    for name, tree in trees.items():
+        for key, item in _items(tree):
+            every.setdefault(item.file, []).append(item)
+            if key not in dropped:
+                kept.setdefault(item.file, []).append(item)
+                lives.add(name)
+    changed = {file for file, items in every.items() if len(kept.get(file, ())) < len(items)}
+    if not changed:
+        return PrunedDirectory()
+    if not kept:
+        return PrunedDirectory(frozenset((*trees, *every)))
+    moves: dict[Item, int] = {}
+    plans = {
+        file: _file(directory / file, kept[file], moves) for file in sorted(changed) if file in kept
+    }
+    for name in sorted(lives):
+        plans[name] = literal(dumps(_metadata(trees[name], dropped, moves)))
+    gone = {file for file in changed if file not in kept} | (trees.keys() - lives)
+    return PrunedDirectory(frozenset(gone), plans)
+
+
+def _load(path: Path) -> Any:
+    read_metadata(path)  # checks what the functions below need
+    return loads(read_regular(path, LARGEST_METADATA), source=path)
+
+
+def _items(tree: Any) -> Iterator[tuple[str, Item]]:
+    """Yield (flat key, item) of everything that is stored, empty chunks included."""
+    for index, info in _state(tree)["storage_data"].items():
+        yield _state(index)["fqn"], _item(info)
+
+
+def _item(info: Any) -> Item:
+    at = _state(info)
+    return Item(at["relative_path"], at["offset"], at["length"])
+
+
+def _file(path: Path, items: list[Item], moves: dict[Item, int]) -> FilePlan:
+    """Return a data file with `items` alone; notes in `moves` where each of them begins then. Tied
+    tensors share one."""
+    carried: list[CarriedBytes] = []
+    at = 0
+    for item in sorted(set(items), key=lambda each: (each.offset, each.length)):
+        moves[item] = at
+        last = carried[-1] if carried else None
+        if last is not None and last.source_offset + last.length == item.offset:
+            carried[-1] = replace(last, length=last.length + item.length)
+        else:
+            carried.append(CarriedBytes(at, path, item.offset, item.length))
+        at += item.length
+    return FilePlan(at, carried=carried)
+
+
+def _metadata(tree: Any, dropped: Container[str], moves: Mapping[Item, int]) -> Opaque:
+    """Return `.metadata`, which was checked when it was read, without the values in `dropped`."""
+    saved = dict(_state(tree))
+    for table in ("state_dict_metadata", "planner_data"):
+        if isinstance(saved.get(table), dict):
+            saved[table] = {key: each for key, each in saved[table].items() if key not in dropped}
+    saved["storage_data"] = dict(_stored(saved["storage_data"], dropped, moves))
+    return _with_state(tree, saved)
+
+
+def _stored(
+    stored: Mapping[Any, Any], dropped: Container[str], moves: Mapping[Item, int]
+) -> Iterator[tuple[Any, Any]]:
+    for index, info in stored.items():
+        if _state(index)["fqn"] not in dropped:
+            item = _item(info)
+            offset = moves.get(item, item.offset)
+            yield index, _with_state(info, {**_state(info), "offset": offset})
+
+
+def _state(value: Any) -> Mapping[str, Any]:
+    """Return the attributes of an object; dataclass(slots=True) and frozen classes pickle them
+    second."""
+    state = value.state
+    found: Mapping[str, Any] = state[1] if isinstance(state, tuple) else state
+    return found
+
+
+def _with_state(value: Opaque, attributes: Mapping[str, Any]) -> Opaque:
+    whole = (None, dict(attributes)) if isinstance(value.state, tuple) else dict(attributes)
+    return replace(value, state=whole)

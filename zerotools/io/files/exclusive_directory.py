@@ -1,0 +1,104 @@
+"""A directory that only this run uses, for an output that gets its name later; a file likewise.
+
+The name is known in advance, and others may write next to it: on a shared machine, under `/tmp` or
+in a group's directory, another user may put there
+
+    out.partial -> /home/victim        a link: the run would clear files there
+    out.partial/                       a directory of theirs, in which they change the output
+
+So a link is never followed, a directory of another user is refused, and no other user can read it
+before it is complete. An existing file under the name of a new one is removed first, never opened:
+opening a link for writing would empty its target.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from pathlib import Path
+from typing import IO
+
+from zerotools.core.errors import BadRequest
+
+_PROBE = ".zerotools-mode"
+_PRIVATE = 0o700
+
+
+class OwnDirectory:
+    """`path`, made and locked, or taken over from an earlier run of the same user."""
+
+    def __init__(self, path: Path, *, shared: bool = False) -> None:
+        """Make and lock it, against others that do not share it.
+
+        Raises:
+            BlockingIOError: another run has it.
+            BadRequest: the entry there is a link, or belongs to another user.
+            OSError: it cannot be made.
+        """
+        self.path = path
+        while True:
+            self._descriptor = _made(path)
+            try:
+                how = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
+                fcntl.flock(self._descriptor, how | fcntl.LOCK_NB)
+                if self.is_at(path):
+                    os.fchmod(self._descriptor, _mode(self._descriptor) & ~0o777 | _PRIVATE)
+                    return
+            except BaseException:  # undone, and raised again
+                os.close(self._descriptor)
+                raise
+            os.close(self._descriptor)
+
+    def is_at(self, path: Path) -> bool:
+        """Return whether `path` is this directory, and not a link to it or another directory."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), path.lstat())
+        except FileNotFoundError:
+            return False
+
+    def open_up(self) -> None:
+        """Give it the mode that any new directory there would have."""
+        probe = self.path / _PROBE
+        probe.mkdir()
+        mode = stat.S_IMODE(probe.stat().st_mode)
+        probe.rmdir()
+        os.fchmod(self._descriptor, mode)
+
+    def close(self) -> None:
+        """Give the lock back."""
+        os.close(self._descriptor)
+
+
+def _made(path: Path) -> int:
+    try:
+        path.mkdir(mode=_PRIVATE)
+    except FileExistsError:
+        if path.is_symlink():
+            raise BadRequest(
+                f"{path} is a symbolic link instead of the directory of an unfinished run; "
+                "zerotools does not follow it: see who created it, and remove it"
+            ) from None
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    owner = os.fstat(descriptor).st_uid
+    if owner != os.geteuid():
+        os.close(descriptor)
+        raise BadRequest(
+            f"{path} belongs to another user (uid {owner}), who could change the output; choose "
+            "another directory, or ask that user to remove this one"
+        )
+    return descriptor
+
+
+def _mode(descriptor: int) -> int:
+    return stat.S_IMODE(os.fstat(descriptor).st_mode)
+
+
+def new_text_file(path: Path) -> IO[str]:
+    """Return an empty file in UTF-8, open for writing; an existing entry of that name is removed.
+
+    Raises:
+        OSError: it cannot be made, or another process makes it at the same time.
+    """
+    path.unlink(missing_ok=True)
+    return path.open("x", encoding="utf-8")

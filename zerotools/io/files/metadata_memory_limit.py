@@ -1,0 +1,78 @@
+"""A limit on the memory that descriptions in a file may take, before any of its data are read.
+
+A pickle, a header or a list in JSON becomes Python objects of up to 60 bytes for each byte of it.
+The description of a real checkpoint is small compared to its data. A file that is made to fill the
+memory has no data. So any file may take `SMALL`, and a file with data next to it a quarter of those
+more. Holes in a file do not count as data, because they cost nothing.
+
+    .metadata of 300,000 chunks, of 1.8 KB each, and 12 GB of data:   540 MB of 3 GB
+    a pickle of 20 MB that makes a dict of each byte, and no data:    1.4 GB of 64 MiB, refused
+
+Standard library only: the training process uses it too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import lru_cache
+from pathlib import Path
+
+from zerotools.io.files.source_stamps import has_lasting_inodes
+
+SMALL = 64 * 2**20
+SHARE = 4
+READ_SHARE = 4
+"""The objects of a description take several times its size."""
+_BLOCK = 512
+
+Beside = Callable[[], int]
+"""The bytes of data next to a description; called if `SMALL` is not enough."""
+
+
+def nothing_beside() -> int:
+    """Return 0, for a description without data."""
+    return 0
+
+
+def allowed(beside: int) -> int:
+    """Return the bytes of memory allowed for the description of `beside` bytes of data."""
+    return SMALL + beside // SHARE
+
+
+def may_be_read(length: int, beside: Beside) -> bool:
+    """Return whether a description of `length` bytes may be read at all."""
+    needed = READ_SHARE * length
+    return needed <= SMALL or needed <= allowed(beside())
+
+
+def taken_on_disk(status: os.stat_result) -> int:
+    """Return bytes of a file that are there; of one with holes, fewer than it seems to have."""
+    if not has_lasting_inodes(status.st_dev):  # such file systems do not count blocks
+        return status.st_size
+    return min(status.st_size, status.st_blocks * _BLOCK)
+
+
+def data_in(directory: Path) -> int:
+    """Return the bytes on disk of the regular files in `directory`; 0 if it cannot be listed."""
+    try:
+        return _data_in(directory, directory.stat().st_mtime_ns)
+    except OSError:
+        return 0
+
+
+def data_of(paths: Iterable[Path]) -> int:
+    """Return bytes on the disk of those files of `paths` that are there and regular."""
+    total = 0
+    for path in paths:
+        with suppress(OSError):
+            status = path.stat()
+            total += taken_on_disk(status) if stat.S_ISREG(status.st_mode) else 0
+    return total
+
+
+@lru_cache(maxsize=16)
+def _data_in(directory: Path, _changed: int) -> int:
+    return data_of(directory.iterdir())

@@ -1,0 +1,120 @@
+"""Regular files only: every file of a checkpoint is opened here.
+
+Opening a FIFO waits for a writer that may never come, and a device such as /dev/zero never ends.
+Neither is part of a checkpoint, so both are refused by their type before they are opened: opening a
+device can itself have effects. Standard library only: the training process uses it too.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.open_source import LocalSource, OpenSource, RemotePath
+from zerotools.io.files.source_stamps import named_if_gone, note
+
+LARGEST_GIVEN = 2**22
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFIFO: "a named pipe (FIFO)",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True) -> int:
+    """Return a descriptor of the regular file at `path`; symbolic links are followed.
+
+    A file that is opened for reading is recorded as a source, which must not change any more. A
+    hint such as `latest`, which the next save rewrites, is not recorded (`is_source=False`).
+
+    Raises:
+        OSError: it is missing or cannot be opened.
+        BadFile: it is not a regular file, or it has changed since it was first read.
+    """
+    check_regular(path)
+    # O_NONBLOCK: by now the path may have become a FIFO.
+    with named_if_gone(path):
+        descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
+        _check(path, status)
+        if is_source and flags == os.O_RDONLY:
+            note(path, status)
+        os.set_blocking(descriptor, True)
+    except BaseException:  # closed, and raised again
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_source(path: Path, *, is_source: bool = True) -> OpenSource:
+    """Open a path as in `open_regular`, also in an object store."""
+    if not isinstance(path, RemotePath):
+        return LocalSource(open_regular(path, is_source=is_source))
+    check_regular(path)
+    with named_if_gone(path):
+        source = path.open_source()
+    if is_source:
+        note(path, source.status())
+    return source
+
+
+@contextmanager
+def source_file(path: Path, *, is_source: bool = True) -> Iterator[OpenSource]:
+    """Open a path as in `open_source`, and close it at the end."""
+    source = open_source(path, is_source=is_source)
+    try:
+        yield source
+    finally:
+        source.close()
+
+
+@contextmanager
+def regular_file(path: Path, *, is_source: bool = True) -> Iterator[int]:
+    """Open a path as in `open_regular`, and close it at the end."""
+    descriptor = open_regular(path, is_source=is_source)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
+    """Return all bytes of the regular file at `path`, which has at most `most`.
+
+    Raises:
+        OSError: it is missing or cannot be read.
+        BadFile: it is not a regular file, or is larger.
+    """
+    with source_file(path, is_source=is_source) as source:
+        size = source.status().st_size
+        if size > most:
+            raise BadFile(f"{path} has {size} bytes; a file of its kind may have at most {most}")
+        with source.stream() as stream:
+            return stream.read(most)
+
+
+def read_user_file(path: Path) -> bytes:
+    """Return all bytes of a small file that the user named, such as one of rules; raises as
+    `read_regular`."""
+    return read_regular(path, LARGEST_GIVEN, is_source=False)
+
+
+def check_regular(path: Path) -> None:
+    """Raise an error for anything but a regular file, without opening it; raises as
+    `open_regular`."""
+    with named_if_gone(path):
+        status = path.stat()
+    _check(path, status)
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        kind = _KINDS.get(stat.S_IFMT(status.st_mode), "a special file")
+        raise BadFile(f"{path} is {kind} and not a regular file; put the file itself there")

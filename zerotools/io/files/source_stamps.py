@@ -1,0 +1,218 @@
+"""The files that an output is made from, with a stamp of each from before its first read.
+
+Another run may save over a checkpoint while it is read. So `open_regular` records every file's
+stamp before its first byte is read, and compares every later opening with it. All files are checked
+again before an output gets its name. `written_apart` compares write times: a file that was not
+written with the others may be of another save.
+
+Standard library only: the training process reads checkpoints too.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+
+from zerotools.core.checkpoint import Stamp
+from zerotools.core.errors import BadFile
+from zerotools.io.files.open_source import RemotePath
+
+# Their inode numbers are made up while they are mounted, and may change for the same file.
+_CHANGING_INODES = ("fuse", "cifs", "smb", "9p", "vfat", "exfat")
+_MOUNTS = Path("/proc/self/mountinfo")
+
+
+class Sources:
+    """The stamps of files by absolute path."""
+
+    def __init__(self, stamps: Mapping[Path, Stamp] | None = None) -> None:
+        self.stamps: dict[Path, Stamp] = dict(stamps or {})
+
+    def note(self, path: Path, status: os.stat_result) -> None:
+        """Record `path` with `status`, or compare it with the recorded one.
+
+        Raises:
+            BadFile: it has changed.
+        """
+        stamp = stamp_of(status)
+        first = self.stamps.setdefault(path.absolute(), stamp)
+        if first != stamp:
+            raise BadFile(_changed(path, _difference(first, stamp)))
+
+    def changed(self) -> Iterator[tuple[Path, str]]:
+        """Yield every recorded file that has changed, and the difference."""
+        _ask_again(self.stamps)
+        for path, first in self.stamps.items():
+            try:
+                stamp = stamp_of(path.stat())
+            except OSError as error:
+                yield path, f"it is gone ({error.strerror})"
+                continue
+            if stamp != first:
+                yield path, _difference(first, stamp)
+
+    def check(self, paths: Iterable[Path] | None = None) -> None:
+        """Check `paths` again, or every file that was recorded.
+
+        Raises:
+            BadFile: a file has changed since it was first read.
+        """
+        paths = list(self.stamps if paths is None else paths)
+        _ask_again(paths)
+        for path in paths:
+            try:
+                status = path.stat()
+            except OSError as error:
+                raise BadFile(_changed(path, f"it is gone ({error.strerror})")) from None
+            self.note(path, status)
+
+
+def _ask_again(paths: Iterable[Path]) -> None:
+    """Forget cached facts of the stores that paths lie in."""
+    far = [path for path in paths if isinstance(path, RemotePath)]
+    for parent in {path.parent: path for path in far}.values():
+        parent.forget()
+    several = [parent for parent, n in Counter(path.parent for path in far).items() if n > 1]
+    for parent in several:  # with one request, and not with one for each
+        next(iter(parent.iterdir() if parent.is_dir() else ()), None)
+
+
+_NOTED: ContextVar[tuple[Sources, ...]] = ContextVar("sources", default=())
+
+
+@contextmanager
+def recording() -> Iterator[Sources]:
+    """Record the files that are opened inside the context, and in contexts inside it."""
+    sources = Sources()
+    token = _NOTED.set((*_NOTED.get(), sources))
+    try:
+        yield sources
+    finally:
+        _NOTED.reset(token)
+
+
+def note_source(path: Path) -> int:
+    """Record a file that is read later, and return its size in bytes.
+
+    Raises:
+        OSError: it does not exist, and was not recorded before.
+        BadFile: it is not the file that was read before under this name, or is gone.
+    """
+    with named_if_gone(path):
+        status = path.stat()
+    note(path, status)
+    return status.st_size
+
+
+@contextmanager
+def named_if_gone(path: Path) -> Iterator[None]:
+    """Name the file in errors if it disappears while it is read.
+
+    Raises:
+        BadFile: it is gone, and was there when it was first read.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        if any(path.absolute() in sources.stamps for sources in _NOTED.get()):
+            raise BadFile(_changed(path, f"it is gone ({error.strerror})")) from None
+        raise
+
+
+def note(path: Path, status: os.stat_result) -> None:
+    """Record a file that is open and not read yet. Raises BadFile if it has changed."""
+    for sources in _NOTED.get():
+        sources.note(path, status)
+
+
+def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
+    """Record a file that is already open, because it may have been opened outside of `recording`.
+
+    `status` is called only inside `recording`.
+    """
+    if _NOTED.get():
+        note(path, status())
+
+
+def stamp_of(status: os.stat_result) -> Stamp:
+    """Return the values that distinguish a file from a later version or a replacement of it."""
+    if not has_lasting_inodes(status.st_dev):
+        return Stamp(status.st_size, status.st_mtime_ns)
+    return Stamp(status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino)
+
+
+@lru_cache
+def has_lasting_inodes(device: int) -> bool:
+    """Return whether a file keeps its inode number on the file system `device`, by mountinfo(5).
+    Return True for an unknown file system."""
+    name = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = _MOUNTS.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return True
+    return lasting_inodes(lines, name)
+
+
+def lasting_inodes(mounts: Iterable[str], device: str) -> bool:
+    """Return the same as `has_lasting_inodes`, from the lines of mountinfo."""
+    for line in mounts:
+        before, _, after = line.partition(" - ")
+        if before.split()[2:3] == [device] and after.startswith(_CHANGING_INODES):
+            return False
+    return True
+
+
+def _difference(first: Stamp, now: Stamp) -> str:
+    if first.size != now.size:
+        return f"it had {first.size} bytes and has {now.size}"
+    if first.mtime_ns != now.mtime_ns:
+        return f"it was last written at {_clock(first)} and now at {_clock(now)}"
+    return "another file has replaced it"
+
+
+def _clock(stamp: Stamp) -> str:
+    seconds, rest = divmod(stamp.mtime_ns, 10**9)
+    return f"{time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(seconds))}.{rest:09d}"
+
+
+def _changed(path: Path, difference: str) -> str:
+    return (
+        f"{path} changed while it was read: {difference}; no output is kept. Wait until no "
+        "program writes there, or take a finished checkpoint, and run the command again"
+    )
+
+
+_HOUR = 3600.0
+_DAY = 24 * _HOUR
+_SPREADS = 20
+"""A slow save takes long: a gap of this many times the span of all other files is not part of
+it."""
+
+
+def written_apart(times: Mapping[str, float]) -> str | None:
+    """Return a sentence on files that were written long before or after the others, or None.
+    `times` are those of the last change by name, in seconds since 1970; 0: not known."""
+    ordered = sorted((time, name) for name, time in times.items() if time > 0)
+    if len(ordered) < 2:
+        return None
+    gap, at = max((b[0] - a[0], n) for n, (a, b) in enumerate(pairwise(ordered), 1))
+    before, after = ordered[:at], ordered[at:]
+    few, most = (before, after) if len(before) <= len(after) else (after, before)
+    if gap <= max(_HOUR, _SPREADS * (most[-1][0] - most[0][0])):
+        return None
+    names = ", ".join(name for _, name in few[:3]) + (
+        f" and {len(few) - 3} more" if len(few) > 3 else ""
+    )
+    how = "before" if few is before else "after"
+    long = f"{gap / _DAY:.1f} days" if gap > 2 * _DAY else f"{gap / _HOUR:.1f} hours"
+    return (
+        f"{names}: written {long} {how} the other files; they are from another save, unless files "
+        "were copied one by one"
+    )

@@ -1,0 +1,404 @@
+"""Compares two arrays of one type: distances in ulps and in values, equal bytes, counts of NaN.
+
+Everything is exact except the norms. The distance in ulps is the number of steps between
+neighbouring values of the type from one value to the other, so that -0.0 and 0.0 are 0 apart.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from threading import local
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zerotools.io.numeric.dtype_casts import INFINITY, Array
+
+BLOCK = 2**16
+"""Elements that are compared together: intermediate values take memory, and with fewer elements the
+calls take longer than their work."""
+_SQUARABLE = 1e-100, 1e100
+"""The range of magnitudes that can be squared and summed in very large numbers as float64."""
+_UNSIGNED = "float8_e8m0fnu"
+"""The float that has no sign: the type of scales."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """The allowed difference of each element: nothing (all None), `ulps` steps, or at most
+    `absolute` + `relative` times the magnitude of the first array's element, or times a given size
+    that is larger. Two NaNs are equal under either; a number is never near NaN or infinity."""
+
+    ulps: int | None = None
+    absolute: float | None = None
+    relative: float = 0.0
+
+
+NOTHING = Allowance()
+
+
+class Extreme(NamedTuple):
+    """The element with the largest value: the value, its number `place` in row-major order, and the
+    elements of the two arrays there."""
+
+    value: float
+    place: int
+    ours: complex
+    theirs: complex
+
+
+class Norm(NamedTuple):
+    """A Euclidean norm, `scale` times the root of `total`: squares of very large or small numbers
+    would overflow or vanish."""
+
+    scale: float = 0.0
+    total: float = 0.0
+
+    @property
+    def value(self) -> float:
+        return self.scale * math.sqrt(self.total)
+
+    def __add__(self, other: object) -> Norm:
+        """Return the norm of both arrays together."""
+        assert isinstance(other, Norm)
+        low, high = sorted((self, other))
+        if low.scale == 0 or math.isinf(high.scale):
+            return high
+        return Norm(high.scale, high.total + low.total * (low.scale / high.scale) ** 2)
+
+
+NO_NORM = Norm()
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """The differences of two arrays. Of `elements`, `differing` have other bits, and `both_nan` of
+    these are NaN on both sides. `unmatched` are NaN or infinite on only one side, or infinite with
+    two signs. `outside` are beyond the allowance. The extremes are of elements that are finite on
+    both sides; `max_ulp` is None for integers. `first` is the first element with other bits, `odd`
+    the first unmatched."""
+
+    elements: int = 0
+    differing: int = 0
+    both_nan: int = 0
+    unmatched: int = 0
+    outside: int = 0
+    max_abs: Extreme | None = None
+    max_ulp: Extreme | None = None
+    first: Extreme | None = None
+    odd: Extreme | None = None
+    difference: Norm = NO_NORM
+    norm: Norm = NO_NORM
+
+    @property
+    def relative(self) -> float | None:
+        """The norm of the difference divided by that of the first array; None if that is 0.
+        Elements that are not finite on both sides are omitted."""
+        return self.difference.value / self.norm.value if self.norm.value else None
+
+    def __add__(self, other: Distance) -> Distance:
+        """Return the distance of both parts together."""
+        return Distance(
+            self.elements + other.elements,
+            self.differing + other.differing,
+            self.both_nan + other.both_nan,
+            self.unmatched + other.unmatched,
+            self.outside + other.outside,
+            _larger(self.max_abs, other.max_abs),
+            _larger(self.max_ulp, other.max_ulp),
+            _earlier(self.first, other.first),
+            _earlier(self.odd, other.odd),
+            self.difference + other.difference,
+            self.norm + other.norm,
+        )
+
+
+def _larger(one: Extreme | None, other: Extreme | None) -> Extreme | None:
+    found = [each for each in (one, other) if each is not None]
+    return max(found, key=lambda each: (each.value, -each.place), default=None)
+
+
+def _earlier(one: Extreme | None, other: Extreme | None) -> Extreme | None:
+    found = [each for each in (one, other) if each is not None]
+    return min(found, key=lambda each: each.place, default=None)
+
+
+def same_bytes(ours: Array, theirs: Array) -> bool:
+    """Return whether two arrays of bytes, which begin at multiples of 8, are equal."""
+    rest = len(ours) % 8
+    if rest and not np.array_equal(ours[-rest:], theirs[-rest:]):
+        return False
+    whole = len(ours) - rest
+    return bool((ours[:whole].view(np.uint64) == theirs[:whole].view(np.uint64)).all())
+
+
+class _Room(local):
+    """Reusable arrays of one thread: for each new array of numpy, the system clears memory, which
+    takes longer than the work on it."""
+
+    def __init__(self) -> None:
+        self._buffers: dict[str, Array] = {}
+
+    def take(self, use: str, element: Any, count: int) -> Array:
+        """Return `count` elements with undefined values, valid until the next `take` for this
+        use."""
+        nbytes = count * np.dtype(element).itemsize
+        buffer = self._buffers.get(use)
+        if buffer is None or len(buffer) < nbytes:
+            buffer = self._buffers[use] = np.empty(max(nbytes, 8 * BLOCK), np.uint8)
+        return buffer[:nbytes].view(element)
+
+
+_ROOM = _Room()
+
+
+def distance(
+    ours: Array, theirs: Array, begin: int, allowance: Allowance, sizes: Array | None = None
+) -> Distance:
+    """Compare two arrays of one dimension, type and length, of at most `BLOCK` elements; the first
+    is element `begin` of its tensor. `sizes` are magnitudes for the allowance."""
+    if ours.dtype.kind == "c":
+        differs = (_bits(ours) != _bits(theirs)).any(axis=1)
+    else:
+        differs = _ROOM.take("differs", np.bool_, ours.size)
+        np.not_equal(_bits(ours), _bits(theirs), out=differs)
+    count = np.count_nonzero(differs)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        wide = _widened(ours, "ours")
+        found = Distance(ours.size, norm=_norm_of_finite(wide))
+        if not count:
+            return found
+        places = None
+        if count < ours.size:
+            places = np.flatnonzero(differs)
+            ours, theirs, wide = ours[places], theirs[places], wide[places]
+            sizes = None if sizes is None else sizes[places]
+        other = _widened(theirs, "theirs")
+    apart = _Apart(ours, theirs, wide, other, begin, places)
+    apart.sizes = sizes
+    return found + apart.distance(allowance)
+
+
+class _Apart:
+    """Elements that all differ; `x` and `y` are their values in a wider type. They are the elements
+    `places` from `begin`, or all."""
+
+    def __init__(
+        self, ours: Array, theirs: Array, x: Array, y: Array, begin: int, places: Array | None
+    ) -> None:
+        self._is_float = _is_float(ours.dtype)
+        self._x = x
+        self._y = y
+        self.sizes: Array | None = None
+        self._begin = begin
+        self._places = places
+        self._steps = _steps(ours, theirs)
+        if not self._is_float:
+            self._values = self._steps.astype(np.float64)  # float64 holds no 64-bit differences
+            return
+        with np.errstate(over="ignore", invalid="ignore"):
+            apart = np.subtract(x, y, out=_ROOM.take("apart", x.dtype, x.size))
+            self._values = np.abs(apart) if apart.dtype.kind == "c" else np.abs(apart, out=apart)
+
+    def distance(self, allowance: Allowance) -> Distance:
+        values = self._values
+        farthest = int(np.argmax(values))  # of a NaN, if there is one
+        top = float(values[farthest])
+        if not math.isfinite(top):
+            return self._of_odd(allowance)
+        return Distance(
+            differing=len(values),
+            outside=len(values) - self._near(allowance),
+            max_abs=self._at(farthest, top),
+            max_ulp=self._largest(self._steps) if self._is_float else None,
+            first=self._at(0, 0.0),
+            difference=_norm(values, top),
+        )
+
+    def _of_odd(self, allowance: Allowance) -> Distance:
+        """Return the distance if some are not finite, or so far apart that the difference
+        overflows."""
+        x, y = self._x, self._y
+        finite, both_nan = np.isfinite(x) & np.isfinite(y), np.isnan(x) & np.isnan(y)
+        unmatched = ~(finite | both_nan)
+        chosen = self._values[finite]
+        far = int(finite.sum()) - self._near(allowance, finite)
+        if allowance == NOTHING:
+            far += int(both_nan.sum())
+        return Distance(
+            differing=len(x),
+            both_nan=int(both_nan.sum()),
+            unmatched=int(unmatched.sum()),
+            outside=int(unmatched.sum()) + far,
+            max_abs=self._largest(self._values, finite),
+            max_ulp=self._largest(self._steps, finite) if self._is_float else None,
+            first=self._at(0, 0.0),
+            odd=self._at(int(np.argmax(unmatched)), 0.0) if unmatched.any() else None,
+            difference=_norm(chosen, float(chosen.max(initial=0.0))),
+        )
+
+    def _near(self, allowance: Allowance, finite: Array | None = None) -> int:
+        """Return how many of the finite ones (all, without a choice) are within the allowance."""
+        if allowance.absolute is not None:
+            with np.errstate(over="ignore", invalid="ignore"):
+                size = np.abs(self._x)
+                if self.sizes is not None:
+                    size = np.maximum(size, self.sizes)
+                most = allowance.absolute + allowance.relative * size
+                near = self._values <= most
+        elif allowance.ulps is not None and self._is_float:
+            near = self._steps <= allowance.ulps
+        else:
+            return 0
+        return int(np.count_nonzero(near if finite is None else near & finite))
+
+    def _at(self, position: int, value: float) -> Extreme:
+        place = position if self._places is None else int(self._places[position])
+        x, y = self._x[position].item(), self._y[position].item()
+        return Extreme(value, self._begin + place, x, y)
+
+    def _largest(self, values: Array, finite: Array | None = None) -> Extreme | None:
+        if finite is not None:
+            if not finite.any():
+                return None
+            values = np.where(finite, values, 0)
+        position = int(np.argmax(values))
+        if finite is not None and not finite[position]:  # all are 0
+            position = int(np.argmax(finite))
+        return self._at(position, values[position].item())
+
+
+def _is_float(element: np.dtype[Any]) -> bool:
+    return element.kind not in "iub"
+
+
+def _bits(values: Array) -> Array:
+    if values.dtype.kind == "c":
+        return values.view(f"u{values.itemsize // 2}").reshape(-1, 2)
+    return values.view(f"u{values.itemsize}")
+
+
+def _widened(values: Array, use: str) -> Array:
+    element = np.complex128 if values.dtype.kind == "c" else np.float64
+    if values.dtype == element:
+        return values
+    wide = _ROOM.take(use, element, values.size)
+    wide[:] = values
+    return wide
+
+
+def _norm_of_finite(values: Array) -> Norm:
+    parts = values.view(np.float64)
+    scale = max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
+    if not math.isfinite(scale):  # of a NaN, both are NaN
+        parts = values[np.isfinite(values)].view(np.float64)
+        scale = max(float(parts.max(initial=0.0)), -float(parts.min(initial=0.0)))
+    return _norm(parts, scale)
+
+
+def _norm(parts: Array, scale: float) -> Norm:
+    """Return the norm of numbers without NaN; `scale` is the largest magnitude."""
+    if scale == 0 or math.isinf(scale):
+        return Norm(scale, float(scale > 0))
+    if not _SQUARABLE[0] < scale < _SQUARABLE[1]:
+        parts = parts / scale
+    else:
+        scale = 1.0
+    # No np.dot: BLAS has threads of its own, which wait for each other by spinning.
+    return Norm(scale, float(np.einsum("i,i->", parts, parts)))
+
+
+def _steps(ours: Array, theirs: Array) -> Array:
+    """Return the steps between representable values, as unsigned integers as wide as the type; for
+    complex numbers, of the part that is farther apart. Meaningless if one is not finite."""
+    if ours.dtype.kind == "c":
+        part = np.dtype(f"<f{ours.itemsize // 2}")
+        halves = _steps(ours.view(part), theirs.view(part)).reshape(-1, 2)
+        farther: Array = halves.max(axis=1, initial=0)
+        return farther
+    x, y = _ordered(ours, "ordered"), _ordered(theirs, "other ordered")
+    unsigned = f"u{ours.itemsize}"  # a difference always fits in it
+    steps: Array = np.maximum(x, y, out=_ROOM.take("steps", x.dtype, x.size)).view(unsigned)
+    least = np.minimum(x, y, out=_ROOM.take("other ordered", x.dtype, x.size)).view(unsigned)
+    steps -= least
+    return steps
+
+
+def _ordered(values: Array, use: str) -> Array:
+    """Return integers as wide as the type, in the order of the values, neighbours next to one
+    another."""
+    if values.dtype.kind in "iu":
+        return values
+    if values.dtype.kind == "b" or values.dtype.name == _UNSIGNED:
+        return values.view(np.uint8)
+    bits = values.view(f"i{values.itemsize}")
+    width = 8 * values.itemsize - 1
+    negative = np.right_shift(bits, width, out=_ROOM.take("negative", bits.dtype, bits.size))
+    largest = bits.dtype.type((1 << width) - 1)
+    ordered: Array = np.bitwise_and(negative, largest, out=_ROOM.take(use, bits.dtype, bits.size))
+    ordered ^= bits
+    ordered -= negative  # -1 or 0
+    return ordered
+
+
+Buffer = Any
+"""Contiguous bytes: `bytes`, a memoryview, an array."""
+
+
+def are_equal(ours: Buffer, theirs: Buffer) -> bool:
+    """Return whether both hold the same bytes. Takes an eighth of their size as extra memory.
+
+    `==` of a memoryview compares its items one after another, and numpy's of bytes is slow too:
+    eight bytes at a time are about 12 times as fast.
+    """
+    first, second = np.frombuffer(ours, np.uint8), np.frombuffer(theirs, np.uint8)
+    if len(first) != len(second):
+        return False
+    whole = len(first) & ~7
+    words = first[:whole].view(np.uint64), second[:whole].view(np.uint64)
+    return bool(np.array_equal(*words) and np.array_equal(first[whole:], second[whole:]))
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCounts:
+    """Elements that are NaN, infinite, or, if requested, less than zero."""
+
+    nans: int = 0
+    infinities: int = 0
+    negatives: int = 0
+
+    def __add__(self, other: ValueCounts) -> ValueCounts:
+        return ValueCounts(
+            self.nans + other.nans,
+            self.infinities + other.infinities,
+            self.negatives + other.negatives,
+        )
+
+
+NOTHING_ODD = ValueCounts()
+
+
+def count_values(values: Array, *, negatives: bool = False) -> ValueCounts:
+    """Count the non-finite values in a flat array of a floating-point type of numpy or ml_dtypes,
+    and with `negatives` also those less than zero (-0.0 is not)."""
+    if not values.size:
+        return NOTHING_ODD
+    infinity = INFINITY.get(values.dtype.name)
+    if infinity is not None:
+        sign = 1 << (8 * values.itemsize - 1)
+        largest = int(np.maximum.reduce(values.view(f"u{values.itemsize}")))
+        if largest < infinity:
+            return NOTHING_ODD  # as bits, numbers below zero are larger than infinity
+        positive = int(np.maximum.reduce(values.view(f"i{values.itemsize}")))
+        is_finite = positive < infinity and largest < infinity | sign
+        if is_finite and (not negatives or largest == sign):
+            return NOTHING_ODD
+    else:
+        values = values.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        return ValueCounts(
+            int(np.count_nonzero(np.isnan(values))),
+            int(np.count_nonzero(np.isinf(values))),
+            int(np.count_nonzero(values < 0)) if negatives else 0,
+        )

@@ -1,0 +1,112 @@
+"""Output files without tensors: known bytes, or the bytes of another file.
+
+Files around a checkpoint's shards are carried along, so that the output can replace the checkpoint.
+
+A file next to a checkpoint may be a symbolic link: the Hub's cache consists of them, and people
+link tokenizers. But the checkpoint's author also chose the targets of its links, and an output is
+published: `tokenizer.json -> /home/ada/.ssh/id_ed25519` must not put a key into it. So a link is
+followed
+- inside its own directory;
+- to a blob of the Hub's cache: `models--gpt2/snapshots/1f/vocab.json -> ../../blobs/9c`;
+- to a file of the same name whose path has no hidden directory: `vocab.json -> /models/vocab.json`,
+  where the name is one that models give to such files (`chosen_name=False`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+from zerotools.core.checkpoint import Checkpoint
+from zerotools.core.errors import BadFile
+from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes
+from zerotools.io.files.regular_files import source_file
+from zerotools.io.output.marker import MARKER
+
+
+def literal(data: bytes) -> FilePlan:
+    """Return the plan of a file with known bytes."""
+    return FilePlan(len(data), [LiteralBytes(0, data)])
+
+
+def carried_file(path: Path) -> FilePlan:
+    """Return the plan of an unchanged file; its name is one of a model's sidecars, or of the files
+    of the checkpoint.
+
+    Raises:
+        BadFile: it is not a regular file, or a link that is not followed.
+    """
+    if (target := led_out(path, chosen_name=False)) is not None:
+        raise BadFile(
+            f"{path} is a link to {target}, outside its directory, so the output would contain "
+            "that file; put the file itself there if it belongs to the model, or remove the link"
+        )
+    with source_file(path) as source:
+        size = source.status().st_size
+    return FilePlan(size, carried=[CarriedBytes(0, path, 0, size)])
+
+
+def led_out(path: Path, *, chosen_name: bool) -> Path | None:
+    """Return the target of a link that is not followed; None if the file may be copied.
+
+    `chosen_name`: the checkpoint's author chose the name, such as `id_ed25519`, so that an equal
+    name proves nothing.
+    """
+    if not path.is_symlink():
+        return None
+    target = path.resolve()
+    if target.is_relative_to(path.parent.resolve()) or _is_blob(target):
+        return None
+    hidden = any(part.startswith(".") for part in target.parts)
+    return target if chosen_name or hidden or target.name != path.name else None
+
+
+def _is_blob(target: Path) -> bool:
+    """Return whether it is a blob of a model in the Hub's cache."""
+    places = target.parents
+    return len(places) > 2 and places[0].name == "blobs" and places[1].name.startswith("models--")
+
+
+def sidecar_files(source: Checkpoint) -> dict[str, FilePlan]:
+    """Return config.json, the tokenizer and similar files, unchanged."""
+    return {name: carried_file(path) for name, path in source.model_sidecars.items()}
+
+
+# Hugging Face's Trainer, accelerate: one file per rank.
+RANDOM_STATE = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
+
+
+def run_sidecars_in(
+    directory: Path, is_own: Callable[[Path], bool], *, same_ranks: bool
+) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
+    """Return the files in `directory` that do not belong to the checkpoint, and notes on them.
+
+    The state of random number generators belongs to ranks, and is omitted if those change.
+    """
+    plans, random, left, links = {}, [], [], []
+    for path in sorted(directory.iterdir()):
+        if is_own(path) or path.name == MARKER:
+            continue
+        if RANDOM_STATE.fullmatch(path.name) and not same_ranks:
+            random.append(path.name)
+        elif led_out(path, chosen_name=True) is not None:
+            links.append(path.name)
+        elif path.is_file():
+            plans[path.name] = carried_file(path)
+        else:
+            left.append(path.name)
+    notes = []
+    if random:
+        notes.append(
+            f"{', '.join(random)} hold the random number state of single ranks and are not copied: "
+            "the ranks are seeded again"
+        )
+    if left:
+        notes.append(f"directories next to the shards are not copied: {', '.join(left)}")
+    if links:
+        notes.append(
+            f"links out of {directory} are not copied: {', '.join(links)}; put the files "
+            "themselves there to copy them"
+        )
+    return plans, tuple(notes)

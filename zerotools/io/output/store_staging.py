@@ -1,0 +1,353 @@
+"""Output in an object store: complete, or invisible to readers of zerotools.
+
+A store has no rename, and objects appear one by one. So a run first writes a record of its plan,
+then the objects, then the marker that every output has, and at last removes the record:
+
+    .zerotools-writing.json   the planned output, its run, and the complete objects
+    model-00001-of-00002.safetensors, ...
+    .zerotools-output.json    the output is complete: it names the run
+
+With a record and no marker of the same run, readers refuse the checkpoint. No object of
+another run is ever replaced, so earlier outputs stay whole. The record is also the journal. It is
+replaced from time to time, only if it is still the object that this run wrote last; so two runs
+that write to one prefix notice each other.
+
+`remove_output` puts such a record first, for a run that no marker names: then readers refuse the
+rest. It removes the marker next, then the other objects, and the record last. A killed removal
+leaves the same state as a killed run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+from types import TracebackType
+from typing import Any
+
+from zerotools.core.counts import counted
+from zerotools.core.errors import BadFile, BadRequest, ZerotoolsError
+from zerotools.io.output.journal import refuse_another
+from zerotools.io.output.marker import MARKER, marked_files
+from zerotools.io.output.unfinished_output import WRITING
+from zerotools.io.output.writing_record import is_written, read_writing
+from zerotools.io.stores.store_interface import FarObject
+from zerotools.io.stores.store_path import StorePath, forget, put_object, remove_objects, writable
+from zerotools.version import version
+
+SCHEMA = "zerotools.writing/1"
+_SECONDS_BETWEEN = 2.0
+"""Stores take about one change of an object in a second."""
+_MOST_NAMED = 3
+
+
+class ForeignObjects(BadRequest):
+    """There are objects that no run of zerotools has written."""
+
+
+class ObjectExists(BadRequest):
+    """An object that this run is about to write exists already."""
+
+
+@dataclass(frozen=True)
+class FoundOutput:
+    """The contents of a destination: the names of its objects, and the record of an unfinished
+    run."""
+
+    objects: Mapping[str, FarObject]
+    record: Mapping[str, Any] | None
+
+
+def check_far_destination(
+    destination: Path, *, resume: bool = False, overwrite: bool = False
+) -> FoundOutput:
+    """Raise an error for a destination at which no output can be begun.
+
+    Raises:
+        BadRequest: a checkpoint or another object is there, or an unfinished output that is neither
+            resumed nor overwritten.
+        Unsupported: the store is read-only.
+    """
+    assert isinstance(destination, StorePath)
+    writable(destination)
+    forget(destination)
+    if destination.is_file():
+        raise BadRequest(f"{destination} is an object; name a prefix without objects")
+    objects = {}
+    for path in destination.below():
+        _, key, listing, _ = path.place
+        found = listing.object(key)
+        if found is not None:
+            objects[path.relative_to(destination).as_posix()] = found
+    if WRITING not in objects:
+        _refuse_complete(destination, objects, overwrite=overwrite)
+        return FoundOutput(objects, None)
+    if is_written(destination):  # a run was killed before it removed its record
+        _refuse_complete(destination, objects, overwrite=overwrite)
+    record = read_writing(destination)
+    foreign = sorted({*objects} - {*record["files"], WRITING, MARKER})
+    if foreign:
+        more = f" and {len(foreign) - _MOST_NAMED} more" if foreign[_MOST_NAMED:] else ""
+        raise ForeignObjects(
+            f"{destination} holds objects that zerotools did not write: "
+            f"{', '.join(foreign[:_MOST_NAMED])}{more}; move them elsewhere, or choose another "
+            "output"
+        )
+    if not resume and not overwrite:
+        when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(objects[WRITING].modified))
+        raise BadRequest(
+            f"{destination} is not complete: it has {len(record['done'])} of "
+            f"{counted(len(record['files']), 'file')}, last changed at {when}. If no run writes "
+            "there any more, continue with --resume, or start over with --overwrite"
+        )
+    return FoundOutput(objects, record)
+
+
+def _refuse_complete(
+    destination: Path, objects: Mapping[str, FarObject], *, overwrite: bool
+) -> None:
+    if not objects:
+        return
+    why = (
+        ", which --overwrite does not replace: a store cannot exchange objects in one step"
+        if overwrite
+        else ""
+    )
+    raise BadRequest(
+        f"{destination} holds {counted(len(objects), 'object')}{why}; choose another output, or "
+        "remove them"
+    )
+
+
+class FarStaging:
+    """An unfinished output; `files` are all names. Use as a context manager; call `commit` inside
+    it. Any number of threads may `add`.
+
+    The objects of a failed run are removed, with `keep_failed` only if its source caused the
+    failure. Those of a killed or interrupted run stay, for resuming or clearing.
+    """
+
+    def __init__(
+        self,
+        destination: Path,
+        command: str,
+        identity: Mapping[str, str],
+        files: Collection[str],
+        *,
+        resume: bool,
+        overwrite: bool,
+        keep_failed: bool = False,
+    ) -> None:
+        self.destination = destination
+        self._keep_failed = keep_failed
+        self.run = uuid.uuid4().hex
+        self.done: dict[str, Any] = {}
+        """The entry of each complete file, with its size and its ETag."""
+        self.took_over = False
+        """Whether another run had begun here."""
+        self._command = command
+        self._identity = dict(identity)
+        self._files = list(files)
+        self._resume, self._overwrite = resume, overwrite
+        self._store, self._key = writable(destination)
+        self._lock = Lock()
+        self._told = 0.0
+        self._record: FarObject | None = None
+        self._keep = True
+        self._is_marked = False
+
+    def __enter__(self) -> FarStaging:
+        """Begin the output, or take over that of an earlier run.
+
+        Raises:
+            BadRequest: as `check_far_destination`; or another output was begun there.
+        """
+        found = check_far_destination(
+            self.destination, resume=self._resume, overwrite=self._overwrite
+        )
+        self.took_over = found.record is not None
+        if found.record is not None and self._resume:
+            before = found.record["identity"]
+            refuse_another(self.destination, before, self._identity, "pass --overwrite instead")
+            for name, noted in found.record["done"].items():
+                there = found.objects.get(name)
+                if there and (there.size, there.etag) == (noted["size"], noted["etag"]):
+                    self.done[name] = noted
+        before = found.objects.get(WRITING)
+        if before is not None:  # a listing does not have all that a condition needs
+            before = self._store.head(before.key) or before
+        self._put(before, new=before is None)
+        left = {*found.objects} - {*self.done, WRITING}
+        remove_objects(self.destination / name for name in left)
+        self._keep = False
+        return self
+
+    def add(self, name: str, written: FarObject, noted: Any) -> None:
+        """Record a complete object; `noted` is JSON.
+
+        Raises:
+            BadRequest: another run writes to the same destination.
+        """
+        with self._lock:
+            self.done[name] = {"size": written.size, "etag": written.etag, "noted": noted}
+            if time.monotonic() - self._told >= _SECONDS_BETWEEN:
+                self._put(self._record)
+
+    def upload(
+        self, name: str, pieces: Iterable[bytes], *, size: int, part_bytes: int, parts: int
+    ) -> FarObject:
+        """Write the object `name` of `size` bytes, in one request if it fits in a part.
+
+        No object is replaced, even if a listing was old: a small object is written on the condition
+        that none has its name. Stores have no such condition for parts, so the object is checked
+        before, and the record excludes other runs.
+
+        Raises:
+            ObjectExists: another object has this name.
+        """
+        if size <= part_bytes:
+            return self.put(name, b"".join(pieces))
+        key = f"{self._key}/{name}"
+        if self._store.head(key) is not None:
+            raise self._taken(name)
+        return self._store.upload(key, pieces, part_bytes, parts)
+
+    def put(self, name: str, data: bytes) -> FarObject:
+        """Write a small object that does not exist yet; raises as `upload`."""
+        key = f"{self._key}/{name}"
+        try:
+            return self._store.put(key, data, new=True)
+        except FileExistsError:
+            # The reply to an earlier try may have been lost: then the object is this one.
+            found = self._store.head(key)
+            if found is None or found.size != len(data):
+                raise self._taken(name) from None
+            if found.size and self._store.get(found, 0, found.size) != data:
+                raise self._taken(name) from None
+            return found
+
+    def _taken(self, name: str) -> ObjectExists:
+        return ObjectExists(
+            f"{self.destination / name} already exists, but did not exist when this run began; "
+            "choose another output, or remove it"
+        )
+
+    def commit(self, marker: bytes) -> None:
+        """Commit the output after its last object."""
+        with self._lock:
+            self._put(self._record)
+            self._is_marked = True  # perhaps also if no response comes
+            try:
+                self.put(MARKER, marker)
+            except ObjectExists:
+                self._is_marked = False
+                raise
+            self._keep = True
+            self._store.delete([f"{self._key}/{WRITING}"])
+        forget(self.destination)
+
+    def _put(self, before: FarObject | None, *, new: bool = False) -> None:
+        tree = {
+            "schema": SCHEMA,
+            "run": self.run,
+            "command": self._command,
+            "version": version(),
+            "identity": self._identity,
+            "files": self._files,
+            "done": self.done,
+        }
+        try:
+            self._record = self._store.put(
+                f"{self._key}/{WRITING}",
+                json.dumps(tree).encode(),
+                new=new and before is None,
+                replaces=before,
+            )
+        except FileExistsError:
+            found = self._own_record()
+            if found is None:
+                self._keep = True
+                raise BadRequest(
+                    f"another run is writing {self.destination}; wait for it, or choose another "
+                    "output"
+                ) from None
+            self._record = found
+        self._told = time.monotonic()
+
+    def _own_record(self) -> FarObject | None:
+        """Return the record if this run has written it: a response may be lost, and the repeated
+        request is refused then."""
+        found = self._store.head(f"{self._key}/{WRITING}")
+        if found is None:
+            return None
+        try:
+            tree = json.loads(bytes(self._store.get(found, 0, found.size)))
+        except (ValueError, BadFile):
+            return None
+        return found if isinstance(tree, dict) and tree.get("run") == self.run else None
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None or self._keep:
+            return
+        if issubclass(kind, KeyboardInterrupt) or (
+            self._keep_failed and not issubclass(kind, BadFile)
+        ):
+            with suppress(ZerotoolsError):  # the store may be what failed
+                self._put(self._record)
+            return
+        made = [name for name in self._files if name in self.done]
+        marker = [MARKER] if self._is_marked else []
+        remove_objects(self.destination / name for name in (*made, *marker, WRITING))
+
+
+def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> None:
+    """Remove the objects of an output at `destination`, whole or in part.
+
+    Raises:
+        ForeignObjects: there are others too, and they must not stay; or the output does not exist.
+        Nothing
+            is removed.
+        BadRequest: the list of the output's objects cannot be read.
+    """
+    forget(destination)
+    names = {path.relative_to(destination).as_posix() for path in destination.below()}
+    if not names:
+        return
+    if MARKER not in names and WRITING not in names:
+        raise ForeignObjects(
+            f"{destination} was not written by zerotools: it has neither {MARKER} nor {WRITING}; "
+            "its objects are kept"
+        )
+    own = marked_files(destination) if MARKER in names else set[str]()
+    if WRITING in names:
+        own |= {*read_writing(destination)["files"]}
+    foreign = sorted(names - own - {MARKER, WRITING})
+    if foreign and not leave_foreign:
+        raise ForeignObjects(
+            f"{destination} holds objects that zerotools did not write, such as {foreign[0]}; "
+            "move them elsewhere: no objects were removed"
+        )
+    files = sorted(names & own)
+    tree = {
+        "schema": SCHEMA,
+        "run": uuid.uuid4().hex,
+        "command": "remove",
+        "version": version(),
+        "identity": {},
+        "files": files,
+        "done": {},
+    }
+    put_object(destination / WRITING, json.dumps(tree).encode())
+    remove_objects([destination / MARKER])
+    remove_objects(destination / name for name in files)
+    remove_objects([destination / WRITING])

@@ -1,0 +1,64 @@
+"""A range of an open file, read by absolute position."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadFile
+from zerotools.io.files.metadata_memory_limit import Beside, taken_on_disk
+from zerotools.io.files.open_source import OpenSource
+
+
+@dataclass(frozen=True, slots=True)
+class FileRange:
+    """`length` bytes at `offset` of the open file `source`; `path` is for messages. The bytes of
+    `kept` parts, by their start, are in memory already."""
+
+    source: OpenSource
+    path: Path
+    offset: int
+    length: int
+    kept: tuple[tuple[int, bytes], ...] = ()
+
+    @classmethod
+    def whole(cls, source: OpenSource, path: Path) -> FileRange:
+        """Return the full file, with its present size."""
+        return cls(source, path, 0, source.status().st_size)
+
+    def keeping_ends(self, count: int) -> FileRange:
+        """Return the same range with its first and last `count` bytes read: if all needed values
+        are small and lie there, no other read follows. Raises as `read`."""
+        last = max(0, self.length - count)
+        first = min(count, last)
+        ends = (0, self.read(0, first)), (last, self.read(last, self.length - last))
+        return FileRange(self.source, self.path, self.offset, self.length, ends)
+
+    def read(self, at: int, count: int) -> bytes:
+        """Return `count` bytes from `at`, counted from the window's start.
+
+        Raises:
+            BadFile: they are not all inside the window, or the file ends before them.
+        """
+        if at < 0 or count < 0 or at + count > self.length:
+            raise BadFile(f"{self}: {count} bytes at {at} are outside its {self.length} bytes")
+        for begin, known in self.kept:
+            if begin <= at and at + count <= begin + len(known):
+                return known[at - begin : at - begin + count]
+        data = self.source.read(count, self.offset + at)
+        if len(data) != count:
+            raise BadFile(
+                f"{self.path} ends at byte {self.source.status().st_size}, and {count} bytes "
+                f"are needed from {self.offset + at}: it is truncated"
+            )
+        return data
+
+    def data_beside(self, described: int) -> Beside:
+        """Return the bytes of the file on the disk besides the `described` bytes of its
+        description."""
+        return lambda: max(0, taken_on_disk(self.source.status()) - described)
+
+    def __str__(self) -> str:
+        if self.offset == 0:
+            return str(self.path)
+        return f"{self.path} (at byte {self.offset})"
