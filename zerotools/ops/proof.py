@@ -1,6 +1,12 @@
-"""The checks of `--verify` on a source before an output is made: copies of one tensor are equal,
-and bytes are the saved ones, as far as anything records them: checksums in its files, the
-manifest of a job or of an output inside it, a manifest next to it."""
+"""The checks of `--verify` in commands that write an output.
+
+`prove_source` checks the source: copies of one tensor are equal, and bytes are those that were
+saved, if checksums in the files or a manifest record them.
+
+`OutputProof` reads the output back before it gets its name. It compares every tile with the cast of
+the source, and records the digests of tensors and files in the manifest next to the output and in
+its marker. A verified output can be verified again without its source, also after it is moved.
+"""
 
 from __future__ import annotations
 
@@ -203,11 +209,12 @@ def compare_bytes(
     cast: Cast,
     sources: Sources,
 ) -> int:
-    """Make every tile again from the source, and compare it with the files in `directory`, read
-    from the disk if the system allows it. Return the number of equal bytes.
+    """Make every tile again from the source, and compare it with the files in `directory`. The
+    files are read from the disk and not from the page cache, if the system allows it. Return the
+    number of compared bytes.
 
     Raises:
-        BadFile: the first difference, by tensor, file and byte offset.
+        BadFile: a byte differs; names the tensor, the file and the byte offset.
     """
 
     def compare(tile: Tile, scratch: Scratch) -> int:

@@ -1,4 +1,6 @@
-"""Which config, tokenizer and the like go with exported weights."""
+"""Sidecar files of a model (config.json, tokenizer): those that are copied to an output, and files
+and tensors of a checkpoint that the output does not hold.
+"""
 
 from __future__ import annotations
 
@@ -82,11 +84,12 @@ _MAX_NAMED = 5
 
 
 def undeclared_losses(source: Checkpoint, scalars: Container[Key], target: Target) -> list[Dropped]:
-    """Return the tensors that the target neither holds nor lists as dropped, so that no loss is
-    silent. The numbers `scalars` are not checked: they may be plain values there.
+    """Return the tensors of the source that the target neither holds nor lists as dropped, so that
+    the user learns of every loss. Numbers in `scalars` are not checked, because a target may store
+    them as plain values.
 
     Raises:
-        Unsupported: it is a weight.
+        Unsupported: a weight would be lost.
     """
     held = {_as_weight(key) for key in (*target.checkpoint.tensors, *target.carried)}
     said = {dropped.what for dropped in target.dropped}
@@ -115,8 +118,9 @@ def _as_weight(key: Key) -> Key:
 def left_behind(
     source: Checkpoint, target: Target, table: FormatTable = FORMATS
 ) -> tuple[list[Dropped], list[str]]:
-    """Return the random number state that the target does not take, and a sentence on other
-    files."""
+    """Return the random number state of the ranks, if the checkpoint has it and the target does
+    not, and a sentence that names the other files that are not copied.
+    """
     names = [name for name in _names(source, table) if name not in target.files]
     random = [name for name in names if RANDOM_STATE.fullmatch(name)]
     rest = [name for name in names if name not in random]

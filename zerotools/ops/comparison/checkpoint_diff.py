@@ -187,7 +187,7 @@ def diff(a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS) -
 
 
 def _different_models(a: Side, b: Side, pairing: Pairing) -> str | None:
-    """Return a sentence if the two have no comparable tensor in common, or None."""
+    """Return a sentence if the checkpoints have no comparable tensor in common, else None."""
     if not pairing.pairs:
         if not pairing.only_a or not pairing.only_b:
             return None
@@ -217,8 +217,9 @@ def _numbers(side: Side, training: TrainingState) -> set[Key]:
 def _alone(
     side: Side, only: Iterable[tuple[Key, Key]], status: str, numbers: set[Key]
 ) -> list[TensorDifference]:
-    """Return the tensors that one side lacks. Numbers that it keeps elsewhere are compared with the
-    run."""
+    """Return the tensors that the other checkpoint lacks. Numbers that the other checkpoint stores
+    as plain values are left out: they are compared with the training state.
+    """
     found = []
     for key, own in only:
         if key in numbers:

@@ -49,15 +49,16 @@ class TensorDifference:
     message: str | None = None
 
     def is_difference(self, tolerance: Tolerance) -> bool:
-        """Return whether it makes the checkpoints differ."""
+        """True if this tensor makes the checkpoints differ."""
         if self.status == CAST:
             return not (tolerance.allows_cast or self.is_copy)
         return self.status not in (EQUAL, WITHIN)
 
     @property
     def where(self) -> tuple[int, ...] | None:
-        """The index of the worst element: the first that is NaN or infinite on one side alone, else
-        the one with the largest absolute difference; of differences that are all 0, the first."""
+        """The index of the element that differs most: the first that is NaN or infinite in one
+        checkpoint only, else that with the largest absolute difference.
+        """
         found = self.worst
         return None if found is None else index_of(found, self.shape)
 
@@ -74,7 +75,7 @@ class TensorDifference:
 
     @property
     def differing(self) -> int:
-        """The number of elements that differ, as far as they were compared."""
+        """The number of elements that differ, among those that were compared."""
         return 0 if self.distance is None else self.distance.differing
 
     @property

@@ -1,7 +1,9 @@
-"""Which tensors of two checkpoints are the same one, by name and role.
+"""Pair the tensors of two checkpoints by name and role, and propose rules for `--rename` that would
+pair more.
 
-Formats of weights do not tell parameters from buffers, tied names may be held by either of their
-names, and 16-bit copies of masters may be there or not: none of that is another tensor.
+Formats of weights do not distinguish parameters from buffers, a tied tensor may have either of its
+names, and a checkpoint may lack 16-bit copies of masters. Tensors that differ only in this way are
+paired.
 """
 
 from __future__ import annotations
@@ -22,8 +24,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A tensor of both, under the keys that it has in each. `is_copy`: one of them is a 16-bit
-    weight, and the other the master of that name, as its checkpoint has no 16-bit weights."""
+    """A tensor that both checkpoints have, with its key in each. `is_copy`: one of the two is a
+    16-bit weight, and the other is the master of that name, because its checkpoint has no 16-bit
+    weights.
+    """
 
     name: str
     role: str
@@ -33,11 +37,12 @@ class Pair:
 
 
 class Side:
-    """One of the two checkpoints, its tensors by the names under which they are compared: each tied
-    name has the tensors of the name that it is tied to."""
+    """One of the two checkpoints, with its tensors by the names under which they are compared. Each
+    alias has the tensors of the name that it is tied to.
+    """
 
     def __init__(self, checkpoint: Checkpoint, new_name: Callable[[str], str]) -> None:
-        """Take the names. Raises BadRequest: two names become one."""
+        """Read the names. Raises BadRequest: two names become one."""
         self.checkpoint = checkpoint
         self.new_name = new_name
         rename(checkpoint, new_name)  # refuses names that become one
@@ -152,8 +157,9 @@ def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, K
 
 
 def _tied_alone(asked: Mapping[Key, Key], other: Side, used: Collection[Key]) -> list[str]:
-    """Return names of weights that were compared under another name, and that the other side
-    lacks."""
+    """Return names of weights that were compared under another of their tied names, and that the
+    other checkpoint does not have.
+    """
     lacking = (key for key in asked if key.role == WEIGHT and key not in other.keys)
     return [key.name for key in lacking if asked[key] in used]
 
@@ -166,16 +172,17 @@ _INSERTED = (
     r"_checkpoint_wrapped_module\.",
     r"base_layer\.",
 )
-"""The parts of names that torch.compile, FSDP, activation checkpointing and PEFT insert."""
+"""Words that torch.compile, FSDP, activation checkpointing and PEFT insert into names."""
 _MOST_ENDS = 4
 _LEAST_SHARE = 0.5
 MOST_PROPOSALS = 2
 
 
 def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return rules to give together, in this order, with the number of weights that each would
-    match. `ours` and `theirs` are weights that the other side lacks. Each rule must match weights
-    that the rules before it leave."""
+    """Return `--rename` rules to give together, in this order, each with the number of weights that
+    it would match. `ours` and `theirs` are the weights that the other checkpoint lacks. Each rule
+    matches weights that the rules before it do not.
+    """
     found: dict[str, int] = {}
     for _ in range(MOST_PROPOSALS):
         rule, count = _best(ours, theirs)
@@ -187,7 +194,7 @@ def propose(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
-    """Return the most useful rule, and for how many names it works."""
+    """Return the rule that pairs the most names, and how many it pairs."""
     counts = {**_insertions(ours, theirs), **_prefixes(ours, theirs)}
     least = max(1.0, _LEAST_SHARE * min(len(ours), len(theirs)))
     useful = {rule: count for rule, count in counts.items() if count >= least}
@@ -195,7 +202,7 @@ def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
 
 
 def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
-    """Return the weights without a match after a rule, under the names that it makes."""
+    """Return the weights that a rule does not pair, under the names that it makes."""
     new_name = namer((), [parse_rule(rule)])
     if any(new_name(name) != name for name in ours):
         ours = {new_name(name): shape for name, shape in ours.items()}
@@ -209,7 +216,7 @@ def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
 
 
 def _insertions(ours: Shapes, theirs: Shapes) -> dict[str, int]:
-    """Return rules that remove a part, from either side."""
+    """Return rules that remove a word from the names of one checkpoint."""
     found = {}
     for pattern in _INSERTED:
         for side, other in ((ours, theirs), (theirs, ours)):

@@ -1,7 +1,9 @@
-"""The same elements of two tensors with different positions in files, block by block.
+"""Read the same elements of two tensors, block by block, although they have different positions in
+files.
 
-If both tensors are ranges of the flattened tensor, a block is any range; else it is a box with
-elements that are also a range.
+If both tensors are ranges of the flattened tensor, a block is any range. Else a block is a box with
+elements that are also a range. An `AdaptedTensor` is a weight with an adapter added in fp32: it is
+computed block by block, and never held whole or written.
 """
 
 from __future__ import annotations
@@ -47,7 +49,7 @@ class Block(NamedTuple):
 
 
 class LocatedTensor:
-    """A tensor that is proved to be whole, and where its elements lie."""
+    """A tensor and the positions of its elements in files, which are proved to be complete."""
 
     def __init__(self, checkpoint: Checkpoint, key: Key) -> None:
         """Open the pair. Raises BadFile: it has a hole, an overlap, or a chunk outside its file."""
@@ -73,8 +75,9 @@ class LocatedTensor:
         gather(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def sizes(self) -> Array | None:
-        """Return the magnitudes of the summands of the elements that this thread read last; None
-        for elements that are stored."""
+        """Return the magnitudes of the summands of the elements that this thread read last; None if
+        the elements are stored and not sums.
+        """
         return None
 
     def _pieces(self, block: Block) -> Iterator[Range]:
@@ -143,8 +146,9 @@ class Adapted:
 
 
 class AdaptedTensor(LocatedTensor):
-    """A weight with an adapter added, as an fp32 tensor. Its blocks are boxes, so that rows and
-    columns are known."""
+    """A weight with an adapter added, as an fp32 tensor. Its blocks are boxes, because adapters are
+    computed by rows and columns.
+    """
 
     def __init__(self, checkpoint: Checkpoint, key: Key, adapted: Adapted) -> None:
         """Open the pair. Raises BadFile: it has a hole, an overlap, or a chunk outside its file."""
@@ -197,8 +201,10 @@ def with_adapter(
 
 
 def tolerance_of_sums(merged: Checkpoint) -> str:
-    """Return the allowed difference of a merged model from base and adapter: a rounding step of its
-    narrowest type, and the effect of the order of a sum in fp32."""
+    """Return the allowed difference between a merged model and the sum of base and adapter: one
+    rounding step of the merged model's narrowest type, and the effect of the order of a sum in
+    fp32.
+    """
     types = {t.dtype for key, t in merged.tensors.items() if key.role in ("param", "param16")}
     steps = [_STEP[dtype] for dtype in types if dtype in _STEP]
     return f"abs=1e-06,rel={max(steps, default=1e-5):g}"

@@ -1,5 +1,6 @@
-"""Pairs of tensors compared, in two passes: first by their bytes, each until something differs,
-then what differs by its values. Equal checkpoints are read once."""
+"""Compare pairs of tensors in two passes: first their bytes, until a byte differs, then the values
+of the pairs that differ. Equal checkpoints are read only once.
+"""
 
 from __future__ import annotations
 
@@ -67,8 +68,9 @@ class _Task(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The result of one block of a pair: its distance, if requested, or the reason why it cannot be
-    read."""
+    """The result of one block of a pair: the difference of its values, if it was requested, or the
+    reason why the block cannot be read.
+    """
 
     number: int
     nbytes: int
@@ -130,7 +132,7 @@ def _described(
 
 
 def _obstacle(ours: Described, theirs: Described) -> str | None:
-    """Return the status of two tensors with values that cannot be compared, or None."""
+    """Return the status of two tensors if their values cannot be compared, else None."""
     if ours.shape != theirs.shape:
         return SHAPE
     return DTYPE if common_type(ours.dtype, theirs.dtype) is None else None
@@ -189,8 +191,9 @@ class _Reading:
         self.casts: set[int] = set()
 
     def different_bytes(self, numbers: Iterable[int]) -> set[int]:
-        """Return the numbers of pairs with a different byte; the rest of such a pair is not
-        read."""
+        """Return the numbers of the pairs that differ in a byte. The rest of such a pair is not
+        read.
+        """
         differing: set[int] = set()
 
         def compare(task: _Task, ours: Array, theirs: Array) -> None:
@@ -229,7 +232,7 @@ class _Reading:
         compare: Callable[[_Task, Array, Array], Distance | None],
         settled: set[int],
     ) -> Iterator[_Found]:
-        """Do `compare` on every block of pairs that are neither settled nor unreadable."""
+        """Call `compare` for every block of the pairs that have no result yet and can be read."""
 
         def work(run: list[_Task], scratch: Scratch) -> list[_Found]:
             with self._ours.holding() as ours, self._theirs.holding() as theirs:
@@ -256,8 +259,9 @@ class _Reading:
         return AdaptedTensor(self._b, key, product)
 
     def _tasks(self, numbers: Iterable[int], settled: set[int]) -> Iterator[_Task]:
-        """Yield the blocks. The position of a tensor is found when it is needed, and not kept: for
-        many ranks it is large."""
+        """Yield the blocks. The positions of a tensor are computed when they are needed and not
+        kept, because they take much memory for many ranks.
+        """
         sizes = _TILES * self._budget.tile_bytes, self._budget.wide_bytes
         for number in numbers:
             if number in self.messages:
@@ -275,7 +279,7 @@ class _Reading:
 
 
 def _runs(tasks: Iterable[_Task]) -> Iterator[list[_Task]]:
-    """Yield some tasks that follow one another at a time."""
+    """Yield groups of consecutive tasks."""
     run: list[_Task] = []
     nbytes = 0
     for task in tasks:
@@ -303,8 +307,9 @@ def _compared(
 
 
 def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
-    """Return the types to which one tensor was cast from the other, if one is float16 and one
-    bfloat16, for example after an export. Neither type holds the other's values."""
+    """Return the types in which both tensors are equal, if one is float16 and the other bfloat16
+    (as after an export): neither type holds all values of the other.
+    """
     two = task.two
     if {two.ours.dtype, two.theirs.dtype} != {FLOAT16, BFLOAT16}:
         return frozenset()
@@ -328,7 +333,9 @@ def _same_numbers(ours: Array, theirs: Array) -> bool:
 
 
 def _distance(task: _Task, ours: Array, theirs: Array, allowance: Allowance) -> Distance:
-    """Return the distance of one block, some elements at a time, in the type of the comparison."""
+    """Return the difference of one block, computed in the type of the comparison, some elements at
+    a time.
+    """
     two, block = task.two, task.block
     dtype = common_type(two.ours.dtype, two.theirs.dtype)
     assert dtype is not None, "a pair without a common type is not read"

@@ -1,4 +1,4 @@
-"""The allowed distance of two equal tensors, and the type of their comparison."""
+"""The difference that `--tolerance` allows, and the type in which two tensors are compared."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Comparison of two runs without their tensors: counters, param groups, scaler, configuration.
+"""Compare the training state of two checkpoints: counters, param groups, loss scaler, config.json.
 
-A value that only one checkpoint records is separate from a difference: formats hold more or less of
-a run.
+A value that only one checkpoint records is not a difference: formats hold more or less of a run.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from zerotools.ops.inspection.checkpoint_summary import plain, scaler_to_json
 
 _ABSENT = object()
 _OF_THE_WRITER = ("_name_or_path", "transformers_version")
-"""Keys of config.json that name its writer, and do not describe the model."""
+"""Keys of config.json that describe the program that wrote it, and not the model."""
 _TYPES = ("dtype", "torch_dtype")
-"""Keys of config.json with the type of the weights."""
+"""Keys of config.json that name the type of the weights."""
 _DEEPEST = 8
 
 
@@ -37,8 +36,9 @@ def compare_runs(
     *,
     is_of_sums: bool = False,
 ) -> RunComparison:
-    """Compare the values that both record; `compared` are the keys that were compared as tensors.
-    With `is_of_sums` an adapter was added, and the type in config.json does not count.
+    """Compare the values that both checkpoints record. `compared` are the keys that were compared
+    as tensors. With `is_of_sums` an adapter was added to B, and the type in config.json is not
+    compared.
 
     Raises:
         BadFile: a number of the optimizer's state, or config.json, cannot be read.
@@ -58,8 +58,9 @@ def compare_runs(
 def _said(
     checkpoint: Checkpoint, training: TrainingState, left_out: Collection[str]
 ) -> dict[str, Any]:
-    """Return the recorded values of the run, in words that all formats share; values that a
-    checkpoint does not record are omitted."""
+    """Return the values of the run that the checkpoint records, by names that are the same for all
+    formats.
+    """
     step = checkpoint.origin.step if training.steps is None else training.steps
     is_run = bool(training.groups or training.optimizer)
     config = _without(_config(checkpoint), left_out)
@@ -79,7 +80,7 @@ def _said(
 
 
 def _scaler(training: TrainingState) -> dict[str, Any] | None:
-    """Return the numbers of one that scales; one that multiplies by 1 is the same as none."""
+    """Return the numbers of a loss scaler, or None if it multiplies by 1."""
     scaler = scaler_to_json(training.loss_scale)
     return None if scaler is None else {k: v for k, v in scaler.items() if k != "class"}
 
@@ -122,8 +123,7 @@ def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[
 
 
 def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
-    """Return param groups with the names under which tensors are compared, tied ones by one of
-    them."""
+    """Return param groups under the names by which tensors are compared; of tied names only one."""
     aliases = side.checkpoint.aliases
     return [
         ParamGroup(
@@ -165,7 +165,7 @@ def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[
 def _scalars(
     side: Side, training: TrainingState, compared: Collection[Key]
 ) -> dict[Key, Callable[[], Any]]:
-    """Return the numbers of the optimizer's state, each read on access."""
+    """Return the numbers of the optimizer's state, each of which is read on access."""
     aliases = side.checkpoint.aliases
 
     def value_of(key: Key) -> Callable[[], Any]:
@@ -181,8 +181,9 @@ def _scalars(
 def _scalar_points(
     ours: Mapping[Key, Callable[[], Any]], theirs: Mapping[Key, Callable[[], Any]]
 ) -> Iterator[RunDifference]:
-    """Yield the differences by role and values, with counts. A number of only one side is not
-    named: it is in its tensors, or stored in a special form of the format."""
+    """Yield the differences of numbers, by role and values, with how many parameters have them. A
+    number that only one checkpoint has is left out, because the other may store it in another form.
+    """
     counts = Counter((key.role, ours[key](), theirs[key]()) for key in ours if key in theirs)
     for (role, left, right), params in counts.items():
         if left != right:

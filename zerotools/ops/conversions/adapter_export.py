@@ -1,4 +1,6 @@
-"""`consolidate --adapter-only`: the PEFT adapter of a run alone, as `save_pretrained` writes it."""
+"""Export the PEFT adapter of a run without its model, as `save_pretrained` writes it (`consolidate
+--adapter-only`).
+"""
 
 from __future__ import annotations
 
@@ -65,15 +67,15 @@ def prepare_adapter(
     mapping: MapRequest | None = None,
     check_names: bool = True,
 ) -> Conversion:
-    """Lay out the requested adapter, in `dtype` (None: the 16-bit type of the run, or unchanged).
+    """Plan the export of the requested adapter in `dtype` (None: the 16-bit type of the run, or
+    unchanged).
 
-    Its config is the given one, or comes from the run. `mapping` puts it into another layout of the
-    model. With `check_names` the layers must be those that PEFT can load.
+    Its config is the one that the user named, or comes from the run. `mapping` puts the adapter
+    into another layout of the model. With `check_names` it must have layers that PEFT can load.
 
     Raises:
         BadRequest: the checkpoint has no adapter, its config is unknown or of another adapter, or
-        the run
-            trained weights that no adapter has.
+            the run trained weights that the adapter does not hold.
         BadFile: half of an adapter is missing.
         Unsupported: the adapter is of a kind that is not exported.
     """
@@ -165,8 +167,10 @@ def _with_config(target: Target, tree: Mapping[str, Any]) -> Target:
 def _refuse_lost(
     checkpoint: Checkpoint, tensors: list[AdapterTensor], others: Collection[str]
 ) -> None:
-    """Raise an error if trained tensors are missing: they have optimizer state, and an adapter
-    without them would be another model. The adapters `others` are not meant."""
+    """Raise an error if trained tensors would be missing in the export. Tensors with optimizer
+    state are trained, and an adapter without them would be another model. `others` are adapters
+    that are left out on purpose.
+    """
     kept = {each.key.name for each in tensors}
     kept |= {key.name for key in checkpoint.tensors if adapter_of(key) in others}
     tied = {alias for alias, name in checkpoint.aliases.items() if name in kept}

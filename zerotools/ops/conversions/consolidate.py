@@ -1,4 +1,4 @@
-"""Weights for everyone: one 16-bit safetensors model out of any sharded checkpoint."""
+"""`zerotools consolidate`: one model with 16-bit weights from any sharded checkpoint."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def _adapter_request(options: Options) -> AdapterRequest:
 
 
 def _check_adapter_options(options: Options) -> None:
-    """Refuse options of a model with an adapter alone."""
+    """Refuse options for a whole model together with --adapter-only."""
     if options.adapter_only:
         plain = Options()
         changed = (name for name in _OF_MODELS if getattr(options, name) != getattr(plain, name))
@@ -353,8 +353,9 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
 
 
 def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:
-    """Return a sentence on files of ranks that do not record their save, if no manifest covers
-    them."""
+    """Return a sentence if files of ranks do not record their save and no manifest covers them:
+    zerotools cannot prove that all files are of one save.
+    """
     if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:
         return []
     root = checkpoint.root

@@ -1,7 +1,8 @@
-"""A conversion is a value first: a source, a target, and notes for the user.
+"""A conversion as a value: a source, a target, and notes for the user.
 
-`consolidate`, `reshard` and `convert` prepare one, and `perform` carries it out; a dry run prints
-it.
+`consolidate`, `reshard` and `convert` prepare a `Conversion`, and `perform` carries it out; a dry
+run prints it. `perform_part` carries out the share of one of several runs that write one output
+together.
 """
 
 from __future__ import annotations
@@ -43,17 +44,17 @@ _FROM_IT = "the output would be made from it: take another checkpoint"
 
 @dataclass(frozen=True)
 class Conversion:
-    """A prepared conversion. `source` holds exactly the tensors of `target`, under the target's
+    """A planned conversion. `source` holds exactly the tensors of `target`, under the target's
     names.
 
-    `request` is the request as text: a run is resumed only with the same text. `sums` makes files
-    of the source that are computed first, `sums_bytes` in `sums_directory`, while it is open.
-    `stamps` has every file that was read to make this value: none may change until the output
-    exists. `command` is the zerotools command that writes the output; only the same command
-    replaces it later. `lacking` lists what prevents others from loading the output. `is_examined`
-    means that every byte of the source was checked already, and that chunks are sound even in files
-    that are not. `table` has the formats of both. `as_read` is the source before its tensors were
-    put into another layout.
+    `request` is the request as text: an interrupted run is resumed only with the same text. `sums`
+    computes merged weights into files of the source, `sums_bytes` in the directory
+    `sums_directory`, while its context is open. `stamps` are all files that were read to make this
+    value: none may change until the output exists. `command` is the zerotools command that writes
+    the output; only the same command replaces the output later. `lacking` lists what prevents other
+    programs from loading the output. `is_examined`: every byte of the source was checked before,
+    and chunks are sound even in files that are damaged elsewhere. `table` has the formats of source
+    and target. `as_read` is the source before its tensors were put into another layout.
     """
 
     source: Checkpoint
@@ -98,14 +99,14 @@ class Conversion:
 
 @dataclass(frozen=True)
 class Unchanged:
-    """Nothing to do: the checkpoint is already as requested."""
+    """The result if nothing has to be done: the checkpoint already is as requested."""
 
     checkpoint: Checkpoint
     world_size: int
 
 
 def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
-    """Return the source with the tensors that only the target names."""
+    """Return the source, with the tensors that only `target.sources` has."""
     return replace(source, tensors={**source.tensors, **target.sources})
 
 
@@ -281,8 +282,9 @@ def check_destination(source: Path, destination: Path, *, command: str, overwrit
 
 
 def _check_room(conversion: Conversion, there: int) -> None:
-    """Check the free disk space for the output and for sums next to it; `there` bytes of the output
-    exist already."""
+    """Check that the output, and the merged weights next to it, fit on the disk. `there` bytes of
+    the output exist already.
+    """
     needed = conversion.bytes_to_write - there + conversion.sums_bytes
     if conversion.sums_directory is not None:  # files of a killed run are removed first
         needed -= allocated(conversion.sums_directory)
@@ -336,12 +338,12 @@ def prove_part(
 
 
 def check_part(conversion: Conversion, planned: PartPlan, *, overwrite: bool) -> None:
-    """Refuse what `perform_part` would refuse of the destination. A part that was begun has some of
-    its bytes already.
+    """Check the destination as `perform_part` does, before any work is done. A part that was begun
+    has some of its bytes on the disk already.
 
     Raises:
         BadRequest: the output exists, is inside the source, does not fit on the disk, or was begun
-            in other parts.
+            with another number of parts.
     """
     destination, partial = conversion.destination, partial_of(conversion.destination)
     source = conversion.source.origin.path

@@ -1,4 +1,6 @@
-"""`zerotools convert`: the same checkpoint in another format, as much of it as that can hold."""
+"""`zerotools convert`: write the same checkpoint in another format. The user is told the parts that
+the format cannot hold.
+"""
 
 from __future__ import annotations
 
@@ -285,7 +287,9 @@ def _check_options(form: Format, options: Mapping[str, Any]) -> None:
 
 
 def _with_sidecars(target: Target, given: Mapping[str, Path]) -> Target:
-    """Return the target with the files that the user named, which replace those of the source."""
+    """Return the target with the config and tokenizer files that the user named, instead of those
+    of the source.
+    """
     files = dict(target.files)
     for name, path in given.items():
         plan = files.get(name)
@@ -329,10 +333,10 @@ class _Run:
 
 
 def _order(source: Checkpoint, request: _Request, given: Mapping[str, Path]) -> AskedOrder | None:
-    """Return the order that the user asks for.
+    """Return the order of parameters that `--order` requests.
 
     Raises:
-        BadRequest: it is not to be had.
+        BadRequest: the order cannot be read or determined.
     """
     if ORDER not in request.options:
         return None
@@ -413,10 +417,10 @@ def _needs_names(source: Checkpoint, training: TrainingState, request: _Request)
 
 
 def _refuse_lost_optimizer(source: Checkpoint, request: _Request) -> None:
-    """Raise an error if an optimizer next to the model would be lost because it is not read.
+    """Raise an error if an optimizer file next to the model would be lost, because it is not read.
 
     Raises:
-        BadRequest: see above.
+        BadRequest: there is such a file.
     """
     form = formats.format_of(source, request.table)
     if not form.is_weights_format or not source.origin.path.is_dir():
@@ -444,7 +448,9 @@ def _weights_only(source: Checkpoint, request: _Request) -> list[str]:
 
 
 def _one_rank(source: Checkpoint, request: _Request) -> list[str]:
-    """Return a note if neither the user nor the source gives the number of ranks to write for."""
+    """Return a note if the output is written for one rank, because neither the user nor the source
+    says how many there are.
+    """
     is_known = "world_size" in request.options or source.origin.world_size is not None
     if is_known or "world_size" not in request.form.write_options:
         return []

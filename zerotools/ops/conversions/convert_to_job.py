@@ -1,4 +1,6 @@
-"""`zerotools convert --to job`: a checkpoint that a job resumes from, of one of another program."""
+"""`zerotools convert --to job`: write the checkpoint of another program as one that a job of
+zerotools resumes from.
+"""
 
 from __future__ import annotations
 
@@ -59,8 +61,9 @@ _WHY = {
     "frozen": "a job trains all weights, unless it has adapters",
 }
 _STAGE = 3
-"""The stage in the record: that of a checkpoint with every tensor cut. A job loads it at any
-stage."""
+"""The ZeRO stage in the record of the output, which has every tensor cut. A job of any stage can
+load it.
+"""
 
 
 def prepare_job(

@@ -1,4 +1,6 @@
-"""The weights that `convert` gives to a format without an optimizer, and notes on the rest."""
+"""The weights that `convert` writes to a format without optimizer state, and notes on what is left
+out.
+"""
 
 from __future__ import annotations
 
@@ -38,9 +40,10 @@ KEEP = "keep"
 
 @dataclass(frozen=True)
 class WeightsAlone:
-    """`described` are the weights in the output's types, `weights` the same as they are in the
-    source; `keys` has their new keys if these differ from the source's. `made` is the quantisation
-    of the output, `found` that of the source."""
+    """`weights` are the weights as the source has them, and `described` the same in the types of
+    the output. `keys` maps keys of the source to keys of the output, if these differ. `made` is the
+    quantisation of the output, `found` that of the source.
+    """
 
     described: Checkpoint
     weights: Checkpoint

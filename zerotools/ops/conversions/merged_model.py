@@ -1,5 +1,6 @@
-"""The model of a run for every command that writes one: the trained model, or the base model with
-the merged adapter of a LoRA run."""
+"""The model of a run, for all commands that write a model: the trained weights, or the base model
+with the adapter of a LoRA run merged.
+"""
 
 from __future__ import annotations
 
@@ -78,8 +79,8 @@ def merged_model(
     is_merged: bool = True,
 ) -> MergedModel:
     """Return the model of `checkpoint` for an export at `destination`. `config_dir` has config.json
-    and the tokenizer, instead of those near the checkpoint; `beside` are those of another model.
-    Without `is_merged` adapters stay as they are.
+    and the tokenizer, instead of those near the checkpoint; `beside` is another model to take them
+    from. Without `is_merged` adapters stay as they are.
 
     Raises:
         BadFile, BadRequest, Unsupported: as `merge_adapters`.
@@ -112,11 +113,11 @@ def refuse_with_adapter(options: Collection[str]) -> None:
 
 
 def adapter_dtype(checkpoint: Checkpoint, asked: str) -> DType | None:
-    """Return the type of a separately exported adapter: with "auto", that of a run in 16 bits.
-    None: each tensor keeps its type.
+    """Return the type of an adapter that is exported without its model: for "auto" the 16-bit type
+    of the run. None: each tensor keeps its type.
 
     Raises:
-        BadRequest: it would be quantised.
+        BadRequest: the type would quantise the adapter.
     """
     if asked in QUANTISERS:
         raise BadRequest(f"--dtype {asked} is for whole models; leave it out with --adapter-only")

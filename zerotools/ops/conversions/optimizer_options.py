@@ -1,8 +1,8 @@
-"""The values that an optimizer needs to resume and a checkpoint may lack: param groups, lr, betas.
+"""Values that an optimizer needs to resume and that a checkpoint may lack: param groups, lr, betas.
 
-They come from the param groups of the checkpoint; missing ones come from the command line, else
-from the `optimizer.params` of a DeepSpeed configuration. Without any groups, all trained parameters
-become one.
+They come from the param groups of the checkpoint, else from the command line, else from
+`optimizer.params` of a DeepSpeed configuration. If a checkpoint has no param groups, all trained
+parameters become one group.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def completed(
 
 
 def _ordered(source: Checkpoint, training: TrainingState, order: Sequence[str]) -> TrainingState:
-    """Return the groups of a format that does not keep their order, in the given one."""
+    """Return the param groups with their parameters in the given order, for a format that does not
+    keep the order.
+    """
     path = source.origin.path
     if training.is_ordered:
         raise BadRequest(f"{path} has param groups and their order: leave --order out")
@@ -139,7 +141,7 @@ def _one_group(
 
 
 def _checked(source: Checkpoint, order: Sequence[str]) -> list[str]:
-    """Return canonical names in the given order."""
+    """Return the canonical names of the given parameters, in the given order."""
     weights = {key.name for key in source.tensors if key.role == "param"}
     names = [source.aliases.get(name, name) for name in order]
     unknown = [name for name in names if name not in weights]

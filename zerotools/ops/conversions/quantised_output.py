@@ -1,4 +1,6 @@
-"""Quantised weights if a type is requested: dequantised, kept, or made from plain ones."""
+"""Quantised weights in an export: they are dequantised, kept, or made from plain weights, as
+`--dtype` requests.
+"""
 
 from __future__ import annotations
 
@@ -26,12 +28,12 @@ AUTO = "auto"
 def in_asked_values(
     checkpoint: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint with values instead of payloads and scales if a type is requested, and
-    notes.
+    """Return the checkpoint with plain values instead of payloads and scales, if a type is
+    requested, and notes.
 
     Raises:
-        BadFile, Unsupported: values were requested and cannot be made; or the config declares
-        quantised weights, and none is.
+        BadFile, Unsupported: the values cannot be computed; or config.json declares
+            quantised weights, and the checkpoint has none.
     """
     if not found.is_there or dtype in QUANTISERS:
         return checkpoint, []
@@ -45,11 +47,11 @@ def in_asked_values(
 def in_few_bits(
     weights: Checkpoint, described: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Quantised, Checkpoint]:
-    """Return the weights quantised as `dtype` names, and their description; other tensors stay as
-    `described`.
+    """Return the weights quantised as `dtype` names, and the description of the output; other
+    tensors are as in `described`.
 
     Raises:
-        BadRequest: they are quantised already, or cannot be.
+        BadRequest: the weights are quantised already, or cannot be quantised.
     """
     made = quantised(weights, found, dtype)
 
@@ -60,10 +62,10 @@ def in_few_bits(
 
 
 def refuse_quantising(dtype: str) -> None:
-    """Raise an error if weights would be both mapped to another layout and quantised.
+    """Raise an error if weights would be both put into another layout and quantised.
 
     Raises:
-        BadRequest: `dtype` quantises, in ways that other programs do not know.
+        BadRequest: `dtype` quantises; other programs cannot read such weights in their layout.
     """
     if dtype in QUANTISERS:
         raise BadRequest(
@@ -73,10 +75,10 @@ def refuse_quantising(dtype: str) -> None:
 
 
 def refuse_bare_casts(source: Checkpoint, target: Target, found: Quantisation) -> None:
-    """Refuse a target that has a payload or scales in another type than they have.
+    """Refuse a target that stores payloads or scales in another type than the source.
 
     Raises:
-        BadFile, Unsupported: names the first.
+        BadFile, Unsupported: names the first such tensor.
     """
     for key, tensor in target.checkpoint.tensors.items():
         own = source.tensors.get(key)

@@ -1,4 +1,6 @@
-"""The same checkpoint for another number of ranks, optimizer state included."""
+"""`zerotools reshard`: write the same checkpoint, with its optimizer state, for another number of
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,9 @@ def resharded(
 
 
 def _in_words_of_journals(world_size: int, options: WriteOptions) -> str:
-    """Return the request in the fixed words that journals of interrupted runs have a digest of."""
+    """Return the request as text. Journals of interrupted runs have a digest of this text, so it
+    must not change.
+    """
     names = ("stage", "sub_group_size", "round_robin", "ds_config")
     settings = ", ".join(f"{name}={getattr(options, name)!r}" for name in names)
     return f"({world_size!r}, Settings({settings}))"
@@ -92,7 +96,7 @@ def _in_words_of_journals(world_size: int, options: WriteOptions) -> str:
 def _refuse_useless(
     checkpoint: Checkpoint, form: Format, options: WriteOptions, table: FormatTable
 ) -> None:
-    """Raise BadRequest for an option that the format does not take."""
+    """Raise BadRequest if the user gave an option that the format ignores."""
     useless = {*options.given()} - {"world_size"} - form.reshard_options
     if not useless:
         return

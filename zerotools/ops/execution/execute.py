@@ -31,11 +31,12 @@ from zerotools.runs.manifest import write_manifest
 
 @dataclass
 class WriteReport:
-    """The result of writing.
+    """The result of writing an output.
 
-    `losses` has an entry per tensor that overflowed in its cast, and per parameter with values that
-    are not finite. `resumed` are the files that an earlier run had completed. `manifest` is the
-    path of the output's digests, if it was read back. `notes` are for the user.
+    `losses` has an entry for each tensor that overflowed in its cast, and for each parameter with
+    NaN or infinite values. `resumed` are the files that an earlier run had completed. `manifest` is
+    the path of the manifest with the output's digests, if the output was read back. `notes` are
+    sentences for the user.
     """
 
     bytes_written: int = 0
@@ -124,15 +125,16 @@ def execute(
 
 
 def refuse_astray(target: Target) -> None:
-    """Raise BadFile if a file of the target would lie outside of its directory."""
+    """Raise BadFile if a file of the target would lie outside of the target's directory."""
     astray = [name for name in target.files if not stays_below_root(name)]
     if astray:
         raise BadFile(f"{target.checkpoint.root} would get a file {astray[0]!r:.80}, outside of it")
 
 
 def _check_left(directory: Path) -> None:
-    """Check that the directory is from a run: it has a journal, or is an output about to be
-    replaced."""
+    """Check that an existing staging directory was left by zerotools: it has a journal, or is an
+    output that was about to be replaced.
+    """
     if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
         raise BadRequest(
             f"the staging directory {directory} holds files that zerotools did not write; move "
@@ -189,7 +191,9 @@ def _write(
 
 
 def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, Any]:
-    """Return the journal's entries of the files that are complete and still exist."""
+    """Return the journal's entries of the files that an earlier run completed and that still
+    exist.
+    """
     return {
         file: noted
         for file, noted in journal.done.items()
@@ -200,7 +204,7 @@ def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, An
 
 
 def are_losses(noted: Any) -> bool:
-    """Return whether `noted` is a journal's entry of a complete file."""
+    """Return whether a journal entry has the form of a complete file."""
     return isinstance(noted, list) and all(
         isinstance(each, list)
         and len(each) == 2 + len(fields(CastLosses))

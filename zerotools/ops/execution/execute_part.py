@@ -124,8 +124,9 @@ def digest_of(identity: Mapping[str, str]) -> str:
 
 
 def end_complete(destination: Path, made_of: str) -> bool:
-    """Return whether the output exists, made from these inputs. Remove journals that a kill has
-    left in it."""
+    """Return whether the output exists and was made from the inputs with the digest `made_of`.
+    Remove journals that a killed run has left in it.
+    """
     if not was_made_of(destination, made_of):
         return False
     remove_journals(destination)
@@ -208,7 +209,7 @@ class _Writing:
     def finish(
         self, report: PartReport, ledger: PartLedger, check: Callable[[WriteReport], None]
     ) -> bool:
-        """Do the work that needs all parts to be complete; return whether they are."""
+        """Complete the output if all parts are complete; return whether they are."""
         if was_made_of(self.directory, self.made_of):  # a run was killed before it gave the name
             return True
         cuts = self.planned.shares
@@ -233,15 +234,18 @@ class _Writing:
 
 @dataclass(frozen=True)
 class FileNote:
-    """`losses` as a journal has them; `checksummed` are the parts of checksums that are known."""
+    """A file in the journal of a part. `losses` are as the journal has them; `checksummed` are the
+    parts of checksums that are known.
+    """
 
     losses: Sequence[Any]
     checksummed: Sequence[ChecksummedRange] = ()
 
 
 def noted_of(noted: Any, *, is_cut: bool) -> FileNote | None:
-    """Return the journal's entry of a file that several parts write, or only one; None: it is not
-    such an entry."""
+    """Return the journal's entry `noted` as a `FileNote`, or None if it is not such an entry. With
+    `is_cut`, several parts write the file.
+    """
     if not is_cut:
         return FileNote(noted) if are_losses(noted) else None
     if not isinstance(noted, dict) or not are_losses(noted.get("losses")):
@@ -259,7 +263,9 @@ def _is_range(each: Any) -> bool:
 def write_checksums(
     target: Target, directory: Path, done: Sequence[Mapping[str, FileNote]], cut: Collection[str]
 ) -> None:
-    """Write the checksums of the files in `cut`; `done` has the entries of each part."""
+    """Write the checksums of the files in `cut`, which several parts have written. `done` has the
+    journal entries of all parts.
+    """
     with OpenFiles(directory, os.O_RDWR) as files:
         for file in (name for name in cut if target.files[name].checksums):
             plan = target.files[file]

@@ -1,4 +1,8 @@
-"""The bytes of one tile, made from its source."""
+"""Read the elements of a tile from the source, and cast them to the type of the target.
+
+Most tiles are copied and cast. Elements of a quantised weight are computed from its payload and
+scales, a block at a time (`fill_scaled`).
+"""
 
 from __future__ import annotations
 
@@ -71,8 +75,9 @@ def fill(
 
 
 def of_weights(tile: Tile, losses: Losses) -> Losses:
-    """Return the losses, with non-finite values counted only for weights: an attention mask may
-    rightly be infinite."""
+    """Return `losses` without the non-finite values of tensors that are not weights: an attention
+    mask may be infinite.
+    """
     if tile.role == "param":
         return losses
     return [(key, replace(lost, nans=0, infinities=0)) for key, lost in losses]
@@ -113,8 +118,9 @@ def _fill(
 
 
 def _not_finite(tile: Tile, raw: Array) -> Losses:
-    """Return the values of each part that are not finite: usually none, as one check of the full
-    buffer shows."""
+    """Return the number of NaN and infinite values of each part of the tile. Most tiles have none,
+    and one check of the whole buffer shows that.
+    """
     if _losses(raw, tile.target_dtype) == NO_LOSSES:
         return []
     return [(part.key, _losses(own, tile.target_dtype)) for part, own in _shares(tile, raw)]
@@ -131,8 +137,9 @@ _MOST_INPUTS = 2**23
 
 
 def scaled_reads(scaled: ScaledSource, box: Box, room: int, beside: int) -> Iterator[NeededRange]:
-    """Yield the ranges that `fill_scaled` reads, with a buffer of `room` bytes and `beside` for the
-    rest."""
+    """Yield the ranges that `fill_scaled` reads for `box`, with a read buffer of `room` bytes and
+    `beside` bytes for inputs and computed values.
+    """
     tensor = scaled.tensor
     for block in tensor.blocks_to_read(box, _buffer_shares(beside)[0]):
         for name, needed in tensor.scheme.needs(block).items():
@@ -182,7 +189,7 @@ def fill_scaled(
 
 
 def _buffer_shares(beside: int) -> tuple[int, int]:
-    """Return the shares of the allowed bytes for inputs, and for computed values."""
+    """Divide `beside` bytes: return the bytes for inputs, and the bytes for computed values."""
     half = beside // 2
     return min(half, _MOST_INPUTS), half
 
@@ -196,14 +203,15 @@ def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffe
 
 
 def _inside(box: Box, outer: Box) -> tuple[Any, ...]:
-    """Return the position of `box` in an array of `outer`."""
+    """Return the slices that select `box` in an array of the block `outer`."""
     inner = box.relative_to(outer)
     return tuple(map(slice, inner.start, inner.stop))
 
 
 def _put(place: Array, values: Array, cast: Cast) -> CastLosses:
-    """Do the same as `cast_into`. Transposed values are cast in the order of the source, which is
-    twice as fast."""
+    """Cast `values` into `place`, as `cast_into` does. Transposed values are cast in the order of
+    the source, because that is twice as fast.
+    """
     if values.ndim < 2 or values.flags.c_contiguous:
         return cast_into(place, values, cast)
     rows = values.swapaxes(-1, -2)

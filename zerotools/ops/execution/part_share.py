@@ -106,7 +106,9 @@ def _cut(wanted: int, size: int, share: int, alignment: int) -> int:
 
 
 def _not_to_cut(target: Target) -> set[str]:
-    """Return the files with elements that may lie across a multiple of `ALIGNMENT`."""
+    """Return the files that cannot be cut, because an element may lie across a multiple of
+    `ALIGNMENT`.
+    """
     return {
         extent.file
         for tensor in target.checkpoint.tensors.values()
@@ -116,7 +118,7 @@ def _not_to_cut(target: Target) -> set[str]:
 
 
 def extents(tensor: Tensor) -> Iterator[Extent]:
-    """Yield the positions of the elements of a target's tensor."""
+    """Yield the ranges of files that hold the elements of a tensor of the target."""
     itemsize = tensor.dtype.itemsize
     if isinstance(tensor.chunks, Ranges):
         for begin, end, file, offset in tensor.chunks.each():
@@ -179,7 +181,7 @@ def _bytes_in(target: Target, share: Share) -> tuple[dict[str, int], dict[Key, T
 
 
 def clip(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | RangeCopy]:
-    """Yield the part of each copy that is in `share`."""
+    """Yield the part of each copy that lies in the bytes of `share`."""
     for copy in copies:
         bounds = share.get(copy.target.file)
         if bounds is None:
@@ -194,7 +196,7 @@ def clip(copies: Iterable[Copy | RangeCopy], share: Share) -> Iterator[Copy | Ra
 
 
 def _cut_copy(copy: Copy | RangeCopy, first: int, stop: int) -> Iterator[Copy | RangeCopy]:
-    """Yield the copies of the elements [first, stop) that a copy fills."""
+    """Yield copies for the elements [first, stop) of the target chunk that `copy` fills."""
     if isinstance(copy, Copy):
         yield from _cut_boxes(copy, first, stop)
         return
@@ -220,8 +222,9 @@ def _cut_boxes(copy: Copy, first: int, stop: int) -> Iterator[Copy]:
 
 
 def clip_plan(plan: FilePlan, bounds: ByteRange) -> FilePlan:
-    """Return the part of a plan that is in these bytes of a file. Checksums are not included,
-    because they may cover bytes of other runs."""
+    """Return the part of a file's plan that lies in `bounds`. Checksums are left out, because they
+    may cover bytes that other runs write.
+    """
     if bounds == (0, plan.size):
         return plan
     literals = [

@@ -24,7 +24,9 @@ from zerotools.core.quantisation_schemes import ScaledCast
 
 @dataclass(frozen=True, slots=True)
 class ScaledSource:
-    """The computation of elements, and the chunks of each of its inputs, which cover them."""
+    """A quantised weight: how its elements are computed, and the chunks that cover each of its
+    inputs.
+    """
 
     tensor: ScaledCast
     inputs: Mapping[str, tuple[Chunk, ...]]

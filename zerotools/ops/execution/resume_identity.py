@@ -1,4 +1,6 @@
-"""The identity of an output: an interrupted run resumes only if none of its inputs changed."""
+"""The identity of an output: digests of its inputs. An interrupted run is resumed only if none of
+these changed.
+"""
 
 from __future__ import annotations
 
@@ -34,8 +36,9 @@ _WORDS = {
 def identity_of(
     source: Checkpoint, target: Target, request: str, stamps: Mapping[Path, Stamp]
 ) -> dict[str, str]:
-    """Return digests by their subject; they are only for comparison. `stamps` are of all files that
-    were read."""
+    """Return the digests of the inputs of an output, by their subject. `stamps` are all files that
+    were read to plan it.
+    """
     return {
         "source files": _digest(_source_facts(stamps)),
         "options": _digest([request]),
@@ -52,7 +55,9 @@ def _digest(facts: Iterable[object]) -> str:
 
 
 def _source_facts(stamps: Mapping[Path, Stamp]) -> Iterator[object]:
-    """Yield every file, without its device: a restart may give the same disk another number."""
+    """Yield path, size and times of every source file. The device number is left out, because a
+    restart may change it.
+    """
     for path, stamp in sorted(stamps.items()):
         yield os.fsencode(str(path)), stamp.size, stamp.mtime_ns, stamp.inode
 
@@ -75,7 +80,9 @@ def _in_words(parts: Sequence[FilePart]) -> Sequence[_InWords]:
 
 
 class _InWords:
-    """A part of a file, with a `repr` in the words of stored digests."""
+    """A range of a file. Its `repr` is part of digests that are stored in journals, and must not
+    change.
+    """
 
     def __init__(self, part: FilePart) -> None:
         self._part = part

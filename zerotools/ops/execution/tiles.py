@@ -120,10 +120,10 @@ def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
 
 
 class _Joining:
-    """The tile of one file that is not full yet.
+    """The tile of one file that is still being filled with copies.
 
-    Tiles end at multiples of their size in the file: then the system gets whole pages, and no two
-    threads write to the same one.
+    Tiles end at multiples of their size in the file: then each write is of whole pages, and no two
+    threads write to the same page.
     """
 
     def __init__(self, file: str, tile_bytes: int) -> None:
@@ -135,7 +135,7 @@ class _Joining:
         self._begin = self._end = self._limit = 0
 
     def add(self, copy: RangeCopy) -> Iterator[Tile]:
-        """Take `copy` in; yields the tiles that are full with it."""
+        """Add `copy`, and yield the tiles that are full."""
         key, (begin, stop, _, offset), source_dtype, target_dtype, pieces = copy
         kind = (key.role, source_dtype, target_dtype)
         if offset != self._end or kind != self._kind or self._pieces >= MAX_PIECES:
@@ -161,7 +161,7 @@ class _Joining:
         self._limit = self._begin + (left if left >= WIDEST_ITEM_BYTES else size)
 
     def close(self) -> Iterator[Tile]:
-        """Yield the tile as it is, unless it is empty."""
+        """Yield the unfinished tile, unless it is empty."""
         if self._parts and self._kind is not None:
             _, source_dtype, target_dtype = self._kind
             nbytes = self._end - self._begin
@@ -188,13 +188,16 @@ def split_ranges(
 
 
 def is_wide(copy: Copy) -> bool:
-    """Return whether larger tiles are read in longer runs."""
+    """Return whether larger tiles are faster, because a tensor is read in another order than it is
+    written.
+    """
     return copy.scaled is not None and copy.scaled.tensor.scheme.is_transposed
 
 
 def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int:
-    """Return at most `most` elements, or `wide` where less has no whole row of grains: a multiple
-    of the rows of a grain, if they fit.
+    """Return the number of elements of a tile of a scaled cast: at most `most`, or `wide` if `most`
+    is less than one row of blocks. Whole rows of blocks are taken if they fit, so that no block is
+    read twice.
 
     Raises:
         BadRequest: as `check_buffer`.
@@ -210,10 +213,10 @@ def elements_of_tile(copy: Copy, most: int, wide: int, buffer_bytes: int) -> int
 
 
 def check_buffer(key: Key, tensor: ScaledCast, buffer_bytes: int) -> None:
-    """Raise an error if one grain and its inputs do not fit in a buffer of a worker.
+    """Check that one block of a quantised weight and its inputs fit into a worker's buffer.
 
     Raises:
-        BadRequest: see above.
+        BadRequest: they do not fit; raise --max-memory.
     """
     shape = tensor.shape
     grains = (1,) * (len(shape) - len(tensor.scheme.grain)) + tensor.scheme.grain

@@ -141,8 +141,8 @@ class TileWorkers:
     ) -> Iterator[Result]:
         """Do `work` on every piece, with buffers for `tiles` tiles; results come in any order.
 
-        Every thread takes the next piece when it has finished its last one; pieces are not
-        distributed. It hands over its results some milliseconds later, in batches.
+        A thread takes the next piece when it has finished the last one. It hands over its results
+        in batches, some milliseconds later.
         """
         size, wide = self._budget.tile_bytes, self._budget.wide_bytes
         taking, stopped = Lock(), Event()
@@ -179,5 +179,7 @@ class TileWorkers:
             thread.result()
 
     def aside(self, work: Callable[[], None]) -> Future[None]:
-        """Do something that needs no buffers while tiles are worked on, in the order of calls."""
+        """Run a function that needs no buffers in a separate thread while tiles are worked on. Such
+        functions run in the order of the calls.
+        """
         return self._aside.submit(work)

@@ -1,4 +1,8 @@
-"""Fill the files of a target, and note in the journal each that is complete."""
+"""Write the files of a target: create each at its full size, fill it tile by tile, add checksums,
+flush it, and note it in the journal.
+
+The CRC-32 of a record is combined from the CRC-32s of its parts, because several workers fill them.
+"""
 
 from __future__ import annotations
 
@@ -40,8 +44,9 @@ class _Written:
 
 
 class Writer:
-    """`missing` are the files to write, and how many bytes of tensors each of them needs. Of those
-    in `cut` this is a range, and others write the rest: their checksums are not written but noted.
+    """Writes the files in `missing`, which has the number of tensor bytes that each file needs.
+    Files in `cut` are written by several runs, each its own range: their checksums are noted in the
+    journal and not written.
     """
 
     def __init__(
@@ -139,11 +144,11 @@ _READ_BYTES = 2**20
 
 
 def create_file(path: Path, file_plan: FilePlan, sources: Sources, *, shared: bool = False) -> None:
-    """Make one output file at its full size, with everything but its chunks and checksums. With
-    `shared` it may be there: others write what `file_plan` does not have of it.
+    """Create an output file at its full size, with all bytes except tensors and checksums. With
+    `shared`, other runs may have created the file and write their own parts of it.
 
     Raises:
-        BadRequest: the disk is full, or refuses it for another reason.
+        BadRequest: the disk is full, or the file cannot be created.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("r+b" if _make(path, shared=shared) else "xb") as output:
@@ -164,17 +169,19 @@ def create_file(path: Path, file_plan: FilePlan, sources: Sources, *, shared: bo
 
 
 def _make(path: Path, *, shared: bool) -> bool:
-    """Make a file that others make, too; whether it is one."""
+    """Create a file that other runs may create at the same time; return whether it was created
+    here.
+    """
     if shared:
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666))
     return shared
 
 
 def _carry(carried: CarriedBytes, output: int, sources: Sources) -> None:
-    """Take bytes of the source over.
+    """Copy a range of bytes from a source file unchanged.
 
     Raises:
-        BadFile: the source is truncated, or another file than it was.
+        BadFile: the source is truncated, or was changed since it was read.
     """
     path, begin, length = carried.source, carried.source_offset, carried.length
     with source_file(path) as source:
@@ -216,9 +223,9 @@ class ChecksummedRange:
 
 
 def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[ChecksummedRange]:
-    """Yield the bytes of the plan itself inside ranges that have checksums.
+    """Yield the CRC-32s of the bytes that are not tensors and lie inside ranges with a checksum.
 
-    `crc_of(offset, length)` reads carried bytes back.
+    `crc_of(offset, length)` computes the CRC-32 of bytes that were copied from a source file.
     """
     ranges = sorted((checksum.start, checksum.length) for checksum in plan.checksums)
     starts = [start for start, _ in ranges]
@@ -242,7 +249,7 @@ def known_parts(plan: FilePlan, crc_of: Callable[[int, int], int]) -> Iterator[C
 def joined(
     planned: Sequence[Checksum], parts: Iterable[ChecksummedRange]
 ) -> list[ChecksummedRange]:
-    """Return fewer parts with the same content: consecutive parts of one checksum are joined."""
+    """Join neighbouring parts of one checksum into one part. The CRC-32s are combined."""
     ends = {end for each in planned for end in (each.start, each.start + each.length)}
     found: list[ChecksummedRange] = []
     for part in sorted(parts, key=lambda part: part.offset):
@@ -256,7 +263,7 @@ def joined(
 
 
 def crc_of(files: OpenFiles, file: str, offset: int, length: int) -> int:
-    """Return CRC-32 of bytes that are in a file already."""
+    """Return the CRC-32 of `length` bytes of a file from `offset` on."""
     crc, buffer = 0, memoryview(bytearray(min(length, _READ_BYTES)))
     for done in range(0, length, _READ_BYTES):
         part = buffer[: min(_READ_BYTES, length - done)]

@@ -35,7 +35,7 @@ _NO_SUM = (
 )  # fmt: skip
 
 _OUTPUTS_FIRST = (0, 19)
-"""The release of PEFT since which the layout of a model's experts decides."""
+"""The first version of PEFT that reads the layout of experts from the model."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class AdaptedModel:
 
 
 class LacksBase(BadRequest):
-    """An adapter is added to a weight that is not there."""
+    """An adapter changes a weight that the checkpoint does not have."""
 
 
 def adapted(
@@ -138,7 +138,7 @@ def _refuse_no_sum(config: Mapping[str, Any], adapter: Checkpoint) -> None:
 
 
 class _Model:
-    """The weights to which one adapter is added."""
+    """The weights of a model while one adapter is added to them."""
 
     def __init__(
         self,
@@ -229,8 +229,10 @@ class _Model:
         return Layout.TRANSPOSED if said else Layout.ROWS
 
     def _by_leaf(self) -> dict[str, bool]:
-        """Return whether layers of a name keep their weights transposed: a bias has the length of
-        the outputs, and a square weight shows nothing."""
+        """Return, for the layers with a given last name, whether they keep their weights
+        transposed. A bias shows it, because its length is the number of outputs; a square weight
+        does not.
+        """
         if self._of_leaves is None:
             self._of_leaves = {}
             for key, tensor in self._weights.tensors.items():
@@ -244,8 +246,9 @@ class _Model:
         return self._of_leaves
 
     def _of_parameter(self, module: str, down: Key, up: Key) -> tuple[Key, Change]:
-        """Return the adapter of one of a module's parameters, which only its shape tells from
-        others."""
+        """Return the change of one parameter of a module. PEFT does not name it, so it is found by
+        its shape.
+        """
         leaves = self._leaves()
         keys = [key for leaf in leaves if (key := self._weight(f"{module}.{leaf}")) is not None]
         if not keys:
@@ -277,10 +280,10 @@ class _Model:
         return key, Product(down, up, scale, layout)
 
     def _layout_of_experts(self, module: str, shape: tuple[int, ...]) -> Layout:
-        """Return the layout of square experts, by others of the adapter, or by the model and the
-        release of PEFT.
+        """Return the layout of square experts, from other experts of the adapter, else from the
+        model and the version of PEFT.
 
-        PEFT before 0.19 took the first size of all experts for their inputs.
+        PEFT before 0.19 took the first dimension of all experts as their inputs.
         """
         others = self._layout_of_other_experts()
         if others is not None:
@@ -352,7 +355,9 @@ def _is_of_a_layer(change: Change) -> bool:
 
 
 def _release(config: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the release of PEFT that wrote the config; releases before 0.18 do not write it."""
+    """Return the version of PEFT that wrote the config, or None: versions before 0.18 do not write
+    it.
+    """
     found = re.match(r"(\d+)\.(\d+)", str(config.get("peft_version")))
     return (0, 0) if found is None else (int(found[1]), int(found[2]))
 

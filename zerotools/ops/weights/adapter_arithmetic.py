@@ -69,7 +69,7 @@ class Offset:
 
 Change = Product | Rows | Offset
 Applied = Callable[[Box, Array], Array]
-"""Of a block and its values in fp32, the values after the change."""
+"""A function that takes a block and its values in fp32, and returns the changed values."""
 Reader = Callable[[Box], Array]
 
 

@@ -1,7 +1,7 @@
-"""adapter_config.json: the values besides its tensors that PEFT needs of an adapter.
+"""adapter_config.json of PEFT: rank, scale and modules of an adapter.
 
-The tensors show the rank, but not the scale of the product (`lora_alpha`). So it comes from the
-adapter_config.json of the run, from the record of a job, or from the user.
+The tensors show the rank, but not the scale of the product (`lora_alpha`). So the config is needed:
+from the run, from the record of a job, or from the user.
 """
 
 from __future__ import annotations
@@ -117,8 +117,9 @@ def choose_config(
 
 
 def says_scale(checkpoint: Checkpoint) -> bool:
-    """Return whether the checkpoint has a file for `choose_config` near it, or the record of a
-    job."""
+    """Return whether a file near the checkpoint, or the record of a job, has the config of its
+    adapter.
+    """
     root = checkpoint.root
     if any((directory / RECORD).is_file() for directory in (root, root.parent)):
         return True
@@ -254,7 +255,8 @@ def refuse_changed_base(config: Mapping[str, Any], path: object) -> None:
 
 
 def scale_of(config: Mapping[str, Any], module: str) -> float:
-    """Return how often the product of the two matrices of a layer is added to its weight.
+    """Return the factor of the product of the two matrices of a layer, `lora_alpha / r` or
+    `lora_alpha / sqrt(r)`.
 
     Raises:
         BadFile: the config has no such number.
@@ -355,7 +357,9 @@ def _check_rank(
 
 
 def _of_module(config: Mapping[str, Any], patterns: str, module: str, otherwise: Any) -> Any:
-    """Return the number of a layer: that of the first pattern that matches the end of its name."""
+    """Return the value of the first pattern in the config that matches the end of a layer's
+    name.
+    """
     given = config.get(patterns) or {}
     if not isinstance(given, dict):
         raise BadFile(f"{ADAPTER_CONFIG}: {patterns} is a {type(given).__name__}, not a dict")

@@ -1,6 +1,6 @@
-"""A LoRA adapter in another layout: of Megatron's fused layers as PEFT has it, and back.
+"""Put a LoRA adapter into another layout: of Megatron's fused layers as PEFT has it, and back.
 
-Rows of B are moved as those of the weights are; A goes to every layer that has a part of the
+Rows of B are moved like the rows of the weight. A is copied to every layer that gets a part of the
 weight. No value is computed.
 """
 
@@ -36,8 +36,9 @@ _CHOOSE_LAYERS = ("layers_to_transform", "layers_pattern", "exclude_modules", "t
 
 @dataclass(frozen=True)
 class MappedAdapter:
-    """An adapter in another layout. `layers` are the layers with it, each with the layers that its
-    adapter was made from; `leaves` are names of layers that all have one."""
+    """An adapter in another layout. `layers` maps each layer that has an adapter to the layers that
+    its adapter was made from. `leaves` are the last names of layers that all have an adapter.
+    """
 
     checkpoint: Checkpoint
     layers: Mapping[str, tuple[str, ...]]

@@ -1,8 +1,10 @@
-"""The base model that a user names for an adapter: its weights, together with those of the adapter
-run.
+"""The base model of an adapter: its weights, together with those of the adapter run.
 
-Weights that the run keeps in 4 bits are taken from the base: the merged model then has the
-adapter's change without rounding.
+A job's checkpoint may hold only adapters: `with_base` adds the frozen weights from the directory
+that the run began with. For other runs the user names the base model (`with_given_base`).
+
+Weights that the run keeps in 4 bits are taken from the base model, and not from the rounded copy:
+the merged model then has the adapter's change without rounding.
 """
 
 from __future__ import annotations
@@ -62,9 +64,10 @@ def read_base(path: Path, table: FormatTable = FORMATS) -> Checkpoint:
 def with_given_base(
     own: Checkpoint, held: Checkpoint, base: Checkpoint, copies: Collection[str]
 ) -> tuple[Checkpoint, Checkpoint]:
-    """Return the weights of `base`, replaced by those that the run has itself, and the tensors
-    `held` of the run, with the files of both below one root. Weights that the run keeps packed are
-    taken from `base`, and `copies` were not trained.
+    """Return a model for a merge: the weights of `base`, replaced by those that the run `held` has
+    trained itself, together with the tensors of the run. The files of both are named from one root.
+    Weights that the run keeps packed in 4 bits are taken from `base`; `copies` are weights of the
+    run that were not trained.
 
     Raises:
         Unsupported: the two lie in different stores.
@@ -119,20 +122,23 @@ def _held(name: str, tensors: Mapping[Key, Tensor]) -> bool:
 
 
 def _is_same_kind(own: Tensor, base: Tensor) -> bool:
-    """Return whether a run's tensor replaces the base's: a vocabulary may have grown."""
+    """Return whether a tensor of the run may replace that of the base model. Weights of 16 bits or
+    more may differ in type and in their number of rows, because a vocabulary may have grown; other
+    tensors must have the same type and shape.
+    """
     if not own.dtype.is_float or own.dtype.bits < 16 or len(own.shape) != len(base.shape):
         return own.dtype == base.dtype and own.shape == base.shape
     return own.shape == base.shape or (len(own.shape) > 1 and own.shape[1:] == base.shape[1:])
 
 
 def _belongs_to(name: str, modules: set[str]) -> bool:
-    """Return whether it lies in one of the modules, like the scales of a packed weight."""
+    """Return whether a tensor lies in one of the modules, such as the scales of a packed weight."""
     words = name.split(".")
     return any(".".join(words[:count]) in modules for count in range(1, len(words)))
 
 
 def _sidecars(own: Checkpoint, base: Checkpoint) -> dict[str, Path]:
-    """Return config files of the base, which the weights are of, and the tokenizer of the run."""
+    """Return config.json and similar files of the base model, and the tokenizer of the run."""
     around = own.model_sidecars
     if own.origin.path.is_dir():
         around = {**around, **of_other_kinds(find_model_sidecars(own.root), around)}
@@ -214,8 +220,9 @@ def with_base(adapters: Checkpoint, record: JobRecord, base: BaseRecord) -> Chec
 
 
 def _read(directory: Path, base: BaseRecord) -> Checkpoint:
-    """Return the tensors of the files that the run read, by absolute paths, for use with tensors of
-    another directory. Other files may lie next to them, even a run, which would be read instead."""
+    """Return the tensors of the files that the run read, by absolute paths. Only these files are
+    read, because the directory may also hold other checkpoints.
+    """
     tensors: dict[Key, Tensor] = {}
     files: dict[str, int] = {}
     for name in base.files:

@@ -21,12 +21,12 @@ from zerotools.ops.weights.layout_search import shapes_of
 
 @dataclass(frozen=True)
 class LayoutCheck:
-    """One layout of a map.
+    """The check of one layout of a map.
 
-    `refusal` is the reason why it does not apply to the model. With a checkpoint, `missing` are
-    names that it lacks, `unknown` its additional names, `ignored` names of other values than
-    weights, and `wrong` those with another shape: the shape in the checkpoint, and the one from
-    config.json.
+    `refusal` is the reason why the layout does not apply to the model. If a checkpoint is compared,
+    `missing` are names that it lacks, `unknown` names that the layout does not have, and `ignored`
+    names of values that are not weights. `wrong` has the names with another shape, each with the
+    shape in the checkpoint and the shape from config.json.
     """
 
     name: str
@@ -78,8 +78,7 @@ def named_map(name: str | None, config: Mapping[str, Any] | None) -> FamilyMap:
 
 
 def is_no_map(name: str) -> bool:
-    """Return whether this is something other than a map: a directory, or a file that is not
-    TOML."""
+    """Return whether the path is a directory, or a file that is not TOML."""
     if name in shipped_maps():
         return False
     return "://" in name or (Path(name).exists() and Path(name).suffix != ".toml")
@@ -111,7 +110,9 @@ def check_layouts(
 
 
 def nearest_of_all(checks: Sequence[LayoutCheck]) -> LayoutCheck | None:
-    """Return the layout that the checkpoint comes nearest to, unless it has one whole."""
+    """Return the layout that fits the checkpoint best; None if one fits completely, or none applies
+    to the model.
+    """
     if any(each.fits for each in checks):
         return None
     tried = [each for each in checks if each.refusal is None]

@@ -1,8 +1,8 @@
-"""A checkpoint in the layout of another program, with the state of its optimizer.
+"""Put a checkpoint, with the state of its optimizer, into the layout of another program.
 
-A map moves every tensor of a weight's shape as it moves the weight: masters, 16-bit copies,
-moments. A number, such as a step, goes to each tensor that its parameter is in; it must be the same
-for all parameters that are joined.
+A map moves masters, 16-bit copies and moments in the same way as their weight. A number such as a
+step is copied to each tensor that its parameter becomes a part of; it must be equal for all
+parameters that are joined.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def _apart(
     found: FoundLayout,
     origins: Mapping[str, tuple[str, ...]],
 ) -> tuple[Checkpoint, dict[Key, Tensor]]:
-    """Return the tensors with the positions of weights, and the rest under its new names: numbers,
-    and loose tensors.
+    """Divide the checkpoint: return the tensors that have the shape of their weight, and all others
+    under their new names, such as numbers.
 
     Raises:
         BadRequest: state of a weight that the checkpoint does not have.
@@ -276,7 +276,7 @@ def _aliases(
 
 
 def _of_hub(layout: ModelLayout) -> Iterator[tuple[str, tuple[str, ...]]]:
-    """Yield each tensor of a layout, and those of the Hub that it is made of."""
+    """Yield each tensor of a layout with the tensors of the Hub that it is made of."""
     for name, view in layout.of_hub.items():
         yield name, view.names
 

@@ -1,7 +1,8 @@
-"""The layout of a map that a checkpoint has, under its names or under equivalent ones.
+"""Find the layout of a map that a checkpoint has.
 
-Wrappers put words into names, and a checkpoint may use any name of tied weights. If its names do
-not match a layout, each such change is tried.
+Wrappers such as DDP, FSDP and torch.compile put words into names (`module.`, `_orig_mod.`), and a
+checkpoint may use any name of tied weights. If its names do not match a layout, each such change of
+names is tried.
 """
 
 from __future__ import annotations
@@ -101,8 +102,9 @@ def _renamed(
 
 
 def _embedded(checkpoint: Checkpoint, family: FamilyMap, config: Mapping[str, Any]) -> Checkpoint:
-    """With tensors of tied names under the names that they are tied to, if config.json ties them
-    and the checkpoint has no others there."""
+    """Return the checkpoint with tied tensors under the names that they are tied to, if config.json
+    ties them and no other tensors have these names.
+    """
     if not ties_embeddings(config):
         return checkpoint
     ties = dict(tied_names(family))

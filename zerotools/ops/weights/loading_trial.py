@@ -1,7 +1,7 @@
-"""A trial of `from_pretrained` of transformers, with tensors that have shapes but no values.
+"""Let transformers try to load a model, with tensors that have shapes but no values.
 
-transformers runs in a separate process, on torch's meta device: the trial needs no memory for
-weights, and takes only the time of its imports.
+transformers runs in a separate process on torch's meta device. This needs no memory for weights,
+and takes only the time of the imports.
 """
 
 from __future__ import annotations
@@ -136,8 +136,10 @@ class Unbuildable(BadRequest):
 
 @dataclass(frozen=True)
 class Trial:
-    """The outcome of one load: the mismatches, the names that transformers ties with the tensor of
-    each, and the tied names that were renamed to that of the tensor."""
+    """The result of one trial: missing, unexpected and mismatched names, the names that
+    transformers ties with the tensor that each gets, and tied names that were renamed to the name
+    of the tensor.
+    """
 
     faults: NameFaults
     ties: Mapping[str, str]
@@ -149,12 +151,12 @@ def trials(
     candidates: Sequence[Mapping[str, Shape]],
     python: str = sys.executable,
 ) -> list[Trial]:
-    """Load the model of `config` from tensors of each of `candidates`; the outcome of each, of the
-    class of model that fits best.
+    """Load the model of `config` from each of `candidates`, which are names and shapes of tensors;
+    return the results of the model class that fits best.
 
     Raises:
         Unsupported: transformers is not installed, or does not know the model.
-        Unbuildable: it knows the type, and the config is wrong for it.
+        Unbuildable: transformers knows the model's type, but cannot build it from this config.
     """
     lacking = [package for package in _NEEDED if find_spec(package) is None]
     if lacking:

@@ -1,8 +1,8 @@
-"""Adapters of a LoRA run added to their weights, in fp32: W + scale · B·A, with the variants of
+"""Merge the adapters of a LoRA run into its weights, in fp32: W + scale · B·A, with the variants of
 DoRA, trainable tokens and experts.
 
-This is a computation, and not a copy. The sums go to files next to the output, some rows at a time,
-and the export reads them from there like any other source.
+The merged weights are computed and not copied. They are written to files next to the output, some
+rows at a time, and the export reads them from there like any other source.
 """
 
 from __future__ import annotations
@@ -61,8 +61,10 @@ _TO_HUB = " --map-to hf --config-dir MODEL_DIR"
 
 @dataclass(frozen=True)
 class AdapterRequest:
-    """The user's options for the adapter: its `base` model, its `config`, its `name` if there are
-    several; `weights` are those of `weights_from`. `model_config` is the config.json of the run."""
+    """The options of the user for the adapter: its `base` model, its `config`, and its `name` if
+    there are several. `weights` is the value of `--weights-from`. `model_config` is the config.json
+    of the run.
+    """
 
     base: Path | None = None
     config: Path | None = None
@@ -80,10 +82,10 @@ class AdapterRequest:
 class MergedAdapters:
     """The result of a merge.
 
-    `checkpoint` has the weights' sums instead of weights and adapters. The sums exist in the
-    directory `scratch` while the context that `sums` makes is open. `base` is the name of the base
-    model, if the adapter's config has it. `dtype` is the widest type of the weights that adapters
-    are added to, or None without such weights.
+    `checkpoint` has merged weights instead of weights and adapters. Their files are in the
+    directory `scratch`, while the context that `sums` returns is open. `base` is the name of the
+    base model in the adapter's config. `dtype` is the widest type of the weights that adapters are
+    added to; None if there are no such weights.
     """
 
     checkpoint: Checkpoint
@@ -214,7 +216,7 @@ def _adapter_of_hub(
 
 
 def _holds_layers(own: Checkpoint) -> bool:
-    """Return whether it has more of a model than PEFT saves with an adapter."""
+    """Return whether the tensors are more of a model than PEFT saves with an adapter."""
     names = (key.name for key in own.tensors if not key.name.endswith(".bias"))
     return any(not (is_embedding(name) or name in HEADS) for name in names)
 

@@ -1,5 +1,6 @@
-"""config.json of a model with a merged adapter: that of its base model, with the adapter's
-changes."""
+"""config.json of a model with a merged adapter: the base model's config with the adapter's changes,
+and the tie between embedding and output layer.
+"""
 
 from __future__ import annotations
 
@@ -36,8 +37,9 @@ def with_base_config(checkpoint: Checkpoint, base: str | None) -> tuple[Checkpoi
 
 
 def with_merged_config(target: Target, weights: Checkpoint) -> Target:
-    """Return the target with the weights' vocabulary in config.json, and without a tie to an output
-    layer that was trained separately from the embedding."""
+    """Return the target with a config.json that fits its weights: the size of the vocabulary, and
+    no tie to an output layer that was trained separately from the embedding.
+    """
     path = weights.model_sidecars.get(CONFIG)
     if path is None or CONFIG not in target.files:
         return target
@@ -61,8 +63,9 @@ def with_merged_config(target: Target, weights: Checkpoint) -> Target:
 def merged_tree(
     tree: Mapping[str, Any], weights: Checkpoint
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the tree of a base model's config.json as it is written with merged weights, and the
-    keys that change."""
+    """Return the base model's config.json with the changes for merged weights, and the keys that
+    changed.
+    """
     changed, inner = _changes(tree, weights), tree.get(_INNER)
     is_inner = isinstance(inner, dict) and _VOCABULARY in inner and _VOCABULARY not in tree
     merged = {**tree, **{k: v for k, v in changed.items() if not (is_inner and k == _VOCABULARY)}}

@@ -1,7 +1,7 @@
-"""The names and shapes of an export, compared with those that its config.json needs.
+"""Compare the names and shapes of an export with those that its config.json needs.
 
-zerotools knows the names of common families. If it does not, or they do not fit, transformers is
-used if it is installed (`loading_trial`): only it knows everything that it can load.
+zerotools knows the names of common model families. For others, or if the names do not fit,
+transformers is asked, if it is installed (`loading_trial`).
 """
 
 from __future__ import annotations
@@ -40,9 +40,10 @@ _OF_ADAPTERS = (".lora_", ".base_layer.")
 
 @dataclass(frozen=True)
 class Fits:
-    """The names fit the model after `naming` and then `renamed`. `ties` has the names that the
-    model ties, with the name of the tensor that each takes. `lost` has the names of weights that
-    the model needs, and that are left out on purpose."""
+    """The names fit the model, after they are changed by `naming` and then by `renamed`. `ties`
+    maps the names that the model ties to the name of the tensor that each takes. `lost` are the
+    names of weights that the model needs and the user left out.
+    """
 
     naming: Unwrapping
     renamed: Mapping[str, str] = field(default_factory=dict)
@@ -76,7 +77,8 @@ class Fits:
 @dataclass(frozen=True)
 class Misses:
     """The names do not fit the model: transformers would fill missing tensors with random numbers,
-    and leave unexpected ones out. `advice` names the option that mends it."""
+    and ignore unexpected ones. `advice` names the option that corrects it.
+    """
 
     faults: NameFaults
     advice: str
@@ -97,7 +99,7 @@ class Misses:
 
 @dataclass(frozen=True)
 class NotChecked:
-    """The names could not be compared; `why` is a part of a sentence."""
+    """The names could not be compared; `why` is the reason, as a part of a sentence."""
 
     why: str
 
@@ -108,7 +110,7 @@ class NotChecked:
 
 
 class Knowledge(Protocol):
-    """The known names of a model."""
+    """The names and shapes that a model has."""
 
     @property
     def ties(self) -> Mapping[str, str]:
@@ -126,8 +128,10 @@ def fit(
     *,
     is_partial: bool = False,
 ) -> Fits | Misses | NotChecked:
-    """Compare the tensors `held` with the model of `config`. Those `left_out` are in the checkpoint
-    and not wanted: the model does not miss them. With `is_partial` it may miss any other."""
+    """Compare the tensors `held` with the model of `config`. The model does not miss tensors in
+    `left_out`, which the checkpoint has and the user does not want. With `is_partial` it may miss
+    any other.
+    """
     every = {**left_out, **held}
     ways = list(namings(every))
     known = names_of_model(config, is_tied=ties_embeddings(config))
@@ -171,8 +175,9 @@ def fit_of(
     *,
     is_partial: bool = False,
 ) -> tuple[Fits | None, NameFaults]:
-    """Return the first of `ways` with fitting names, and the faults of the nearest. With
-    `is_partial` a missing tensor is not a fault."""
+    """Return the first of `ways` to name the tensors that fits, else the faults of the nearest one.
+    With `is_partial` a missing tensor is not a fault.
+    """
     tried: list[NameFaults] = []
     ties = known.ties
     for way in ways:
@@ -206,7 +211,9 @@ def _wanted(
     *,
     is_partial: bool,
 ) -> NameFaults:
-    """Return the faults of wanted tensors, by the names of the tensors."""
+    """Return the faults without those of tensors that the user left out, under the names of the
+    checkpoint.
+    """
     own = {way.new_name(name): name for name in every}
     missing = () if is_partial else faults.missing
     unexpected = (own.get(name, name) for name in faults.unexpected)
@@ -450,7 +457,7 @@ def _other_layout(held: Mapping[str, Shape], config: Mapping[str, Any]) -> str |
 
 
 def _without(unexpected: Sequence[str], held: Collection[str], by: str) -> str:
-    """Return the options that leave the names out, and no others."""
+    """Return the `--exclude` options that leave exactly these names out."""
     it = "it" if len(unexpected) == 1 else "them"
     spare = set(unexpected)
     patterns = exclusions(unexpected, [name for name in held if name not in spare])

@@ -1,4 +1,6 @@
-"""A reference model: what an export should match, from headers and config only."""
+"""A model that an export must match in names, shapes and types, read from its headers and
+config.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A job's model in the Hub's form: its tensors under the names and in the shapes of a directory.
+"""Write a job's model under the names and in the shapes that its directory on the Hub has.
 
-The job's record lists the blocks that transformers joined into a directory's tensors on load. The
-same blocks divide them again: bytes are moved, and none is computed.
+When transformers loads a directory, it may join tensors. The job's record lists which blocks were
+joined. The same blocks divide the tensors again: bytes are moved, and no value is computed.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from zerotools.ops.weights.base_model import BASE
 
 
 def hub_layout_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> HubLayout:
-    """Return the Hub's form of tensors that differ from it, by the job's record of `checkpoint`.
-    Empty without such a record, and if adapters are next to their weights: the Hub has none."""
+    """Return the Hub's names and shapes of tensors that differ from them, from the record of the
+    job that wrote `checkpoint`. Empty without such a record, or if adapters are stored next to
+    their weights, because the Hub has no form for those.
+    """
     record = format_of(checkpoint, table).job_record(checkpoint)
     if record is None or any(BASE in key.name for key in checkpoint.tensors):
         return {}
@@ -95,8 +97,9 @@ def _new_name(name: str, layout: HubLayout) -> str:
 
 
 def _with_odd_aliases(weights: Checkpoint, layout: HubLayout) -> dict[Key, Tensor]:
-    """Return the tensors, with separate entries for those that are tied to a tensor that the Hub
-    does not have whole: there is no name to tie them to."""
+    """Return the tensors, with separate tensors for aliases of a tensor that the Hub does not have
+    whole: no name is left that they could be tied to.
+    """
     tensors = dict(weights.tensors)
     for alias, name in weights.aliases.items():
         tensor = weights.tensors.get(Key(name, "param"))
@@ -150,7 +153,7 @@ def _moved(chunk: Chunk, piece: HubPiece, itemsize: int) -> Chunk:
 
 @dataclass
 class _Restored:
-    """A tensor of the Hub of `shape`, made of pieces of the job's tensors, `first` and others."""
+    """A tensor of the Hub of `shape`, made of blocks of the job's tensors."""
 
     first: Key
     example: Tensor
@@ -160,7 +163,7 @@ class _Restored:
     def add(
         self, weights: Checkpoint, key: Key, tensor: Tensor, block: HubBlock, source: _Source
     ) -> None:
-        """Take in `block`, which is of the job's tensor `key`."""
+        """Add `block` of the job's tensor `key`."""
         if block.shape != self.shape:
             raise BadFile(
                 f"{weights.origin.path}: the record of the job has {block.name} in shape "

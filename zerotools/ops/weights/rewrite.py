@@ -1,4 +1,8 @@
-"""Checkpoints from checkpoints, without touching a byte: select, rename, retype."""
+"""Select, rename and retype the tensors of a checkpoint; no byte is read.
+
+`weights_from`, `matcher` and `choose_names` select the weights of an export, and `namer` makes
+their new names from the rules of the user.
+"""
 
 from __future__ import annotations
 
@@ -22,9 +26,8 @@ def select(checkpoint: Checkpoint, keep: Callable[[Key], bool]) -> Checkpoint:
 
 
 def rename(checkpoint: Checkpoint, new_name: Callable[[str], str]) -> Checkpoint:
-    """Return the same tensors and aliases under other names.
-
-    An alias that becomes the name it is tied to is one no more.
+    """Return the same tensors and aliases under other names. An alias that gets the name of its own
+    tensor is dropped.
 
     Raises:
         BadRequest: two different names become one.

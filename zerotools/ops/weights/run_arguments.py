@@ -1,7 +1,7 @@
-"""The arguments that a run was started with, besides the config.json of its model.
+"""The arguments of a run's training script, besides the config.json of its model.
 
-Programs such as Megatron-LM keep the arguments of the training script in the checkpoint. Some of
-them do not affect shapes, and a model with other values computes something else.
+Programs such as Megatron-LM keep these arguments in the checkpoint. Some of them do not affect
+shapes, but a model with other values computes something else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Checkpoints with tensors that are views of another's: the step that maps boxes to boxes.
+"""A checkpoint with tensors that are strided views of another checkpoint's tensors.
 
-A piece of a view is a strided walk through one tensor, and a chunk is one through its file. Their
-intersection is again a chunk, with the file's strides times the piece's steps. So a mapped
-checkpoint is planned, proved and copied like any other, and can be mapped again.
+A piece of a view is a strided walk through one tensor, and a chunk is a strided walk through its
+file. Their intersection is again a chunk, with the file's strides times the piece's steps. So such
+a checkpoint is planned, proved and copied like any other, and views can be stacked.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def rearranged(checkpoint: Checkpoint, views: Mapping[str, TensorView]) -> Check
 
 
 class _Chunks:
-    """The chunks of the last few tensors: consecutive ones in a plan often come from the same
-    tensor, and are requested several times."""
+    """A cache of the chunks of the last few tensors, because consecutive views often take parts of
+    the same tensor.
+    """
 
     def __init__(self) -> None:
         self._sources: OrderedDict[int, tuple[Tensor, list[Chunk], BoxIndex]] = OrderedDict()
