@@ -84,7 +84,7 @@ def test_the_optimizer_beside_a_model_that_torch_saved(tmp_path: Path) -> None:
 def test_several_optimizers_are_named_and_not_read(saved: Path, tmp_path: Path) -> None:
     shutil.copy(saved / "optimizer.bin", saved / "optimizer_1.bin")
     found = formats.read(saved)
-    assert "several optimizers, which are not read" in found.origin.notes[-1]
+    assert "several optimizers, which zerotools does not read" in found.origin.notes[-1]
     with pytest.raises(BadRequest, match=r"has optimizer.bin, optimizer_1.bin, which cannot"):
         prepare(saved, tmp_path / "out", "dcp", {"world_size": 1})
 

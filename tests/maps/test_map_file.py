@@ -42,7 +42,7 @@ def test_a_map_has_its_layouts_and_abbreviations_in_full() -> None:
         (("; 1, 2)", "; 1)"), "takes 2 sizes, but has 1"),
         (("pairs($L.q;", "pairs($L.q, $L.kv;"), "takes 1 tensor, but has 2"),
         (("2 * hidden, hidden", "2 ** hidden, hidden"), "Pow|maps do not take"),
-        (("hidden_size", "open('x')"), "has Call, which maps do not take"),
+        (("hidden_size", "open('x')"), "has Call, which maps do not support"),
         (('same_as = "other"', 'same_as = "othr"'), "same_as othr"),
         (('"block.{i}.query" = "block.{i}.q"', '"b.query" = "block.{i}.q"'), "different indices"),
         (('= "block.{i}.q"', '= "block.{i}.qu"'), "the nearest is block"),

@@ -58,7 +58,7 @@ def test_layers_of_one_kind_are_made_once() -> None:
 
 def test_a_map_that_is_not_total_names_the_tensor() -> None:
     said = refused(('"block.{i}.q" = "pairs($L.q; heads)"\n', ""), ('"block.{i}.query"', "#"))
-    assert "is not total: no rule takes layer.0.q" in said
+    assert "is incomplete: no rule uses layer.0.q" in said
 
 
 def test_a_map_that_leaves_a_part_names_the_elements() -> None:

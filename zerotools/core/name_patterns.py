@@ -515,7 +515,7 @@ class _Parser:
     def _unknown(self, what: str) -> NoReturn:
         raise Unsupported(
             f"{self._path}: its pattern {self._text!r:.60} has {what}, which zerotools does not "
-            "follow; it takes letters, . [a-z] \\d \\w \\s ( ) | * + ? {2,5} ^ and $"
+            "support; supported are letters, . [a-z] \\d \\w \\s ( ) | * + ? {2,5} ^ and $"
         )
 
 

@@ -43,7 +43,9 @@ def with_optimizer(model: Checkpoint, table: FormatTable) -> Checkpoint:
     if optimizer_roles(model) or not names:
         return model
     if len(names) > 1:
-        return _noted(model, f"{', '.join(names)} hold several optimizers, which are not read")
+        return _noted(
+            model, f"{', '.join(names)} hold several optimizers, which zerotools does not read"
+        )
     path = model.root / names[0]
     shapes = {
         key.name: tensor.shape

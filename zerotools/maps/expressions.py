@@ -213,7 +213,7 @@ def parse_size_expression(text: str) -> ast.expr:
         raise ValueError(f"{text!r} is not an expression") from None
     for node in ast.walk(tree):
         if not isinstance(node, _TAKEN):
-            raise ValueError(f"{text!r} has {type(node).__name__}, which maps do not take")
+            raise ValueError(f"{text!r} has {type(node).__name__}, which maps do not support")
     return tree
 
 
@@ -315,12 +315,12 @@ def _computed(operation: Callable[..., Any], values: tuple[Any, ...], text: str)
         raise _lacking(unsaid, text)
     if operation in _OPERATIONS.values() and not all(isinstance(v, int) for v in values):
         said = " and ".join(f"{value!r:.40}" for value in values)
-        raise BadRequest(f"{text} cannot be computed of {said}, which are not whole numbers")
+        raise BadRequest(f"{text} cannot be computed from {said}, which are not whole numbers")
     try:
         return operation(*values)
     except (TypeError, ZeroDivisionError, ValueError, OverflowError) as error:
         said = ", ".join(f"{value!r:.40}" for value in values)
-        raise BadRequest(f"{text} cannot be computed of {said}: {error}") from None
+        raise BadRequest(f"{text} cannot be computed from {said}: {error}") from None
 
 
 def size_names_in(text: str) -> set[str]:

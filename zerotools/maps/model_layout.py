@@ -228,8 +228,8 @@ class _Maker:
         if not parts:
             near = ", ".join(list(self.bound)[:1])
             raise BadRequest(
-                f"the layout {self.layout.name} of the map {self.family.name} is not total: no "
-                f"rule takes {name}, so it would be lost (the first rule makes {near})"
+                f"the layout {self.layout.name} of the map {self.family.name} is incomplete: no "
+                f"rule uses {name}, so it would be lost (the first rule makes {near})"
             )
         found = _proved(tuple(pieces for pieces, _ in parts), self.hub[name])
         if isinstance(found, Hole):

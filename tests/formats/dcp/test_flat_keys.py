@@ -159,7 +159,7 @@ def test_a_path_that_disagrees_with_its_key_is_not_believed() -> None:
 
 
 def test_paths_without_end_and_sections_without_number_take_no_time() -> None:
-    with pytest.raises(BadFile, match="lies 2001 levels deep, and at most 32 are read"):
+    with pytest.raises(BadFile, match="has 2001 levels, but zerotools reads at most 32"):
         named([(*map(str, range(2000)), f"w{i}") for i in range(20)])
     wide: list[Path] = [(f"optim{n}", "state", "w", "m") for n in range(1000)]
     wide += [(f"optim{n}", "param_groups", "w", "lr") for n in range(1000)]

@@ -61,7 +61,9 @@ def values_of(metadata: Metadata) -> list[FlatValue]:
 def _whole(flat: str, path: Path | None) -> Path:
     """Return the path, or only the flat key if the two disagree."""
     if path is not None and len(path) > DEEPEST:
-        raise BadFile(f"{flat:.80}... lies {len(path)} levels deep, and at most {DEEPEST} are read")
+        raise BadFile(
+            f"{flat:.80}... has {len(path)} levels, but zerotools reads at most {DEEPEST}"
+        )
     return path if path and text_of(path) == flat else (flat,)
 
 

@@ -77,5 +77,5 @@ def style_of(name: str) -> DcpStyle:
         BadRequest: it does not exist.
     """
     if name not in STYLES:
-        raise BadRequest(f"{name!r} is not a style of DCP; take one of {', '.join(STYLES)}")
+        raise BadRequest(f"{name!r} is not a naming style of a DCP; use one of {', '.join(STYLES)}")
     return STYLES[name]

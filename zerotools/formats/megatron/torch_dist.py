@@ -109,7 +109,7 @@ def _read(
     notes = [_layout(stored), *([unread] if unread else []), *data.notes]
     if len(saved) < len(metadata.tensors):
         again = counted(len(metadata.tensors) - len(saved), "key")
-        notes.append(f"second names of the same bytes are passed over: {again}")
+        notes.append(f"second names of the same bytes are ignored: {again}")
     if extra:
         notes.append(f"{counted(extra, 'extra state')} of parallel layers, which are not weights")
     return Checkpoint(
