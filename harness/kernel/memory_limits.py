@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.started import Started
-from zerotools.sensors.cgroup_memory import CgroupMemory, read_cgroup_memory
+from zerotools.sensors.cgroups import CgroupMemory, read_cgroup_memory
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 
 ROOT = Path("/sys/fs/cgroup")

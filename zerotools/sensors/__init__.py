@@ -9,8 +9,7 @@ gpu_memory_use   memory of a GPU that no job holds
 gpu_choice       GPUs that the configuration excludes from jobs or prefers
 peaks            peak operations per second of a GPU, by its name
 host             memory, load, network and pressure of the host
-cgroup_memory    memory limits of the control groups of this process
-cores            processor cores that this process may use
+cgroups          memory and processor cores that the control groups of this process allow
 numa             NUMA nodes, and those near each GPU
 cpu_lists        lists of processors as the kernel writes them: `0-3,8`
 fake             GPUs for tests

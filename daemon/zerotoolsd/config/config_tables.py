@@ -11,7 +11,7 @@ from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 from zerotools.jobs.tables.notify import USUAL_NOTICES
-from zerotools.sensors.cores import usable_cores
+from zerotools.sensors.cgroups import usable_cores
 from zerotools.sensors.gpu_memory_use import USUAL_WORDS, usual_foreign_bytes
 from zerotools.sensors.snapshot import Gpu
 

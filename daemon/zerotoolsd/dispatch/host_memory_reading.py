@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from zerotools.sensors.cgroup_memory import CgroupMemory, read_cgroup_memory
+from zerotools.sensors.cgroups import CgroupMemory, read_cgroup_memory
 from zerotools.sensors.host import HostSensor
 from zerotools.sensors.snapshot import Host
 from zerotoolsd.attempts.backends.systemd_unit import SLICE

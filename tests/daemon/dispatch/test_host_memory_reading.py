@@ -10,7 +10,7 @@ import pytest
 from harness.kernel.memory_limits import NoLimit, limited
 from tests.daemon.dispatch.test_memory_forecast import GIB
 from tests.daemon.made_attempts import an_attempt_row
-from zerotools.sensors.cgroup_memory import CgroupMemory
+from zerotools.sensors.cgroups import CgroupMemory
 from zerotools.sensors.snapshot import Host, Pressure, Stall
 from zerotoolsd.dispatch.host_memory_reading import (
     AGE_SECONDS,

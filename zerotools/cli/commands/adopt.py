@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.describe_job import title
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest

@@ -18,7 +18,7 @@ from zerotools.cli.job_views.describe_job import (
     outcome,
     title,
 )
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
 from zerotools.jobs.client.daemon_client import DaemonClient

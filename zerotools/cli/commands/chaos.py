@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.shared_options import json_option
+from zerotools.cli.options.click_options import json_option
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say as say_message

@@ -11,8 +11,14 @@ from typing import Any
 import click
 
 from zerotools.cli.job_actions.job_reference import finished_job_numbers, shown_jobs_argument
-from zerotools.cli.options.click_options import SELECTION, Duration, GroupedCommand, option
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import (
+    SELECTION,
+    Duration,
+    GroupedCommand,
+    json_option,
+    option,
+    socket_option,
+)
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonRefused
 from zerotools.jobs.client.daemon_client import DaemonClient

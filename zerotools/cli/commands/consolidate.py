@@ -7,8 +7,12 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
-from zerotools.cli.options.shared_options import json_option
+from zerotools.cli.options.click_options import (
+    CheckpointPath,
+    GroupedCommand,
+    json_option,
+    options_of,
+)
 from zerotools.cli.output.conversion_report import convert_and_report
 from zerotools.public.convert_checkpoint import ConsolidateKeywords, consolidate
 

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.machine_screen import snapshot_of
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonError
 from zerotools.jobs.client.api_versions import why_no_daemon

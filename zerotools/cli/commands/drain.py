@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 

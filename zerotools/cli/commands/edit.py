@@ -12,8 +12,14 @@ import click
 
 from zerotools.cli.job_actions.job_reference import find_job, job_numbers, one_job_argument
 from zerotools.cli.job_views.describe_job import Job, how_it_waits, keys_set_by_author, plan, title
-from zerotools.cli.options.click_options import JOB, WHEN, GroupedCommand, option
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import (
+    JOB,
+    WHEN,
+    GroupedCommand,
+    json_option,
+    option,
+    socket_option,
+)
 from zerotools.cli.options.submission_options import dependencies, time_of
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest

@@ -13,9 +13,14 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.estimate_page import page, wrapped
-from zerotools.cli.options.click_options import OUTPUT, GroupedCommand, option, options_of
+from zerotools.cli.options.click_options import (
+    OUTPUT,
+    GroupedCommand,
+    json_option,
+    option,
+    options_of,
+)
 from zerotools.cli.options.launcher_configs import Configs, config_options, read_job_file
-from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError

@@ -12,7 +12,7 @@ import click
 
 from zerotools.cli.job_actions.job_reference import find_job, job_argument
 from zerotools.cli.job_views.describe_job import Job, paint_state, reason_text, shown_state, title
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import in_words

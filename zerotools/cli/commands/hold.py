@@ -19,7 +19,7 @@ from zerotools.cli.job_views.describe_job import (
     state_words,
     title,
 )
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import JobFailed

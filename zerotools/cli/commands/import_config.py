@@ -10,7 +10,13 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.click_options import LAUNCHERS, OUTPUT, GroupedCommand, option
+from zerotools.cli.options.click_options import (
+    LAUNCHERS,
+    OUTPUT,
+    GroupedCommand,
+    json_option,
+    option,
+)
 from zerotools.cli.options.launcher_configs import (
     WORDING,
     Closing,
@@ -20,7 +26,6 @@ from zerotools.cli.options.launcher_configs import (
     read_job_file,
     write_report,
 )
-from zerotools.cli.options.shared_options import json_option
 from zerotools.cli.output import render
 from zerotools.cli.output.language import translated
 from zerotools.cli.output.render import clean

@@ -17,8 +17,14 @@ from typing import Any
 import click
 
 from zerotools.cli.job_views.estimate_page import wrapped
-from zerotools.cli.options.click_options import JOB, OUTPUT, GroupedCommand, option, options_of
-from zerotools.cli.options.shared_options import json_option
+from zerotools.cli.options.click_options import (
+    JOB,
+    OUTPUT,
+    GroupedCommand,
+    json_option,
+    option,
+    options_of,
+)
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS, REQUIREMENTS, install_command

@@ -13,8 +13,14 @@ import click
 from zerotools.cli.job_actions.job_reference import find_job, job_argument, jobs_client
 from zerotools.cli.job_actions.wait_for_jobs import Poller
 from zerotools.cli.job_views.describe_job import Job, is_over, outcome, title
-from zerotools.cli.options.click_options import OUTPUT, SELECTION, GroupedCommand, option
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import (
+    OUTPUT,
+    SELECTION,
+    GroupedCommand,
+    json_option,
+    option,
+    socket_option,
+)
 from zerotools.cli.output import render
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest, JobFailed
 from zerotools.jobs.client.daemon_client import DaemonClient

@@ -8,8 +8,7 @@ from typing import Any
 import click
 
 from zerotools import formats
-from zerotools.cli.options.click_options import CheckpointPath, options_of
-from zerotools.cli.options.shared_options import json_option
+from zerotools.cli.options.click_options import CheckpointPath, json_option, options_of
 from zerotools.cli.output import render
 from zerotools.core.checkpoint import Checkpoint
 from zerotools.core.counts import counted

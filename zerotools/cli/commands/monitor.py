@@ -6,8 +6,15 @@ from pathlib import Path
 
 import click
 
-from zerotools.cli.options.click_options import OUTPUT, Duration, GroupedCommand, option
-from zerotools.cli.options.shared_options import interval_option, json_option, socket_option
+from zerotools.cli.options.click_options import (
+    OUTPUT,
+    Duration,
+    GroupedCommand,
+    interval_option,
+    json_option,
+    option,
+    socket_option,
+)
 from zerotools.core.errors import EXIT_INTERRUPTED, BadRequest
 from zerotools.sensors.snapshot_source import SnapshotSource
 

@@ -10,7 +10,7 @@ import click
 from zerotools.cli.job_actions.change_jobs import print_changed, request_each
 from zerotools.cli.job_actions.job_reference import one_job_argument
 from zerotools.cli.job_views.describe_job import title
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.priorities import LEAST_PRIORITY, MOST_PRIORITY
 

@@ -26,8 +26,13 @@ from zerotools.cli.job_views.describe_job import (
     steps,
     user_of,
 )
-from zerotools.cli.options.click_options import SELECTION, GroupedCommand, option
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import (
+    SELECTION,
+    GroupedCommand,
+    json_option,
+    option,
+    socket_option,
+)
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import BadRequest, DaemonUnreachable

@@ -8,7 +8,7 @@ import click
 
 from zerotools.cli.job_actions.change_jobs import print_changed, release_sentence, request_each
 from zerotools.cli.job_actions.job_reference import jobs_argument
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.jobs.client.daemon_client import DaemonClient
 
 

@@ -8,7 +8,7 @@ import click
 
 from zerotools.cli.job_actions.change_jobs import continue_job, refuse_nodes, release_sentence
 from zerotools.cli.job_actions.job_reference import find_job, job_argument, jobs_client
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.options.submission_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.jobs.client.daemon_client import DaemonClient

@@ -10,7 +10,7 @@ import click
 from zerotools.cli.job_actions.change_jobs import continue_job, restart_words
 from zerotools.cli.job_actions.job_reference import array_member, find_job, job_argument
 from zerotools.cli.job_views.describe_job import title
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.options.submission_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest

@@ -9,8 +9,12 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
-from zerotools.cli.options.shared_options import json_option
+from zerotools.cli.options.click_options import (
+    CheckpointPath,
+    GroupedCommand,
+    json_option,
+    options_of,
+)
 from zerotools.cli.output import render
 from zerotools.cli.output.colours import paint
 from zerotools.cli.output.conversion_report import hint_at_resuming

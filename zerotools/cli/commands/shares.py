@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.jobs.binding.durations import in_words
 from zerotools.jobs.client.daemon_client import DaemonClient

@@ -38,7 +38,7 @@ from zerotools.cli.job_views.describe_job import (
 )
 from zerotools.cli.job_views.job_curves import curves_of
 from zerotools.cli.job_views.progress_line import evaluation, figures, speed, time_left
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import BadRequest

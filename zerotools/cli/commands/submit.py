@@ -30,9 +30,16 @@ from zerotools.cli.job_views.describe_job import (
     usual_start,
 )
 from zerotools.cli.job_views.training_examples import example_lines
-from zerotools.cli.options.click_options import JOB, OUTPUT, WHEN, GroupedCommand, option
+from zerotools.cli.options.click_options import (
+    JOB,
+    OUTPUT,
+    WHEN,
+    GroupedCommand,
+    json_option,
+    option,
+    socket_option,
+)
 from zerotools.cli.options.launcher_configs import Configs, config_options, read_job_file
-from zerotools.cli.options.shared_options import json_option, socket_option
 from zerotools.cli.options.submission_options import (
     NO_SLURM,
     ArrayOptions,

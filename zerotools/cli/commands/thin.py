@@ -8,8 +8,12 @@ from typing import Any
 
 import click
 
-from zerotools.cli.options.click_options import CheckpointPath, GroupedCommand, options_of
-from zerotools.cli.options.shared_options import socket_option
+from zerotools.cli.options.click_options import (
+    CheckpointPath,
+    GroupedCommand,
+    options_of,
+    socket_option,
+)
 from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.progress_bar import shown_progress

@@ -11,7 +11,7 @@ import click
 
 from zerotools.cli.job_views.job_curves import has_braille
 from zerotools.cli.job_views.machine_screen import observe
-from zerotools.cli.options.shared_options import interval_option, json_option, socket_option
+from zerotools.cli.options.click_options import interval_option, json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import missing

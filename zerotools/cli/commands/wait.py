@@ -10,7 +10,7 @@ import click
 from zerotools.cli.job_actions.job_reference import find_jobs, jobs_argument, jobs_client
 from zerotools.cli.job_actions.wait_for_jobs import EndingWatch, Poller, waits_for_user
 from zerotools.cli.job_views.describe_job import Job, outcome, title
-from zerotools.cli.options.shared_options import json_option, socket_option
+from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonUnreachable, JobFailed, TimedOut
 from zerotools.jobs.binding.durations import seconds_of

@@ -1,7 +1,6 @@
 """Options that several commands share, and the values that they give to the command.
 
-click_options       click options with groups, types for sizes, durations and paths
-shared_options      --json, --socket, --state-dir, --interval
+click_options       click options with groups and types; --json, --socket and other shared ones
 submission_options  options of submit: Slurm, arrays, waiting conditions
 launcher_configs    options that import configs of other launchers
 

@@ -8,7 +8,6 @@ host_rows           processors, memory, pressure, network and disks
 job_rows            the table of jobs
 job_detail_rows     the chosen job, with its curves
 help_and_log_pages  the keys, and a whole log
-bars                bars
 short_numbers       numbers in few columns
-styled_lines        lines: measured, cut, padded, joined side by side, in ASCII
+styled_lines        lines: measured, cut, padded, joined side by side, in ASCII; bars
 """

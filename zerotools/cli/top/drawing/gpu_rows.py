@@ -14,9 +14,20 @@ from dataclasses import dataclass
 from zerotools.cli.job_views.describe_job import title
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import short_numbers
-from zerotools.cli.top.drawing.bars import level, memory_bar, meter, strip, warmth
 from zerotools.cli.top.drawing.short_numbers import in_ranges
-from zerotools.cli.top.drawing.styled_lines import Line, Piece, cut, filled, padded, plain
+from zerotools.cli.top.drawing.styled_lines import (
+    Line,
+    Piece,
+    cut,
+    filled,
+    level,
+    memory_bar,
+    meter,
+    padded,
+    plain,
+    strip,
+    warmth,
+)
 from zerotools.cli.top.reading.gpu_holders import JOB, GpuHolder, GpuShare
 from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.sensors.snapshot import Gpu

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len, set_cell_size
 
-from zerotools.cli.top.drawing.bars import OWNER_MARKS
-from zerotools.cli.top.drawing.styled_lines import Line, cut, plain, ruled
+from zerotools.cli.top.drawing.styled_lines import OWNER_MARKS, Line, cut, plain, ruled
 from zerotools.cli.top.reading.gpu_holders import JOB, RESIDUE, STRANGER
 
 _WRONG = re.compile(r"\b(?:warning|warn|error|fatal|traceback|\w+(?:Error|Exception))\b", re.I)

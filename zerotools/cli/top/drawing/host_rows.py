@@ -10,8 +10,17 @@ from collections.abc import Callable, Sequence
 from rich.cells import cell_len
 
 from zerotools.cli.top.drawing import short_numbers
-from zerotools.cli.top.drawing.bars import meter, strip, warmth
-from zerotools.cli.top.drawing.styled_lines import Line, cut, padded, plain, shortened, width
+from zerotools.cli.top.drawing.styled_lines import (
+    Line,
+    cut,
+    meter,
+    padded,
+    plain,
+    shortened,
+    strip,
+    warmth,
+    width,
+)
 from zerotools.cli.top.reading.disk_reader import DiskSpace
 from zerotools.cli.top.reading.refresh import ScreenData
 from zerotools.sensors.snapshot import Host, Stall

@@ -25,8 +25,7 @@ from zerotools.cli.job_views.describe_job import (
 )
 from zerotools.cli.output import render
 from zerotools.cli.top.drawing import short_numbers
-from zerotools.cli.top.drawing.bars import meter
-from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, padded, plain
+from zerotools.cli.top.drawing.styled_lines import CURSOR, Line, Piece, filled, meter, padded, plain
 from zerotools.jobs.states import ACTIVE, RUNNING, TERMINAL
 from zerotools.jobs.step_curves import finite
 

@@ -1,5 +1,5 @@
-"""Reads how much memory the control groups (cgroups) of this process still allow, and their
-pressure.
+"""Reads the memory that the control groups (cgroups) of this process still allow, their pressure,
+and the processor cores that they allow.
 
 A daemon in a container or in a unit with `MemoryMax=` reaches that limit long before the machine is
 out of memory. These values are read for each group, from that of the process up to the root:
@@ -20,6 +20,7 @@ Documentation/admin-guide/cgroup-v2.rst, "Memory Interface Files", and cgroup-v1
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,3 +143,50 @@ def _counts(path: Path) -> Mapping[str, int]:
 def _sum(counts: Iterable[int | None]) -> int | None:
     known = [count for count in counts if count is not None]
     return sum(known) if known else None
+
+
+MEMBERSHIP = Path("/proc/self/cgroup")
+CGROUPS = Path("/sys/fs/cgroup")
+
+
+def usable_cores(membership: Path = MEMBERSHIP, cgroups: Path = CGROUPS) -> int:
+    """Return the number of whole cores that this process may use, at least one. `os.cpu_count()`
+    also counts cores that are reserved for others.
+    """
+    cores = len(os.sched_getaffinity(0))
+    return max(1, int(min((cores, *_quotas(membership, cgroups)))))
+
+
+def _quotas(membership: Path, cgroups: Path) -> Iterator[float]:
+    """Yield the number of cores that each cgroup around this process allows. Source: cgroups(7),
+    versions 1 and 2.
+    """
+    for line in _text(membership).splitlines():
+        number, controllers, path = [*line.split(":", 2), "", ""][:3]
+        inner = Path(os.path.normpath(f"/{path.lstrip('/')}")).relative_to("/")
+        if number == "0" and not controllers:
+            for directory in (cgroups / inner, *_above(cgroups, inner)):
+                yield from _ratio(_text(directory / "cpu.max").split())
+        elif "cpu" in controllers.split(","):
+            top = cgroups / controllers
+            for directory in (top / inner, *_above(top, inner)):
+                names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+                yield from _ratio([_text(directory / name).strip() for name in names])
+
+
+def _above(top: Path, inner: Path) -> Iterator[Path]:
+    for parent in inner.parents:
+        yield top / parent
+
+
+def _ratio(words: list[str]) -> Iterator[float]:
+    """Yield quota / period, given in microseconds. Without a quota (`max`, or -1) yield nothing."""
+    if len(words) == 2 and all(word.isdecimal() for word in words) and int(words[1]):
+        yield int(words[0]) / int(words[1])
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", errors="replace")
+    except OSError:
+        return ""
