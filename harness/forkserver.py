@@ -143,7 +143,7 @@ def train_tiny_model() -> None:
     """Train a model of two ranks that exchange nothing, for one step.
 
     What torch and transformers keep of the first model of a process is then there: patterns of
-    names, rules of sharded operations. This takes a rank a third of a second.
+    names, rules of sharded operations. Each rank would need up to a third of a second for it.
     """
     import torch
     import torch.distributed as dist

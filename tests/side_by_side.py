@@ -30,18 +30,31 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import strategies
 
 from harness import forked
+from harness.faults import warm
+from tests.cli import command_process
 
 PROCESSES = "ZEROTOOLS_TEST_PROCESSES"
-PRELOADED = ("numpy", "torch")
-"""Most files need these, if they are installed."""
+PRELOADED = (
+    "numpy",
+    "aiohttp",
+    "torch",
+    "torch.distributed.checkpoint.state_dict",
+    "torch.distributed.fsdp",
+    "transformers.models.llama.modeling_llama",
+)
+"""Many files need these, if they are installed."""
 LIBRARY = 100
 """A file that imports so many modules has imported a library, through which tests that look for
 garbage need not look."""
 FEW = 50
 """So many files prepare nothing for one another."""
+FORKED = {
+    Path(__file__).parent / "cli": command_process.MODULES,
+    Path(__file__).parent / "daemon": warm.MODULES,
+}
+"""What tests of a folder have imported in the processes that they fork."""
 DEAR = re.compile(r"mark\.dear\(\s*([\d.]+)")
 GRACE_SECONDS = 10.0
 """How long interrupted processes have for the ends of their fixtures."""
@@ -121,7 +134,7 @@ class SideBySide:
         if session.testsfailed:
             raise session.Interrupted(f"{session.testsfailed} errors during collection")
         for name in self._preloaded:
-            if find_spec(name) is not None:
+            if find_spec(name.partition(".")[0]) is not None:
                 import_module(name)
         self._share()
         gc.freeze()
@@ -139,13 +152,19 @@ class SideBySide:
         return True
 
     def _share(self) -> None:
-        """Prepare what each process would otherwise prepare alone: the server that forks ranks, and
-        hypothesis's table of characters, which takes seconds in a new tree."""
-        starts_ranks = any(dearness(file.path)[1] for file in self._files)
-        if starts_ranks and "torch" in sys.modules:
+        """Prepare what each process would otherwise prepare alone: the servers that fork ranks,
+        daemons and commands, and hypothesis's table of characters, which takes seconds in a new
+        tree."""
+        if len(self._files) <= FEW:
+            return
+        if "torch" in sys.modules and any(dearness(file.path)[1] for file in self._files):
             forked.share(forked.TORCH)
-        if len(self._files) > FEW:
-            strategies.text().validate()
+        for folder, modules in FORKED.items():
+            if any(folder in file.path.parents for file in self._files):
+                forked.share(modules)
+        from hypothesis import strategies  # which the tests of this file do without
+
+        strategies.text().validate()
 
     def _start(self, session: pytest.Session) -> None:
         ours, theirs = Pipe()

@@ -39,6 +39,7 @@ def test_a_flat_range_is_at_most_2n_minus_1_boxes_in_order(
     shape, begin, end = drawn
     boxes = boxes_of_range(shape, begin, end)
     assert len(boxes) <= max(1, 2 * len(shape) - 1)
+    assert not any(box.is_empty for box in boxes)
     assert [cell for box in boxes for cell in cells(box)] == cells(Box.whole(shape))[begin:end]
 
 

@@ -166,7 +166,7 @@ def said(directory: Path, rank: int) -> dict[str, Any]:
 
 @pytest.mark.torch
 @pytest.mark.dear(20, "a launcher and its ranks, each of which imports torch")
-@pytest.mark.parametrize("mode", ["asks", "does not ask"])
+@pytest.mark.parametrize("mode", ["asks", pytest.param("does not ask", marks=pytest.mark.full)])
 def test_cancel_ends_torchrun_and_all_its_ranks(daemon: Daemon, tmp_path: Path, mode: str) -> None:
     """torchrun starts each rank in a session of its own, and leaves them running when killed."""
     daemon.start()
