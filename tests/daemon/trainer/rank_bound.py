@@ -12,7 +12,7 @@ import runpy
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[4]
+ROOT = Path(__file__).resolve().parents[3]
 entry = runpy.run_path(str(ROOT / "daemon" / "zerotoolsd" / "trainer" / "entry.py"))
 entry["make_importable"]()
 node_of = runpy.run_path(str(ROOT / "harness" / "kernel" / "numa_pages.py"))["node_of"]
