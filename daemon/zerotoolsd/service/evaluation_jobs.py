@@ -25,7 +25,7 @@ from zerotoolsd.queue.store import Store
 
 
 def evaluations_of(store: Store, job: JobRow) -> list[JobRow]:
-    """Return the jobs that start after `job` and evaluate a checkpoint of it, the oldest first."""
+    """Return the jobs that evaluate a checkpoint of `job` and start after it, the oldest first."""
     return [each for each in store.after(job, '"evaluates"') if _evaluates(each, job)]
 
 
@@ -37,8 +37,11 @@ def _evaluates(other: JobRow, job: JobRow) -> bool:
 
 
 def newest_evaluation(store: Store, job: JobRow) -> dict[str, Any] | None:
-    """Return the newest job that evaluates `job`, its state, and the step and the scores of the
-    newest that reported any; None if no job evaluates it."""
+    """Return the newest job that evaluates `job`, with its state, and the newest step with its
+    scores.
+
+    None if no job evaluates it.
+    """
     jobs = evaluations_of(store, job)
     if not jobs:
         return None
@@ -52,7 +55,7 @@ def newest_evaluation(store: Store, job: JobRow) -> dict[str, Any] | None:
 
 
 def evaluation_of(spec: JobSpec, jobs_dir: Path) -> Callable[[JobRow], NewJob]:
-    """Return what makes, of the row of the job `spec`, the job that evaluates it."""
+    """Return a function that makes the evaluation job of `spec` from the queued row of `spec`."""
     place, name = f"/{secrets.token_hex(16)}", secrets.token_hex(16)
     drawn = JobParts.of(evaluation_job(spec, place, name))
 

@@ -145,7 +145,7 @@ MOST_HOLDERS = 64
 
 
 def place_of(placement: QueuePlacement, job_id: int) -> QueuePlace | None:
-    """Return the position of the job in the line; None if it does not wait there."""
+    """Return the position of the job in the queue; None if it does not wait for resources."""
     need, place = placement.line.need_of(job_id), placement.line.place_of(job_id)
     if need is None or place is None:
         return None
@@ -184,9 +184,9 @@ def holders_for(
 
 
 def room_of(store: Store, job: JobRow) -> list[YieldRow]:
-    """Return the yields of the job and the yields for it, the newest MOST_HOLDERS.
+    """Return the yields of this job, and those of other jobs for it: the newest MOST_HOLDERS.
 
-    Steps of other users' jobs are left out.
+    The steps of other users' jobs are hidden.
     """
     rows = [*store.yields.of(job.id), *store.yields.for_job(job.id)]
     newest = sorted(rows, key=lambda row: row.asked)[-MOST_HOLDERS:]

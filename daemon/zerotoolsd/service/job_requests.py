@@ -59,9 +59,10 @@ _LARGEST_ID = 2**63 - 1
 
 
 class JobRequests:
-    """The daemon, as its HTTP handlers see it. Every refusal is a `ZerotoolsError`.
+    """All requests to the daemon, as its HTTP handlers call them.
 
-    Requests are authorized before they come here (`http.api.authorize`); `uid` is the caller.
+    Every refusal is a `ZerotoolsError`. Requests are authorized before they come here
+    (`http.api.authorize`); `uid` is the caller.
     """
 
     def __init__(
@@ -97,10 +98,10 @@ class JobRequests:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobView, bool]:
-        """Queue a job, durably, before this returns. False: the key is known, and no job was
-        queued.
+        """Queue a job; it is on the disk before this returns.
 
-        Raises BadRequest, Unsupported, Forbidden, Conflict (the key named another job spec),
+        Returns the job, and False if the idempotency key was used before and no job was queued.
+        Raises BadRequest, Unsupported, Forbidden, Conflict (the key was used for another job file),
         Unavailable.
         """
         self._check_uid(uid)
@@ -201,9 +202,10 @@ class JobRequests:
             raise NotFound(f"job {job_id} does not exist") from None
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
-        """Ask for the job's end; it is over when its state is. Twice is harmless.
+        """Request the end of a job; the state of the job shows when it has ended. A second call
+        does nothing.
 
-        Raises NotFound, Conflict (it is over).
+        Raises NotFound, Conflict (the job has ended).
         """
         job = self._find(job_id)
 
@@ -366,7 +368,7 @@ class JobRequests:
         return self.health()
 
     async def undrain(self, *, uid: int) -> dict[str, Any]:
-        """Start jobs again. As `drain`."""
+        """Start jobs again. Returns and raises as `drain`."""
         await self._draining.undrain(uid)
         return self.health()
 
@@ -394,7 +396,7 @@ class JobRequests:
         return found
 
     async def explain(self, job_id: int) -> dict[str, Any]:
-        """Return why the job waits, was restarted or ended, as `explain.explanation` formats it.
+        """Return why the job waits, was restarted or ended, in the format of `service.explanation`.
 
         Raises NotFound.
         """
@@ -427,9 +429,11 @@ class JobRequests:
         return await self._results.curves(job_id, points)
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """Return the current checkpoints of the job, in the format of `results.checkpoint_tree`.
+        """Return the present checkpoints of the job, in the format of
+        `result_readers.checkpoint_tree`.
 
-        Raises NotFound, BadRequest (it may not be read), Unavailable (it does not respond).
+        Raises NotFound, BadRequest (the directory may not be read), Unavailable (it does not
+        respond).
         """
         return await self._results.checkpoints(job_id)
 
@@ -484,9 +488,9 @@ class JobRequests:
         return [each.to_json() for each in self._dispatcher.history.peaks(job_id, limit)]
 
     def shares(self) -> dict[str, Any]:
-        """Return the users' shares, the users that go first at the top.
+        """Return the users' shares of the GPUs; users with jobs that start first are at the top.
 
-        It is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
+        The tree is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
         `weight`, `share` and `used` (parts of 1), `gpu_hours` (which decay), `gpu_hours_in_all`,
         `factor`, the `gpus` that jobs hold now, and how many jobs are `waiting` for GPUs.
         """
@@ -496,7 +500,7 @@ class JobRequests:
         """Return `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
         "drain"}`.
 
-        The last is `{"since", "uid", "why"}`, or None.
+        `drain` is `{"since", "uid", "why"}`, or None.
         """
         return self._state.health()
 

@@ -30,9 +30,9 @@ _SUFFIX = ".jsonl"
 
 
 def prediction_rows(output_dir: str, step: int | None, first: int, count: int) -> dict[str, Any]:
-    """Return the `steps` with such texts, and `count` rows of one of them (None: the newest).
+    """Return the `steps` with predictions, and `count` rows of one `step` (None: the newest step).
 
-    Rows begin with number `first`; `more`: whether others follow. Raises OSError.
+    Rows begin with number `first`; `more` is whether others follow. Raises OSError.
     """
     steps = _steps(Path(output_dir) / PREDICTIONS)
     chosen = max(steps, default=None) if step is None else step
@@ -59,7 +59,7 @@ def _steps(directory: Path) -> set[int]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows that are objects, with each text cut to the length that a page shows."""
+    """Yield the rows that are objects. Each text is cut to `LONGEST_TEXT` characters."""
     try:
         descriptor = open_regular(path)
     except (ValueError, FileNotFoundError):  # a link or a pipe, or removed since
@@ -82,16 +82,19 @@ def _text(value: object) -> str | None:
 
 MOST = 200
 MOST_FILES = 50
-"""Files of one checkpoint that are listed, the largest first."""
+"""The most files of one checkpoint that are listed, the largest first."""
 SECONDS = 3.0
 SIZES = "sizes"
 
 
 @dataclass(frozen=True, kw_only=True)
 class SavedCheckpoint:
-    """`hints` are the names `latest` and `best` that point to it. `saved` is when its manifest was
-    written, in seconds since 1970. `checked`: "sizes" if all files have the right sizes; null if
-    they were not checked, or a `problem` was found."""
+    """A checkpoint in a job's directory.
+
+    `hints` are the names `latest` and `best` that point to it. `saved` is when its manifest was
+    written, in seconds since 1970. `checked` is "sizes" if all files have the right sizes; null if
+    they were not checked, or there is a `problem`.
+    """
 
     step: int
     path: str

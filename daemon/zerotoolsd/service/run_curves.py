@@ -40,7 +40,7 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePart:
-    """The attempt that reported the steps from `first_step` on, until the next part."""
+    """The attempt that reported the steps from `first_step` to the next part."""
 
     job: int
     attempt: int
@@ -50,7 +50,7 @@ class CurvePart:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointStatement:
-    """The report of a checkpoint's save, at `time` in seconds since 1970."""
+    """The reported save of a checkpoint, at `time` in seconds since 1970."""
 
     step: int
     path: str
@@ -63,8 +63,10 @@ class CheckpointStatement:
 
 @dataclass
 class RunCurves:
-    """Curves that are added attempt by attempt, the oldest first. `follow` are the newest attempt
-    and the byte of its progress from which on more may come."""
+    """Curves that are built attempt by attempt, the oldest first.
+
+    `follow` is the newest attempt, and the byte of its progress file from which more may follow.
+    """
 
     curves: Curves = field(default_factory=Curves)
     parts: list[CurvePart] = field(default_factory=list)
@@ -89,7 +91,7 @@ class RunCurves:
         self.follow = attempt, found.end
 
     def take_scores(self, found: StepRecords) -> None:
-        """Add what an attempt of a job that evaluates this one reported."""
+        """Add the scores that an attempt of an evaluation job reported."""
         self.curves.take_scores(found.records)
 
     def to_json(self, points: int) -> dict[str, Any]:
@@ -113,7 +115,7 @@ class RunCurves:
 
 
 def statement_of(record: Mapping[str, Any]) -> CheckpointStatement | None:
-    """Return the report of a saved checkpoint; None for another message."""
+    """Return the save of a checkpoint that a message reports; None for another message."""
     path, step = record.get("path"), step_of(record)
     if record.get("event") != "checkpoint" or step is None or not isinstance(path, str):
         return None
@@ -168,8 +170,11 @@ def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
 def read_run(
     attempts: Sequence[tuple[int, int, int | None, Path]], evaluations: Iterable[Path] = ()
 ) -> RunCurves:
-    """Those of attempts, the oldest first: job, number, world size and run directory of each.
-    `evaluations` are the run directories of jobs that evaluate their checkpoints."""
+    """Return the curves of attempts, the oldest first: (job, number, world size, run directory) of
+    each.
+
+    `evaluations` are the run directories of jobs that evaluate their checkpoints.
+    """
     run = RunCurves()
     for job, number, world_size, run_dir in attempts:
         run.take(job, number, world_size, read_records(run_dir))
@@ -180,17 +185,19 @@ def read_run(
 
 MOST_STEPS = 20_000
 MOST_OTHERS = 20_000
-"""Messages of each kind that are parsed, approximately."""
+"""The most messages of each other kind that are parsed, approximately."""
 MOST_BYTES = 64 << 20
 BLOCK = 1 << 18
 _STEP = b'"event": "step"'
-"""Text of a step as the supervisor writes it; another spelling is parsed too."""
+"""Text in the line of a step, as the supervisor writes it. Lines without it are parsed, too."""
 
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Messages in their order; `end` is the byte behind the last whole line. `sampled`: of the
-    steps some were left out."""
+    """Messages in their order. `end` is the byte after the last complete line.
+
+    `sampled`: some steps were left out.
+    """
 
     records: list[dict[str, Any]]
     end: int = 0
@@ -230,12 +237,12 @@ def _read(descriptor: int) -> StepRecords:
 
 
 def _lines(descriptor: int, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield complete lines, and the end of each. For a file that is too large, only those of some
+    """Yield complete lines, with the byte after each. Of a file that is too large, only some
     blocks."""
     blocks = -(-size // BLOCK)
     skip = max(1, -(-size // MOST_BYTES))
     rest: bytes | None = b""
-    """The line that the block before began; None: its beginning is not known."""
+    """The beginning of a line from the block before; None if the beginning was not read."""
     for block in range(blocks):
         if block % skip and block != blocks - 1:
             rest = None

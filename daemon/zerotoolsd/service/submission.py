@@ -72,12 +72,12 @@ LOOK_SECONDS = 10.0
 """Timeout for the check of a job's files at submit."""
 
 MOST_ARRAY_DEPENDENCIES = 4096
-"""Members of an array times the jobs that each starts after: all are written in one transaction."""
+"""The most dependencies of all members of an array: all are written in one transaction."""
 MOST_ARRAY_EVALUATIONS = 100
 """Members of an array with `eval.tasks`. Their evaluations are written in one transaction."""
 
 _LAST_REHEARSED = 16
-"""Number of jobs that a rehearsal has checked, and that are not checked again at their submit."""
+"""The number of remembered jobs that passed a dry run, which is not repeated at their submit."""
 
 InterpreterCheck = Callable[[str, Mapping[str, str], Needs, JobUser | None], Awaitable[None]]
 """Function of (interpreter, environment, requirements, user); raises BadRequest."""
@@ -91,13 +91,16 @@ _OWN_LOOKS = (
     *(who_is, uid_of, look_at_process),
 )
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
-"""The functions of the child process that reads files."""
+"""The functions of the child process that reads files, by name."""
 
 
 @dataclass(frozen=True)
 class _LookedAt:
-    """A job with its files checked. `seen` is None if it was queued before; `evaluation` makes the
-    job that evaluates it, if any."""
+    """A job with checked files.
+
+    `seen` is None if the job was queued before. `evaluation` makes its evaluation job, if it has
+    one.
+    """
 
     parts: JobParts
     seen: Survey | None
@@ -106,17 +109,17 @@ class _LookedAt:
     evaluation: Callable[[JobRow], NewJob] | None
 
     def note(self, job_id: int) -> None:
-        """Reserve its output directory for the job, which is being queued."""
+        """Reserve the output directory for the job that is being queued."""
         self.writers.note(job_id, self.seen.place if self.seen else None)
 
     def queued(self, job_id: int) -> None:
-        """As `note`, and keep the checkpoints that it needs under its number."""
+        """Do as `note`, and pin the checkpoints that the job needs under its number."""
         self.note(job_id)
         self.coming.taken(job_id)
 
 
 class JobSubmission:
-    """Takes jobs into the dispatcher's queue; `ask` looks at files."""
+    """Takes jobs into the queue; `ask` calls a function in the child process that reads files."""
 
     def __init__(
         self,
@@ -144,7 +147,7 @@ class JobSubmission:
         rehearse: bool = True,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobRow, bool]:
-        """Submit a job; see `JobRequests.submit`. Without `rehearse` its interpreter is not
+        """Submit a job; see `JobRequests.submit`. Without `rehearse`, the job's interpreter is not
         called."""
         try:
             with self._group.coming():
@@ -183,8 +186,8 @@ class JobSubmission:
     ) -> list[JobRow]:
         """Submit an array; see `JobRequests.submit_array`.
 
-        `of_each` are the terms of the members, if these differ. Then `terms` name all jobs that any
-        of them starts after.
+        `of_each` are the terms of the members, if they differ. Then `terms` name all jobs that any
+        member starts after.
         """
         named = [
             (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
@@ -298,7 +301,7 @@ class JobSubmission:
     ) -> QueueTerms:
         """Return the effective terms for `count` jobs with texts of `size` characters.
 
-        Raises Unavailable, BadRequest, Forbidden and Conflict if they may not be queued.
+        Raises Unavailable, BadRequest, Forbidden and Conflict if the jobs may not be queued.
         """
         self._refuse_full()
         self._refuse_over(uid, size, count, own)
@@ -310,8 +313,8 @@ class JobSubmission:
     ) -> AsyncIterator[_LookedAt]:
         """Check a job, and yield it for the queue.
 
-        Without `look` there is no check: it was queued under its key before, and its files may be
-        gone.
+        Without `look` there is no check: the job was queued with its key before, and its files may
+        be gone.
         """
         spec, text = parts.spec, parts.full_text
         user = self._dispatcher.users.of(uid)
@@ -366,7 +369,8 @@ class JobSubmission:
         )
 
     def _refuse_full(self) -> None:
-        """Raise Unavailable on a full disk: the rest is reserved for records of queued jobs."""
+        """Raise Unavailable if the disk is full: the rest is reserved for records of queued
+        jobs."""
         if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; free some space there")
 
@@ -394,8 +398,7 @@ class JobSubmission:
     def _check_last(
         self, jobs: Sequence[_LookedAt], uid: int, terms: QueueTerms, own: int | None = None
     ) -> None:
-        """Refuse jobs submitted together if their limits, dependencies or directories forbid them
-        by now."""
+        """Refuse jobs in the transaction if limits, dependencies or directories now forbid them."""
         count = _count(job.parts.spec for job in jobs)
         self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), count, own)
         self.dependable.refuse_hopeless(terms.after, uid)
@@ -488,7 +491,8 @@ class JobSubmission:
         return await self._rehearse(spec, python, job_environment(spec, user), user, show)
 
     async def _note_earlier(self, spec: JobSpec) -> None:
-        """Record the directories of jobs that an earlier daemon accepted, with links resolved."""
+        """Record the output directories, with links resolved, of jobs that an earlier daemon
+        queued."""
         by_uid: dict[int, dict[int, str]] = {}
         for job_id, path in self._writers.unknown().items():
             by_uid.setdefault(self._dispatcher.store.job(job_id).uid, {})[job_id] = path
@@ -536,19 +540,21 @@ class JobSubmission:
 
 
 def _count(specs: Iterable[JobSpec]) -> int:
-    """Return the number of these jobs and of their evaluation jobs."""
+    """Return the number of these jobs, evaluation jobs included."""
     return sum(1 + is_evaluated(spec) for spec in specs)
 
 
 async def _parts_of(spec: JobSpec) -> JobParts:
-    """Return the stored parts of a job. For a large one they are made in steps, while other tasks
-    run."""
+    """Return the parts of a job that are stored.
+
+    For a large job they are made in steps, while other tasks run.
+    """
     return await TimeSlice().run(JobParts.steps(spec))
 
 
 async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> list[JobRow]:
-    """Keep the checkpoints that the jobs of an array need under their numbers, and return them;
-    others are answered meanwhile."""
+    """Pin the checkpoints that the jobs of an array need, and return the pins; other tasks run
+    meanwhile."""
     rows, time_slice = list[JobRow](), TimeSlice()
     left = zip(looked, found, strict=True)
     try:
@@ -574,8 +580,10 @@ def _refuse_many(terms: Sequence[QueueTerms]) -> None:
 
 
 def _refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:
-    """Raise BadRequest if too many jobs would be followed by an evaluation: those are made in the
-    transaction of the array."""
+    """Raise BadRequest if too many members have an evaluation job.
+
+    Evaluation jobs are made in the transaction of the array.
+    """
     count = sum(map(is_evaluated, specs))
     if count > MOST_ARRAY_EVALUATIONS:
         raise BadRequest(

@@ -20,15 +20,16 @@ from zerotoolsd.users.policy import Caller
 
 LOOK_SECONDS = 1.0
 KNOWN_SECONDS = 60.0
-"""Seconds that a result is cached: an administrator who is removed from the group keeps the rights
-for so long."""
+"""Seconds that a result is cached. A user who is removed from a group keeps its rights for so
+long."""
 AGAIN_SECONDS = 5.0
 """Seconds after which a failed lookup is repeated."""
 MOST_KNOWN = 4096
 
 
 def who_is(uid: int) -> dict[str, Any]:
-    """Return the name of a user and of the groups; empty if the machine has no such user."""
+    """Return the name of a user and the names of the user's groups; empty if there is no such
+    user."""
     try:
         account = find_account(uid)
     except UnknownAccount:
@@ -51,7 +52,7 @@ class _Known:
 
 
 class People:
-    """Users by uid; `ask` looks them up (None: no lookups)."""
+    """Looks up users by uid, and caches them; `ask` calls the child process (None: no lookups)."""
 
     def __init__(self, ask: Ask | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
@@ -60,7 +61,7 @@ class People:
         self._asked: dict[int, asyncio.Task[Caller]] = {}
 
     async def find(self, uid: int) -> Caller:
-        """Return the caller with this uid; if a lookup fails now, the last known one, or only the
+        """Return the caller with this uid. If the lookup fails, return the last result, or only the
         uid."""
         known = self._known.get(uid)
         if self._ask is None or (known is not None and self._clock() < known.until):

@@ -122,7 +122,7 @@ def job_view(
 
 
 def _with_last_loss(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Fill in the last loss that was logged, for a program that does not log one at each step."""
+    """Fill in the last logged loss, for a script that does not log one at each step."""
     if progress is None or "loss" in progress or "last_loss" not in progress:
         return progress
     return {**progress, "loss": progress["last_loss"]}
@@ -214,7 +214,7 @@ def glance(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
 
 
 def bare_view(job: JobRow, why: str) -> JobView:
-    """Return the view of a job with an unreadable record: the values of its row."""
+    """Return the view of a job with an unreadable record, from the columns of its row."""
     return JobView(
         id=job.id,
         name=job.name,
@@ -275,7 +275,7 @@ def _shown(job: JobRow) -> ShownSpec:
 
 
 def spec_steps(spec: JobSpec, tree: dict[str, Any], known: Sequence[str]) -> Steps[dict[str, Any]]:
-    """Mask `tree`, which is `spec` or a part of it, in steps as `mask_steps`."""
+    """Mask `tree`, which is `spec` or a part of it, in the steps of `mask_steps`."""
     env = dict.fromkeys(tree.pop("env", ()), HIDDEN)
     shown: dict[str, Any] = yield from mask_steps(tree, known)
     if spec.notify.webhook is not None and isinstance(shown.get("notify"), Mapping):

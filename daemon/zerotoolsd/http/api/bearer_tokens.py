@@ -22,7 +22,7 @@ CREDENTIAL = "api-tokens"
 """The name of systemd's credential: `LoadCredential=api-tokens:/etc/zerotools/tokens`."""
 SHORTEST = 32
 NO_UID = 2**32 - 1
-"""(uid_t)-1, which means "leave it as it is" to setuid(2)."""
+"""(uid_t)-1, which means "unchanged" to setuid(2)."""
 LARGEST_FILE = 1 << 20
 _DO = "make a longer one, such as by: openssl rand -hex 32"
 
@@ -50,8 +50,10 @@ def _digest(token: str) -> bytes:
 
 
 def tokens_path(named: str | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the file that is `named`, else systemd's credential. Raises BadRequest without
-    either."""
+    """Return the file `named` in the configuration, otherwise systemd's credential.
+
+    Raises BadRequest if there is neither.
+    """
     if named is not None:
         return Path(named)
     if directory := environment.get("CREDENTIALS_DIRECTORY"):

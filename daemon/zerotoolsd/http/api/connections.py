@@ -38,18 +38,22 @@ log = logging.getLogger(__name__)
 HEAD_SECONDS = 10.0
 """Seconds from the first byte of a request, or from connecting, to the end of its head."""
 IDLE_SECONDS = 120.0
-"""Between two requests of a connection."""
+"""The longest time between two requests of a connection."""
 READ_SECONDS = 30.0
 """Seconds that a client may leave an answer unread, without taking any byte of it."""
 LINGER_SECONDS = 2.0
-"""The rest of a refused body is read for so long."""
+"""How long the rest of a refused body is read."""
 MOST_UNREAD = 4 << 20
-"""Bytes that are read between the end of an answer and the next request; the longest request has
-less."""
+"""The most bytes that are read between the end of an answer and the next request.
+
+It is more than the longest request has.
+"""
 PARSE_SECONDS, PARSE_BYTES = 0.01, 10 << 10
-"""The parser handles received data for so long before other tasks run, and so many bytes at a time,
-because a body may come in a million chunks of one byte. It is more than a line of the head may have
-(8,190): aiohttp 3.9 compares each piece of a line with that limit, not the line."""
+"""How long the parser handles received data before other tasks run, and how many bytes at a time.
+
+A body may come in a million chunks of one byte. PARSE_BYTES is more than a line of the head may
+have (8,190): aiohttp 3.9 compares each piece of a line with that limit, not the line.
+"""
 MOST_UNPARSED = 1 << 20
 SWEEP_SECONDS = 1.0
 RESERVED = 128
@@ -57,18 +61,17 @@ RESERVED = 128
 MOST = 4096
 LONGEST_WHY = 300
 AT_ONCE = 64
-"""Connections that are accepted before others get a turn."""
+"""The most connections that are accepted before other tasks run."""
 RETRY_SECONDS = 0.1
 REFUSED_AT_ONCE = 16
-"""TLS connections that get the reason of their refusal at one time; others are closed."""
+"""The most TLS connections that are refused with a reason at one time; others are closed."""
 SIGNING_TURNS = 4
 """Turns of the loop from a connection's begin to the end of the signature of its handshake."""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
 def room_for_connections() -> int:
-    """Return the limit of connections for the descriptors that the system allows; raise that limit
-    first."""
+    """Raise the limit of open files, and return how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + RESERVED
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -79,12 +82,12 @@ def room_for_connections() -> int:
 
 
 class Connection(web.RequestHandler):
-    """One connection. `waiting_since` is when the head of a request began to arrive, or could have;
-    None between requests, and while one is handled.
+    """One connection.
 
-    Bodies are not decompressed: aiohttp would do so while the bytes arrive, before the sender is
-    known. Data after a response, such as the body of a refused request, is read up to `MOST_UNREAD`
-    bytes, so that the client gets the response.
+    `waiting_since` is when the head of a request began to arrive, or could have begun. It is None
+    between requests, and while one is handled. Bodies are not decompressed: aiohttp would do so
+    while the bytes arrive, before the sender is known. Data after an answer, such as the body of a
+    refused request, is read up to `MOST_UNREAD` bytes, so that the client gets the answer.
     """
 
     __slots__ = (
@@ -160,7 +163,7 @@ class Connection(web.RequestHandler):
         self._is_full = False
 
     def begin(self) -> None:
-        """Record that a request has come and is being handled."""
+        """Record that a request has arrived and is being handled."""
         self.busy, self.waiting_since, self._unasked = True, None, 0
 
     def end(self) -> None:
@@ -184,7 +187,7 @@ class Connection(web.RequestHandler):
         return answer
 
     def too_slow(self, now: float) -> str | None:
-        """Return why the connection must be closed; None if it need not."""
+        """Return why the connection must be closed; None if it may stay."""
         if self.busy:
             return self._unread(now)
         if self.waiting_since is not None and now - self.waiting_since > HEAD_SECONDS:
@@ -202,7 +205,7 @@ class Connection(web.RequestHandler):
 
 
 class _Refusal(asyncio.Protocol):
-    """One connection that is refused by TLS: the answer is sent when a request begins to come."""
+    """One refused connection with TLS: the reason is sent when a request begins to arrive."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: bytes) -> None:
         self._loop, self._answer = loop, answer
@@ -226,7 +229,7 @@ class _Refusal(asyncio.Protocol):
 
 
 class Door:
-    """Accepts connections at `listening` for `server`, which `most` may use at a time."""
+    """Accepts connections of `server` at a socket that listens, at most `most` at a time."""
 
     def __init__(
         self,
@@ -237,7 +240,8 @@ class Door:
         tls: ssl.SSLContext | None = None,
         shares: UserConnections | None = None,
     ) -> None:
-        """Accept connections at `listening`. `shares`: those of all listeners of `server`."""
+        """Accept connections at `listening`. `shares` counts the connections of all listeners of
+        `server`."""
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._most = room_for_connections() if most is None else most
@@ -258,14 +262,14 @@ class Door:
         return self._listening
 
     def move_to(self, listening: socket.socket) -> None:
-        """Accept there from now on; who is connected stays so."""
+        """Accept connections at another socket from now on; open connections stay."""
         self._loop.remove_reader(self._listening)
         self._listening.close()
         self._listening = listening
         self._watch(listening)
 
     def close(self) -> None:
-        """Stop accepting, and close connections that have not begun."""
+        """Stop accepting, and close connections without a request."""
         for task in (*self._connecting, *self._refusing):
             task.cancel()
         self._loop.remove_reader(self._listening)
@@ -350,7 +354,8 @@ class Door:
             self._loop.remove_reader(link)
 
     def _refuse_by_spare(self, error: OSError) -> None:
-        """Refuse a connection with the spare descriptor, because no other descriptor is left."""
+        """Refuse a connection when no descriptor is left: it gets the spare descriptor, with the
+        reason."""
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
@@ -376,7 +381,7 @@ class Door:
             link.send(answer)
 
     def _refuse_by_tls(self, link: socket.socket, answer: bytes) -> None:
-        """Refuse a TLS client after a handshake, because it reads nothing before; the number is
+        """Refuse a TLS client after the handshake, before which it reads nothing; their number is
         limited."""
         if len(self._refusing) >= REFUSED_AT_ONCE:
             link.close()
@@ -406,7 +411,7 @@ class Door:
         self._sweep_later()
 
     def close_slow(self, now: float) -> None:
-        """Close those that keep the daemon waiting; `now` by the loop's clock."""
+        """Close connections that are too slow; `now` is the time of the loop's clock."""
         for each in self._server.connections:
             if isinstance(each, Connection) and each.transport is not None:
                 why = each.too_slow(now)
@@ -423,7 +428,7 @@ def _spare() -> int | None:
 
 
 RUSH = 200
-"""Connections at once that count as a rush."""
+"""A rush has at least this number of connections at a time."""
 _libc = ctypes.CDLL(None)
 
 
@@ -435,7 +440,11 @@ def give_back() -> None:
 
 
 class MemoryTrimmer:
-    """Calls `end` when a rush is over."""
+    """Calls `end` when the connections of a rush have closed.
+
+    The interpreter and the C library keep freed memory for later use. After a rush that is
+    megabytes of a daemon that should be small.
+    """
 
     def __init__(self, end: Callable[[], None] = give_back) -> None:
         self._end = end
@@ -454,9 +463,13 @@ LEAST = 4
 
 
 class UserConnections:
-    """The shares of `most` connections: an eighth for each user, and an eighth that is reserved for
-    root and the daemon's user, who have no limit. The user of a TCP connection is unknown when it
-    is made: all of those together count as two users."""
+    """Limits the connections of each user, so that a user who leaks connections leaves some for
+    others.
+
+    Of `most` connections, each user may have an eighth, and an eighth is reserved for root and the
+    daemon's user, who have no limit. The user of a TCP connection is unknown when it is made: all
+    of those together count as two users.
+    """
 
     def __init__(self, most: int, own: int | None = None) -> None:
         self._own = os.geteuid() if own is None else own
@@ -465,7 +478,7 @@ class UserConnections:
         self._taken: Counter[int | None] = Counter()
 
     def enter(self, link: socket.socket) -> tuple[int | None, str | None]:
-        """Count a connection; return its uid, and why it is refused (None: it is counted)."""
+        """Count a connection; return its uid, and why it is refused (None: it is accepted)."""
         uid = uid_of(link)
         if uid in (0, self._own):
             return uid, None

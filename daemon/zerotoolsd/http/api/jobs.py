@@ -33,11 +33,11 @@ ME = "me"
 LONGEST_UID = 10
 ADOPTION_TEXTS = ("name", "checkpoint_dir")
 TERMS = ("priority", "hold", "begin", "after")
-"""Keys of a request that say how its job is to wait."""
+"""Keys of a request that say how its job waits."""
 
 
 def view_json(view: JobView) -> dict[str, Any]:
-    """Return a job for a client. No value of its `[env]` leaves the daemon."""
+    """Return a job as JSON values for a client. No value of its `[env]` leaves the daemon."""
     tree = view.to_json()
     spec = dict(tree["spec"])
     env = spec.get("env")
@@ -47,7 +47,7 @@ def view_json(view: JobView) -> dict[str, Any]:
 
 
 def in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
-    """Return a job for a list, without long values that would repeat a hundred times."""
+    """Return a job for a list, without long values."""
     tree = view_json(view_for(view, by))
     tree["spec"].pop("captured_env", None)
     return tree
@@ -119,7 +119,7 @@ async def _answer(request: web.Request, view: JobView, status: int) -> web.Respo
 
 
 async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
-    """Return the job of a request. A large one is read in parts, so that other requests run
+    """Return the job in a request. A large one is read in parts, and other requests run in
     between."""
     await asyncio.sleep(0)
     spec = job_from_dict(body["job"], source="job")
@@ -419,7 +419,7 @@ def _wish(body: dict[str, object]) -> ArrayWish:
 
 
 async def retry_array(request: web.Request) -> web.Response:
-    """POST /v1/jobs/{id}/array/retry_array."""
+    """POST /v1/jobs/{id}/array/retry."""
     job_id = request_validation.job_id(request)
     body = await request_validation.json_object(request, known=("output_dir", "from_start"))
     output_dir, from_start = retry_wish(body)

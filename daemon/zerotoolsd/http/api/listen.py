@@ -85,7 +85,7 @@ def _taken(path: Path) -> DaemonRefused:
 
 @dataclass(frozen=True)
 class TcpListener:
-    """A socket that listens, who may come in, and TLS."""
+    """A listening socket, the tokens of its clients, and TLS."""
 
     listening: socket.socket
     tokens: BearerTokens

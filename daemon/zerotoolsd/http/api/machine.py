@@ -109,7 +109,7 @@ async def events(request: web.Request) -> web.Response:
 
 LAST_ID = "Last-Event-ID"
 QUIET_SECONDS = 15.0
-"""After so long without an event a comment is sent, because proxies close silent connections."""
+"""After this time without an event, a comment is sent: proxies close silent connections."""
 
 
 async def stream(request: web.Request) -> web.StreamResponse:

@@ -35,8 +35,8 @@ _MOST_WORDS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Adoptable:
-    """A process that can be watched: its identity, its command, and the processes below it, by
-    pid."""
+    """A process that can be watched: its identity, its command, and the pids of the processes below
+    it."""
 
     adopted: str
     command: tuple[str, ...]
@@ -70,12 +70,12 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
 
 
 def _shown(word: bytes) -> str:
-    """Decode a word for people; it is never executed."""
+    """Decode a word of a command for display; it is never executed."""
     return word.decode("utf-8", "replace").replace("\n", " ")
 
 
 def missing(process: AdoptedProcess) -> Iterator[str]:
-    """Yield why an adopted process does not exist any more."""
+    """Yield why the process of a job that watches it no longer exists."""
     gone = f"script.adopted: process {process.pid} is gone"
     if process.boot_id != boot_id():
         yield f"{gone}: the machine was started again"
@@ -109,7 +109,7 @@ def _there(pid: int, table: dict[int, Process]) -> Process:
 
 
 def _refuse_ours(process: Process, table: dict[int, Process], daemon_pid: int) -> None:
-    """Raise BadRequest if it is part of zerotools, or has started the daemon."""
+    """Raise BadRequest if the process is part of zerotools, or an ancestor of the daemon."""
     if daemon_pid in (process.pid, *(each.pid for each in descendants(process.pid, table))):
         what = "is the daemon itself" if daemon_pid == process.pid else "has started the daemon"
         raise BadRequest(f"process {process.pid} ({process.name}) {what}; name the training")
@@ -126,7 +126,7 @@ def _refuse_ours(process: Process, table: dict[int, Process], daemon_pid: int) -
 
 
 def _is_ours(pid: int) -> bool:
-    """Return whether it is a process of a job, as far as this user can see."""
+    """Return whether the process belongs to a job, as far as this user can see."""
     variables = _read(Path(f"/proc/{pid}/environ")).split(b"\0")
     if any(variable.startswith(_OURS) for variable in variables):
         return True
@@ -136,7 +136,7 @@ def _is_ours(pid: int) -> bool:
 
 
 def _fields(pid: int) -> list[bytes]:
-    """Return the fields of /proc/PID/stat, from the third on. Raises BadRequest if it has just
+    """Return the fields of /proc/PID/stat, from the third on. Raises BadRequest if the process has
     ended."""
     try:
         text = read_stat(pid)

@@ -10,13 +10,14 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.program_strings import LONGEST_STRING, room_of, room_taken, string_bytes
 
 _ADDED_PATH = 4096
-"""A path is appended to a program's PYTHONPATH; this is the longest possible one."""
+"""Length of the longest path that may be appended to a program's PYTHONPATH."""
 _ADDED = 16 << 10
-"""The size of the parts that daemon, supervisor and launcher add to command and environment."""
+"""Bytes that the daemon, the supervisor and the launcher may add to the command and environment."""
 
 
 def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield why no process of `spec` can start with `environment`, with the two sizes."""
+    """Yield the error, with both sizes, if `environment` and the arguments of `spec` are too
+    large."""
     own = () if spec.engine != "script" else (*spec.script.command, *spec.script.launcher_options)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     room, taken = room_of(stack), room_taken(own, environment) + _ADDED

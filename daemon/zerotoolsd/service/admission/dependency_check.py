@@ -17,7 +17,7 @@ from zerotoolsd.queue.waiting_conditions import moment
 
 MOST_DEPENDENCIES = 256
 LATE_SECONDS = 120.0
-"""A time that lies no longer ago than this when the request comes means: now."""
+"""A begin that is at most this long ago when the request arrives counts as now."""
 
 
 def refuse_past(begin: float | None, now: float) -> None:
@@ -49,13 +49,14 @@ def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]
 
 
 class DependencyCheck:
-    """The jobs of a store that others may start after."""
+    """Checks dependencies of a job on other jobs in the store."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def refuse_hopeless(self, after: Sequence[Dependency], uid: int) -> None:
-        """Raise BadRequest or Conflict if a job of `uid` could never start after these."""
+        """Raise BadRequest or Conflict if a job of `uid` with these dependencies could never
+        start."""
         if len(after) > MOST_DEPENDENCIES:
             raise BadRequest(f"after: {len(after)} jobs; at most {MOST_DEPENDENCIES} may be named")
         for each in after:

@@ -15,9 +15,9 @@ from zerotools.runs.file_names import MANIFEST
 
 
 def newest_undamaged(paths: list[str]) -> dict[str, Any]:
-    """Find the first of `paths` that is not damaged. May wait for a file system that hangs.
+    """Find the first undamaged checkpoint in `paths`. May wait for a file system that hangs.
 
-    Returns its `path`, or None, and then `why` the first one is not taken. Raises OSError.
+    Returns `path`, or, if all are damaged, None with `why` the first one is. Raises OSError.
     """
     from zerotools.ops.inspection.completeness import damages  # readers of every format
 
@@ -54,9 +54,9 @@ def _real(path: str) -> str:
 
 
 def clash_of(named: list[tuple[str, str | None, str | None]]) -> str | None:
-    """Return why jobs cannot be queued together, each with its source, `output_dir`, `resume_from`.
+    """Return why these jobs cannot be queued together; None if they can.
 
-    May wait for a file system that hangs.
+    Each job is (source, `output_dir`, `resume_from`). May wait for a file system that hangs.
     """
     problem = next(conflicts([Places(*each) for each in named]), None)
     return None if problem is None else str(problem)

@@ -32,13 +32,15 @@ async def rehearse(
     *,
     directory: Path | None = None,
 ) -> CheckedJob:
-    """Return notes on the model of `spec` and on the first examples of its data.
+    """Run the model and data checks of the ranks for `spec`, and return their notes.
 
     `python` builds the model without weights, with `env` and as `user`. The result has `show`
-    examples. It reads the job from a file in `directory` (None: the one for temporary files).
+    examples. The interpreter reads the job from a file in `directory` (None: the directory for
+    temporary files).
 
     Raises:
-        BadRequest: the ranks would refuse the model or the data, or do not answer in time.
+        BadRequest: the ranks would refuse the model or the data, or the interpreter does not answer
+            in time.
         Unavailable: the file cannot be written.
     """
     with ExitStack() as stack:
@@ -74,8 +76,8 @@ async def rehearse(
 
 
 def reads_data(spec: JobSpec) -> bool:
-    """Return whether only the job's interpreter can check the data: tokenized data, and pyarrow
-    files."""
+    """Return whether only the job's interpreter can check the data: it is tokenized, or needs
+    pyarrow."""
     return kind_of(spec.data) in ENCODED or needs_pyarrow(spec)
 
 

@@ -31,7 +31,7 @@ from zerotoolsd.users.open_as_user import rights_of
 
 LONGEST_ANSWER = 1 << 16
 KILL_SECONDS = 2.0
-"""A child that SIGKILL does not end within this is left to the kernel."""
+"""Seconds that the daemon waits for a child after SIGKILL; a later end is left to the kernel."""
 _FAILED = b"zerotools cannot execute it: "
 _EXECUTE = (
     "import os, sys\n"
@@ -40,8 +40,11 @@ _EXECUTE = (
     "except OSError as error:\n"
     "    os.write(1, b'%s' + str(error.errno).encode())"
 )
-"""Executing a users' program may never return, and the forking process waits for that. So asyncio
-waits for a child with the daemon's interpreter, which then executes theirs."""
+"""Program of the child, which executes the user's interpreter.
+
+Executing a file of a user may never return, and the forking process waits for that. So asyncio
+starts the daemon's own interpreter, and that one executes the user's.
+"""
 
 
 @dataclass(frozen=True)
@@ -85,8 +88,7 @@ print(json.dumps([sys.version_info[:2], missing, {m: version(name) for m, name i
 
 
 def needs_of(spec: JobSpec) -> Needs | None:
-    """Return the requirements for the job's interpreter; None: any, because a program may be of any
-    kind."""
+    """Return the requirements for the job's interpreter; None if the job may run any program."""
     if spec.engine == "script":
         if spec.script.command[:2] == HARNESS:
             return Needs(EXTRAS["evals"], TRAINER.version)
@@ -122,7 +124,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
 
 
 def needs_from(tree: Mapping[str, Any]) -> Needs:
-    """Return the needs that became the JSON value `tree`."""
+    """Return the `Needs` from its JSON value `tree`."""
     lists = {name: tuple(tree[name]) for name in ("version", "tasks")}
     return Needs(**{**tree, **lists})
 
@@ -130,8 +132,10 @@ def needs_from(tree: Mapping[str, Any]) -> Needs:
 async def check_interpreter(
     python: str, env: Mapping[str, str], needs: Needs = TRAINER, user: JobUser | None = None
 ) -> None:
-    """Find which of `needs` `python` lacks, in a child with `env`, run as `user`. Raises
-    BadRequest."""
+    """Raise BadRequest with the requirements in `needs` that the interpreter `python` lacks.
+
+    The check runs in a child process with `env`, as `user`.
+    """
     asked = [f"{module}={distribution_of(need)}" for module, need in needs.packages.items()]
     output = await ask(python, env, "-c", _PROGRAM, *asked, user=user)
     try:
@@ -168,7 +172,8 @@ async def _refused(
 ) -> str | None:
     """Return DeepSpeed's error for the configuration, or None.
 
-    If it does not answer in time, or cannot be imported by the daemon, the ranks check again.
+    None also without an answer, because DeepSpeed takes too long or cannot be imported: the ranks
+    check again.
     """
     with ExitStack() as stack:
         with rights_of(user):
@@ -191,8 +196,10 @@ async def _refused(
 async def _unknown_tasks(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> dict[str, list[str]]:
-    """Return the missing tasks, with the nearest names. Without an answer in time, as on a slow
-    file system, the evaluation job finds out."""
+    """Return the tasks that lm-evaluation-harness does not know, with the nearest names.
+
+    If there is no answer in time, as on a slow file system, the evaluation job checks them.
+    """
     arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
     try:
         return dict(json.loads(await ask(python, env, *arguments, user=user)))
@@ -203,8 +210,10 @@ async def _unknown_tasks(
 async def _single(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> str | None:
-    """Return the config file that makes accelerate start one process; None: it starts several, or
-    does not answer in time."""
+    """Return the config file that makes accelerate start only one process.
+
+    None if accelerate starts several processes, or does not answer in time.
+    """
     arguments = ("-P", accelerate_config.__file__, json.dumps(needs.launched))
     try:
         path = json.loads(await ask(python, env, *arguments, user=user))
@@ -280,7 +289,7 @@ async def _answer(child: asyncio.subprocess.Process, pipe: IO[bytes]) -> bytes:
 
 
 async def _beginning(pipe: IO[bytes]) -> bytes:
-    """Return the output of the pipe, up to LONGEST_ANSWER: a longer one is not of Python."""
+    """Return the output of the pipe, up to LONGEST_ANSWER bytes: the check's answer is shorter."""
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe

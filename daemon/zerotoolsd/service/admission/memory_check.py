@@ -28,7 +28,7 @@ from zerotoolsd.queue.expected_memory import SURE
 
 GIB = 1 << 30
 LESS = 0.9
-"""A setting is recommended if it needs less than this part of the host memory."""
+"""A setting is recommended if it needs at most this part of the host memory that the job needs."""
 MOST_WAYS = 3
 """Number of alternatives that a refusal names."""
 _PROCESS = "process"
@@ -36,8 +36,8 @@ _PROCESS = "process"
 
 @dataclass(frozen=True)
 class MachineMemory:
-    """Memory that a job can have: of each GPU (None: unknown, or no GPU is requested), and of the
-    host."""
+    """Memory that a job can use: bytes of each GPU (None: unknown, or the job uses no GPU), and of
+    the host."""
 
     gpu: int | None
     host: int
@@ -66,12 +66,12 @@ class Foreseen:
     less_host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return plain values, for `foreseen_of`."""
+        """Return JSON values, for `foreseen_of`."""
         return asdict(self)
 
 
 def foreseen_of(tree: Mapping[str, Any] | None) -> Foreseen | None:
-    """Return the object that `Foreseen.to_json` gave."""
+    """Return the `Foreseen` from the JSON values of `Foreseen.to_json`."""
     if tree is None:
         return None
     asked = ForeseenRow(**tree["asked"])
@@ -130,7 +130,8 @@ def _row(row: Row, machine: Machine) -> ForeseenRow:
 
 
 def _less_host(spec: JobSpec, asked: ForeseenRow, work: Workload, machine: Machine) -> str | None:
-    """Return the keys of the setting that needs least host memory, if the job needs more."""
+    """Return the keys of the setting that needs least host memory, if that is less than the job
+    needs."""
     again = [work]
     if work.micro is not None and not work.micro.checkpointing:
         again.append(replace(work, micro=replace(work.micro, checkpointing=True)))

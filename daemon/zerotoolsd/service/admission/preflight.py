@@ -33,7 +33,7 @@ from zerotoolsd.service.admission import (
 def check_files(spec: JobSpec) -> None:
     """Check that every file that the job reads exists and passes a quick check.
 
-    Raises BadRequest that names each that fails.
+    Raises BadRequest, which names each file that fails.
     """
     problems = [*_missing(spec), *lacking(spec)]
     if problems:
@@ -87,9 +87,10 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
 
 
 def goes_on_elsewhere(spec: JobSpec) -> bool:
-    """Return whether the job continues from another program's checkpoint, by its file names.
+    """Return whether the job continues from a checkpoint of another program, by the file names in
+    it.
 
-    Its contents can only be checked with the model: `rehearsal` does that.
+    Its contents can only be checked with the model, as `dry_run` does.
     """
     if spec.engine == "script" or spec.resume_from is None or in_store(spec.resume_from):
         return False
@@ -97,7 +98,10 @@ def goes_on_elsewhere(spec: JobSpec) -> bool:
 
 
 def has_begun_elsewhere(spec: JobSpec) -> bool:
-    """Return whether `goes_on_elsewhere`, or the checkpoint was converted for jobs."""
+    """Return whether the job continues training that began in another program.
+
+    The checkpoint is of another program (`goes_on_elsewhere`), or was converted from one.
+    """
     if goes_on_elsewhere(spec):
         return True
     own = spec.engine != "script" and spec.resume_from is not None
@@ -159,7 +163,7 @@ def check_output(spec: JobSpec) -> None:
 
 
 def _continues(spec: JobSpec, output: Path) -> bool:
-    """Return whether it resumes from `output`, or from copies of that in a store.
+    """Return whether the job resumes from `output`, or from copies of `output` in a store.
 
     The copies are checked when they are fetched.
     """
@@ -197,8 +201,7 @@ def _check_is_newest(resume_from: Path, output: Path) -> None:
 
 
 COMPILERS = {"cpu": ("c++", "g++", "clang++"), "cuda": ("cc", "gcc", "clang")}
-"""Compilers that torch.compile calls, for generated C++ on CPUs and for Triton's launchers on
-GPUs."""
+"""Compilers that torch.compile calls: C++ for code on CPUs, C for Triton's launchers on GPUs."""
 CHOICE = {"cpu": "CXX", "cuda": "CC"}
 
 

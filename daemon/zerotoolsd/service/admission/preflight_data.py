@@ -26,7 +26,7 @@ MAX_BYTES = 1 << 20
 
 
 def check_data(spec: JobSpec) -> Iterator[str]:
-    """Yield the errors of the files of `[data]` and `[eval]`."""
+    """Yield the errors in the files of `[data]` and `[eval]`."""
     kind = kind_of(spec.data)
     named = ((f"data.{kind}", patterns_of(spec.data)), ("eval.files", spec.eval.files))
     for key, patterns in named:
@@ -72,8 +72,7 @@ def _first_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def is_columnar(path: Path) -> bool:
-    """Return whether pyarrow reads it; the daemon has no pyarrow, so the job's interpreter checks
-    it."""
+    """Return whether pyarrow reads the file; only the job's interpreter can check such files."""
     return path.suffix.lower() in COLUMNAR
 
 
@@ -127,7 +126,8 @@ def _is_empty(path: Path) -> bool:
 
 
 def _check_text(path: Path, text: DataSpec) -> None:
-    """Raise BadFile if it cannot be read, or its beginning is not UTF-8 or has no documents."""
+    """Raise BadFile if the file cannot be read, its beginning is not UTF-8, or it has no
+    documents."""
     try:
         if has_documents(path, text):
             for _ in itertools.islice(read_documents(path, text, MAX_BYTES), MAX_EXAMPLES):
@@ -145,7 +145,8 @@ def _check_text(path: Path, text: DataSpec) -> None:
 
 
 def _has_examples(spec: JobSpec, path: Path) -> bool:
-    """Return whether one of the first examples is usable, or there are more than are checked."""
+    """Return whether one of the first examples is usable, or there are more examples than are
+    checked."""
     records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
     full = [not record.is_empty for record in records]
     return any(full) or len(full) == MAX_EXAMPLES or path.stat().st_size > MAX_BYTES

@@ -70,7 +70,7 @@ def _check_template(spec: JobSpec, directory: Path) -> Iterator[str]:
 
 
 def _tree(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; empty if it is missing or not an object."""
+    """Return the object in a JSON file; an empty one if the file is missing or has no object."""
     try:
         tree = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

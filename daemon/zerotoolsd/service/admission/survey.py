@@ -21,8 +21,8 @@ from zerotoolsd.service.admission.memory_check import Foreseen, MachineMemory, f
 class Survey:
     """The results of the checks of a job's files at its submit.
 
-    `place` is the job's output directory with links resolved, None for its default directory.
-    `named` has all paths that the job names. `needs` are the requirements for its interpreter.
+    `place` is the job's output directory with links resolved; None means the default directory.
+    `named` are all paths that the job names. `needs` are the requirements for its interpreter.
     `asked` is True if that interpreter must check a foreign checkpoint, or data that the daemon
     cannot read.
     """
@@ -42,7 +42,7 @@ class Survey:
 
 
 NEEDS = ("zerotoolsd.service.admission.preflight",)
-"""Modules that `survey` imports: the server that forks such processes imports them once for all."""
+"""Modules that `survey` imports. The process that forks the checks imports them once."""
 
 
 def survey_of(tree: Mapping[str, Any]) -> Survey:

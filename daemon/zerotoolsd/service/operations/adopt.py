@@ -20,15 +20,16 @@ from zerotoolsd.service.admission.adoptable import look_at_process
 from zerotoolsd.service.submission import LOOK_SECONDS, JobSubmission
 
 MOST_WATCHED = 64
-"""Limit of watched processes of one user: they use no GPUs of the queue, but some memory."""
+"""The most watched processes of one user: they use no GPUs of the queue, but some memory."""
 _LONGEST_NAME = 60
 _WATCHES = '"adopted": "'
-"""Text that occurs in the specification of a job that watches a process."""
+"""Text in the job file of every job that watches a process."""
 
 
 @dataclass(frozen=True)
 class Adopted:
-    """The job, the pids below the process, and the GPUs that they use now, by UUID."""
+    """The job, the pids of the processes below the watched one, and the UUIDs of the GPUs that they
+    use."""
 
     job: JobRow
     below: tuple[int, ...]
@@ -36,14 +37,14 @@ class Adopted:
 
 
 class Adopting:
-    """Queues jobs of the dispatcher that watch a process."""
+    """Queues jobs that watch a process."""
 
     def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, ask: Ask) -> None:
         self._dispatcher = dispatcher
         self._submission = submission
         self._ask = ask
         self._turn = asyncio.Lock()
-        """Held while a process is adopted, so that one of two requests for it succeeds."""
+        """Held while a process is adopted, so that only one of two requests for it succeeds."""
 
     async def adopt(self, wanted: Adoption, uid: int) -> Adopted:
         """Adopt a process; see `JobRequests`."""
@@ -92,7 +93,7 @@ class Adopting:
 
 
 def _tree(found: Mapping[str, Any], wanted: Adoption) -> dict[str, Any]:
-    """Return the job file of the job that watches it."""
+    """Return the job file of a job that watches the process."""
     script = {name: found[name] for name in ("adopted", "command", "directory")}
     script["checkpoint_dir"] = wanted.checkpoint_dir
     tree = {
@@ -108,8 +109,10 @@ def _tree(found: Mapping[str, Any], wanted: Adoption) -> dict[str, Any]:
 
 
 def _name_of(command: list[str]) -> str:
-    """Return `train` for `python -u train.py --lr 1e-4`; for a launcher, the name of its
-    program."""
+    """Return the default name of the job: `train` for `python -u train.py --lr 1e-4`.
+
+    For a launcher, it is the name of the launched program.
+    """
     words = [word for word in command if word.endswith(".py")]
     name = PurePath(words[-1] if words else command[0]).name.removesuffix(".py")
     printable = "".join(each for each in name if each.isprintable())

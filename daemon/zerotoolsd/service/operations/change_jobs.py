@@ -20,7 +20,7 @@ from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.users.account import user_name
 
 FindJob = Callable[[int], JobRow]
-"""Raises NotFound."""
+"""Function that returns the job with this number. Raises NotFound."""
 
 
 ChangeJob = Callable[[JobRow], None]
@@ -28,7 +28,7 @@ ChangeJob = Callable[[JobRow], None]
 
 
 class WaitingJobs:
-    """The operations on the dispatcher's jobs; `find` gives a job by its number."""
+    """Changes single jobs in the queue; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, find: FindJob) -> None:
         self._dispatcher = dispatcher
@@ -56,7 +56,7 @@ class WaitingJobs:
         return change
 
     async def _change(self, job: JobRow, change: ChangeJob, what: str) -> None:
-        """Change an unfinished job, in its state at the time of the transaction.
+        """Change an unfinished job, by the state that it has in the transaction.
 
         Raises Conflict, Unavailable, NotFound.
         """
@@ -84,19 +84,19 @@ def _words(state: str) -> str:
 
 
 AT_ONCE = 50
-"""Members that are changed in one transaction, at most."""
+"""The most members that are changed in one transaction."""
 
 
 @dataclass(frozen=True)
 class ArrayChange:
-    """The changed jobs, the first one first, and why others could not be changed."""
+    """The changed jobs in their order, and why others could not be changed."""
 
     changed: tuple[int, ...]
     kept: tuple[tuple[int, str], ...]
 
 
 class WholeArrays:
-    """Changes of the dispatcher's arrays; `find` gives a job by its number."""
+    """Changes all jobs of an array; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, find: FindJob) -> None:
         self._dispatcher = dispatcher
@@ -104,9 +104,9 @@ class WholeArrays:
         self._find = find
 
     async def members(self, job_id: int) -> list[JobRow]:
-        """Return all jobs of the array that the job belongs to, the first one first.
+        """Return all jobs of the array that the job belongs to, in their order.
 
-        Raises NotFound, Conflict if it has no array.
+        Raises NotFound, Conflict if the job is in no array.
         """
         numbers = [number for number, _ in self._store.array_states(self._array_of(job_id))]
         return await self.jobs(numbers)
@@ -128,15 +128,14 @@ class WholeArrays:
     async def change(
         self, job_id: int, change: ChangeJob, of: Collection[str] | None = None
     ) -> ArrayChange:
-        """Change each member that is not over and allows it.
+        """Change each member that has not ended and allows the change.
 
-        If any is in one of the states `of`, only those are changed, because the others already are
-        as requested.
+        If any member is in one of the states `of`, only members in these states are changed: the
+        others already are as requested. The members are changed in several transactions, and other
+        requests run in between.
 
-        The members are changed in several transactions, and other requests run in between.
-
-        Raises NotFound, Conflict (no member allows it, or the job is in no array), Unavailable:
-        only the members that it names were changed.
+        Raises NotFound, Conflict (no member allows the change, or the job is in no array),
+        Unavailable (only the members that it names were changed).
         """
         members = self._store.array_states(self._array_of(job_id))
         open_ones = [job for job, state in members if state not in states.TERMINAL]
@@ -186,7 +185,7 @@ STATES_OF = {
     "release": (states.ON_HOLD, states.PAUSED, states.PAUSING, states.HELD),
     "unpause": (states.PAUSED, states.PAUSING),
 }
-"""States of the members that an undoing operation changes."""
+"""For each operation that undoes another one, the states of the members that it changes."""
 
 
 def cancelling(dispatcher: Dispatcher, uid: int) -> ChangeJob:

@@ -32,7 +32,7 @@ HELD_BY_USER = frozenset({states.ON_HOLD, states.PAUSING, states.PAUSED})
 
 
 class HeldJobs:
-    """The operations on the dispatcher's jobs; `find` gives a job by its number."""
+    """Holds and releases jobs; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, find: FindJob) -> None:
         self._dispatcher = dispatcher
@@ -44,7 +44,7 @@ class HeldJobs:
         await self._make(job_id, self.holding(uid, lose_steps=lose_steps), "be held")
 
     def holding(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
-        """Return the function that holds one job."""
+        """Return the function that holds one job in the transaction."""
         save = self.pausing(uid, lose_steps=lose_steps)
 
         def change(job: JobRow) -> None:
@@ -63,7 +63,7 @@ class HeldJobs:
         await self._make(job_id, self.releasing(uid), "be released")
 
     def releasing(self, uid: int) -> ChangeJob:
-        """Return the function that releases one job, regardless of the holder."""
+        """Return the function that releases one job, whoever holds it."""
         go_on = self.unpausing(uid)
 
         def change(job: JobRow) -> None:
@@ -99,7 +99,7 @@ class HeldJobs:
         await self._make(job_id, self.pausing(uid, lose_steps=lose_steps), "be held")
 
     def pausing(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
-        """Return the function that lets one job save and end its attempt."""
+        """Return the function that makes one job save and end its attempt."""
 
         def change(job: JobRow) -> None:
             _refuse(job)
@@ -126,7 +126,7 @@ class HeldJobs:
         await self._make(job_id, self.unpausing(uid), "be released")
 
     def unpausing(self, uid: int) -> ChangeJob:
-        """Return the function that queues one job again that was saved and held."""
+        """Return the function that queues a paused job again."""
 
         def change(job: JobRow) -> None:
             if job.state not in (states.PAUSED, states.PAUSING):
@@ -138,7 +138,7 @@ class HeldJobs:
         return change
 
     async def _make(self, job_id: int, change: ChangeJob, what: str) -> None:
-        """Make the change when the queue is free. Raises Conflict, Unavailable, NotFound."""
+        """Make the change in a transaction of the queue. Raises Conflict, Unavailable, NotFound."""
 
         async def made() -> None:
             change(self._find(job_id))
@@ -161,7 +161,7 @@ def _refuse(job: JobRow) -> None:
 
 
 def _refuse_held(job: JobRow) -> None:
-    """Raise Conflict if the daemon holds the job, because a process of it may still run."""
+    """Raise Conflict if the daemon holds the job, because a process of the job may still run."""
     if job.state == states.HELD:
         raise Conflict(
             f"job {job.id} is held by the daemon already ({job.standing.reason}), and continues "
@@ -181,7 +181,8 @@ def _refuse_watched(job: JobRow) -> None:
 
 
 def _do(job: JobRow) -> str:
-    """Return the command that lets the job run, if there is one."""
+    """Return the command that lets the job run, for the end of a message; empty if there is
+    none."""
     if job.state in states.TERMINAL:
         return f"; to run it again: zerotools retry {job.id}"
     held = job.state in (states.ON_HOLD, states.HELD)
@@ -189,7 +190,7 @@ def _do(job: JobRow) -> str:
 
 
 async def _made(change: Callable[[], Awaitable[None]], what: str) -> None:
-    """Make a change when the queue is free. Raises Conflict, Unavailable, NotFound."""
+    """Make a change in a transaction of the queue. Raises Conflict, Unavailable, NotFound."""
     try:
         await when_free(change)
     except (NotAllowed, Changed) as error:

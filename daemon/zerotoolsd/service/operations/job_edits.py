@@ -38,7 +38,7 @@ _OWN = frozenset({"captured_env"})
 
 
 class JobEdits:
-    """Edits of the dispatcher's jobs; `find` gives a job by its number."""
+    """Edits job files of unstarted jobs; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, find: FindJob) -> None:
         self._dispatcher = dispatcher
@@ -98,7 +98,7 @@ class JobEdits:
             )
 
     def _refuse_evaluated(self, job: JobRow, spec: JobSpec) -> None:
-        """Raise Conflict if the job that evaluates this one would no longer fit it."""
+        """Raise Conflict if the evaluation job of this job would no longer match the edited one."""
         if _evaluated(job.spec) == _evaluated(spec):
             return
         others = evaluations_of(self._store, job)
@@ -124,8 +124,7 @@ class JobEdits:
 
 
 def _evaluated(spec: JobSpec) -> object:
-    """Return the values that the evaluation job of this one depends on; None if no job evaluates
-    it."""
+    """Return the values that the job's evaluation job depends on; None if the job has none."""
     if not is_evaluated(spec):
         return None
     return (

@@ -22,12 +22,12 @@ from zerotoolsd.service.run_curves import read_run
 from zerotoolsd.service.submission import JobSubmission
 
 MOST_BEFORE = 10_000
-"""Earlier jobs of the same user that are searched for those that a job resumes, at most."""
+"""The most earlier jobs of a user that are searched for those that a job continues."""
 MOST_ATTEMPTS = 1000
 
 
 class JobResults:
-    """The results of jobs that `find` finds; files of users are read as `submission` does it."""
+    """Reads results of jobs; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, find: FindJob) -> None:
         self._dispatcher = dispatcher
@@ -35,7 +35,7 @@ class JobResults:
         self._submission = submission
         self._find = find
         self._reading = asyncio.Lock()
-        """Long runs take seconds of a processor: one at a time leaves the rest to others."""
+        """Reading a long run takes a processor for seconds, so one is read at a time."""
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
         """Return curves; see `JobRequests`."""
@@ -61,7 +61,8 @@ class JobResults:
         return {"job": job.id, **tree}
 
     def chain(self, job: JobRow) -> list[JobRow]:
-        """Return `job`, after the jobs of its user that it continues, the oldest first."""
+        """Return `job` after the jobs that it continues, the oldest first; only jobs of its
+        user."""
         chain, sources = [job], _sources(job)
         if not sources:
             return chain
@@ -100,9 +101,10 @@ def _sources(job: JobRow) -> frozenset[str]:
 
 
 MOST_KEPT = 32
-"""Answers, of at most 64 KiB each."""
+"""The most answers in the cache, of at most 64 KiB each."""
 KEPT_SECONDS, FAILURE_SECONDS = 600.0, 10.0
-"""The user may change or repair the data meanwhile."""
+"""Seconds that an answer, or a failure, is cached: the user may change or repair the data
+meanwhile."""
 
 Look = Callable[[JobSpec, int, int], Awaitable[CheckedJob]]
 """Function of (job, uid of its user, number of examples) that returns them; raises
@@ -117,7 +119,7 @@ class _Kept:
 
 
 class JobExamples:
-    """Asks the interpreter of a job, by `look`, one at a time for each user.
+    """Reads examples through `look` by the job's interpreter, one at a time for each user.
 
     A call continues after its client disconnects: the next client gets the cached answer.
     """

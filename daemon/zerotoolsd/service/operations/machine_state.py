@@ -26,7 +26,7 @@ METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of the state of the
 
 
 class MachineState:
-    """The state of the dispatcher's machine, since this object was made."""
+    """Answers requests about the machine; uptime counts from the creation of this object."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -111,7 +111,7 @@ class MachineState:
 
 
 class Draining:
-    """Drains the dispatcher's queue, and lets it start jobs again."""
+    """Drains the queue, and ends the drain."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher

@@ -28,11 +28,11 @@ from zerotoolsd.service.operations.change_jobs import FindJob
 from zerotoolsd.service.submission import JobSubmission
 
 LOOKS_AT_ONCE = 8
-"""Concurrent searches for newest checkpoints, for the jobs of an array."""
+"""The most concurrent searches for newest checkpoints, for the jobs of an array."""
 
 
 class JobReruns:
-    """Queues jobs of the dispatcher again; `check_uid` raises Forbidden for who may not submit."""
+    """Queues ended jobs again; `check_uid` raises Forbidden for users who may not submit."""
 
     def __init__(
         self,
@@ -160,8 +160,10 @@ class JobReruns:
         )
 
     async def _continued(self, job: JobRow) -> tuple[JobSpec, bool]:
-        """Return the job as it continues from its newest checkpoint, and False if it has none: it
-        begins as a new job does then."""
+        """Return the job as it continues from its newest checkpoint.
+
+        False with it if there is no checkpoint: then the job begins as a new one.
+        """
         spec = replace(job.spec, output_dir=job.output_dir)
         if spec.engine == "script":
             return await self._from_newest(job, spec), True
@@ -170,7 +172,7 @@ class JobReruns:
         return spec, False
 
     async def _from_newest(self, job: JobRow, spec: JobSpec) -> JobSpec:
-        """Set the newest checkpoint of a program's job: a reported one, else a found one.
+        """Set the newest checkpoint of a script job: the reported one, otherwise one that is found.
 
         Raises Conflict if all of these are damaged.
         """
@@ -210,9 +212,11 @@ class JobReruns:
         return self._find(job.id)
 
     def _terms_of_next(self, job: JobRow, owner: int) -> QueueTerms:
-        """Return the terms of the job as far as they still hold: its priority, limited to what
-        `owner` may choose, its begin if that is to come, and the jobs it starts after that are not
-        over. The job that it evaluates is named in any case."""
+        """Return the terms of the job that still apply to its rerun.
+
+        The priority is limited to the range of `owner`. A begin stays if it is in the future, and
+        dependencies stay if those jobs have not ended. The job that it evaluates always stays.
+        """
         least, most = self._dispatcher.priority_classes.range_of(owner)
         evaluates, after = job.spec.script.evaluates is not None, list[Dependency]()
         for each in self._store.dependencies.of(job.id):
@@ -237,7 +241,7 @@ class JobReruns:
 
 
 def _has_done_all(job: JobRow) -> bool:
-    """Return whether the job has done all its steps. For a user's program, only the user knows
+    """Return whether the job has done all its steps. False for a script: only its user knows
     that."""
     is_ours = job.spec.engine != "script" and not job.standing.reason
     return job.state == states.SUCCEEDED and is_ours

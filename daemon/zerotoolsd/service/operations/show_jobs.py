@@ -39,15 +39,16 @@ from zerotoolsd.service.views import (
 from zerotoolsd.users.served_users import ServedUsers
 
 ROWS_AT_ONCE = 20
-"""Jobs that are read from the queue before other requests get the event loop, at most."""
+"""The most jobs that are read from the queue before other requests get the event loop."""
 READ_SECONDS = 0.005
-"""Seconds after which no further job is read first: job files may be long."""
+"""Seconds after which one reading of the queue ends early: job files may be long."""
 
 log = logging.getLogger(__name__)
 
 
 class JobViews:
-    """Makes views of the jobs of a dispatcher. `ask` reads files."""
+    """Makes views of jobs for clients; `ask` calls a function in the child process that reads
+    files."""
 
     def __init__(self, dispatcher: Dispatcher, ask: Ask) -> None:
         self._dispatcher = dispatcher
@@ -76,7 +77,7 @@ class JobViews:
         uid: int | None,
         whole: Callable[[int], bool] | None,
     ) -> list[JobView]:
-        """List jobs as `JobRequests.jobs` does. Jobs of users without `whole` are returned as a
+        """List jobs as `JobRequests.jobs` does. A job that is not in `whole` is returned as a
         glance."""
         time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:
@@ -133,19 +134,22 @@ class JobViews:
 MOST_CHARACTERS = 2 << 20
 """Total size of the job files in memory; short forms may take the same again."""
 WHOLE_CHARACTERS = 16 << 10
-"""A longer job file is shown short in a list."""
+"""A job file with more characters is shortened in a list."""
 _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
 
 
 class ShownSpecs:
-    """Keeps the shown job file of each job, by its number."""
+    """Caches the masked job file of each job, by the number of the job.
+
+    Masking secrets in 1 MB of a command can take a second. It runs in steps, so that the event loop
+    serves other requests between them.
+    """
 
     def __init__(self, most: int = MOST_CHARACTERS) -> None:
         self._whole, self._short = _Kept(most), _Kept(most)
 
     async def of(self, job: JobRow, time_slice: TimeSlice, *, short: bool = False) -> ShownSpec:
-        """Return the job file of `job`; `short`: with its long texts and lists cut, for a list of
-        jobs."""
+        """Return the masked job file of `job`. With `short`, long texts and lists are left out."""
         short = short and len(job.spec_text) > WHOLE_CHARACTERS
         kept = self._short if short else self._whole
         if (known := kept.find(job)) is not None:
@@ -177,7 +181,7 @@ class _Entry:
 
 
 class _Kept:
-    """Keeps the most recently used entries, up to `most` characters."""
+    """Caches the most recently used entries, up to `most` characters."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -238,7 +242,11 @@ MOST_KEPT, MOST_LOOKS = 4096, 8
 
 
 class ThinnedCheckpoints:
-    """Keeps a sentence for each path. `ask` reads the files as the user of the job."""
+    """Finds whether newest checkpoints are thinned, without delaying lists of jobs.
+
+    A list of jobs shows the result of the last check, and a new check begins meanwhile. So a file
+    system that does not respond delays no list. `ask` reads the files as the user of the job.
+    """
 
     def __init__(self, ask: Ask, users: ServedUsers) -> None:
         self._ask = ask
@@ -247,8 +255,10 @@ class ThinnedCheckpoints:
         self._looks: dict[tuple[int, str], asyncio.Task[None]] = {}
 
     async def noted(self, view: JobView, job: JobRow, *, waits: bool) -> JobView:
-        """Return `view` with `thinned` in its newest checkpoint. If `waits` is True, wait at most
-        `PATIENCE_SECONDS` for a new check."""
+        """Return `view` with `thinned` set for its newest checkpoint.
+
+        If `waits` is True, wait at most `PATIENCE_SECONDS` for a new check.
+        """
         newest = view.latest_checkpoint
         if newest is None:
             return view
