@@ -36,8 +36,11 @@ _FEWEST_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """`sizes` of the existing files, in bytes; their `problems`; `notes` are sentences on harmless
-    oddities."""
+    """The data files of a DCP: the `sizes` of those that exist, in bytes, their `problems`, and
+    `notes`.
+
+    `notes` are sentences on harmless oddities.
+    """
 
     sizes: dict[str, int]
     problems: list[Problem]
@@ -90,7 +93,8 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) -> dict[str, int]:
-    """Return those of `files` with an item that is not a whole archive, and its start."""
+    """Return the files in `files` with an item that is not a whole archive, and the start of that
+    item."""
     places: dict[str, set[tuple[int, int]]] = {file: set() for file in files}
     for _, item in metadata.items if places else ():
         if item.file in places:
@@ -100,8 +104,11 @@ def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) ->
 
 
 def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
-    """Return the start of the first of `places` that is not an archive. Return None if there is
-    none, or if the file cannot be read, which is reported when a value of it is read."""
+    """Return the start of the first item in `places` that is not an archive.
+
+    None if all are archives, or the file cannot be read, which is reported when a value of it is
+    read.
+    """
     try:
         with source_file(path) as source:
             if isinstance(path, RemotePath):
@@ -113,15 +120,17 @@ def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
 
 
 def sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
-    """Return the sizes of those files that are there."""
+    """Return the sizes of the files that exist."""
     return {name: note_source(root / name) for name in names if (root / name).is_file()}
 
 
 def mixed_saves(
     root: Path, metadata: Metadata, keys: Mapping[str, Key], tensors: Mapping[Key, Tensor]
 ) -> list[Problem]:
-    """Return problems for files of another step than most of the others. Two numbers of each file
-    are read; if they differ, all."""
+    """Return problems for files of another step than most files.
+
+    Two numbers of each file are read; if they differ between files, all numbers are.
+    """
     found = _steps_by_file(metadata, keys)
     if len(found) < 2:
         return []

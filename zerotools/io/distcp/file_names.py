@@ -7,4 +7,4 @@ RANK_METADATA = re.compile(r"__\d+\.metadata")
 """The metadata of one rank, without a global file (`use_collectives=False`)."""
 DATA_SUFFIX = ".distcp"
 DATA_FILE = re.compile(r"(?:.*/)?__(\d+)_\d+\.distcp")
-"""With the number of the rank that wrote it."""
+"""The name of a data file; its first number is the rank that wrote it."""

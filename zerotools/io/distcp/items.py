@@ -46,8 +46,8 @@ _LARGEST_KNOWN, _LONGEST_KNOWN, _MOST_KNOWN = 2**12, 16, 2**10
 class Items:
     """Finds the tensors in the items of one checkpoint.
 
-    inspect and plan go over the chunks of one tensor several times in a row, so the last few
-    thousand are remembered; all of a large checkpoint's would fill the memory.
+    inspect and plan use the chunks of one tensor several times in a row, so the last few thousand
+    are cached; those of a whole large checkpoint would fill the memory.
     """
 
     def __init__(self, root: Path, metadata: Metadata | None) -> None:
@@ -71,8 +71,10 @@ class Items:
 
 
 class _Ends:
-    """The ends of archives in a store: all of one file are requested together when one of its
-    archives is opened."""
+    """The ends of archives in a store.
+
+    All ends in one file are requested together, when the first archive of the file is opened.
+    """
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
@@ -178,12 +180,12 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
 
 @lru_cache(maxsize=1024)
 def _tree(data: bytes) -> Any:
-    """Return a tensor's pickle. Most of a checkpoint's have the same bytes as another."""
+    """Return the pickle of a tensor as a tree, cached: most in a checkpoint have the same bytes."""
     return loads(data, source="data.pkl")
 
 
 class _opened:
-    """The item's range of its file, open."""
+    """The open range of an item in its file."""
 
     def __init__(self, root: Path, item: Item) -> None:
         self._path = root / item.file
@@ -225,9 +227,11 @@ def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
 
 
 class BlobTrees(Mapping[str, Any]):
-    """The values that are not tensors, by flat key: each is read on access. Most of a large
-    checkpoint's values have the same bytes as another's, such as the options of each parameter: for
-    those only the bytes are read."""
+    """The values that are not tensors, by flat key; each is read on access.
+
+    In a large checkpoint most of these values have the same bytes as another, such as the options
+    of each parameter: for those only the bytes are read.
+    """
 
     def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
         self._root = root
@@ -281,9 +285,12 @@ def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
 
 
 class StoredPiece(NamedTuple):
-    """The box `box` of the new tensor: the part of chunk `number` of `source` that begins at
-    `start`, in elements from the chunk's first. It has the last dimensions of the chunk, or, with
-    `is_flat`, consecutive elements of the chunk's last dimension."""
+    """A part of a stored chunk, which becomes the box `box` of the new tensor.
+
+    It is the part of chunk `number` of `source` that begins at `start`, in elements from the
+    chunk's first. It has the last dimensions of the chunk, or, with `is_flat`, consecutive elements
+    of the chunk's last dimension.
+    """
 
     source: ItemChunks
     number: int

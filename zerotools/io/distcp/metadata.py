@@ -40,7 +40,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """A tensor as `.metadata` has it: each box with the item that holds it, empty ones left out."""
+    """A tensor in `.metadata`: its boxes that are not empty, each with the item that holds it."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ class Metadata:
 
     @property
     def items(self) -> list[tuple[str, Item]]:
-        """(flat key, item) of everything."""
+        """The (flat key, item) of every tensor chunk and every other value."""
         found = [(key, item) for key, saved in self.tensors.items() for _, item in saved.parts]
         return found + list(self.blobs.items())
 

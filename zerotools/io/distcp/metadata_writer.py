@@ -62,21 +62,22 @@ def metadata_bytes(
 
 
 class _Opcodes:
-    """A pickle as far as it is written. Names and texts that came before are fetched by number."""
+    """A pickle that is being written. Names and texts that occurred before are fetched by
+    number."""
 
     def __init__(self) -> None:
         self.out = bytearray(b"\x80\x02")
         self._memo: dict[object, bytes] = {}
 
     def again(self, key: object) -> bool:
-        """Fetch the value that `key` stands for, if it was written before."""
+        """Fetch the memoized value of `key`, if there is one."""
         number = self._memo.get(key)
         if number is not None:
             self.out += number
         return number is not None
 
     def remember(self, key: object) -> None:
-        """Memoize, under `key`, the value that was written last."""
+        """Memoize the last written value under `key`."""
         number = struct.pack("<I", len(self._memo))
         self._memo[key] = b"j" + number
         self.out += b"r" + number
@@ -246,7 +247,7 @@ class _Metadata(_Opcodes):
 
 @dataclass
 class PlannedFile:
-    """The file `name`, as `.metadata` calls it, which has `size` bytes so far."""
+    """A new data file with the name `name` in `.metadata`, and `size` bytes so far."""
 
     name: str
     size: int = 0
@@ -255,7 +256,7 @@ class PlannedFile:
     checksums: list[Checksum] = field(default_factory=list)
 
     def add_archive(self, archive: bytes) -> Item:
-        """Add a value in the form of the archive from `archive_of`."""
+        """Add a value as its archive from `archive_of`."""
         self.literals.append(LiteralBytes(self.size, archive))
         return self._take(len(archive))
 
@@ -301,8 +302,10 @@ def archive_of(value: Any) -> bytes:
 
 @lru_cache(maxsize=4096)
 def _archive(dtype: DType, shape: tuple[int, ...], crc: int | None) -> ArchiveLayout:
-    """Return the archive of one contiguous tensor, the same for every chunk of that type and shape;
-    `crc` is that of its bytes, if they are known."""
+    """Return the archive of one contiguous tensor, the same for every chunk of its type and shape.
+
+    `crc` is the CRC-32 of the tensor's bytes, if it is known.
+    """
     nbytes = Tensor(dtype, shape, ()).nbytes
     if dtype.torch_storage is None:
         storage = Storage("0", None, nbytes)

@@ -23,7 +23,7 @@ from zerotools.io.torchzip.unpickle import loads
 
 @dataclass(frozen=True)
 class PrunedDirectory:
-    """Names of files relative to the directory: those to remove, and those to write again."""
+    """The names of files to remove, and of files to write again, relative to the directory."""
 
     removed: frozenset[str] = frozenset()
     rewritten: Mapping[str, FilePlan] = field(default_factory=dict)
@@ -77,8 +77,10 @@ def _item(info: Any) -> Item:
 
 
 def _file(path: Path, items: list[Item], moves: dict[Item, int]) -> FilePlan:
-    """Return a data file with `items` alone; notes in `moves` where each of them begins then. Tied
-    tensors share one."""
+    """Return a data file with only `items`, and record in `moves` the new start of each.
+
+    Tied tensors share one item.
+    """
     carried: list[CarriedBytes] = []
     at = 0
     for item in sorted(set(items), key=lambda each: (each.offset, each.length)):
@@ -113,8 +115,10 @@ def _stored(
 
 
 def _state(value: Any) -> Mapping[str, Any]:
-    """Return the attributes of an object; dataclass(slots=True) and frozen classes pickle them
-    second."""
+    """Return the attributes of a pickled object.
+
+    dataclass(slots=True) and frozen classes pickle them second.
+    """
     state = value.state
     found: Mapping[str, Any] = state[1] if isinstance(state, tuple) else state
     return found

@@ -57,7 +57,7 @@ def tolerating(stand_in: Path | None = None) -> Iterator[Damage]:
 
 
 def is_tolerated() -> bool:
-    """Return whether lost bytes are recorded and not refused."""
+    """Return whether lost bytes are recorded instead of refused."""
     return _TOLERATED.get() is not None
 
 

@@ -26,7 +26,7 @@ _PRIVATE = 0o700
 
 
 class OwnDirectory:
-    """`path`, made and locked, or taken over from an earlier run of the same user."""
+    """A locked directory at `path`, made now or taken over from an earlier run of the same user."""
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
         """Make and lock it, against others that do not share it.
@@ -58,7 +58,7 @@ class OwnDirectory:
             return False
 
     def open_up(self) -> None:
-        """Give it the mode that any new directory there would have."""
+        """Give the directory the mode of any new directory there."""
         probe = self.path / _PROBE
         probe.mkdir()
         mode = stat.S_IMODE(probe.stat().st_mode)
@@ -66,7 +66,7 @@ class OwnDirectory:
         os.fchmod(self._descriptor, mode)
 
     def close(self) -> None:
-        """Give the lock back."""
+        """Release the lock."""
         os.close(self._descriptor)
 
 

@@ -25,7 +25,7 @@ from zerotools.io.files.source_stamps import has_lasting_inodes
 SMALL = 64 * 2**20
 SHARE = 4
 READ_SHARE = 4
-"""The objects of a description take several times its size."""
+"""Memory for each byte of a description that is read: its objects take several times its size."""
 _BLOCK = 512
 
 Beside = Callable[[], int]
@@ -49,7 +49,7 @@ def may_be_read(length: int, beside: Beside) -> bool:
 
 
 def taken_on_disk(status: os.stat_result) -> int:
-    """Return bytes of a file that are there; of one with holes, fewer than it seems to have."""
+    """Return the bytes that a file takes on the disk; fewer than its size if it has holes."""
     if not has_lasting_inodes(status.st_dev):  # such file systems do not count blocks
         return status.st_size
     return min(status.st_size, status.st_blocks * _BLOCK)
@@ -64,7 +64,7 @@ def data_in(directory: Path) -> int:
 
 
 def data_of(paths: Iterable[Path]) -> int:
-    """Return bytes on the disk of those files of `paths` that are there and regular."""
+    """Return the bytes on disk of the files in `paths` that exist and are regular."""
     total = 0
     for path in paths:
         with suppress(OSError):

@@ -88,7 +88,7 @@ def _paths_in(named: object) -> Iterator[str]:
 
 
 def answers(mount: str) -> bool:
-    """Return True when the file system at `mount` answers; else this call hangs."""
+    """Return True when the file system at `mount` responds. If it does not, this call hangs."""
     with suppress(OSError):  # that is an answer, too
         os.statvfs(mount)
     return True

@@ -30,7 +30,7 @@ _THREADS = 16
 
 
 def max_open_files() -> int:
-    """Return how many files one `OpenFiles` of two may have open, under the limit of the
+    """Return how many files each of two `OpenFiles` may have open, under the limit of the
     process."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = sum(1 for _ in Path("/proc/self/fd").iterdir()) + _SPARE
@@ -41,9 +41,8 @@ def max_open_files() -> int:
 class OpenFiles:
     """Files below one root, opened on first use and kept open, about `most` of them at a time.
 
-    A file in use by a thread is never closed under it. Reads and writes are positional, so that
-    threads share descriptors. Where `sources` are given, every file that is opened is one of them,
-    and is refused if it is another than it was.
+    A file that a thread uses is not closed. Reads and writes are positional, so that threads share
+    descriptors. With `sources`, every opened file is recorded there, and refused if it has changed.
     """
 
     def __init__(
@@ -289,7 +288,8 @@ class FetchedBytes:
 
 
 def _taken(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool:
-    """Fill `buffer` from byte `at` of the parts; whether they have all of it."""
+    """Fill `buffer` from byte `at` of the parts; return whether the parts have all of these
+    bytes."""
     if at + len(buffer) > sum(map(len, parts)):
         return False
     done = 0

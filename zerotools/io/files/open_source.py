@@ -36,7 +36,7 @@ class OpenSource(Protocol):
 
 
 class FarSource(OpenSource, Protocol):
-    """A source with reads that take long to begin, so that many are requested at once."""
+    """A source in a store. Reads take long to begin, so many are requested at once."""
 
     def fetch(
         self, ranges: Sequence[tuple[int, int]]
@@ -123,7 +123,8 @@ class RemotePath(PosixPath):
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Forget cached facts of it and its surroundings, so that they are requested again."""
+        """Drop cached facts about this path and paths around it, so that they are requested
+        again."""
         raise NotImplementedError
 
     def __fspath__(self) -> str:

@@ -75,7 +75,7 @@ class Sources:
 
 
 def _ask_again(paths: Iterable[Path]) -> None:
-    """Forget cached facts of the stores that paths lie in."""
+    """Drop cached facts of the stores that paths lie in."""
     far = [path for path in paths if isinstance(path, RemotePath)]
     for parent in {path.parent: path for path in far}.values():
         parent.forget()
@@ -113,10 +113,10 @@ def note_source(path: Path) -> int:
 
 @contextmanager
 def named_if_gone(path: Path) -> Iterator[None]:
-    """Name the file in errors if it disappears while it is read.
+    """Name the file in the error if it disappears while it is read.
 
     Raises:
-        BadFile: it is gone, and was there when it was first read.
+        BadFile: the file is gone, and existed when it was first read.
     """
     try:
         yield

@@ -134,8 +134,10 @@ def same_bytes(ours: Array, theirs: Array) -> bool:
 
 
 class _Room(local):
-    """Reusable arrays of one thread: for each new array of numpy, the system clears memory, which
-    takes longer than the work on it."""
+    """Reusable arrays of one thread.
+
+    For each new array of numpy the system clears memory, which takes longer than the work on it.
+    """
 
     def __init__(self) -> None:
         self._buffers: dict[str, Array] = {}

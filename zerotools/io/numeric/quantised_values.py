@@ -34,7 +34,8 @@ Inputs = Mapping[str, Array]
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _LARGEST = 448.0
 _LARGEST_RECIPROCAL = 2.0**126
-"""A larger one would be infinite, or have a reciprocal that is not a normal number."""
+"""The largest reciprocal of a scale: a larger one would be infinite, or its scale not a normal
+number."""
 _STEP = 2**13
 """Elements of a table that are looked up at once: numpy makes 8 bytes of each index."""
 
@@ -221,7 +222,7 @@ def _floats(scales: Array, is_exponent: bool) -> Array:
 
 
 def _looked_up(payload: Array) -> Array:
-    """Return bytes of an 8-bit type as float32, in the same shape."""
+    """Return the values of bytes of an 8-bit type as float32, in the same shape."""
     flat = payload.reshape(-1)
     values = np.empty(flat.shape, np.float32)
     even = flat.size // 2 * 2

@@ -19,8 +19,8 @@ from zerotools.io.files.regular_files import source_file
 
 
 class LazyScalars(Mapping[Key, Scalar]):
-    """Numbers of optimizer state; numbers in tensors are read on access, each once. An access
-    raises the errors of `read`."""
+    """Numbers of optimizer state. Numbers in tensors are read on access, each once, with errors of
+    `read`."""
 
     def __init__(
         self, numbers: Mapping[Key, Tensor | Scalar], read: Callable[[Key, Tensor], Scalar]

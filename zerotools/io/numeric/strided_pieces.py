@@ -34,7 +34,7 @@ class PlacedPiece(NamedTuple):
 
 
 class NearPieces(NamedTuple):
-    """Pieces that one read of the bytes [begin, end) of `file` has."""
+    """Pieces that one read of the bytes [begin, end) of `file` contains."""
 
     file: str
     begin: int

@@ -63,7 +63,7 @@ def led_out(path: Path, *, chosen_name: bool) -> Path | None:
 
 
 def _is_blob(target: Path) -> bool:
-    """Return whether it is a blob of a model in the Hub's cache."""
+    """Return whether the path is a blob of a model in the Hub's cache."""
     places = target.parents
     return len(places) > 2 and places[0].name == "blobs" and places[1].name.startswith("models--")
 

@@ -28,7 +28,7 @@ START_OVER = "leave --resume out to start over"
 
 
 class Journal:
-    """`done` has the entry of each complete file."""
+    """A journal of an unfinished output; `done` has the entry of each complete file."""
 
     def __init__(
         self,
@@ -80,13 +80,16 @@ class Journal:
         os.close(self._file)
 
     def remove(self) -> None:
-        """Remove it: the output is complete, so a resume has no work left."""
+        """Remove the journal of a complete output: there is nothing left to resume."""
         self._path.unlink()
 
 
 @dataclass(frozen=True)
 class JournalContents:
-    """`done` as in a journal; `length` of its complete lines in bytes, 0 if it does not exist."""
+    """The contents of a journal: `done`, and the `length` of its complete lines in bytes.
+
+    `length` is 0 if the journal does not exist.
+    """
 
     done: Mapping[str, Any]
     length: int

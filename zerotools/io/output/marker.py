@@ -200,12 +200,12 @@ def remove_output(directory: Path) -> None:
 
 
 def is_empty(directory: Path) -> bool:
-    """Return whether it is a directory without any entry."""
+    """Return whether the path is a directory without any entry."""
     return directory.is_dir() and not any(directory.iterdir())
 
 
 def _marker(directory: Path) -> Any:
-    """Return the marker, checked."""
+    """Return the contents of the marker, checked."""
     try:
         tree: Any = read_json(directory / MARKER, _LARGEST, is_source=False)
     except FileNotFoundError:

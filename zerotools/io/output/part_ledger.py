@@ -35,7 +35,7 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 
 
 class PartLedger:
-    """The ledger of `parts` runs in `directory`, which may be there already."""
+    """The ledger of `parts` runs in `directory`; the file may exist already."""
 
     def __init__(self, directory: Path, identity: Mapping[str, str], parts: int) -> None:
         """Take the `identity`, which describes the inputs of the output as in a `Journal`.
@@ -59,7 +59,7 @@ class PartLedger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the ledger, and wait for others that have it. It may be gone by then, with the
+        """Lock the ledger, and wait for runs that have locked it. It may be removed by then, as its
         directory."""
         _lock(self._file, fcntl.LOCK_EX, self._path)
         try:
@@ -147,7 +147,8 @@ def check_begun(directory: Path, parts: int) -> None:
 
 
 def _is_new(directory: Path) -> bool:
-    """Return whether it is empty except for the ledger of a run that is about to begin."""
+    """Return whether the directory is empty, except for the ledger of a run that is about to
+    begin."""
     left = [path for path in directory.iterdir() if path.name != NAME]
     return not left and not (directory / NAME).is_symlink()
 

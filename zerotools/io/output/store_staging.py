@@ -47,7 +47,7 @@ _MOST_NAMED = 3
 
 
 class ForeignObjects(BadRequest):
-    """There are objects that no run of zerotools has written."""
+    """The destination has objects that no run of zerotools has written."""
 
 
 class ObjectExists(BadRequest):
@@ -149,7 +149,7 @@ class FarStaging:
         self.done: dict[str, Any] = {}
         """The entry of each complete file, with its size and its ETag."""
         self.took_over = False
-        """Whether another run had begun here."""
+        """Whether an earlier run had begun this output."""
         self._command = command
         self._identity = dict(identity)
         self._files = list(files)

@@ -46,8 +46,10 @@ _GO_ON = "; run the same command again when it is reachable"
 
 
 class OpenShells:
-    """The open shells: an interrupted caller ends all of them, also those of others `within`
-    these."""
+    """The open shells of a caller; an interrupted caller ends all of them.
+
+    `within` are the shells of an outer caller, which ends these shells too.
+    """
 
     def __init__(self, within: OpenShells | None = None) -> None:
         self._shells: set[FarShell | OpenShells] = set()
@@ -144,7 +146,7 @@ class FarShell:
         self.close()
 
     def _begin(self) -> None:
-        """Read up to the line after which the script prints."""
+        """Read up to the line after which the script's output begins."""
         if self._shells.is_over:
             raise self.failed("was not contacted, because the run is ending")
         deadline = time.monotonic() + self._login_seconds
@@ -160,7 +162,7 @@ class FarShell:
         self._is_new = False
 
     def _more(self, seconds: float | None) -> bool:
-        """Take what comes into the buffer; False: the script has ended."""
+        """Read received bytes into the buffer; return False if the script has ended."""
         if not self._poll.poll(None if seconds is None else 1000 * seconds):
             waited = self._login_seconds if self._is_new else seconds
             raise self.failed(f"sent nothing for {waited:g} s", _GO_ON)
@@ -224,7 +226,7 @@ class FarShell:
         return "this machine" if self._host is None else self._host.shown
 
     def said(self) -> str:
-        """Return the last line of its standard error, which has its errors."""
+        """Return the last line of standard error, where the script writes its errors."""
         size = os.fstat(self._errors.fileno()).st_size
         data = os.pread(self._errors.fileno(), _MOST_SAID, max(0, size - _MOST_SAID))
         lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
@@ -240,13 +242,13 @@ class FarShell:
         return HostUnreachable(failure(self._host, what, data.decode("utf-8", "replace")) + advice)
 
     def kill(self) -> None:
-        """End it at once; its reader finds the end of the output."""
+        """Kill the script at once; its reader finds the end of the output."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End it."""
+        """End the script."""
         self._shells.remove(self)
         self.kill()
         self._process.wait()

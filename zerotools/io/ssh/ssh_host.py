@@ -18,7 +18,7 @@ from zerotools.core.errors import BadRequest
 
 SCHEME = "ssh"
 Wrong = Callable[[str, str], BadRequest]
-"""The error for a text, and why it is one."""
+"""Function of a text and the reason why it is wrong, which returns the error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _word(text: str, what: str, word: str, wrong: Wrong) -> str:
 
 CONNECT_SECONDS = 15
 LOGIN_SECONDS = 60.0
-"""How long a login may take in all."""
+"""The longest time for a login."""
 OPTIONS: Mapping[str, str] = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",

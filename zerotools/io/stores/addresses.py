@@ -23,7 +23,7 @@ _ENVIRONMENT = "pass them in the environment variables of the store's tools"
 
 
 def is_url(text: str) -> bool:
-    """Return whether it is a URL of any kind, and not a path."""
+    """Return whether the text is a URL of any kind, and not a path."""
     return _URL.fullmatch(text) is not None
 
 
