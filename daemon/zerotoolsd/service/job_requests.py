@@ -459,7 +459,9 @@ class JobRequests:
         NotFound."""
         attempts = self._store.attempts(self._find(job_id).id)
         if not 1 <= attempt <= len(attempts):
-            raise NotFound(f"job {job_id} has no attempt {attempt}; it has had {len(attempts)}")
+            raise NotFound(
+                f"job {job_id} has no attempt {attempt}; attempts until now: {len(attempts)}"
+            )
         return Path(attempts[attempt - 1].run_dir)
 
     async def machine(self) -> dict[str, Any]:

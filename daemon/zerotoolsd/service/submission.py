@@ -411,8 +411,8 @@ class JobSubmission:
             self._dispatcher.cleaner.refuse_going(job.seen.named)
             if place is not None and places.setdefault(place, spec) is not spec:
                 raise Conflict(
-                    f"output_dir = {spec.output_dir}: another job of these writes there; name "
-                    "another directory"
+                    f"output_dir = {spec.output_dir}: another job of this request writes "
+                    "there; name another directory"
                 )
 
     async def check(

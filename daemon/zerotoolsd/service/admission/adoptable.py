@@ -92,7 +92,7 @@ def _there(pid: int, table: dict[int, Process]) -> Process:
     if process is None:
         raise BadRequest(f"process {pid} does not exist on this machine, or has ended")
     if (thread_of := _status(pid, b"Tgid:")) not in (None, pid):
-        raise BadRequest(f"{pid} is a thread of process {thread_of}; name that")
+        raise BadRequest(f"{pid} is a thread of process {thread_of}; name that process")
     if int(_fields(pid)[6]) & _KERNEL_THREAD:
         raise BadRequest(
             f"process {pid} ({process.name}) is a thread of the kernel, and no program"
@@ -103,7 +103,7 @@ def _there(pid: int, table: dict[int, Process]) -> Process:
         owner = _status(pid, b"Uid:")
         raise BadRequest(
             f"process {pid} ({process.name}) belongs to uid {owner}, and you are uid "
-            f"{os.getuid()}: only its user can have it watched"
+            f"{os.getuid()}: only that user can adopt it"
         )
     return process
 

@@ -65,7 +65,7 @@ class DependencyCheck:
             if each.condition == OK and hopeless:
                 raise Conflict(
                     f"after: job {job.id} {how_it_ended(job.state)}, so it can no longer succeed; "
-                    f"to start however it has ended, say {job.id}:any, or retry it and name the "
+                    f"to start whatever its end, name {job.id}:any, or retry it and name the "
                     "new job"
                 )
 

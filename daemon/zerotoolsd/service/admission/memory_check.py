@@ -165,7 +165,7 @@ def why_never(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str |
         return None
     return (
         f"the job will not fit: it is estimated to need {needs}; {_would_fit(spec, foreseen)}, or "
-        f"declare {declared} if you know better (zerotools estimate shows all that it is made of)"
+        f"declare {declared} if you know better (zerotools estimate shows each part)"
     )
 
 

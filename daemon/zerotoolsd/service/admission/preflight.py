@@ -229,7 +229,7 @@ def _compiler(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
     if not any(shutil.which(name, path=environment.get("PATH")) for name in names):
         yield (
             f"train.compile = true: needs a compiler and PATH has none of {', '.join(names)}; "
-            "install one, or leave it out"
+            "install one, or remove this key"
         )
 
 

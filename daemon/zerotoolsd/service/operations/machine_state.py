@@ -135,4 +135,5 @@ class Draining:
         try:
             await when_free(change)
         except sqlite3.OperationalError as error:
-            raise Unavailable(f"that cannot be noted: writing the queue failed: {error}") from None
+            why = f"the drain cannot be recorded: writing the queue failed: {error}"
+            raise Unavailable(why) from None

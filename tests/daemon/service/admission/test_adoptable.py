@@ -95,7 +95,7 @@ def test_a_thread_is_no_process() -> None:
     finally:
         done.set()
         thread.join()
-    assert said == f"{thread.native_id} is a thread of process {os.getpid()}; name that"
+    assert said == f"{thread.native_id} is a thread of process {os.getpid()}; name that process"
 
 
 @pytest.mark.skipif(not Path("/proc/2/comm").exists(), reason="kernel threads are not seen here")
