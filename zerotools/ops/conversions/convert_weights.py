@@ -55,11 +55,11 @@ class WeightsAlone:
     made: Quantised | None = None
 
     def configured(self, target: Target) -> Target:
-        """Return `target` with a config.json that describes its weights."""
+        """Return `target` with a config.json that describes the quantisation of its weights."""
         return with_quantised_config(target, self.weights, self.found, self.made, self.dtype)
 
     def new_sources(self, source: Checkpoint) -> dict[Key, Tensor]:
-        """Return the weights that the source has under another key."""
+        """Return the weights that have another key in the source."""
         held = self.weights.tensors.items()
         return {key: tensor for key, tensor in held if source.tensors.get(key) is not tensor}
 
@@ -109,8 +109,9 @@ def weights_alone(
 def _keys_of(
     on_hub: dict[Key, tuple[Key, ...]], chosen: Checkpoint, weights: Checkpoint
 ) -> dict[Key, tuple[Key, ...]]:
-    """Return the keys that tensors of the source get: those `on_hub`, and then those that the names
-    of `weights` give to the tensors `chosen`."""
+    """Return the keys that tensors of the source get in the output: first those `on_hub`, then
+    those that the names of `weights` give to the tensors `chosen`.
+    """
     new_keys = {id(tensor): key for key, tensor in weights.tensors.items()}
     moved = {key: new_keys.get(id(tensor), key) for key, tensor in chosen.tensors.items()}
     moved = {key: new for key, new in moved.items() if key != new and key not in weights.tensors}

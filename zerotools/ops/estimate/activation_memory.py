@@ -1,9 +1,10 @@
-"""Bytes that the passes keep on the device in addition to the state, per rank and micro batch.
+"""Bytes of activations: the tensors that forward and backward passes keep on the device in addition
+to the training state, for each rank and micro batch.
 
-The tensors that torch's autograd saves in each part of a block were counted in transformers' code,
-operation by operation (`benchmarks/memory_accuracy`); the terms are bytes of one token in one
-block. `w` is the bytes of an element, h hidden, q and k the widths of queries and of keys, f the
-intermediate size.
+The tensors that torch's autograd saves in each part of a block were counted in the code of
+transformers, operation by operation (`benchmarks/memory_accuracy`). Each term is the number of
+bytes of one token in one block. `w` is the bytes of an element, h the hidden size, q and k the
+widths of queries and of keys, f the intermediate size.
 
 norm        layer norm: its input and its output, w(h + h), and mean and deviation
             RMS norm: input and normalised input in fp32 and the output; of 16 bits (4 + 2 + 2) h
@@ -18,12 +19,14 @@ Worked example, Llama 3 8B in bf16 (h = q = 4096, k = 1024, f = 14336): norms 2 
 attention 2 x 10,240 + 4 x 32 = 20,608, MLP 4 x 2 x 14,336 = 114,688, and 8 for the norms' scales:
 200,840 bytes a token and block, 6.6 GB for one sequence of 1024 in 32 blocks.
 
-If several ranks compute a sequence, a rank has the tokens of its part, and in the attention all
-tokens of its heads: the same number of bytes. Its result comes back as another tensor, so both are
-saved. Keys and values that the ranks do not divide exist once for each rank that needs them.
+If several ranks compute a sequence together, a rank has the tokens of its part, and in the
+attention all tokens of its heads: the same number of bytes. The result of the attention comes back
+as another tensor, so both are saved. Keys and values that cannot be divided by the number of ranks
+exist once for each rank that needs them.
 
-With activation checkpointing a block keeps its input, w h, and only one block at a time has the
-rest. A tensor rank has its part of the columns of attention and MLP; norms are whole on each.
+With activation checkpointing a block keeps only its input, w h; one block at a time has the other
+tensors. A tensor-parallel rank has its part of the columns of attention and MLP; norms are whole on
+each rank.
 """
 
 from __future__ import annotations
@@ -40,14 +43,16 @@ _FULL = 4
 _IDS = 3 * 8
 """Token ids, targets and positions of one token."""
 _SAVED_BY_ACTIVATION = {"relu": 0, "gelu_new": 4, "gelu_fast": 4}
-"""Tensors of the intermediate width that an activation saves; 1 of those that torch computes in
-one operation."""
+"""How many tensors of the intermediate width each activation function saves; 1 for the functions
+that torch computes in one operation.
+"""
 EAGER, SHARED, REPEATED = "eager", "sdpa", "sdpa with repeated keys"
 
 
 def on_gpus(precision: str) -> str:
-    """Return the attention of a model that computes in `precision` on GPUs. Those that compute in
-    fp16 often have no flash kernel."""
+    """Return the attention kernel of a model that computes in `precision` on GPUs. For fp16 a flash
+    kernel is often missing.
+    """
     return SHARED if precision == "bf16" else REPEATED
 
 
@@ -91,9 +96,11 @@ class MicroBatch:
 
 @dataclass(frozen=True)
 class Activations:
-    """Bytes of a micro batch. `kept` is from the forward pass for the backward pass. `block` is the
-    extra memory of one block in its backward pass. `loss` is the maximum of the loss, and `last`
-    the rest of these during the backward pass of the last block."""
+    """Bytes of the activations of one micro batch. `kept` are saved in the forward pass for the
+    backward pass. `block` is the additional memory of one block in its backward pass. `loss` is the
+    maximum while the loss is computed, and `last` the part of all these that exists during the
+    backward pass of the last block.
+    """
 
     kept: int
     block: int
@@ -102,7 +109,9 @@ class Activations:
 
     @property
     def most(self) -> int:
-        """The most at a time: all of `kept`, and the loss or the first block to go backward."""
+        """The largest sum that exists at a time: `kept`, and the loss or the first block of the
+        backward pass.
+        """
         return self.kept + max(self.loss, self.block)
 
 
@@ -199,7 +208,7 @@ def _experts(model: Architecture, micro: MicroBatch) -> int:
 
 def _going_back(model: Architecture, micro: MicroBatch) -> int:
     """Return the bytes per token that the backward pass of a block needs in addition to the saved
-    ones.
+    tensors.
 
     These are the gradients of the hidden states, and the largest of three: the gradient of the
     MLP's product, the probabilities of "eager" attention, and a norm in fp32.

@@ -22,7 +22,7 @@ from zerotools.ops.estimate.state_memory import Parameter
 RMS, RMS_FP32, LAYER = "rms", "rms in fp32", "layer"
 """Norms: RMS norms with weights that multiply in the model's type or in fp32, and layer norms."""
 HEAD, WHOLE = "head", "whole"
-"""Queries and keys are normed head by head, or all heads together."""
+"""Norms of queries and keys: of each head, or of all heads together."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +44,10 @@ class Family:
     qk_norm: str | None = None
     norms_after: bool = False
     parallel_norms: int | None = None
-    """The norms of a block if attention and MLP read the same hidden states; None: they do not."""
+    """The norms of a block if attention and MLP read the same hidden states, else None."""
     position_rows: int | None = None
     even_heads: bool = False
-    """Whether heads share the hidden size evenly, whatever `head_dim` the config has."""
+    """Whether the heads divide the hidden size evenly, whatever `head_dim` the config has."""
     has_experts: bool = False
 
 
@@ -106,9 +106,10 @@ FAMILIES: Mapping[str, Family] = {
 
 @dataclass(frozen=True)
 class Architecture:
-    """The sizes of a model of a known family. `hidden` is the width of hidden states; `experts` is
-    0 if every token takes the whole MLP; otherwise a token takes `experts_per_token` of them, each
-    `intermediate` wide."""
+    """The sizes of a model of a known family. `hidden` is the width of hidden states. `experts` is
+    0 if every token takes the whole MLP; otherwise a token takes `experts_per_token` of them, and
+    each is `intermediate` wide.
+    """
 
     family: Family
     layers: int
@@ -248,15 +249,18 @@ _WIDTHS = ("moe_intermediate_size", "intermediate_size", "ffn_dim")
 
 
 def _known(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the keys of a config that change the model: those of its class, and `head_dim`, which
-    models use even if their class does not have it."""
+    """Return the keys of a config that change the model: the keys of its class, and `head_dim`,
+    which models use even if their class does not declare it.
+    """
     known, found = class_keys(name), full_config(config)
     known |= {"model_type", "head_dim"}
     return {key: value for key, value in found.items() if key in known}
 
 
 def _is_special(config: Mapping[str, Any], family: Family) -> bool:
-    """Return whether a key makes blocks that the family does not have."""
+    """Return whether a key of the config makes blocks that zerotools does not know for this
+    family.
+    """
     projected = config.get("word_embed_proj_dim")
     is_parallel = family.parallel_norms is not None
     return any(

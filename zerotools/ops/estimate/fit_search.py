@@ -1,7 +1,8 @@
-"""The changes that make a training fit: every smallest set of them, cheapest first.
+"""Search the changes that make a training fit into memory: every smallest set of changes, cheapest
+first.
 
-One search for `zerotools estimate`, `zerotools init` and the daemon's refusals. Changes are ordered
-by their cost, and one of them costs more than all before it together:
+`zerotools estimate`, `zerotools init` and the daemon's refusals use this search. Changes are
+ordered by their cost, and each costs more than all before it together:
 
     activation checkpointing, micro batch, chunked loss, 8-bit optimizer    a step computes more
     optimizer on the host, weights on the host, optimizer on disk           a step moves more
@@ -10,8 +11,9 @@ by their cost, and one of them costs more than all before it together:
     fewer GPUs                                              only if none of the above helps
     more GPUs
 
-The ZeRO stage is free: the lowest that fits is taken. A set of changes is omitted if a part of it
-is enough. The memory that does not depend on the micro batch is computed once for each layout.
+The ZeRO stage costs nothing: the lowest that fits is taken. A set of changes is omitted if a part
+of it is enough. The memory that does not depend on the micro batch is computed once for each
+layout.
 """
 
 from __future__ import annotations
@@ -50,7 +52,7 @@ MOST_GPUS = 1 << 12
 _TENSOR_FAMILIES = frozenset(
     {"llama", "mistral", "granite", "smollm3", "qwen2", "qwen3", "gemma", "olmo2"}
 )
-"""Families with a `tp_plan` in transformers and blocks of matrices that it cuts."""
+"""Families that have a `tp_plan` in transformers, and blocks of matrices that it divides."""
 
 
 class Slowdown(Enum):
@@ -132,8 +134,9 @@ _FULL, _LORA, _QLORA = (), (FitChange.LORA,), (FitChange.LORA, FitChange.PACKED)
 
 @dataclass(frozen=True)
 class Way:
-    """A training that fits and its changes, cheapest first; none: nothing has to change. `work` has
-    its model and micro batch, `row` its layout and memory."""
+    """A setting that fits, and its changes, cheapest first; without changes nothing has to be
+    changed. `work` has its model and micro batch, `row` its layout and memory.
+    """
 
     changes: Changes
     work: Workload = field(repr=False)
@@ -147,7 +150,7 @@ class Way:
 
     @property
     def words(self) -> str:
-        """The changes, in words that fit into a sentence."""
+        """The changes as a phrase for a sentence."""
         return listed(self.change_words)
 
     @property
@@ -157,7 +160,9 @@ class Way:
 
     @property
     def of_the_program(self) -> str:
-        """Changes that a training program makes, and no launcher's config."""
+        """The changes that must be made in a training program, because no launcher's config has
+        them.
+        """
         return listed(
             [_words(change, self) for change in self.changes if change in _OF_THE_PROGRAM]
         )
@@ -172,7 +177,7 @@ class Way:
 
     @property
     def is_as_asked(self) -> bool:
-        """True if it trains everything that was requested, on no more GPUs than the machine has."""
+        """True if it trains all requested weights, on no more GPUs than the machine has."""
         return not {FitChange.LORA, FitChange.MORE_GPUS} & set(self.changes)
 
     @property
@@ -188,9 +193,10 @@ class Way:
 
 @dataclass(frozen=True, kw_only=True)
 class Freedom:
-    """The allowed changes: the stages and kinds of offload; the optimizer; adapters instead of all
-    weights, also on a base model in 4 bits; and the number of GPUs. `allows` refuses ways for
-    reasons other than memory."""
+    """The changes that are allowed: stages and offloads; the optimizer; adapters instead of all
+    weights, also on a base model in 4 bits; and the number of GPUs. `allows` can refuse a setting
+    for other reasons than memory.
+    """
 
     stages: Sequence[int] = STAGES
     offloads: Sequence[str] = OFFLOADS
@@ -203,8 +209,9 @@ class Freedom:
 
 @dataclass(frozen=True)
 class Ways:
-    """The ways that fit, cheapest first. If none of them is as requested, `nearest` is the one that
-    misses by least."""
+    """The settings that fit, cheapest first. If none is as requested, `nearest` is the setting that
+    lacks the least memory.
+    """
 
     found: tuple[Way, ...]
     nearest: Way | None = None
@@ -216,9 +223,8 @@ class Ways:
 
 
 def ways_of(work: Workload, machine: Machine, freedom: Freedom | None = None) -> Ways:
-    """Search the changes that make `work` fit on `machine`.
-
-    The offload of `work.layout` does not count: the search begins without any.
+    """Search the changes that make `work` fit on `machine`. The search begins without offload,
+    whatever `work.layout` has.
     """
     return _Search(work, machine, freedom or Freedom()).ways()
 
@@ -264,7 +270,7 @@ class _Search:
         return found if found.best is not None else replace(found, nearest=self._nearest())
 
     def _nearest(self) -> Way | None:
-        """Return the configuration on these GPUs that lacks the least memory."""
+        """Return the setting on the given GPUs that lacks the least memory."""
         ways = [
             way
             for changes in self._sets(_FULL)
@@ -279,7 +285,7 @@ class _Search:
         machine: Machine,
         extra: Changes = (),
     ) -> bool:
-        """Keep all smallest sets that fit; return whether there were any."""
+        """Add all smallest sets of changes that fit; return whether there were any."""
         before = len(self._found)
         for each in sets:
             changes = _sorted((*each, *extra))
@@ -318,8 +324,9 @@ class _Search:
         return micro.chunked_loss == "auto" and layout.engine == "torch"
 
     def _take_fewer(self) -> None:
-        """Add configurations with fewer ranks: each rank takes additional host memory, and at low
-        stages a copy of the offloaded state."""
+        """Add settings with fewer ranks: each rank takes more host memory, and at low stages a copy
+        of the offloaded state.
+        """
         machine = self._machine
         is_spread = machine.node_ranks not in (None, machine.gpus)
         if is_spread or not self._is_free_of_groups():
@@ -358,7 +365,9 @@ class _Search:
             self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
 
     def _take_together(self) -> bool:
-        """Let several ranks compute a sequence, or a layer, together; return whether that fits."""
+        """Add settings in which several ranks compute a sequence, or a layer, together; return
+        whether any fits.
+        """
         work, machine, architecture = self._work, self._machine, self._work.model.architecture
         micro = work.micro
         is_free = self._is_free_of_groups() and work.layout.engine == "torch"
@@ -409,8 +418,9 @@ class _Search:
             count *= 2
 
     def _first(self, changes: Changes, work: Workload, machine: Machine) -> Way | None:
-        """Return the lowest stage that fits with the largest micro batch that these changes
-        allow."""
+        """Return the setting with the lowest stage that fits, with the largest micro batch that
+        these changes allow.
+        """
         best: Way | None = None
         for micro in _micro_batches(work.micro, changes):
             changed = replace(work, micro=micro)
@@ -429,8 +439,9 @@ class _Search:
         *,
         skips: bool = False,
     ) -> Iterator[Way]:
-        """Yield the ways of all stages with these changes, lowest first; with `skips`, without
-        those with too large a state."""
+        """Yield a setting for each stage with these changes, lowest stage first. With `skips`,
+        settings with a state that is too large are left out.
+        """
         offload, layout = _offload_of(changes), work.layout
         if FitChange.EIGHT_BIT in changes:
             layout = replace(layout, optimizer="adamw8bit")
@@ -454,7 +465,7 @@ class _Search:
     def _is_hopeless(
         self, work: Workload, layout: MemoryLayout, machine: Machine, held: HeldMemory
     ) -> bool:
-        """Return whether it is too large before anything is computed."""
+        """Return whether the setting cannot fit, before its activations are computed."""
         key = (id(work.model), machine.gpus, layout)
         if key not in self._hopeless:
             bare = replace(work, micro=None)
@@ -477,7 +488,9 @@ def _sorted(changes: Iterable[FitChange]) -> Changes:
 
 
 def _excess(way: Way, machine: Machine) -> float:
-    """Return the ratio of its memory to the memory of a GPU or the host, the larger of the two."""
+    """Return needed memory divided by available memory, of the GPU or the host, whichever is
+    larger.
+    """
     row = way.row
     on_gpu = row.memory.peak / max(1, machine.gpu_memory) if machine.on_gpu else 0.0
     return max(on_gpu, row.host_bytes / max(1, machine.host_memory))

@@ -1,10 +1,10 @@
-"""Cards by name or size, and the memory that each has in fact.
+"""The memory of GPU cards, by name or size.
 
-A card "of 24 GB" has 24,564 MiB, 24,576 MiB or, where error correction takes a sixteenth of it,
-23,028 MiB. The table has what NVML reports as the total (`nvmlDeviceGetMemoryInfo`, the number
-behind the slash in nvidia-smi), of outputs that people published: of H100, A100, A10, L40S, L4 and
-T4 https://github.com/modal-labs/modal-client/pull/2797, of the others nvidia-smi as logged in
-public repositories and issues.
+A card "of 24 GB" has 24,564 MiB, 24,576 MiB or, if error correction takes a sixteenth of it, 23,028
+MiB. The table has the total that NVML reports (`nvmlDeviceGetMemoryInfo`, the number behind the
+slash in nvidia-smi), from outputs that people published: for H100, A100, A10, L40S, L4 and T4
+https://github.com/modal-labs/modal-client/pull/2797, for the others nvidia-smi in public
+repositories and issues.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from zerotools.core.errors import BadRequest
 
 MIB, GIB = 1 << 20, 1 << 30
 _LIKE_ECC = 15 / 16
-"""The usable share of GDDR memory with error correction, as on A10 and L40S."""
+"""The usable share of GDDR memory if error correction is on, as on A10 and L40S."""
 _MOST_GIGABYTES = 400
-"""A larger number without a unit is a name: 3090."""
+"""A larger number without a unit is the name of a card, such as 3090."""
 MOST_GPUS = 1 << 16
 MOST_GPU_MEMORY = 1 << 40
 THIS_MACHINE = "this machine"
@@ -61,7 +61,7 @@ CARDS: Mapping[str, tuple[int, int]] = MappingProxyType(
         "B200": (180, 183_359),
     }
 )
-"""Gigabytes that a card is sold with, and MiB that it has."""
+"""The advertised size of each card in GB, and its memory in MiB."""
 
 _COUNTED = re.compile(r"\s*(\d{1,6})\s*(?:[x\u00d7*]\s*(.+))?", re.IGNORECASE | re.DOTALL)
 _SIZE = re.compile(r"(\d{1,4}(?:\.\d+)?)\s*(g|gb|gib|m|mb|mib)?", re.IGNORECASE)
@@ -79,13 +79,13 @@ class Cards:
 
 
 def cards_of(text: str | int) -> Cards:
-    """Read GPUs as people write them: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
+    """Parse GPUs as people write them: 4, 4x24, "2xRTX 4090", 8xH100, 2x24GiB, "this machine".
 
-    A plain size, or one in GB, is the size that a card is sold with: the result is the least memory
-    of cards of that size. One in GiB or MiB is exact.
+    A plain size, or one in GB, is the advertised size of a card: the result is the smallest memory
+    of cards of that size. A size in GiB or MiB is exact.
 
     Raises:
-        BadRequest: it has another form, or the name is of cards of several sizes.
+        BadRequest: the text has another form, or cards of this name exist in several sizes.
     """
     given = str(text).strip()
     if given.lower() == THIS_MACHINE:
@@ -128,7 +128,7 @@ _SPELLINGS: tuple[Callable[[str, int], str], ...] = (
     lambda card, sold: f"{card}{sold}g",
     lambda card, _: re.sub("^[rg]tx", "", card),
 )
-"""A name in full, without or with the size, and without RTX."""
+"""All spellings of a card: with or without the size, and without RTX."""
 
 
 def _of_name(name: str) -> tuple[int, str | None]:

@@ -1,8 +1,12 @@
-"""The shapes of a model's parameters, from any name of it: no tensor data is read.
+"""The shapes of a model's parameters, from a size, a config.json, a model directory or a
+checkpoint. No tensor data is read.
 
-A config of a known architecture has all shapes, a checkpoint's headers those of any model, and a
-number of parameters ("7B") stands for a Llama-like model of that size. Only for a config of an
+A config of a known architecture gives all shapes, the headers of a checkpoint those of any model,
+and a number of parameters ("7B") stands for a Llama-like model of that size. For a config of an
 unknown architecture, a separate process builds the model with transformers on torch's meta device.
+
+`with_adapters` adds LoRA: an adapter of rank r on a matrix of n by m is two matrices, r by m and n
+by r (Hu et al. 2021), and all other weights are frozen.
 """
 
 from __future__ import annotations
@@ -67,8 +71,10 @@ print(json.dumps([type(model).__name__, shapes]))
 
 @dataclass(frozen=True)
 class ModelShape:
-    """Parameters of a model, tied ones once; its architecture if all of it is known.
-    `notes` are the assumptions, in sentences. `config` is that of a model that is only a size."""
+    """The parameters of a model, tied ones once, and its architecture if it is known. `notes` are
+    sentences on assumptions. `config` is that of a Llama-like model for which only a size was
+    given.
+    """
 
     source: str
     parameters: tuple[Parameter, ...]
@@ -167,7 +173,7 @@ def of_config(
 
 
 def _class_of(config: Mapping[str, Any]) -> str:
-    """Return the class that a config names, as of the model that was saved; empty: none."""
+    """Return the model class that a config names for its saved weights; empty if it names none."""
     named = config.get("architectures")
     return named[0] if isinstance(named, list) and named and isinstance(named[0], str) else ""
 
@@ -325,9 +331,10 @@ ALL_LINEAR = "all-linear"
 def with_adapters(
     model: ModelShape, rank: int, targets: Sequence[str] = (), *, packs_frozen: bool = False
 ) -> ModelShape:
-    """Return the model with all its weights frozen and adapters on the linear layers of its blocks
-    that `targets` name; without names, on those that peft chooses for most models. With
-    `packs_frozen`, all matrices of the blocks count as packed."""
+    """Return the model with all its weights frozen, and adapters on the linear layers of its blocks
+    that `targets` name. Without names, they are on the layers that peft chooses for most models.
+    With `packs_frozen`, all matrices of the blocks are packed in 4 bits.
+    """
     frozen = tuple(
         replace(each, is_trained=False, is_packed=packs_frozen and each.is_hidden)
         for each in model.parameters

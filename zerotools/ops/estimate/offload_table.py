@@ -24,7 +24,7 @@ from zerotools.ops.estimate.rank_memory import (
 
 NONE, OPTIMIZER, PARAMS, ALL = "none", "optimizer", "params", "all"
 DISK, ALL_DISK = "disk", "all-disk"
-"""The optimizer on disk, and with it the weights in host memory."""
+"""Offloads: the optimizer on disk; the optimizer on disk and the weights in host memory."""
 OFFLOAD_KEYS = {
     NONE: ("none", "none"),
     OPTIMIZER: ("cpu", "none"),
@@ -53,8 +53,9 @@ class Workload:
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table: a layout and its memory on the machine, `host_bytes` of the ranks of
-    one node. `fits` is None if it would fit without activations, which are not known."""
+    """One row of the table: a layout and its memory. `host_bytes` is the memory of the ranks of one
+    node. `fits` is None if the row fits without activations, and these are not known.
+    """
 
     stage: int
     offload: str
@@ -65,7 +66,7 @@ class Row:
 
     @property
     def peak_bytes(self) -> int:
-        """The memory that it takes of each GPU."""
+        """The peak memory of each GPU."""
         return self.memory.peak
 
 
@@ -75,7 +76,7 @@ def rows_of(
     stages: Sequence[int] = STAGES,
     offloads: Sequence[str] = OFFLOADS,
 ) -> list[Row]:
-    """Return all possible rows of these, fastest first."""
+    """Return the rows of all possible stages and offloads, fastest first."""
     return [
         row_of(work, machine, stage, offload)
         for offload in OFFLOADS
@@ -87,14 +88,15 @@ def rows_of(
 
 
 def shards(layout: MemoryLayout, stage: int, offload: str) -> bool:
-    """Return whether a stage differs from the one below it: a single rank has no one to share
-    with."""
+    """Return whether a stage shards more than the stage below it; with one rank nothing is
+    sharded.
+    """
     alone = layout.world_size == 1 and layout.engine == "torch"
     return not alone or stage == 0 or offload in (ALL, ALL_DISK)
 
 
 def exists(layout: MemoryLayout, stage: int, offload: str) -> bool:
-    """Return whether a job of this layout can have the stage and the offload."""
+    """Return whether a job of this layout may have the stage and the offload."""
     keeps_weights = OFFLOAD_KEYS[offload][1] == "none"
     if layout.tensor_ranks > 1 and stage < 2:
         return False
@@ -135,7 +137,9 @@ def row_of_layout(
     offload: str,
     held: HeldMemory | None = None,
 ) -> Row:
-    """Return the memory of an unchanged layout; `held` is the part that is known already."""
+    """Return the row of a layout as it is. `held` is the part of its memory that is known
+    already.
+    """
     on_gpu = machine.on_gpu
     if held is None:
         held = held_by(work.model.parameters, layout, work.buckets, on_gpu=on_gpu)

@@ -1,16 +1,16 @@
-"""Memory of one rank, term by term, and its peak.
+"""The memory of one rank, term by term, and its peak.
 
-The state's terms are exact for engine `torch` (`state`), activations follow the architecture
-(`activations`). Temporary terms do not all exist at the same time:
+The terms of the state are exact for engine `torch` (`state_memory`), activations follow from the
+architecture (`activation_memory`). Temporary terms do not all exist at the same time:
 
     loss          state without gradients, all activations, the logits and their gradients
     last block    state with all gradients, the activations of one block
 
 The peak is the larger of the two: between them gradients come as activations go, block by block. If
-the gradients of several micro batches are summed they exist all the time.
+the gradients of several micro batches are summed, they exist all the time.
 
-Terms that only a GPU has: the CUDA context, NCCL's buffers, and the memory that the allocator holds
-beyond the tensors. They are figures of others and are marked as not measured.
+Terms that only a GPU has are the CUDA context, NCCL's buffers, and memory that the allocator holds
+beyond the tensors. They are figures of other people, and are marked as not measured.
 """
 
 from __future__ import annotations
@@ -80,8 +80,9 @@ class Buckets:
 
 @dataclass(frozen=True)
 class RankMemory:
-    """Bytes of one rank: `device` and `host` by term, `disk`, and `peak`, the most on the device at
-    a time. Without `knows_activations` the peak is without them, and at least that."""
+    """Bytes of one rank: `device` and `host` by term, `disk`, and `peak`, the largest sum on the
+    device at a time. If `knows_activations` is False, the peak does not include them.
+    """
 
     device: Mapping[str, int]
     host: Mapping[str, int]
@@ -103,9 +104,10 @@ GPUS_OF_A_NODE = 8
 
 @dataclass(frozen=True)
 class Machine:
-    """The hardware of a rank. With `on_gpu` False the device is the host's memory. The GPUs, or CPU
-    ranks, are those of all nodes; each node has `node_ranks` of them (None: at most eight GPUs, or
-    all CPU ranks) and `host_memory`."""
+    """The hardware of the ranks. With `on_gpu` False the ranks compute on the CPU, and the device
+    is the host's memory. The number of GPUs, or of CPU ranks, is for all nodes together. Each node
+    has `node_ranks` of them (None: at most eight GPUs, or all CPU ranks) and `host_memory`.
+    """
 
     gpus: int
     gpu_memory: int
@@ -122,8 +124,9 @@ class Machine:
         return min(self.gpus, GPUS_OF_A_NODE) if self.on_gpu else self.gpus
 
     def has_room(self, device_bytes: int, host_bytes: int) -> bool:
-        """Return whether so much fits on each GPU, and on the host of a node. Estimate, `init` and
-        the daemon's refusals all ask this."""
+        """Return whether so much memory fits on each GPU and on the host of each node. Estimate,
+        `init` and the daemon's refusals all use this check.
+        """
         fits_device = not self.on_gpu or device_bytes <= self.gpu_memory
         return fits_device and host_bytes <= self.host_memory
 
@@ -131,8 +134,9 @@ class Machine:
 @dataclass(frozen=True)
 class HeldMemory:
     """The memory of a rank that does not depend on its micro batch: the `state`, the device memory
-    `going` between ranks, and the bytes of the `largest_block`. `widened` are those of the fp32
-    buffer for 16-bit gradients, on the device of the update."""
+    of gradients in transfer (`going`), and the bytes of the `largest_block`. `widened` is the fp32
+    buffer for 16-bit gradients, on the device that updates.
+    """
 
     state: State
     going: Mapping[str, int]
@@ -143,7 +147,7 @@ class HeldMemory:
 def held_by(
     parameters: Sequence[Parameter], layout: MemoryLayout, buckets: Buckets, *, on_gpu: bool
 ) -> HeldMemory:
-    """Return the memory of the rank of `layout` that has most, without activations."""
+    """Return the memory, without activations, of the rank of `layout` that has the most."""
     largest = _largest_block(parameters, layout)
     going = _in_the_passes(parameters, layout, buckets, largest, on_gpu=on_gpu)
     widened = update_buffer(parameters, layout) if layout.engine == "torch" else 0
@@ -160,7 +164,7 @@ def rank_memory(
     on_gpu: bool,
     buckets: Buckets | None = None,
 ) -> RankMemory:
-    """Return the memory of the rank of `layout` that has most."""
+    """Return the memory of the rank of `layout` that has the most."""
     held = held_by(parameters, layout, buckets or Buckets(), on_gpu=on_gpu)
     return with_activations(held, layout, activations, on_gpu=on_gpu)
 
@@ -270,7 +274,7 @@ def _deepspeed_buckets(
 
 
 def _largest_block(parameters: Sequence[Parameter], layout: MemoryLayout) -> int:
-    """Return bytes of the weights that are gathered together at most."""
+    """Return the bytes of the largest block of weights that is gathered at a time."""
     sizes: dict[str | None, int] = {}
     for parameter in parameters:
         if parameter.is_packed:

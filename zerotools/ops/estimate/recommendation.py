@@ -1,4 +1,6 @@
-"""The choice among the ways that fit, the reason why it is the fastest, and the limits of it."""
+"""Recommend one of the settings that fit: the setting, why it is the fastest, and the largest batch
+and sequence that it allows.
+"""
 
 from __future__ import annotations
 
@@ -34,9 +36,10 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Choice:
-    """The row of the cheapest configuration that fits (None: none fits), the reason, and advice.
-    The largest batch at the given sequence and the largest sequence with a batch of one that fit in
-    it."""
+    """The recommended setting: its row (None: no setting fits), the reason, and advice.
+    `largest_batch` is the largest batch at the given sequence length, and `largest_sequence` the
+    longest sequence with a batch of one, that fit in it.
+    """
 
     row: Row | None
     reason: str
@@ -46,8 +49,9 @@ class Choice:
 
 
 def choose(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) -> Choice:
-    """Choose the cheapest of `ways`. `rows` is the table of `work` without changes, fastest
-    first."""
+    """Choose the cheapest of `ways`. `rows` is the table of `work` without any change, fastest
+    first.
+    """
     way = ways.best
     if way is None:
         return Choice(None, _why_nothing(machine, ways), tuple(_ways_out(machine, rows, ways)))
@@ -58,7 +62,9 @@ def choose(work: Workload, machine: Machine, rows: Sequence[Row], ways: Ways) ->
 
 
 def largest_batch(way: Way, machine: Machine, most: int = MOST_SEQUENCES) -> int | None:
-    """Return the most sequences at a time that fit there, at most `most`; None: not known."""
+    """Return the largest number of sequences, at most `most`, that fits at a time; None: not
+    known.
+    """
     micro = way.work.micro
     if micro is None or not way.row.fits:
         return None
@@ -80,7 +86,9 @@ def _fits(way: Way, machine: Machine, micro: MicroBatch) -> bool:
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """Return the largest of 1 to `most` that fits if all below it do; 0: none."""
+    """Return the largest of 1 to `most` for which `fits` is true, if it is true for all smaller
+    numbers; 0 if it is never true.
+    """
     if not fits(1):
         return 0
     low, high = 1, 2
@@ -93,7 +101,7 @@ def _largest(fits: Callable[[int], bool], most: int) -> int:
 
 
 def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str:
-    """Return one sentence: the choice, and the reason against the faster ones."""
+    """Return one sentence with the choice, and why the faster settings do not fit."""
     chosen = way.row
     at = next((at for at, row in enumerate(rows) if row.layout == chosen.layout), None)
     if at is None or way.work.micro != work.micro:
@@ -114,7 +122,9 @@ def _why(work: Workload, machine: Machine, rows: Sequence[Row], way: Way) -> str
 
 
 def excess(machine: Machine, row: Row) -> str:
-    """Return a phrase on a row that does not fit: its memory and that of the machine."""
+    """Return a phrase for a row that does not fit: the memory that it needs, and that of the
+    machine.
+    """
     if machine.on_gpu and row.memory.peak > machine.gpu_memory:
         return f"takes {gib(row.memory.peak)} of a GPU's {gib(machine.gpu_memory)}"
     return f"takes {gib(row.host_bytes)} of the host's {gib(machine.host_memory)}"

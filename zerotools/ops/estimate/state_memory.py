@@ -1,14 +1,14 @@
-"""Bytes of training state that one rank holds, from the shapes of the parameters only.
+"""Bytes of training state that one rank holds, from the shapes of the parameters.
 
-Two answers. `textbook` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1):
-in mixed precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master,
-momentum, variance) per parameter, each divided by the ranks from the stage that shards it.
-`torch_engine_state` is the exact allocation of the engine `torch` on the rank with the most.
+`textbook` is the arithmetic of the ZeRO paper (Rajbhandari et al. 2020, section 3.1): in mixed
+precision with Adam 2 bytes of weights, 2 of gradients and 12 of optimizer (fp32 master, momentum,
+variance) per parameter, each divided by the number of ranks from the stage on that shards it.
+`torch_engine_state` is the exact allocation of engine `torch` on the rank with the most.
 
-Activations are not estimated: they depend on the model's code, the batch and the sequence length.
-`loss_bytes` is their part after the last hidden state, where long sequences take most. Tensors that
-live for one or two blocks in the backward pass are not estimated either: gradients in transfer to
-other ranks, and the fp32 buffers of their reduction.
+Activations are not part of this: they depend on the model's code, the batch and the sequence
+length. `loss_bytes` is their part after the last hidden state, which is the largest for long
+sequences. Tensors that live for one or two blocks of the backward pass are not counted either:
+gradients in transfer to other ranks, and the fp32 buffers of their reduction.
 """
 
 from __future__ import annotations
@@ -45,10 +45,12 @@ _FULL = ITEM_BYTES["fp32"]
 
 @dataclass(frozen=True)
 class Parameter:
-    """One parameter; those of a `block` are gathered together, and those of none with the model.
-    One `in_fp32` is computed with in fp32, whatever the others are. Muon updates one that
-    `is_hidden`, a matrix other than embeddings and head. Tensor ranks `cut` a dimension of it, or
-    none. One that `is_packed` is frozen, and every rank has all of it in 4 bits."""
+    """One parameter of a model. Parameters of one `block` are gathered together, and those without
+    a block with the model. With `in_fp32` it is computed with in fp32, whatever the type of the
+    others. `is_hidden`: a matrix other than embeddings and head, which Muon updates. `cut` is the
+    dimension that tensor-parallel ranks divide, or None. `is_packed`: it is frozen, and every rank
+    has all of it in 4 bits.
+    """
 
     shape: tuple[int, ...]
     is_trained: bool = True
@@ -59,7 +61,7 @@ class Parameter:
     is_packed: bool = False
 
     def width(self, dtype: str) -> int:
-        """Return bytes of an element where those of others are `dtype`."""
+        """Return the bytes of an element, if the elements of other parameters are `dtype`."""
         return _FULL if self.in_fp32 else ITEM_BYTES[dtype]
 
     @property
@@ -67,14 +69,15 @@ class Parameter:
         return prod(self.shape)
 
     def rows(self, ranks: int, tensor_ranks: int = 1) -> int:
-        """Return elements of the most that one of `ranks` has, where dimension 0 is cut; of a part
-        for each of the tensor ranks, it is that of the part among the others."""
+        """Return the largest number of elements that one of `ranks` has, if dimension 0 is divided.
+        If tensor-parallel ranks divide the parameter too, it is a share of such a part.
+        """
         part = self if ranks == 1 else self.part(tensor_ranks)
         among = ranks if part is self else ranks // tensor_ranks
         return ceil(part.shape[0] / among) * prod(part.shape[1:])
 
     def part(self, tensor_ranks: int) -> Parameter:
-        """Return the part that one of the tensor ranks computes with."""
+        """Return the number of elements that one tensor-parallel rank computes with."""
         if self.cut is None or tensor_ranks == 1:
             return self
         own = ceil(self.shape[self.cut] / tensor_ranks)
@@ -83,7 +86,9 @@ class Parameter:
 
 
 def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
-    """Return the paper's arithmetic, not rounded to rows; bytes by (memory tier, sort)."""
+    """Return the bytes by the paper's arithmetic, without rounding to rows, by memory tier and
+    kind.
+    """
     trained = frozen = moments = packed = 0
     for parameter, times in _alike(parameters):
         if parameter.is_packed:
@@ -106,8 +111,9 @@ def textbook(parameters: Iterable[Parameter], layout: MemoryLayout) -> State:
 
 
 def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return DeepSpeed's state if it offloads to disk: the textbook's, plus fp32 masters and
-    gradients in its files, also in fp32 training."""
+    """Return DeepSpeed's state with offload to disk: the textbook's, and fp32 masters and gradients
+    in its files, also in fp32 training.
+    """
     state = dict(textbook(parameters, layout))
     if layout.state_tier == DISK:
         trained = sum(parameter.numel for parameter in parameters if parameter.is_trained)
@@ -118,9 +124,8 @@ def nvme_offload_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) -> State:
-    """Return the state of engine `torch` on the largest rank when all gradients of a step exist.
-
-    If gradients are summed locally, it is the maximum on each device, because they leave the GPU.
+    """Return the state of engine `torch` on the largest rank, when all gradients of a step exist.
+    If gradients are summed on the host, the result is the maximum on each device.
     """
     found: Counter[tuple[str, str]] = Counter()
     for parameter, times in _alike(parameters):
@@ -145,8 +150,9 @@ def torch_engine_state(parameters: Sequence[Parameter], layout: MemoryLayout) ->
 
 
 def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
-    """Yield parameters that take the same memory, once, and how many there are: blocks are
-    alike."""
+    """Yield one parameter of each group that takes the same memory, and the size of the group: most
+    blocks are equal.
+    """
     counts: dict[tuple[Any, ...], tuple[Parameter, int]] = {}
     for each in parameters:  # hundreds of times for one search: no Parameter is made for each
         key = (each.shape, each.is_trained, each.in_fp32, each.is_hidden, each.cut, each.is_packed)
@@ -156,7 +162,9 @@ def _alike(parameters: Iterable[Parameter]) -> Iterator[tuple[Parameter, int]]:
 
 
 def _gradients(parameter: Parameter, whole: int, own: int, layout: MemoryLayout) -> State:
-    """Return the bytes of a parameter's gradient: a rank has `whole` elements and updates `own`."""
+    """Return the bytes of a parameter's gradient, if a rank has `whole` elements and updates `own`
+    of them.
+    """
     waiting = parameter.width(layout.gradients_dtype) * (own if layout.has_masters else whole)
     found = Counter({(layout.gradients_tier, GRADIENTS): waiting})
     if layout.accumulate == LOCAL:
@@ -186,12 +194,13 @@ def optimizer_state_of_all_ranks(parameters: Iterable[Parameter], layout: Memory
 
 
 def gathered(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
-    """Return the bytes of gathered weights on the device in the passes, besides
+    """Return the bytes of gathered weights on the device during the passes, in addition to
     `torch_engine_state`.
 
-    If they are kept, those of all blocks; else one block's at a time, and those outside of the
-    blocks; none if the only rank computes with its weights directly. Weights in 4 bits are gathered
-    one at a time, with their scales in fp32.
+    If gathered weights are kept, these are the weights of all blocks. Else they are those of one
+    block at a time, and those outside of the blocks. With one rank there are none, because it
+    computes with its weights directly. Weights in 4 bits are gathered one at a time, with their
+    scales in fp32.
     """
     blocks: Counter[str | None] = Counter()
     unpacked = 0
@@ -228,13 +237,14 @@ def update_buffer(parameters: Iterable[Parameter], layout: MemoryLayout) -> int:
 
 
 def loss_bytes(size: LossSize, precision: str, *, trains_head: bool = True) -> int:
-    """Return bytes on the device that the cross-entropy takes at most, which is in the backward
-    pass.
+    """Return the largest number of bytes on the device that the cross-entropy takes, which is in
+    the backward pass.
 
-    From the hidden states, which are not counted, to their gradient and that of the head (a matrix
-    of `size.hidden` by `size.vocabulary`). Whole: the logarithms of the probabilities, their
-    gradient and that of the logits, all in fp32. In parts: the same of one part but the logarithms,
-    the gradients of the hidden states, and the sum of those of the head in fp32.
+    It is counted from the hidden states, which are not included, to their gradient and that of the
+    head (a matrix of `size.hidden` by `size.vocabulary`). In one piece: the logarithms of the
+    probabilities, their gradient and that of the logits, all in fp32. In parts: the same for one
+    part without the logarithms, the gradients of the hidden states, and the sum of the head's
+    gradients in fp32.
     """
     width, logits = ITEM_BYTES[precision], size.rows * size.vocabulary
     head = size.hidden * size.vocabulary if trains_head else 0
@@ -275,8 +285,9 @@ def _moments(parameter: Parameter, ranks: int, layout: MemoryLayout) -> int:
 
 
 def _factored(shape: tuple[int, ...], ranks: int) -> int:
-    """Return values of Adafactor: a matrix's columns are whole on every rank, all else is cut by
-    rows."""
+    """Return the number of values of Adafactor for a parameter: the column sums of a matrix are
+    whole on every rank, and everything else is divided by rows.
+    """
     rows = ceil(shape[0] / ranks)
     if len(shape) < 2:
         return rows

@@ -1,4 +1,4 @@
-"""A check whether the collected files are a whole checkpoint, as `zerotools verify` does it."""
+"""Check that the collected files are a whole checkpoint, with the checks of `zerotools verify`."""
 
 from __future__ import annotations
 
@@ -25,8 +25,9 @@ _LOADED = re.compile(r"pytorch_model(-\d+-of-\d+)?\.bin")
 
 @dataclass(frozen=True)
 class StagedCheck:
-    """The checkpoints that were found, or sentences with the reasons why none was. `notes` are
-    sentences on files that were not compared."""
+    """The checkpoints that were found, or sentences on why none was. `notes` are sentences on files
+    that were not compared.
+    """
 
     directory: Path
     verifications: tuple[Verification, ...] = ()
@@ -47,7 +48,7 @@ class StagedCheck:
 
     @property
     def causes(self) -> list[str]:
-        """`findings`, without the tensors that are incomplete because files are missing."""
+        """`findings` without tensors that are incomplete only because files are missing."""
         if not self.missing:
             return self.findings
         found = [finding for each in self.verifications for finding in each.findings]
@@ -76,7 +77,7 @@ class StagedCheck:
 
 
 def look(directory: Path) -> tuple[list[ToVerify], tuple[str, ...]]:
-    """Return the checkpoints in the staging directory, one for each tag, and the reasons if none
+    """Return the checkpoints in the staging directory, one for each tag, and sentences on why none
     was found.
 
     Problems are returned and not raised, so that they do not end the fetch.
@@ -99,7 +100,8 @@ def _subject(message: str) -> str:
 
 def _further_faults(directory: Path) -> list[str]:
     """Return the faults of a checkpoint that cannot be read, as far as its reader can continue
-    without the files."""
+    without the missing files.
+    """
     with tolerating() as damage:
         try:
             problems = read_any(directory).problems
@@ -146,8 +148,9 @@ def _is_loaded(checkpoint: Checkpoint) -> bool:
 
 
 def _model_of(checkpoint: Checkpoint) -> tuple[Checkpoint, bool]:
-    """Return the model that a LoRA run holds around its adapter, and True; else the checkpoint
-    itself."""
+    """Return the model around the adapter of a LoRA run, and True; for other checkpoints the
+    checkpoint itself, and False.
+    """
     names = adapter_names(checkpoint.tensors)
     if not names or is_adapter_checkpoint(checkpoint.tensors):
         return checkpoint, False

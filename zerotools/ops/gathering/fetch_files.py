@@ -1,8 +1,9 @@
-"""The files of one source, into the staging directory: flushed, compared, recorded in the journal.
+"""Fetch the files of one source into the staging directory: each file is flushed, compared with its
+digest, and noted in the journal.
 
-The node makes the digests of the files over a second connection, while it sends them: the data that
-it has read once is in its memory. A large file that was cut off continues from its last whole
-block, if a digest proves in the end that all of it is right; others are fetched again.
+The node makes the digests over a second connection while it sends the files, because their bytes
+are then in its memory. A large file that was cut off continues from its last whole block, if a
+digest proves in the end that the whole file is right; other files are fetched again.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wa
 from zerotools.ops.gathering.node_survey import Brought, brought
 
 LARGE = 8 * BLOCK
-"""The minimum size in bytes of a file to record at its start."""
+"""Files of this size in bytes and more are noted in the journal when they begin."""
 _TIME = re.compile(r"(\d{1,12})(?:\.(\d{1,9})\d*)?")
 _SHORT = 12
 Digests = Callable[[str], str | None]
@@ -32,7 +33,8 @@ Digests = Callable[[str], str | None]
 
 class Fetching:
     """Fetches files of `listing` into `directory`. With `fast` only files that several sources have
-    are compared."""
+    are compared with a digest.
+    """
 
     def __init__(
         self,
@@ -70,7 +72,7 @@ class Fetching:
                 self._note(each, found)
 
     def _blocks(self, each: Fetch) -> int:
-        """Return how many blocks of a file an earlier run has brought."""
+        """Return how many blocks of a file an earlier run has received."""
         before = brought(self._journal.done.get(each.name))
         path = self._directory / each.name
         if before is None or before.file != each.file or before.source != self._source.name:
@@ -80,7 +82,7 @@ class Fetching:
         return min(path.stat().st_size, each.file.size) // BLOCK if path.is_file() else 0
 
     def _receive(self, wanted: Wanted, sent: FarContents) -> str:
-        """Write a file; the digest of all of it."""
+        """Receive and write a file; return the digest of the whole file."""
         path = self._directory / wanted.name
         path.parent.mkdir(parents=True, exist_ok=True)
         if not wanted.blocks and wanted.file.size >= LARGE:
@@ -122,8 +124,9 @@ class Fetching:
 
     @contextmanager
     def _digests(self, fetches: Sequence[Fetch]) -> Iterator[Digests]:
-        """Yield a function that waits for a file's digest at its source; None if no digest is
-        made."""
+        """Yield a function that waits for the digest of a file at its source; None if the node
+        makes none.
+        """
         known = {each.name: each.digest for each in fetches}
         names = [each.name for each in fetches if each.digest is None]
         if not self._compares or not names:

@@ -1,4 +1,6 @@
-"""Carry out a plan: fetch in parallel, check, and give the output its name."""
+"""Carry out a plan: fetch from several nodes in parallel, check the files, and give the output its
+name. The result has a documented JSON form (docs/reference/gather-json.md).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from zerotools.ops.gathering.node_survey import identity, start_over
 
 @dataclass(frozen=True)
 class Gathered:
-    """The result; without `has_name` the output is still in its staging directory."""
+    """The result. If `has_name` is False, the output is still in its staging directory."""
 
     plan: GatherPlan
     checked: StagedCheck
@@ -125,7 +127,7 @@ def _refuse_changed(listing: Listing, plan: GatherPlan, shells: OpenShells) -> N
 
 
 def _remove_others(directory: Path, plan: GatherPlan) -> None:
-    """Remove what an earlier run brought, or begun, and no source has any more."""
+    """Remove files of an earlier run that no source has any more."""
     for folder, folders, names in os.walk(directory, topdown=False):
         for name in names:
             path = Path(folder, name)

@@ -1,4 +1,16 @@
-"""Which file comes from where: a value, which `gathering_run` carries out and a dry run prints."""
+"""Plan which node each file is fetched from. `gather_files` carries the plan out, and a dry run
+prints it.
+
+`doubt` checks the file names before any file is fetched: the formats examine a directory of empty
+files with these names. `gaps` finds files that are missing by the numbers in the names of others:
+
+    zero_pp_rank_0_mp_rank_00_optim_states.pt
+    zero_pp_rank_1_mp_rank_00_optim_states.pt       2 would be missing
+    zero_pp_rank_3_mp_rank_00_optim_states.pt
+
+A gap is a hint and not a proof: a layer without parameters has no file, and names do not show that
+the last rank is missing. The files themselves are checked after the fetch.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +43,9 @@ class Fetch:
 
 @dataclass(frozen=True)
 class GatherPlan:
-    """`fetches` has the files to fetch by the name of their source; all others are there already.
-    `digests` are those of files that several sources have."""
+    """`fetches` has the files to fetch, by the name of their source; all others exist in the output
+    already. `digests` are the SHA-256 of files that several sources have.
+    """
 
     survey: NodeSurvey
     fetches: Mapping[str, tuple[Fetch, ...]]
@@ -49,7 +62,7 @@ class GatherPlan:
 
     @property
     def bytes_to_fetch(self) -> int:
-        """Of all files that are not there, as if none of them had been begun."""
+        """The bytes of all files to fetch, also of those that were fetched in part."""
         return sum(each.file.size for some in self.fetches.values() for each in some)
 
     @cached_property
@@ -59,7 +72,7 @@ class GatherPlan:
 
     @cached_property
     def may_lack(self) -> list[str]:
-        """Files that no source has, and that the numbers in the names of others let expect."""
+        """Files that no source has, but that the numbers in other names suggest."""
         return list(gaps(self.survey.files))
 
     @cached_property
@@ -119,7 +132,9 @@ def prepare(
 
 
 def _refuse_sizes(found: NodeSurvey) -> None:
-    """Refuse other sizes, before anything is read for its digest."""
+    """Refuse files of one name that have different sizes, before any file is read for its
+    digest.
+    """
     for name, held in found.files.items():
         first, *others = held.holders
         for other in others:
@@ -172,8 +187,9 @@ _MOST = 1 << 20
 
 
 class Numbered(NamedTuple):
-    """The name of a file as the texts between its numbers, and the numbers as they are written.
-    Those in the names of directories are text."""
+    """The name of a file, split into its numbers and the texts between them. Numbers in the names
+    of directories are text.
+    """
 
     texts: tuple[str, ...]
     numbers: tuple[str, ...]
@@ -187,7 +203,7 @@ def numbered(name: str) -> Numbered:
 
 
 def gaps(names: Iterable[str]) -> Iterator[str]:
-    """Yield names that would complete the numbers of the others, where most of them are there."""
+    """Yield names that would complete a series of numbers, if most files of the series exist."""
     families: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for name in names:
         texts, numbers = numbered(name)
@@ -222,8 +238,9 @@ def alike(name: str, names: Iterable[str]) -> list[str]:
 
 
 def varying(name: str, others: Iterable[str]) -> list[int] | None:
-    """Return the numbers of `others`, as `alike` returned them, if `name` differs from all of them
-    in one and the same position; None: in several."""
+    """Return the numbers of `others`, as `alike` returned them, at the only position at which
+    `name` differs from all of them; None if it differs at several positions.
+    """
     rows = [numbered(each).numbers for each in others]
     own = numbered(name).numbers
     places = [n for n, number in enumerate(own) if any(row[n] != number for row in rows)]

@@ -1,4 +1,9 @@
-"""The files of a source, as its node lists them. A name from there is checked before it is used."""
+"""List, digest and send the files of a source, through the shell of its node.
+
+The scripts need a POSIX shell with `find`, `head`, `dd` and optionally `sha256sum`, of GNU or of
+busybox; `find` of busybox has no -printf. Names are quoted for the shell, and begin with `./`.
+Output with names in it is separated by NUL. A name from a node is checked before it is used.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +28,10 @@ NO_DIGEST = "failed"
 
 
 def listing(directory: str, mark: str) -> str:
-    """Return a script that prints the state, and 1 if digests can be made. Then for each entry that
-    is not a directory it prints the kind (f, l, others), size, time and name, and in the end the
-    status."""
+    """Return the script that lists a directory. It prints the state of the directory, and 1 if the
+    node can make digests. For each entry that is not a directory it prints the kind (f, l, others),
+    size, time and name, and at the end the exit status.
+    """
     return f"""{_entering(directory)}
 n=0; command -v sha256sum >/dev/null 2>&1 && n=1
 printf '%s\\0%s\\0' {HERE} $n
@@ -41,7 +47,9 @@ printf 'end %s %s' $? {mark}"""
 
 
 def digests(directory: str, names: Iterable[str]) -> str:
-    """Return a script that prints the SHA-256 of each file on a line, or that it failed."""
+    """Return a script that prints for each file a line with its SHA-256, or with the word for a
+    failure.
+    """
     calls = "\n".join(f"h {_word(name)}" for name in names)
     return f"""{_entering(directory)}
 h() {{
@@ -52,9 +60,10 @@ h() {{
 
 
 def contents(directory: str, files: Iterable[tuple[str, int, int]], mark: str) -> str:
-    """Return a script that prints the bytes of each file, and a line with the mark after each.
+    """Return a script that sends the bytes of each file, with a line that has the mark after each
+    file.
 
-    A file is its name, the blocks to skip, and the number of bytes that follow.
+    A file is its name, the number of blocks to skip, and the number of bytes to send.
     """
     calls = "\n".join(f"g {_word(name)} {skip} {count}" for name, skip, count in files)
     return f"""{_entering(directory)}
@@ -87,7 +96,7 @@ def _word(name: str) -> str:
 
 
 MOST_BYTES = 1 << 26
-"""Of a listing: more than half a million files."""
+"""The largest listing in bytes, which is more than half a million files."""
 _OURS = ".zerotools-"
 _WHY = {
     ABSENT: "does not exist",
@@ -176,13 +185,13 @@ def _listing(source: NodeSource, records: list[bytes]) -> Listing:
 
 
 def _is_ours(name: str) -> bool:
-    """Return whether a run of zerotools keeps this file in an unfinished output."""
+    """Return whether an unfinished output of zerotools has this file for its own use."""
     return is_of_journals(name) or name in (f"{_OURS}mode", f"{_OURS}probe")
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A listed file with its first `blocks` received already."""
+    """A file to receive. Its first `blocks` blocks were received already."""
 
     name: str
     file: FarFile
@@ -229,10 +238,10 @@ class FarContents:
         self._shell.__exit__(kind, error, trace)
 
     def next(self, take: Callable[[bytes], None]) -> None:
-        """Give the bytes of the next file to `take`, without those that exist already.
+        """Pass the bytes of the next file to `take`, without the blocks that were received already.
 
         Raises:
-            BadFile: it changed since it was listed, or cannot be read there.
+            BadFile: the file changed since it was listed, or cannot be read there.
             HostUnreachable: see `FarShell`.
         """
         wanted = next(self._left)

@@ -1,4 +1,6 @@
-"""`HOST:PATH`, `ssh://USER@HOST:PORT/PATH` or a path of this node: where shards lie."""
+"""A source: a directory of a node, written as `HOST:PATH`, `ssh://USER@HOST:PORT/PATH`, or a path
+of this node.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ def parse_source(given: str | os.PathLike[str]) -> NodeSource:
 
 
 def _halves(text: str) -> tuple[str, str | None]:
-    """Split at the colon that ends a host, as scp reads it: one before the first slash."""
+    """Split at the colon that ends a host. As in scp, the colon must come before the first
+    slash.
+    """
     bracket = text.find("]") if "[" in text.partition("/")[0] else 0
     colon = text.find(":", max(0, bracket))
     if colon < 0 or "/" in text[:colon]:
@@ -94,8 +98,9 @@ Made = TypeVar("Made")
 def for_each(
     given: Sequence[Given], work: Callable[[Given], Made], shells: OpenShells, at_once: int
 ) -> list[Made]:
-    """Return the results of `work` for each, `at_once` of them at the same time. All are started;
-    then the first error is raised, with the number of others."""
+    """Return the results of `work` for each source, with `at_once` of them in parallel. All are
+    tried; then the first error is raised, with the number of other errors.
+    """
     if not given:
         return []
     with ThreadPoolExecutor(at_once) as pool:

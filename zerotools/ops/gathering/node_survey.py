@@ -1,4 +1,9 @@
-"""The files of all sources, before any is compared or fetched."""
+"""List the files of all sources by name, before any file is compared or fetched, together with the
+files that an earlier run of the same output fetched.
+
+A file that several nodes have must be the same on all of them: two that differ are of two saves,
+and later it would be unknown which of them was taken.
+"""
 
 from __future__ import annotations
 
@@ -18,17 +23,18 @@ from zerotools.ops.gathering.node_files import FarContents, FarFile, Listing, Wa
 from zerotools.ops.gathering.node_source import NodeSource, for_each
 
 LARGEST_TEXT = 256
-"""Of a file that may name the checkpoint to take, as `latest` does."""
+"""The largest size in bytes of a file that names the checkpoint to take, such as `latest`."""
 
 _DEEPEST_RUN = 2
-"""So deep in a source may a run have a file that names its checkpoint: OpenRLHF's actor."""
+"""How many directories below a source such a file may be. OpenRLHF's actor is two below."""
 
 
 @dataclass(frozen=True)
 class NodeSurvey:
-    """`noted` is the journal of an earlier run of the same output, `complete` its fetched files
-    that are unchanged. `texts` are the contents of small files next to the checkpoint, by name and
-    source."""
+    """The files of all sources. `noted` is the journal of an earlier run of the same output,
+    `complete` are the files that it fetched and that are unchanged. `texts` are the contents of
+    small files such as `latest`, by name and source.
+    """
 
     destination: Path
     tag: str | None
@@ -51,7 +57,7 @@ class NodeSurvey:
 
     @property
     def bytes_to_compare(self) -> int:
-        """Of all of them together."""
+        """The bytes of all files in `to_compare`."""
         return sum(self.files[n].size for names in self.to_compare.values() for n in names)
 
     def is_known(self, name: str, source: str) -> bool:
@@ -67,11 +73,12 @@ def survey(
     shells: OpenShells,
     at_once: int,
 ) -> NodeSurvey:
-    """List all sources, and see what an earlier run of the same output has brought.
+    """List all sources, and read the journal of an earlier run of the same output.
 
     Raises:
-        BadRequest: the output exists or lies in a source, a source is named twice or is not there.
-        BadFile: a source has names that cannot be, or a file where another has a directory.
+        BadRequest: the output exists or lies in a source, or a source is named twice or does not
+            exist.
+        BadFile: a source has invalid names, or a file where another source has a directory.
         HostUnreachable: see `FarShell`.
     """
     _check_sources(sources, destination)
@@ -125,7 +132,7 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
     """Return the journal of an earlier run.
 
     Raises:
-        BadRequest: it was one of something else.
+        BadRequest: the journal is of another output.
     """
     partial = partial_of(destination)
     if not os.path.lexists(partial / NAME):
@@ -141,8 +148,10 @@ def _noted(destination: Path, tag: str | None) -> Mapping[str, object]:
 def _texts(
     files: Mapping[str, Held], listings: Sequence[Listing], shells: OpenShells, at_once: int
 ) -> dict[str, dict[str, str]]:
-    """Return the contents of small files that may name a checkpoint: all directly in a source, and
-    those called `latest...` in directories below it that may be runs of several models."""
+    """Return the contents of small files that may name a checkpoint: all files directly in a
+    source, and files called `latest...` in directories below it, which may be runs of several
+    models.
+    """
     wanted = {
         each.source.name: [
             Wanted(name, file)
@@ -204,22 +213,22 @@ _SHORT = 12
 
 @dataclass(frozen=True)
 class Held:
-    """A file, and the names of the sources that have it, in their order."""
+    """A file, and the names of the sources that have it, in the order of the sources."""
 
     name: str
     holders: Mapping[str, FarFile]
 
     @property
     def size(self) -> int:
-        """In bytes; the same of all of them once they were compared."""
+        """The size in bytes, which is the same in all sources after they were compared."""
         return next(iter(self.holders.values())).size
 
 
 def merge(
     listings: Sequence[Listing], tag: str | None, kept: Mapping[str, Mapping[str, FarFile]]
 ) -> dict[str, Held]:
-    """Return the files of all listings by name: with a tag, its files and those directly next to
-    it. Include those `kept` from sources of an earlier run.
+    """Return the files of all listings by name, and those `kept` from sources of an earlier run.
+    With a tag, only its files and the files next to its directory are returned.
 
     Raises:
         BadFile: a file is a directory in another source.
@@ -268,7 +277,9 @@ def differing(held: Held, digests: Mapping[str, str]) -> tuple[str, str] | None:
 def refusal(
     held: Held, two: tuple[str, str], digests: Mapping[str, str], texts: Mapping[str, str]
 ) -> BadFile:
-    """Return the error for a file that differs; `texts` are the contents of small text files."""
+    """Return the error for a file that differs between two sources; `texts` are the contents of
+    small text files.
+    """
     first, other = two
     if first in texts and other in texts:
         return BadFile(
@@ -299,8 +310,9 @@ COMMAND = "gather"
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """A file as its source had it. `sha256` is that of the received bytes; None: it is not
-    complete."""
+    """The journal's entry of a file that was fetched or begun, as its source had it. `sha256` is
+    the digest of the received bytes; None: the file is not complete.
+    """
 
     source: str
     size: int
@@ -327,7 +339,7 @@ class Brought:
 
 
 def brought(noted: Any) -> Brought | None:
-    """Return a line of the journal as an entry, or None if it is not one."""
+    """Return the journal's entry in a line, or None if the line is not one."""
     try:
         found = Brought(**noted)
     except TypeError:
@@ -343,5 +355,5 @@ def identity(tag: str | None) -> dict[str, str]:
 
 
 def start_over(directory: Path) -> str:
-    """Return the advice for a new start."""
+    """Return advice that tells how to start again."""
     return f"remove {directory} to start over"

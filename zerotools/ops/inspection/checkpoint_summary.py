@@ -1,5 +1,6 @@
-"""A summary of a checkpoint: the training state that other commands use, and the division of the
-stored tensors. None means that the files do not record it. No tensor data is read."""
+"""A summary of a checkpoint: the training state of its run, and the parameters, types and bytes of
+its tensors. A value is None if the files do not record it. No tensor data is read.
+"""
 
 from __future__ import annotations
 
@@ -20,10 +21,11 @@ _MOST_TREES = 10_000
 
 @dataclass(frozen=True)
 class RunSummary:
-    """`training` is the state of the run in the format. The others are of the stored tensors:
-    counts are elements, tied weights counted once. `shared` are the elements of tied names that are
-    not counted again, `group_elements` those of each param group. `states` are the roles of the
-    optimizer's tensors."""
+    """`training` is the state of the run. The other values are of the stored tensors: counts are in
+    elements, and tied weights are counted once. `shared` are the elements of aliases, which are not
+    counted, and `group_elements` the elements of each param group. `states` are the roles of the
+    optimizer's tensors.
+    """
 
     training: TrainingState
     parameters: int
@@ -101,7 +103,7 @@ def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | 
 
 
 def training_to_json(run: RunSummary) -> dict[str, Any]:
-    """Return the keys of `zerotools inspect --json` that tell of training."""
+    """Return the keys of `zerotools inspect --json` on the training."""
     training = run.training
     return {
         "trainable_parameters": run.trainable,
@@ -141,8 +143,10 @@ def scaler_to_json(scaler: LossScale | None) -> dict[str, Any] | None:
 
 
 def plain(value: Any) -> Any:
-    """Return a value that JSON can hold. Other values are described in angle brackets, and so are
-    deep ones and those after very many others: shared parts of a pickle can multiply."""
+    """Return a value as JSON can hold it. Other values are described in angle brackets. So are
+    deeply nested values, and values after very many others, because shared parts of a pickle can
+    multiply.
+    """
     return _plain(value, 0, count())
 
 

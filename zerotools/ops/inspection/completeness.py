@@ -1,4 +1,11 @@
-"""Whether a checkpoint without a manifest is complete, from its metadata only."""
+"""Check from its metadata whether a checkpoint without a manifest is complete.
+
+`damages` finds files that are cut off or missing, and `lost_rank_sidecars` ranks without a file
+next to the tensors that other ranks have. A run that resumes continues without such a file, with
+other random numbers on these ranks. The number of ranks is in the file names of transformers'
+Trainer (`rng_state_R.pth`), accelerate (`random_states_R.pkl`) and verl
+(`extra_state_world_size_N_rank_R.pt`), or is that of the checkpoint.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +33,10 @@ _TRAINER, _TRAINER_LAST = "training_args.bin", "trainer_state.json"
 
 @dataclass(frozen=True, slots=True)
 class Completeness:
-    """The state of a path. `is_checkpoint`: it is in a format that zerotools reads; `step`: as the
-    checkpoint records it; `problem`: the reason why it is not complete, in one sentence.
-    `is_unread`: zerotools does not know, because it does not support the contents."""
+    """The state of a path. `is_checkpoint`: it has a format that zerotools reads; `step`: the step
+    that the checkpoint records; `problem`: why it is incomplete, in one sentence. `is_unread`:
+    zerotools cannot tell, because it does not support the contents.
+    """
 
     is_checkpoint: bool
     step: int | None = None
@@ -57,8 +65,9 @@ def check_completeness(path: Path, table: FormatTable = FORMATS) -> Completeness
 
 
 def _is_left_over(problem: Problem, checkpoint: Checkpoint, table: FormatTable) -> bool:
-    """Return whether a problem is a file of another save under the same name, which does not affect
-    this one."""
+    """Return whether a problem is a file that an earlier save has left under the same name, and
+    that does not affect this checkpoint.
+    """
     file, root = problem.file, checkpoint.root
     if not format_of(checkpoint, table).may_hold_leftovers or file is None:
         return False

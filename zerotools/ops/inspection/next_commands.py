@@ -1,4 +1,4 @@
-"""The next steps with a checkpoint of another program's run: commands that users can copy."""
+"""Commands that a user can copy, as next steps with a checkpoint of another program."""
 
 from __future__ import annotations
 
@@ -28,10 +28,13 @@ def next_commands(
     given: Sequence[str] = (),
     table: FormatTable = FORMATS,
 ) -> tuple[str, ...]:
-    """Return commands for the checkpoint at `path`, the likeliest first; empty if nothing can be
-    made of it, and if it is a model already. `wraps_models` means that its program's names begin
-    with that of an attribute, which a model does not know; `says_scale` means that its adapters'
-    `lora_alpha` is in a file of the run; `given` are the options that chose the checkpoint."""
+    """Return commands for the checkpoint at `path`, the likeliest first; none if it is a model
+    already, or nothing can be made of it.
+
+    `wraps_models`: its program puts the name of an attribute before all names, which a model does
+    not have. `says_scale`: a file of the run has the `lora_alpha` of its adapters. `given` are the
+    options that chose the checkpoint.
+    """
     checkpoint = inspection.checkpoint
     origin = checkpoint.origin
     if origin.refusal is not None or origin.question is not None:
@@ -79,9 +82,10 @@ def next_commands(
 
 
 def parts_elsewhere(inspection: Inspection) -> tuple[Path, ...]:
-    """Return the checkpoint's directory, and those next to it that have files it lacks and almost
-    the same name: after an interrupted rename, other nodes' files stay in `tmp-checkpoint-100`.
-    Empty if there are none."""
+    """Return the checkpoint's directory, and directories next to it with almost the same name that
+    have files which it lacks; empty if there are none. After an interrupted rename, files of other
+    nodes may be in `tmp-checkpoint-100`.
+    """
     root = inspection.checkpoint.root
     if isinstance(root, RemotePath) or not inspection.missing:
         return ()
@@ -110,7 +114,7 @@ def _common_prefix(inspection: Inspection) -> str:
 
 
 def is_model(inspection: Inspection, table: FormatTable = FORMATS) -> bool:
-    """Return whether it is a Hugging Face model as it is, without anything to merge."""
+    """Return whether the checkpoint is a Hugging Face model, without an adapter to merge."""
     checkpoint = inspection.checkpoint
     form = format_of(checkpoint, table)
     beside = checkpoint.model_sidecars.get(CONFIG)

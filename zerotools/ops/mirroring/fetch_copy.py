@@ -1,8 +1,8 @@
-"""One checkpoint of a job, fetched from an object store to the disk; it appears there only when it
-is whole.
+"""Fetch one checkpoint of a job from an object store to the disk. It gets its name on the disk only
+when it is complete.
 
-Every file is compared with the manifest as it arrives. A killed fetch leaves its staging directory
-under a name of that fetch, and the next one keeps the files in it that are whole.
+Every file is compared with the manifest as it arrives. A fetch that is killed leaves its staging
+directory, and the next fetch keeps the complete files in it.
 """
 
 from __future__ import annotations
@@ -67,8 +67,9 @@ def fetch_copy(
 
 
 def _left(staging: Path, manifest: bytes, entries: Mapping[str, ManifestEntry]) -> list[str]:
-    """Return the files that an earlier fetch of the same checkpoint has not completed; all others
-    are compared with the manifest again."""
+    """Return the files that an earlier fetch of the same checkpoint has not completed. Files that
+    exist are compared with the manifest again.
+    """
     try:
         same = read_regular(staging / MANIFEST, LARGEST_MANIFEST, is_source=False) == manifest
     except (OSError, BadFile):
@@ -165,6 +166,6 @@ class _Fetching:
 
 
 def _pieces(source: FarSource, begin: int, end: int) -> list[memoryview]:
-    """Return bytes [begin, end) in order, of requests that are made side by side."""
+    """Return the byte ranges [begin, end) of a file, in order, that are requested in parallel."""
     ranges = [(at, min(end, at + _PIECE)) for at in range(begin, end, _PIECE)]
     return [part for parts in source.fetch(ranges)() for part in parts]

@@ -1,9 +1,9 @@
-"""A job's output directory and its copy in an object store.
+"""Copy a job's checkpoints to an object store, and fetch them back.
 
-The newest checkpoint is sent first, then the older ones that the rule keeps there. A checkpoint is
-marked while it is sent, so that the ranks do not delete it. If ranks save faster than the network
-sends, the next one to send is again the newest, and those between are never sent: neither the disk
-nor the ranks wait for the network.
+The newest checkpoint is sent first, then the older ones that the rule keeps in the store. A
+checkpoint is marked while it is sent, so that the ranks do not delete it. If ranks save faster than
+the network sends, the next one to send is again the newest, and those between are never sent:
+neither the disk nor the ranks wait for the network.
 """
 
 from __future__ import annotations
@@ -38,8 +38,9 @@ OnSent = Callable[[Path, StorePath, SentCopy], None]
 
 @dataclass(frozen=True)
 class Mirror:
-    """The checkpoints of `output_dir`, copied below `place`. `rule` selects those that stay there.
-    `job` identifies the run if its directory is lost."""
+    """Copies the checkpoints of `output_dir` below `place`. `rule` selects the checkpoints that are
+    kept there. `job` identifies the run if its directory is lost.
+    """
 
     output_dir: Path
     place: StorePath
@@ -107,7 +108,7 @@ class Mirror:
         remove_old(self.place, self.rule, {newest.name, *(path.name for path in self._wanted())})
 
     def can_go_on(self) -> bool:
-        """Return whether the job has begun, and has a whole checkpoint on the disk."""
+        """Return whether the job has begun, and has a complete checkpoint on the disk."""
         if uploading_job(self.output_dir) != self.job:
             return False
         return checkpoint_dirs.choose(self.output_dir, digests=False).path is not None

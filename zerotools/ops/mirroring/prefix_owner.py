@@ -1,12 +1,12 @@
-"""The run that owns the checkpoints below a prefix in a store.
+"""Record in an object store which run owns the checkpoints below a prefix.
 
     {"schema": "zerotools.run/1", "run": "5f0c...", "job": "...", "where": "host:/data/out"}
 
-A run that begins puts this object if it does not exist. A run that finds another run's object
-stops, because two runs have checkpoints of the same names. A run that resumes from there takes it
-over: it replaces exactly the object that it has read by one with a new `run`, and the earlier
-writer finds it and stops. The record of a run is next to its checkpoints on the disk
-(`runs/upload_records`); if that disk is lost, `job` identifies the job.
+A run that begins writes this object if it does not exist. A run that finds the object of another
+run stops, because both would have checkpoints of the same names. A run that resumes from there
+takes the prefix over: it replaces exactly the object that it has read by one with a new `run`. The
+earlier writer finds the new object and stops. The record of a run is next to its checkpoints on the
+disk (`runs/uploads`); if that disk is lost, `job` identifies the job.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ def read_claim(place: StorePath) -> FarClaim | None:
 
 
 def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Return whether a run in `output_dir` may write to `place` after claiming it; False: this job
+    """Return whether a run in `output_dir` may claim `place` and then write there; False: this job
     has claimed it before.
 
-    Another job continues a run in its directory, with its checkpoints. A copy of that directory, at
-    another path, is another run: the first may still write.
+    Another job may continue a run in its directory, with its checkpoints. A copy of that directory
+    at another path is another run, because the first may still write.
 
     Raises:
-        BadRequest: another run's checkpoints are there, and this one does not resume from them; or
-            it does, and there are others in `output_dir`.
+        BadRequest: another run's checkpoints are there, and this run does not resume from them; or
+            it does, and `output_dir` has other checkpoints.
     """
     forget(place)
     found = read_claim(place)
@@ -97,8 +97,8 @@ def check_claim(place: StorePath, output_dir: Path, job: str, resume_from: str |
 
 
 def claim(place: StorePath, output_dir: Path, job: str, resume_from: str | None) -> bool:
-    """Claim `place` for the run in `output_dir`; return whether it was another run's before, or
-    free.
+    """Claim `place` for the run in `output_dir`. Return whether it was free, or belonged to another
+    run, before.
 
     Raises:
         BadRequest: as `check_claim`; or another run claims it at the same time.

@@ -98,7 +98,7 @@ def send_copy(
 
 
 def _has_begun(destination: StorePath, identity: dict[str, str]) -> bool:
-    """Return whether an earlier try has begun the same copy."""
+    """Return whether an earlier transfer has begun the same copy."""
     if not (destination / WRITING).is_file() or (destination / MARKER).is_file():
         return False
     try:

@@ -1,4 +1,4 @@
-"""Which checkpoints a store has of a run, and which of them go."""
+"""List the checkpoints of a run in an object store, and remove those that are not kept."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def newest_copy(place: Path, above: int = -1) -> ResumeChoice:
 
 
 def refuse_part(directory: Path) -> None:
-    """Raise an error if a checkpoint is incomplete.
+    """Raise an error if a checkpoint in the store is incomplete.
 
     Raises:
-        BadFile: it is being written, or the write did not finish.
+        BadFile: it is being written, or was not written to its end.
     """
     if (directory / WRITING).is_file():
         refuse_being_written(directory)
 
 
 def is_copy(directory: Path, made_of: str) -> bool:
-    """Return whether it is whole, and a copy of the checkpoint with this digest of its manifest."""
+    """Return whether a checkpoint in the store is complete, and its manifest has this digest."""
     try:
         refuse_part(directory)
     except BadFile:
@@ -45,7 +45,7 @@ def is_copy(directory: Path, made_of: str) -> bool:
 
 
 def point_at(place: StorePath, hint: str, name: str) -> None:
-    """Let the hint (`latest`, `best`) name a checkpoint."""
+    """Write the hint (`latest` or `best`), which names a checkpoint."""
     current = checkpoint_dirs.hinted(place, hint)
     if current is None or current.name != name:
         put_object(place / hint, f"{name}\n".encode())
@@ -75,7 +75,7 @@ def remove_old(place: StorePath, rule: KeepRule, kept: Collection[str]) -> list[
 def _newest_whole(
     listed: Sequence[StorePath], count: int
 ) -> tuple[list[StorePath], list[StorePath]]:
-    """Return the `count` newest copies that are whole, and the parts of others between them."""
+    """Return the `count` newest complete checkpoints, and the incomplete ones between them."""
     whole, parts = list[StorePath](), list[StorePath]()
     for path in listed:
         if len(whole) == count:

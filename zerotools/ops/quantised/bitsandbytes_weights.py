@@ -46,7 +46,9 @@ Inputs = dict[str, tuple[Key, Tensor]]
 def bits_and_bytes(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], root: Path
 ) -> QuantisedWeight | str | None:
-    """Return the same as `eight_bits`. The JSON of a state is read from its file below `root`."""
+    """Return the quantised weight with the payload `key`, as `eight_bits` does. The JSON of its
+    state is read from its file below `root`.
+    """
     if tensor.dtype == dtypes.INT8 and key.name.endswith(".weight"):
         return _int8(key, tensor, tensors, root)
     kind = next((k for k in _KINDS if Key(key.name + _STATE + k, key.role) in tensors), None)
@@ -140,7 +142,7 @@ def _present(key: Key, tensors: Mapping[Key, Tensor]) -> set[str]:
 
 
 def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
-    """Return the used values, checked; or a sentence on their fault."""
+    """Return the values of the state that are used, checked; or a sentence on their fault."""
     if tensor.dtype != dtypes.UINT8 or len(tensor.shape) != 1 or tensor.numel > _LARGEST_STATE:
         return (
             f"is {tensor.dtype} of shape {list(tensor.shape)}, but should be at most "
@@ -176,7 +178,7 @@ def _state(root: Path, tensor: Tensor) -> dict[str, Any] | str:
 
 
 def _read(root: Path, tensor: Tensor) -> bytes:
-    """Return the bytes of a small tensor; empty if it has several parts, or cannot be read."""
+    """Return the bytes of a small tensor; empty if it has several chunks, or cannot be read."""
     chunk = next(iter(tensor.chunks), None)
     if chunk is None or chunk.box.shape != tensor.shape:
         return b""

@@ -1,4 +1,6 @@
-"""A checkpoint of quantised weights with plain ones instead, computed with their scales."""
+"""Replace the quantised weights of a checkpoint by plain weights, which are computed with their
+scales.
+"""
 
 from __future__ import annotations
 
@@ -83,7 +85,7 @@ def refuse_bare_cast(checkpoint: Checkpoint, found: Quantisation, key: Key, dtyp
 
 
 def dequantised_notes(found: Quantisation) -> list[str]:
-    """Return notes for the user."""
+    """Return notes for the user on weights that are dequantised."""
     if not found.weights:
         return []
     said = [f"dequantised: {found.words()}"]
@@ -109,8 +111,9 @@ def with_true_config(
     target: Target, source: Checkpoint, found: Quantisation, *, is_plain: bool = False
 ) -> Target:
     """Return `target` with a config.json that describes the quantisation `found` in the source,
-    whatever the config.json of `target` has; with `is_plain` weights are not quantised any more. A
-    change is recorded in a note."""
+    whatever the config.json of `target` has. With `is_plain` the weights are not quantised any
+    more. A change is recorded in a note.
+    """
     said = quantisation_config(source.model_sidecars.get(CONFIG))
     if is_plain or not found.is_there or found.is_denied:
         if said is None:
@@ -124,11 +127,11 @@ def with_true_config(
 
 
 def refuse_unreadable(target: Target, source: Checkpoint, found: Quantisation) -> None:
-    """Raise an error for a model with weights that stay quantised and a config.json that does not
-    describe it: readers would take payloads for values.
+    """Raise an error for a model with weights that stay quantised, if config.json does not describe
+    this: readers would take payloads for values.
 
     Raises:
-        Unsupported: see above.
+        Unsupported: config.json does not describe the quantisation.
     """
     if found.is_denied or not (found.weights or found.unproved):
         return
@@ -174,7 +177,7 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
     """Return the quantisation of a checkpoint with plain weights.
 
     Raises:
-        Unsupported: weights are quantised, for a command that does not know them.
+        Unsupported: weights are quantised, and the command does not support that.
     """
     found = recognise(checkpoint)
     if found.weights or found.unproved or (found.faults and not found.is_denied):
@@ -187,8 +190,8 @@ def refuse_quantised(checkpoint: Checkpoint) -> Quantisation:
 
 
 def refuse_split(source: Checkpoint, kept: Checkpoint, found: Quantisation) -> None:
-    """Raise an error if the scales of a payload that stays would be left out, or the reverse.
-    `kept` has the tensors that are written, under any names.
+    """Raise an error if a payload would be written without its scales, or the reverse. `kept` has
+    the tensors that are written, under any names.
 
     Raises:
         BadRequest: names both.

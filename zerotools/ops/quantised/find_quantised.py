@@ -1,9 +1,9 @@
-"""Quantised weights of a checkpoint, by the names, types and shapes of its tensors and by the
-`quantization_config` of its config.json.
+"""Find the quantised weights of a checkpoint by the names, types and shapes of its tensors, and by
+the `quantization_config` of its config.json.
 
-Names show which tensors belong together, the config gives the blocks of scales. If the two
-disagree, or a tensor of few bits has no scales, it does not guess: that is a fault, and a request
-for values is refused.
+Names show which tensors belong together, and the config gives the blocks of scales. If the two
+disagree, or a tensor of few bits has no scales, zerotools does not guess: it records a fault, and
+refuses to compute values.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _KINDS = {
     "modelopt": ("nvfp4",),
     "bitsandbytes": ("nf4", "fp4", "int8 of bitsandbytes"),
 }
-"""How the kinds of weights begin that each `quant_method` stands for."""
+"""For each `quant_method`, how the names of its kinds of weights begin."""
 _FORMATS = frozenset({
     "float-quantized", "naive-quantized", "int-quantized", "mxfp8-quantized", "mixed-precision",
     "mxfp4-pack-quantized", "nvfp4-pack-quantized",
 })  # fmt: skip
-"""Of compressed-tensors."""
+"""The formats of compressed-tensors."""
 _EIGHT = frozenset({
     dtypes.FLOAT8_E4M3FN, dtypes.FLOAT8_E5M2, dtypes.FLOAT8_E4M3FNUZ, dtypes.FLOAT8_E5M2FNUZ,
     dtypes.FLOAT8_E8M0FNU,
@@ -45,7 +45,7 @@ _INTEGERS = {
     dtypes.UINT8: (".weight", ".weight_packed", ".qweight", "_blocks"),
     dtypes.INT32: (".weight_packed", ".qweight"),
 }
-"""How names of payloads end, by their type."""
+"""The ends of names of payloads, by their integer type."""
 _SCALES = (".weight_scale_inv", ".weight_scale", ".weight_scale_2", ".weight_global_scale",
            ".weight.absmax", ".SCB")  # fmt: skip
 _ACTIVATIONS = (
@@ -121,8 +121,9 @@ def _lies_in(checkpoint: Checkpoint, path: Path) -> bool:
 
 
 def _may_be_payload(key: Key, tensor: Tensor) -> bool:
-    """Return whether a tensor may be a payload of any type: an nf4 weight may be stored as
-    bfloat16."""
+    """Return whether a tensor may be the payload of a quantised weight. Any type may, because an
+    nf4 weight may be stored as bfloat16.
+    """
     narrow = tensor.dtype in _EIGHT or tensor.dtype in _INTEGERS
     return narrow or key.name.endswith(".weight")
 

@@ -1,12 +1,23 @@
-"""Weights of 8 bits with one scale for each block, group, row or tensor: value = payload x scale.
+"""Quantised weights with a payload of 8 or 4 bits and scales. With 8 bits: value = payload x scale,
+with one scale for each block, group, row or tensor.
 
     NAME             float8_e4m3fn, float8_e5m2 or int8
     NAME_scale_inv   DeepSeek-V3, transformers' fp8; uint8 or float8_e8m0fnu: exponents (MXFP8)
     NAME_scale       compressed-tensors (float-quantized, int-quantized, mxfp8-quantized)
 
+4-bit floats (E2M1), two in a byte:
+
+    NAME_blocks        uint8 (experts, rows, groups, 16)   gpt-oss: MXFP4, of a weight that the
+    NAME_scales        uint8 (experts, rows, groups)       model has as (experts, columns, rows)
+    M.weight_packed    uint8 (rows, columns / 2)           compressed-tensors: NVFP4 in groups of
+    M.weight_scale     float8_e4m3fn (rows, columns / 16)  16, or MXFP4 in groups of 32 with
+    M.weight_global_scale  float32 (1)                     exponents (uint8) and no global scale
+    M.weight           uint8 (rows, columns / 2)           ModelOpt: NVFP4 with a second scale that
+    M.weight_scale, M.weight_scale_2                       is multiplied, and not divided by
+
 The config gives the block of a scale. Without it, the two shapes prove the block if only one block
 has so many scales, for example one for each row. Exponents are for 32 elements of a row, as in
-OCP's MX formats. In all other cases it does not guess.
+OCP's MX formats. In all other cases zerotools does not guess.
 """
 
 from __future__ import annotations
@@ -39,8 +50,9 @@ USUAL_BLOCKS: Blocks = ((128, 128), *MX_BLOCKS)
 def eight_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor], blocks: Blocks
 ) -> QuantisedWeight | UnprovedScales | str | None:
-    """Return the weight with the payload `key`, or a sentence on its fault; None if it is not such
-    a weight. `blocks` are those that the config names."""
+    """Return the quantised weight with the payload `key`, or a sentence on its fault; None if it is
+    not a quantised weight. `blocks` are the blocks that the config names.
+    """
     if tensor.dtype not in PAYLOADS:
         return None
     found = (Key(key.name + suffix, key.role) for suffix in SUFFIXES)
@@ -65,8 +77,9 @@ def eight_bits(
 def block_scheme(
     shape: tuple[int, ...], scales: tuple[int, ...], blocks: Blocks, *, is_exponent: bool
 ) -> BlockScaled | tuple[Block, Block] | None:
-    """Return the block of each scale: one of `blocks`, else the only one with so many scales. If
-    several fit, return two of them; None: none fits."""
+    """Return the block of each scale: one of `blocks`, else the only block with so many scales. If
+    several fit, return two of them; None if none fits.
+    """
     whole = tuple(max(1, size) for size in shape)
     if all(size == 1 for size in scales):
         return BlockScaled(whole, (None,) * len(scales), is_exponent=is_exponent)
@@ -91,7 +104,9 @@ def block_scheme(
 
 
 def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> list[Block]:
-    """Return the smallest and the largest block with so many scales; [] if none exists."""
+    """Return the smallest and the largest block for which there would be so many scales; an empty
+    list if there is no such block.
+    """
     least, most = [], []
     for size, count in zip(shape, scales, strict=True):
         if not min(1, size) <= count <= size:
@@ -106,7 +121,9 @@ def _smallest_and_largest(shape: tuple[int, ...], scales: tuple[int, ...]) -> li
 def several_fit(
     key: Key, tensor: Tensor, scales: Key, held: Tensor, fit: Sequence[Block], *, is_named: bool
 ) -> UnprovedScales:
-    """Return the weight with shapes that leave the blocks of its scales open."""
+    """Return a weight with unknown blocks, because its shape and that of its scales allow
+    several.
+    """
     first, last = ("x".join(map(str, block)) for block in fit)
     missing = (
         "config.json names both sizes; remove the wrong one from it"
@@ -124,7 +141,7 @@ def several_fit(
 
 
 def wrong_shape(key: Key, tensor: Tensor, scales: Key, held: Tensor, blocks: Blocks) -> str:
-    """Return the sentence with both shapes."""
+    """Return a sentence with the shapes of a payload and of scales that do not fit it."""
     tried = [each for each in blocks or USUAL_BLOCKS if len(each) == len(tensor.shape)]
     needed = " or ".join(
         f"{list(scale_shape(tensor.shape, block))} in blocks of {'x'.join(map(str, block))}"
@@ -160,7 +177,7 @@ _BLOCKS, _SCALES, _PACKED, _WEIGHT = "_blocks", "_scales", ".weight_packed", ".w
 def four_bits(
     key: Key, tensor: Tensor, tensors: Mapping[Key, Tensor]
 ) -> QuantisedWeight | str | None:
-    """Return the same as `eight_bits` for payloads of `uint8`."""
+    """Return the quantised weight with the `uint8` payload `key`, as `eight_bits` does."""
     if tensor.dtype != dtypes.UINT8:
         return None
     name = key.name
@@ -247,6 +264,6 @@ def _packed(
 
 
 def as_vector(one: Tensor) -> Tensor:
-    """Return a tensor of one element, as one of one dimension."""
+    """Return a tensor of one element with the shape (1)."""
     vector = Box((0,), (1,))
     return Tensor(one.dtype, (1,), [replace(c, box=vector, strides=None) for c in one.chunks])

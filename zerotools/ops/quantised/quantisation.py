@@ -16,9 +16,10 @@ from zerotools.ops.quantised.quantisation_config import QuantisationConfig
 
 @dataclass(frozen=True)
 class QuantisedWeight:
-    """A weight that is a payload and scales. `kind` describes it in words ("fp8 blocks 128x128").
-    `parts` are the checkpoint's tensors that it is made from, the payload first. `beside` are those
-    that serve nothing else and that no value depends on."""
+    """A weight that is stored as a payload and scales. `kind` describes it in words ("fp8 blocks
+    128x128"). `parts` are the tensors of the checkpoint that it is computed from, the payload
+    first. `beside` are further tensors of the weight on which no value depends.
+    """
 
     key: Key
     kind: str
@@ -29,8 +30,9 @@ class QuantisedWeight:
 
 @dataclass(frozen=True)
 class UnprovedScales:
-    """A payload and scales that fit in several ways, as `fits` describes; `missing` is the
-    information that would decide."""
+    """A payload and scales that fit together in several ways, which `fits` describes. `missing` is
+    the information that would decide.
+    """
 
     fits: str
     missing: str
@@ -45,7 +47,9 @@ def weight(
     inputs: Mapping[str, tuple[Key, Tensor]],
     beside: tuple[Key, ...] = (),
 ) -> QuantisedWeight:
-    """Return a weight of `shape` under `key`; `inputs` has the key and tensor of each input."""
+    """Return a quantised weight of `shape` under `key`; `inputs` has the key and tensor of each
+    input.
+    """
     tensors = {name: tensor for name, (_, tensor) in inputs.items()}
     cast = ScaledCast(FLOAT32, shape, (), scheme, tensors)
     return QuantisedWeight(key, kind, cast, tuple(part for part, _ in inputs.values()), beside)
@@ -53,10 +57,12 @@ def weight(
 
 @dataclass(frozen=True)
 class Quantisation:
-    """`weights` by the key that each has without its scales, `activations` the scales of
-    activations. `faults` are sentences on defects, `unknown` describes what zerotools does not
-    know. `is_denied`: the config declares quantised weights, and none is. `place` is the path
-    of the checkpoint, `unproved` are quantised weights of an unknown kind."""
+    """The quantised weights of a checkpoint. `weights` are by the key that each would have if it
+    were plain, and `activations` are the scales of activations. `faults` are sentences on defects,
+    `unknown` describes settings that zerotools does not know. `is_denied`: the config declares
+    quantised weights, and the checkpoint has none. `place` is the path of the checkpoint.
+    `unproved` are quantised weights of an unknown kind.
+    """
 
     weights: Mapping[Key, QuantisedWeight] = field(default_factory=dict)
     activations: tuple[Key, ...] = ()
@@ -74,20 +80,23 @@ class Quantisation:
 
     @property
     def together(self) -> Iterator[tuple[Key, ...]]:
-        """The tensors of each quantised weight, the payload first: none means anything alone."""
+        """The tensors of each quantised weight, the payload first: a part has no meaning without
+        the others.
+        """
         yield from (each.parts for each in self.weights.values())
         yield from (each.parts for each in self.unproved)
 
     @property
     def damage(self) -> tuple[tuple[str, str | None], ...]:
-        """The faults of weights that are certainly quantised: an 8-bit tensor may not be a weight,
-        or be whole without scales."""
+        """The faults of weights that are certainly quantised. A tensor of 8 bits may not be a
+        weight, or be complete without scales.
+        """
         sure = bool(self.weights) or (self.config is not None and not self.is_denied)
         return self.faults if sure else ()
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """The other remarks."""
+        """The faults of tensors that may not be quantised weights."""
         said = () if self.damage else tuple(message for message, _ in self.faults)
         return said if self.unknown is None else (*said, self.unknown)
 
@@ -107,7 +116,7 @@ class Quantisation:
         )
 
     def error(self) -> ZerotoolsError | None:
-        """Return why values cannot be made of these weights."""
+        """Return the reason why values cannot be computed from these weights, or None."""
         if self.unknown is not None:
             return Unsupported(self.unknown)
         if self.faults:

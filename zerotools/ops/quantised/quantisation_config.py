@@ -1,5 +1,5 @@
-"""`quantization_config` of a config.json: what method it names, and the file without it or with
-another.
+"""`quantization_config` of a config.json: the method that it names, and the file without it or with
+another one.
 
 Sources: transformers `utils/quantization_config.py` and `quantizers/auto.py`, compressed-tensors
 `quantization/quant_config.py`, ModelOpt's exported config.

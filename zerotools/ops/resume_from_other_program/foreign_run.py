@@ -1,4 +1,4 @@
-"""A checkpoint of another program with its optimizer state, wherever its files have that.
+"""Read a checkpoint of another program with its optimizer state, in one file or in several.
 
 DeepSpeed, universal, torch DCP, .pt files     one checkpoint, as `formats` reads it
 model.safetensors, optimizer.pt                the Hugging Face Trainer, on one process or DDP
@@ -27,11 +27,11 @@ from zerotools.runs import checkpoint_dirs
 
 @dataclass(frozen=True)
 class ForeignRun:
-    """`path` is the requested path, `title` the kind of checkpoint in words.
+    """`path` is the path that the user gave, `title` the kind of checkpoint in words.
 
-    `checkpoint` has the weights and the optimizer state, `training` the rest, both under one name
-    for each parameter. `beside` means that the optimizer's file was next to those of a model, and
-    that tensors may have the names of the Hub. `notes` name the source of the names.
+    `checkpoint` has the weights and the optimizer state, `training` the other values, both with one
+    name for each parameter. `beside`: the optimizer's file was next to the files of a model, and
+    tensors may have the names of the Hub. `notes` say where the names come from.
     """
 
     path: Path
@@ -139,11 +139,13 @@ def _is_stateless(training: TrainingState) -> bool:
 
 
 def _numbers(run: ForeignRun) -> dict[Key, int | float]:
-    """Read once, so that a number that is lost is refused before anything is loaded."""
+    """Read the numbers of the optimizer state once, so that a lost one is refused before tensors
+    are loaded.
+    """
     return {key: scalar.value for key, scalar in run.training.scalars.items()}
 
 
 def _by_number(run: ForeignRun) -> ForeignRun | None:
-    """State that the format has, and its reader gives no names."""
+    """Return the optimizer state that the format has without parameter names."""
     found = with_numbered_state(run.checkpoint, run.training)
     return None if found is None else replace(run, checkpoint=found[0], training=found[1])

@@ -1,5 +1,6 @@
-"""Checks that a job can continue from a checkpoint of another program: its model and its
-optimizer."""
+"""Check that a job can continue from a checkpoint of another program: its model, its optimizer and
+its completeness; and note values that differ or are unknown.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +32,9 @@ STATE_ROLES: Mapping[str, tuple[tuple[str, ...], ...]] = {
 
 @dataclass(frozen=True)
 class FoundState:
-    """`kind` is the optimizer in the words of the job file. `fresh` are parameters that it had and
-    never updated: they have no state yet."""
+    """The optimizer state of the checkpoint. `kind` is the optimizer by its name in the job file.
+    `fresh` are parameters that the optimizer has but never updated: they have no state yet.
+    """
 
     kind: str
     fresh: tuple[str, ...] = ()
@@ -100,7 +102,7 @@ def weights_of(run: ForeignRun) -> dict[str, Key]:
 
 
 def check_state(run: ForeignRun, wanted: WantedModel, optimizer: str) -> FoundState:
-    """Return the state that the job's `optimizer` finds in it.
+    """Return the optimizer state that the job's `optimizer` can load.
 
     Raises:
         BadRequest: it is the state of another optimizer, of one that no job has, or lacks
@@ -171,7 +173,7 @@ def _sizes(groups: Sequence[tuple[str, ...]]) -> str:
 
 
 def kind_of(run: ForeignRun) -> str:
-    """Return the optimizer by its name in the job file; else by its class name."""
+    """Return the checkpoint's optimizer by its name in the job file, else by its class name."""
     roles = {key.role for key in run.checkpoint.tensors if key.role not in WEIGHT_ROLES}
     if roles & {"row_var", "variance"}:
         return "adafactor"
@@ -222,9 +224,10 @@ OPTIONS_RESTORED = (
 
 @dataclass(frozen=True)
 class JobOptimizer:
-    """The job's hyperparameters; None if its optimizer lacks one. `decayed` are the
-    parameters with `weight_decay`; the others have 0. `lr` is that of the next step, None while the
-    number of steps is not known."""
+    """The hyperparameters of the job; None if its optimizer does not have one. The parameters in
+    `decayed` have `weight_decay`, all others 0. `lr` is that of the next step, None while the
+    number of steps is not known.
+    """
 
     lr: float | None
     weight_decay: float
@@ -235,7 +238,7 @@ class JobOptimizer:
 
 
 def unknown(run: ForeignRun) -> Iterator[str]:
-    """Yield the values that no file records of a run of another program."""
+    """Yield sentences on values of the run that its checkpoint does not record."""
     yield (
         f"{run.path} is a checkpoint of another program ({run.title}) at step {run.step}; it does "
         "not record the order of the data: the job begins at the first sequence of its order, "
@@ -250,8 +253,9 @@ def unknown(run: ForeignRun) -> Iterator[str]:
 def differences(
     run: ForeignRun, state: FoundState, job: JobOptimizer, precision: str
 ) -> Iterator[str]:
-    """Yield the differences of the checkpoint's optimizer and numbers from the job's, which
-    count."""
+    """Yield sentences on values of the checkpoint's optimizer that differ from those of the job.
+    The values of the job are used.
+    """
     groups = run.training.groups
     rates = list(dict.fromkeys(g.options["lr"] for g in groups if _is_number(g.options.get("lr"))))
     followed = "" if run.training.lr_scheduler is None else ", and its scheduler is not followed"

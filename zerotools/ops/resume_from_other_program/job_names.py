@@ -1,7 +1,7 @@
-"""A checkpoint of another program under the names of the job's model.
+"""Rename the tensors of another program's checkpoint as the job's model names them.
 
-A wrapper of a model puts a prefix before all names (`module.`, `_orig_mod.`), and a tied
-weight may be stored under another of its names.
+A wrapper of a model puts a prefix before all names (`module.`, `_orig_mod.`), and a tied weight may
+be stored under another of its names.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ RESUME_ORDER = "resume_order"
 @dataclass(frozen=True)
 class WantedModel:
     """The model of a job. `parameters` are trained, in the model's order; `buffers` belong to its
-    state; `aliases` maps each further name of a tied parameter to its first. `decayed` are those
-    that transformers would decay, None if that is not known."""
+    state; `aliases` maps each further name of a tied parameter to its first name. `decayed` are the
+    parameters that transformers would decay, None if that is not known.
+    """
 
     parameters: Mapping[str, Shape]
     buffers: Mapping[str, Shape]
@@ -98,8 +99,9 @@ def with_job_names(
 
 
 def _proved(run: ForeignRun, order: str | None) -> ForeignRun:
-    """Return `run` with names for state by number, if the checkpoint proves them and no file orders
-    it. Note an order that is not used."""
+    """Return `run` with names for state by number, if the checkpoint proves them and no file gives
+    an order. Add a note if the job's order is not used.
+    """
     training, is_file = run.training, order not in (None, MODEL)
     why = "the checkpoint has the names of the optimizer's parameters"
     if training.unnamed:
@@ -148,7 +150,7 @@ def _numbered(run: ForeignRun, wanted: WantedModel, order: str | None) -> dict[s
 
 
 def _given(order: str, wanted: WantedModel) -> NameOrder:
-    """Return the order that the job names."""
+    """Return the order that the job's file names."""
     advice = f'set {RESUME_ORDER} = "FILE"'
     if order == MODEL:
         return NameOrder(wanted.parameters, wanted.decayed, option=RESUME_ORDER, advice=advice)
@@ -184,8 +186,9 @@ def _prefix(names: Collection[str], wanted: WantedModel) -> str:
 
 
 def _tied_there(run: ForeignRun, prefix: str, wanted: WantedModel) -> dict[str, str]:
-    """Return names that the checkpoint ties to a parameter of the job, which it stores under
-    them."""
+    """Return, for parameters of the job that the checkpoint stores under another of their tied
+    names, these names.
+    """
     found = {}
     for alias, holder in run.checkpoint.aliases.items():
         alias, holder = alias.removeprefix(prefix), holder.removeprefix(prefix)

@@ -1,7 +1,10 @@
-"""The names that the fp32 masters of numbered state prove: a weight is the cast of its master.
+"""Prove the parameter names of fp32 masters that have only numbers: a weight is the cast of its
+master.
 
-A master belongs to the only weight that it can be cast to, whatever its number. If masters lie one
-after another in a flat tensor, the start of each is found by the same comparison.
+A master gets the name of the only weight that equals its cast, whatever its number is.
+FP16_Optimizer of DeepSpeed (fp16 without ZeRO, fused optimizer) joins all parameters of a group in
+one flat tensor, `fp32_groups_flat`: the start of each parameter is found by the same comparison,
+and `divided` splits the tensor.
 """
 
 from __future__ import annotations
@@ -54,8 +57,8 @@ def check_masters(
 
 
 def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
-    """Return for each member of the groups that has a master: the weights to which this can be
-    cast.
+    """Return, for each member of the groups that has a master, the weights that equal a cast of
+    this master.
 
     Raises:
         BadFile: a file ends before a master or a weight.
@@ -80,8 +83,8 @@ def fitting_masters(checkpoint: Checkpoint, training: TrainingState) -> dict[str
 
 
 def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list[list[str]] | None:
-    """Return the names of the parameters in each flat tensor, in order, if at each position only
-    one weight is the cast of the masters there; else None.
+    """Return the names of the parameters in each flat tensor, in order; None if at some position
+    not exactly one weight is the cast of the masters there.
 
     Raises:
         BadFile: a file ends before a master or a weight.
@@ -119,7 +122,7 @@ def sections_by_masters(checkpoint: Checkpoint, training: TrainingState) -> list
 
 
 def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpoint:
-    """Return `checkpoint` without what has a number for a name, and without all but the weights."""
+    """Return only the weights of `checkpoint`, without tensors that have a number for a name."""
     tensors: Mapping[Key, Tensor] = {
         key: tensor
         for key, tensor in checkpoint.tensors.items()
@@ -129,7 +132,7 @@ def weights_of_model(checkpoint: Checkpoint, training: TrainingState) -> Checkpo
 
 
 def _values(files: OpenFiles, tensor: Tensor, dtype: DType, at: int = 0) -> bytes:
-    """Return the elements from `at` on, COMPARED at most, as `dtype` has them."""
+    """Return at most COMPARED elements from element `at` on, as `dtype`."""
     # Here, as most checkpoints that jobs resume from have names, and need no numpy.
     from zerotools.io.numeric.dtype_casts import cast_bytes
 
@@ -149,8 +152,8 @@ Sections = Sequence[Sequence[str]]
 def divided(
     checkpoint: Checkpoint, training: TrainingState, sections: Sections
 ) -> tuple[Checkpoint, TrainingState]:
-    """Return `checkpoint` and `training` with a made-up name for each parameter instead of one for
-    each flat tensor. `sections` has the names of the parameters of each group.
+    """Split flat tensors: return `checkpoint` and `training` with a made-up name for each parameter
+    instead of one for each flat tensor. `sections` has the names of the parameters of each group.
 
     Raises:
         BadRequest: the groups have other sizes.
@@ -196,7 +199,9 @@ def divided(
 def _parts(
     checkpoint: Checkpoint, key: Key, members: Mapping[str, str], shapes: Mapping[str, Shape]
 ) -> dict[Key, Tensor]:
-    """Return the tensor of each member; a number is that of all."""
+    """Return the part of a flat tensor for each parameter; a number such as `step` is copied to
+    all.
+    """
     flat = checkpoint.tensors[key]
     if not flat.shape:
         return {Key(member, key.role): flat for member in members}

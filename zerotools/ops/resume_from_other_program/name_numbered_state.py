@@ -1,9 +1,15 @@
-"""A checkpoint with its optimizer's parameters by number, with the names that an order gives.
+"""Give parameter names to optimizer state that has only numbers.
+
+torch numbers the parameters of an optimizer in the order of its param groups. The state of a run
+without ZeRO is joined to the weights under names that are made from the numbers. The real names are
+proved by fp32 masters or by shapes (`with_proved_names`), or come from an order that the user gives
+(`with_names`):
 
     --order model    the order in which the model that config.json names registers its parameters
     --order FILE     names, one per line; an empty line ends a param group
 
-A separate process builds the model without values with transformers, and lists its parameters.
+For `model`, a separate process builds the model without values with transformers, and lists its
+parameters.
 """
 
 from __future__ import annotations
@@ -95,8 +101,9 @@ print(json.dumps({
 @dataclass(frozen=True)
 class AskedOrder:
     """An order that the user requested. `sections` are the names, by param group if the file has
-    groups. `shapes` and `decayed` are known only for a model. `known_by` is a phrase for the source
-    of the names."""
+    groups. `shapes` and `decayed` are known only for a model. `known_by` is a phrase on where the
+    names come from.
+    """
 
     sections: Sequence[Sequence[str]]
     known_by: str
@@ -120,13 +127,13 @@ class NamedCheckpoint:
 
 
 def asked_order(asked: str, source: Checkpoint, given: Mapping[str, Path]) -> AskedOrder:
-    """Return the order of `--order asked` for `source`; `given` are files of its model that the
+    """Return the order of parameters for `--order asked`; `given` are files of the model that the
     user named.
 
     Raises:
         BadRequest: the file cannot be read, is empty, or has a name twice; config.json does not
-        exist; or transformers does not know the model. BadFile: a file is not a regular one, or too
-        large.
+            exist; or transformers does not know the model.
+        BadFile: a file is not a regular file, or too large.
     """
     if asked != MODEL:
         return AskedOrder(read_order(Path(asked)), f"the names in {asked}")
@@ -146,8 +153,9 @@ def _config(source: Checkpoint, given: Mapping[str, Path]) -> Path | None:
 
 
 def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
-    """Return a sentence for a source with its optimizer's parameters by number, if names are
-    needed."""
+    """Return a sentence that tells the user how to give names, if the optimizer's parameters have
+    numbers.
+    """
     names = (key.name for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     first = next((f" ({name}, ...)" for name in names), "")
     where = " with --config-dir DIR" if _config(source, given) is None else ""
@@ -164,7 +172,9 @@ def how_to_name(source: Checkpoint, given: Mapping[str, Path]) -> str:
 
 
 def record_of(order: AskedOrder, training: TrainingState) -> NamedOrder:
-    """Return the names that the parameters of `training` got, and where these come from."""
+    """Return a record of the names that the parameters of `training` got, and where the names come
+    from.
+    """
     return NamedOrder(order.known_by, [group.params for group in training.groups])
 
 
@@ -224,7 +234,7 @@ def _of_model(config: Path) -> AskedOrder:
 
 
 def _built(config: Path, tree: Mapping[str, Any]) -> Any:
-    """Return the output of a process with transformers for the model."""
+    """Run transformers in a separate process, and return its output for the model."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-c", _PROGRAM],
@@ -284,8 +294,9 @@ def with_names(
 def _called(
     order: AskedOrder, weights: Mapping[str, Shape], aliases: Mapping[str, str], path: object
 ) -> dict[str, str]:
-    """Return the checkpoint's name for each name of the order: a wrapper may come before all names,
-    and a tied weight has the name that holds its bytes."""
+    """Return the checkpoint's name for each name of the order. A wrapper may put a prefix before
+    all names, and a tied weight has the name under which its bytes are stored.
+    """
     known = {*weights, *aliases}
     names = order.names
     prefixes = ["", *_WRAPPERS]
@@ -304,7 +315,7 @@ def _called(
 
 
 def _sections(order: AskedOrder, called: Mapping[str, str]) -> list[list[str]]:
-    """Return the names of each group, a tied weight once."""
+    """Return the names of each param group; a tied weight is named once."""
     left = dict.fromkeys(called.values())
     found = []
     for section in order.sections:
@@ -332,7 +343,8 @@ def renamed(
     checkpoint: Checkpoint, training: TrainingState, names: Mapping[str, str]
 ) -> NamedCheckpoint:
     """Return `checkpoint` and `training` with `names` instead of those made from numbers. A 16-bit
-    weight with a master among them becomes its copy."""
+    weight with a named master becomes the copy of this master.
+    """
     state = {key for key in checkpoint.tensors if key.name in names}
     masters = {names[key.name] for key in state if key.role == "param"}
 
@@ -368,7 +380,7 @@ def _members(group: ParamGroup, names: Mapping[str, str]) -> ParamGroup:
 def without_optimizer(
     checkpoint: Checkpoint, training: TrainingState
 ) -> tuple[Checkpoint, TrainingState]:
-    """Return only the weights, with the run's values for them."""
+    """Return the checkpoint with its weights only, and the training state without the optimizer."""
     kept = {key: t for key, t in checkpoint.tensors.items() if not _is_state(key)}
     left = replace(training, groups=(), scalars={}, unnamed={}, optimizer=None)
     return replace(checkpoint, tensors=kept), replace(left, optimizer_wrapper=None)
@@ -420,7 +432,7 @@ def with_numbered_state(
 
 @dataclass(frozen=True)
 class ProvedNames:
-    """`known_by` is a sentence on the proof of the names."""
+    """A checkpoint with proved names. `known_by` is a sentence on the proof."""
 
     named: NamedCheckpoint
     known_by: str
@@ -453,8 +465,9 @@ def with_proved_names(checkpoint: Checkpoint, training: TrainingState) -> Proved
 
 
 def names_by_shapes(checkpoint: Checkpoint, training: TrainingState) -> dict[str, str]:
-    """Return the name of every member of the groups, where its state fits one weight alone; else
-    none."""
+    """Return the name of every member of the groups, if its state has the shape of exactly one
+    weight; else nothing.
+    """
     numbers = training.unnamed
     shapes = state_shapes(checkpoint, training)
     state = {number: shapes.get(member, {}) for member, number in numbers.items()}

@@ -1,10 +1,10 @@
-"""The parameters of a torch optimizer by number, from a known order.
+"""Find the parameter name of each number of a torch optimizer, from an order of names.
 
-torch numbers the parameters in the order of its param groups. An order of names is that of a model,
-and each group has its parameters in this order; or it is that of the groups, from a file. If a
-model's parameters are in several groups, the shapes of the state mostly allow one division:
+torch numbers the parameters in the order of its param groups. The order of names is that of a
+model, and each group has its parameters in this order; or it is that of the groups, from a file. If
+a model's parameters are in several groups, the shapes of the state mostly allow only one division:
 matrices decay, and vectors do not. If they allow several, one of the usual rules must fit. If two
-fit, it does not guess.
+rules fit, zerotools does not guess.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _MOST_WAYS = 256
 class NameOrder:
     """An order of the trained parameters, with their shapes.
 
-    `decayed` are those that transformers would decay, None if that is not known. `sections` are the
-    names of each param group, if the order is that of the optimizer. `can_be_concatenated` means
-    that the names may be those of the groups one after another. `option` is the option that gave
-    the order, and `advice` a phrase on giving the names in a file.
+    `decayed` are the parameters that transformers would decay, None if that is not known.
+    `sections` are the names of each param group, if the order is that of the optimizer.
+    `can_be_concatenated`: the names may be those of the groups one after another. `option` is the
+    option that gave the order, and `advice` a phrase that tells how to give the names in a file.
     """
 
     parameters: Mapping[str, Shape]
@@ -41,7 +41,9 @@ class NameOrder:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """The groups of an optimizer with made-up names, and the shapes of its state by role."""
+    """The param groups of an optimizer with names made from numbers, and the shapes of its state by
+    role.
+    """
 
     groups: Sequence[ParamGroup]
     state: Mapping[str, Mapping[str, Shape]]
@@ -151,8 +153,9 @@ def _by_sections(numbers: _Numbers, order: NameOrder, where: str) -> dict[str, s
 
 
 def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
-    """Return the numberings with the parameters of every group in the order of the model: the only
-    one, or those that a usual rule gives."""
+    """Return the possible divisions in which every group has its parameters in the order of the
+    model. If there are several, return those that a usual rule gives.
+    """
     ways = _divisions(numbers.groups, list(order.parameters), numbers.fits)
     if ways is not None and len(ways) <= 1:
         return ways
@@ -162,7 +165,7 @@ def _in_order(numbers: _Numbers, order: NameOrder) -> list[dict[str, str]]:
 
 @dataclass(frozen=True)
 class _Step:
-    """The group that a name went to, and the step before it."""
+    """A step of the search for divisions: the group that got a name, and the step before."""
 
     group: int
     before: _Step | None
@@ -171,8 +174,9 @@ class _Step:
 def _divisions(
     groups: Sequence[ParamGroup], names: Sequence[str], may_be: Callable[[str, str], bool]
 ) -> list[dict[str, str]] | None:
-    """Return at most two ways to divide `names` among `groups` in their order; None: they are too
-    many to follow."""
+    """Return at most two ways to divide `names` among `groups` in their order; None if there are
+    too many to search.
+    """
     ways: dict[tuple[int, ...], list[_Step | None]] = {(0,) * len(groups): [None]}
     for name in names:
         longer: dict[tuple[int, ...], list[_Step | None]] = {}
@@ -202,8 +206,9 @@ def _names_of(
 
 
 def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
-    """Yield the names in the order of two groups, if one has decaying parameters and the other the
-    rest."""
+    """Yield the names in the order of two groups, one with the parameters that decay and one with
+    the others.
+    """
     if len(numbers.groups) != 2:
         return
     matrices = {name for name, shape in order.parameters.items() if len(shape) >= 2}
@@ -218,8 +223,9 @@ def _by_rule(numbers: _Numbers, order: NameOrder) -> Iterator[list[str]]:
 
 
 def _may_decay(numbers: _Numbers, is_first: bool) -> bool:
-    """Return whether the groups' options allow that the first is the decaying one, or the
-    second."""
+    """Return, from the options of the groups, whether the first or the second may be the group that
+    decays.
+    """
     rates = [group.options.get("weight_decay") for group in numbers.groups]
     one, other = rates if is_first else rates[::-1]
     return bool(one) or not other

@@ -1,4 +1,6 @@
-"""The whole tensors of a damaged checkpoint, and the losses of the others."""
+"""Find the tensors of a damaged checkpoint that are whole, and the parts that the others have
+lost.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +29,10 @@ OTHER_VALUES = "has other values than the manifest next to the checkpoint"
 
 @dataclass(frozen=True)
 class ToExamine:
-    """A checkpoint with its readable metadata, and the files that hold its tensors. `metadata` are
-    the files without checksums that record the positions of tensors, `manifest` is the one next to
-    it, `stamps` are all files that were read."""
+    """A checkpoint with readable metadata, and the files with its tensors. `metadata` are files
+    without checksums that record the positions of tensors, `manifest` is the manifest next to the
+    checkpoint, and `stamps` are all files that were read.
+    """
 
     remains: DamagedCheckpoint
     files: CheckpointFiles
@@ -48,8 +51,9 @@ class ToExamine:
 
 @dataclass(frozen=True)
 class Examined:
-    """`sound` are all tensors with only their sound chunks, `holes` the rest. `damage` lists the
-    files with their defects."""
+    """The result. `sound` are all tensors with only their undamaged chunks, `holes` are the other
+    elements. `damage` lists the damaged files with their defects.
+    """
 
     given: ToExamine
     sound: Mapping[Key, Tensor]
@@ -59,7 +63,7 @@ class Examined:
 
     @property
     def checkpoint(self) -> Checkpoint:
-        """With its sound chunks alone."""
+        """The checkpoint with only its undamaged chunks."""
         return replace(self.given.remains.checkpoint, tensors=self.sound)
 
     @property
@@ -120,10 +124,10 @@ def _unproved_metadata(
 
 
 def _refuse_mixtures(checkpoint: Checkpoint) -> None:
-    """Raise an error for sound files of another save: the export would mix two models.
+    """Raise an error if an undamaged file is of another save: the export would mix two models.
 
     Raises:
-        BadFile: names the first of them.
+        BadFile: names the first of these files.
     """
     doubtful = {p.file: p for p in checkpoint.problems if not p.is_loss}
     found = next((p for p in checkpoint.problems if p.blocks and not p.is_loss), None)
@@ -163,8 +167,7 @@ def examine(
 
 
 def examine_files(given: ToExamine, names: Collection[str], budget: MemoryBudget) -> Examined:
-    """Do the same as `examine` if only the files `names` are needed: others are not read, and count
-    as sound."""
+    """Do the same as `examine`, but read only the files `names`; the others count as undamaged."""
     wanted = [file for file in given.to_scan.files if file.claimed_as in names]
     to_scan = replace(given.to_scan, files=wanted)
     files = sound_files(given.files, to_scan, given.manifest, budget)
@@ -203,8 +206,10 @@ def _examined(given: ToExamine, files: SoundFiles, budget: MemoryBudget) -> Exam
 def _judged(
     given: ToExamine, files: SoundFiles, sound: Mapping[Key, Tensor], budget: MemoryBudget
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield tensors with a digest in the manifest: those that match are whole, even if the checksum
-    of the record around them differs, and the others are lost."""
+    """Yield each tensor that has a digest in the manifest, and whether its bytes match. A tensor
+    that matches is whole, even if the checksum of the record around it differs; the others are
+    lost.
+    """
     if given.manifest is None:
         return
     checkpoint = given.remains.checkpoint
@@ -236,7 +241,7 @@ def _is_unchecked(tensor: Tensor, files: SoundFiles) -> bool:
 def _damage(
     checkpoint: Checkpoint, files: CheckpointFiles, found: SoundFiles
 ) -> tuple[Problem, ...]:
-    """Return the defects, each file once, the problems from the reader first."""
+    """Return the defects, each file once, with the problems from the reader first."""
     problems = {problem.message: problem for problem in checkpoint.problems}
     told = {problem.file for problem in checkpoint.problems}
     below = checkpoint.root.relative_to(files.base) if checkpoint.root != files.base else Path()
@@ -248,8 +253,8 @@ def _damage(
 
 
 def _refuse_other_weights(examined: Examined, files: SoundFiles, budget: MemoryBudget) -> None:
-    """Raise an error for masters that do not belong to the weights next to them, as an export of
-    the whole checkpoint does.
+    """Raise an error if masters do not belong to the weights next to them, as an export of an
+    undamaged checkpoint does.
 
     Raises:
         Unsupported: names the first.

@@ -1,5 +1,6 @@
-"""The weights of a checkpoint under the names of an export, as in `consolidate`: adapters added, in
-the layout of the Hub, renamed and selected. The same applies to weights with holes."""
+"""The weights of a damaged checkpoint under the names of an export, as `consolidate` makes them:
+adapters merged, in the layout of the Hub, renamed and selected. Weights may have holes.
+"""
 
 from __future__ import annotations
 
@@ -156,7 +157,7 @@ def _without_lost(checkpoint: Checkpoint, layout: HubLayout, lost: Mapping[str, 
 
 
 def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) -> Checkpoint:
-    """Return the weights except those with holes that are taken apart row by row."""
+    """Return the weights without those that have holes and would have to be divided row by row."""
     kept: dict[Key, Tensor] = {}
     for key, tensor in weights.tensors.items():
         blocks = layout.get(key.name, ())
@@ -171,7 +172,7 @@ def _restorable(weights: Checkpoint, layout: HubLayout, lost: dict[str, str]) ->
 
 
 def tied_to(weights: Checkpoint, name: str) -> Iterator[str]:
-    """Yield the name, and those that stand for the same weight."""
+    """Yield the name, and the other names of the same weight."""
     yield name
     holder = weights.aliases.get(name, name)
     if holder != name:

@@ -1,4 +1,6 @@
-"""The checkpoint that holes are filled from: an older one, or the model that a run began with."""
+"""The checkpoint that holes are filled from: an older one of the run, or the model that the run
+began with.
+"""
 
 from __future__ import annotations
 
@@ -144,7 +146,7 @@ def read_other(
 
 
 def _there(given: ToExamine) -> Checkpoint:
-    """Return the checkpoint with the chunks that lie inside its files, sound or not."""
+    """Return the checkpoint with the chunks that lie inside their files, damaged or not."""
     checkpoint = given.remains.checkpoint
 
     def there(file: str, begin: int, end: int) -> int:

@@ -1,8 +1,13 @@
-"""Holes filled from other tensors, box by box.
+"""Fill the holes of weights from other tensors, box by box.
 
-A weight has up to three sources: its sound chunks; the same weight in another type in the same
-checkpoint (16-bit weights next to masters); and another checkpoint. Each gives only what those
-before it lack, so a partly lost weight keeps its remaining elements.
+A weight has up to three sources: its undamaged chunks; the same weight in another type in the same
+checkpoint (16-bit weights next to masters); and another checkpoint. Each source gives only the
+elements that the sources before it lack, so a partly lost weight keeps its remaining elements.
+
+A filled weight may have parts of different types, such as an fp32 master with boxes from bf16
+weights. To `execute` a tensor has one type, so `in_pieces` divides it: each contiguous box of one
+type in the output becomes a separate tensor in the same bytes of the same file. The output itself
+has one tensor, and is read back as such.
 """
 
 from __future__ import annotations
@@ -23,8 +28,9 @@ from zerotools.ops.salvage.holes import Holes, holes_of
 
 @dataclass(frozen=True)
 class Part:
-    """The part of a weight that one source gives: `tensor` has the whole shape, and chunks only for
-    `boxes`. `source` names the source; None: the chunks of the weight."""
+    """The part of a weight that comes from one source. `tensor` has the whole shape, and chunks
+    only for `boxes`. `source` names the source; None: the weight itself.
+    """
 
     tensor: Tensor
     boxes: tuple[Box, ...]
@@ -77,12 +83,14 @@ def _own(tensor: Tensor, holes: Holes) -> Part:
 
 
 def _as_chunks(holes: Holes) -> tuple[Chunk, ...]:
-    """Return chunks for a tensor's holes: the missing elements count as present."""
+    """Return chunks that stand for the holes of a tensor, to compute the elements that are in no
+    hole.
+    """
     return tuple(Chunk(box, "", 0) for box in holes.boxes)
 
 
 def _given(tensor: Tensor, holes: Holes) -> Tensor:
-    """Return the part of `tensor` that is in the holes of another of its shape."""
+    """Return the part of `tensor` that lies in the holes of another tensor of its shape."""
     if holes.is_total:
         return tensor
     ranges = ranges_of(tensor)
@@ -189,8 +197,8 @@ def _first(shape: tuple[int, ...], box: Box) -> int:
 def in_pieces(
     source: Checkpoint, target: Target, mixed: Mapping[Key, FilledWeight]
 ) -> tuple[Checkpoint, Target]:
-    """Return source and target with the tensors of `mixed` in pieces; in `target` each is one
-    chunk.
+    """Return source and target with the tensors in `mixed` divided into pieces; each piece is one
+    chunk of `target`. The third result converts tensors that were read back from the output.
 
     Raises:
         BadFile: a tensor has the name of a piece.

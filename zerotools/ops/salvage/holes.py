@@ -20,7 +20,9 @@ from zerotools.core.uncovered_boxes import uncovered, uncovered_ranges
 from zerotools.io.distcp.items import ItemChunks
 
 SoundBytes = Callable[[str, int, int], int]
-"""How many bytes of a file from `begin` on are sound, of those up to `end`."""
+"""A function of (file, begin, end): how many bytes from `begin` on, of those up to `end`, are
+undamaged.
+"""
 _MOST_SAID = 4
 
 
@@ -58,8 +60,9 @@ class Holes:
 
 
 def said(boxes: tuple[Box, ...], ranges: tuple[tuple[int, int], ...] | None, numel: int) -> str:
-    """Return boxes of a tensor of `numel` elements in a short, exact form; only the first few of
-    many."""
+    """Return boxes of a tensor of `numel` elements as a short, exact text; of many boxes only the
+    first few.
+    """
     lost = sum(box.numel for box in boxes)
     if lost == numel:
         return f"all of its {counted(numel, 'element')}"
@@ -111,7 +114,7 @@ def _sound_chunks(tensor: Tensor, sound: SoundBytes, lost: dict[str, None]) -> I
 
 
 def _readable(tensor: Tensor, lost: dict[str, None]) -> Iterator[Chunk]:
-    """Yield the chunks, without those of a damaged item."""
+    """Yield the chunks without those of a damaged item of a pickle."""
     if not isinstance(tensor.chunks, ItemChunks):
         yield from tensor.chunks
         return
@@ -123,7 +126,7 @@ def _readable(tensor: Tensor, lost: dict[str, None]) -> Iterator[Chunk]:
 
 
 def _beginning(chunk: Chunk, dtype: DType, count: int) -> Iterator[Chunk]:
-    """Yield the first `count` elements of a contiguous chunk."""
+    """Yield chunks for the first `count` elements of a contiguous chunk."""
     offset = chunk.offset
     for box in boxes_of_range(chunk.box.shape, 0, count):
         start = tuple(a + b for a, b in zip(chunk.box.start, box.start, strict=True))

@@ -1,4 +1,7 @@
-"""A damaged checkpoint, examined and planned, with the record of the export."""
+"""`zerotools salvage`: examine a damaged checkpoint, plan the export, and describe it as JSON
+(docs/reference/salvage-json.md). The output holds a copy of this JSON, so that a mixture of two
+checkpoints is not mistaken for one of them.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +55,7 @@ def prepare_salvage(
 
 
 def _recorded(found: Salvage) -> Salvage:
-    """Return it with the record among the files of the output."""
+    """Return the plan with its JSON record among the files of the output."""
     conversion = found.conversion
     if conversion is None:
         return found

@@ -1,4 +1,4 @@
-"""The export of whole weights: the written ones with their sources, and the omitted ones."""
+"""Plan the export: the weights to write, each with its sources, and the weights to leave out."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from zerotools.ops.weights.tied_weights import resolve_aliases
 COMMAND = "salvage"
 COPIES = "its own 16-bit weights"
 RECORD = "zerotools-salvage.json"
-"""The file in the output that has all of it."""
+"""The file in the output with the JSON record of the salvage."""
 LARGEST_SIDECAR = 2**28
 """The largest JSON file of the model that is read, in bytes; a tokenizer's may have tens of MB."""
 
@@ -64,11 +64,12 @@ class SalvageOptions:
 
 @dataclass(frozen=True)
 class Salvage:
-    """The plan of the output. `weights` are those of the output, by its names. `left_out` has the
-    names of weights that are not whole, each with the reason. `unnamed` are lost files with unknown
-    contents. `other` is the checkpoint that holes are filled from. `rounded` are weights in a wider
-    type than their remaining elements: their masters are lost. `conversion` is None if nothing is
-    whole."""
+    """The plan of the output. `weights` are the weights of the output, by its names. `left_out` has
+    the names of weights that are not whole, each with the reason. `unnamed` are lost files with
+    unknown contents. `other` is the checkpoint that holes are filled from. `rounded` are weights
+    that are written in a wider type than their remaining elements, because their masters are lost.
+    `conversion` is None if no weight is whole.
+    """
 
     examined: Examined
     weights: Mapping[Key, FilledWeight]
@@ -92,7 +93,9 @@ class Salvage:
 
     @property
     def remark(self) -> str | None:
-        """The remark in the output's files; None: they are exactly the whole checkpoint."""
+        """The remark that is written into the output's files; None if they are exactly the
+        undamaged checkpoint.
+        """
         mixed = [part for _, part in self.filled if part.source != COPIES]
         weights = {key for key, part in self.filled if part.source != COPIES}
         said = []
@@ -317,7 +320,7 @@ def _damage_of(sidecar: Path) -> str | None:
 
 
 def _of_one_type(weight: FilledWeight) -> Tensor:
-    """Return the weight if its parts have one type, or else its description."""
+    """Return the weight if its parts have one type, else its description without chunks."""
     types = {part.dtype for part in weight.parts}
     return joined(weight.parts) if len(types) == 1 else weight.parts[0].tensor
 

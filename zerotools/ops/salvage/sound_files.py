@@ -1,9 +1,9 @@
-"""The sound bytes of a checkpoint's files.
+"""Find the undamaged bytes of a checkpoint's files.
 
-A record of a torch archive is sound if its bytes have its CRC-32, and else lost as a whole: the
-checksum does not show the position of the damage. Bytes of an archive outside of sound records are
-lost. A file without checksums is used up to its end, and named as unchecked, unless the digest of a
-manifest shows that its bytes are different.
+A record of a torch archive is sound if its bytes have its CRC-32. Else all of it is lost, because
+the checksum does not show the position of the damage. Bytes of an archive outside of sound records
+are lost. A file without checksums is used up to its end and reported as unchecked, unless a digest
+in a manifest shows that its bytes are different.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from zerotools.runs.manifest import MANIFEST, read_manifest, verify_manifest
 
 @dataclass(frozen=True)
 class SoundFile:
-    """A file of `size` bytes. `records` are [begin, end) of the records that are sound, in order;
-    None where nothing in the file tells. `is_proved`: a manifest has the digest of all of it."""
+    """A file of `size` bytes. `records` are the ranges [begin, end) of its sound records, in order;
+    None if the file has no checksums. `is_proved`: a manifest has the digest of the whole file.
+    """
 
     size: int
     records: Sequence[tuple[int, int]] | None = None
     is_proved: bool = False
 
     def sound_bytes(self, begin: int, end: int) -> int:
-        """Return how many bytes from `begin` on are sound, of those up to `end`. Of a record they
-        are all or none."""
+        """Return how many bytes from `begin` on, of those up to `end`, are sound. Of a record
+        either all bytes are sound, or none.
+        """
         if self.records is None:
             return max(0, min(end, self.size) - begin)
         at = bisect_right(self.records, (begin, self.size)) - 1
@@ -58,21 +60,22 @@ class SoundFiles:
         return 0 if found is None else found.sound_bytes(begin, end)
 
     def bytes_there(self, file: str, begin: int, end: int) -> int:
-        """Return how many bytes from `begin` on are there, sound or not."""
+        """Return how many bytes from `begin` on exist in the file, damaged or not."""
         found = self.files.get(file)
         return 0 if found is None else max(0, min(end, found.size) - begin)
 
     @property
     def unchecked(self) -> tuple[str, ...]:
-        """The files with bytes that nothing proves to be as saved."""
+        """The files with bytes that no checksum or digest proves."""
         return tuple(
             name for name, f in self.files.items() if f.records is None and not f.is_proved
         )
 
 
 def claimed_alone(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan:
-    """Return the records of the files that hold tensors; of a file without its zip directory, those
-    that its headers tell of. No data is read."""
+    """Return the records of the files that hold tensors, without reading data. If a file has lost
+    its zip directory, the records are found by their headers.
+    """
     with tolerating():
         found = files_to_scan(checkpoint, files)
     found.files = [file for file in found.files if file.claimed_as is not None]

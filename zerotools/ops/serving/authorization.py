@@ -1,6 +1,7 @@
-"""Authorization: requests have the token or a signature with the key pair, both made at the start.
+"""Authorization: a request needs the token, or a signature with the key pair; both are made at the
+start of the server.
 
-A signature is that of AWS's version 4 (SigV4): an HMAC over the method, the path, the query, chosen
+A signature is of AWS's version 4 (SigV4): an HMAC over the method, the path, the query, chosen
 headers and the time, with a key that is derived from the secret, the day, the region and the
 service. https://docs.aws.amazon.com/IAM/latest/UserGuide/create-signed-request.html
 """
@@ -18,7 +19,7 @@ from urllib.parse import quote
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 CLOCK_SECONDS = 15 * 60
-"""How far the clock of who signs may be from ours, as S3 allows it."""
+"""The largest difference between the client's clock and ours, as S3 allows it."""
 _EMPTY = hashlib.sha256(b"").hexdigest()
 _UNSIGNED = "UNSIGNED-PAYLOAD"
 _CREDENTIAL = re.compile(r"([^/]{1,128})/(\d{8})/([\w-]{1,40})/s3/aws4_request")
@@ -54,7 +55,8 @@ class SignedRequest:
 
 def refusal(request: SignedRequest, credentials: Credentials, now: datetime) -> str | None:
     """Return the S3 error code with which a request is refused, or None if its signature is
-    right."""
+    correct.
+    """
     given = request.headers.get("authorization")
     if given is None:
         return "AccessDenied"

@@ -43,7 +43,7 @@ from zerotools.ops.execution.tiles import Tile, check_buffer, tiles_of
 from zerotools.ops.execution.workers import MemoryBudget
 
 AHEAD, FAR_AHEAD = 4, 12
-"""Tiles of one request that are made or wait to be sent, at most."""
+"""The largest number of tiles of one request that are being made or wait to be sent."""
 MOST_READERS = 256
 _FEWEST_READERS = 16
 _FEWEST_PIECES = 24
@@ -51,7 +51,7 @@ _FEWEST_PIECES = 24
 _LARGEST_PIECE, _LEAST_PIECE = 2**20, 2**16
 _LARGEST_FAR_PIECE = 2**23
 PLANNED = 512
-"""The number of tensors with copies that are kept."""
+"""The number of tensors for which planned copies are kept in memory."""
 
 
 Note = Callable[[int, Losses], None]
@@ -70,7 +70,7 @@ class _Placed:
 
 
 class ByteSource:
-    """The files of `conversion`, by ranges. Any number of threads may read. Use as a context
+    """Reads ranges of the files of `conversion`, from any number of threads. Use as a context
     manager.
 
     With `strict`, finite values that become infinite are an error when they are read. With
@@ -102,7 +102,7 @@ class ByteSource:
         self._stack = ExitStack()
         self._piece, pieces = pieces_of(budget)
         self.readers = min(MOST_READERS, pieces // 3)
-        """How many may read at the same time."""
+        """The largest number of ranges that may be read at the same time."""
         self._ahead = Semaphore(pieces // 3)
 
     def __enter__(self) -> ByteSource:
@@ -295,7 +295,7 @@ class ByteSource:
         return copies
 
     def _whole(self, file: str, begin: int, end: int) -> ByteRange:
-        """Return the range, from the first byte of the element that has `begin`."""
+        """Return the range, extended at its start to the first byte of an element."""
         for placed in self._meeting(file, begin, end):
             offset, itemsize = placed.extent.offset, placed.extent.itemsize
             if offset <= begin:
@@ -305,7 +305,9 @@ class ByteSource:
 
 
 def pieces_of(budget: MemoryBudget) -> tuple[int, int]:
-    """Return (bytes of a piece, the maximum number), besides the buffers of the threads."""
+    """Return the size in bytes of a piece and the largest number of pieces, in addition to the
+    buffers of the threads.
+    """
     threads = budget.buffers * budget.workers
     wanted = budget.max_memory // (threads + 3 * _FEWEST_READERS)
     largest = _LARGEST_FAR_PIECE if budget.is_far else _LARGEST_PIECE
@@ -334,8 +336,9 @@ def _places(target: Target) -> dict[str, list[_Placed]]:
 
 
 def _alike(copies: Iterator[Copy | RangeCopy]) -> Iterator[Iterator[Copy | RangeCopy]]:
-    """Yield copies of boxes and of ranges in alternating groups: tiles of ranges are held back to
-    be joined, and tiles of later boxes in the file would come before them."""
+    """Group consecutive copies that are all of boxes or all of ranges. Tiles of ranges are held
+    back to be joined, and else tiles of later boxes in the file would come before them.
+    """
     return (group for _, group in groupby(copies, lambda each: isinstance(each, Copy)))
 
 

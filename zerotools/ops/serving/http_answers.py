@@ -1,4 +1,6 @@
-"""The response to a request, before any of it is sent."""
+"""The files of a model as HTTP responses: names, sizes and ETags, ranges and conditions (RFC 9110),
+and the response before any of it is sent.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,9 @@ _BYTES = "application/octet-stream"
 
 @dataclass(frozen=True, slots=True)
 class ServedFile:
-    """`etag` is in quotes, as in HTTP: another source, or another way to export it, has another
-    one."""
+    """A file of the model. `etag` is in quotes, as in HTTP; it depends on the source and on the
+    options of the export.
+    """
 
     name: str
     size: int
@@ -59,8 +62,9 @@ def served_model(conversion: Conversion, name: str) -> ServedModel:
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """A request that may be answered. `path` are the decoded words between slashes, `query` the
-    decoded pairs, `headers` are by their names in lower case."""
+    """A request that the client may make. `path` are the decoded parts between slashes, `query` the
+    decoded pairs, `headers` are by their names in lower case.
+    """
 
     path: Sequence[str]
     query: Mapping[str, str]
@@ -69,7 +73,7 @@ class ReadRequest:
 
 @dataclass(frozen=True)
 class FilePart:
-    """Bytes of a file that are sent as they are made."""
+    """A range of a file. Its bytes are sent while they are made."""
 
     file: str
     wanted: WantedBytes
@@ -77,7 +81,7 @@ class FilePart:
 
 @dataclass(frozen=True)
 class ServedAnswer:
-    """`body` is sent after the headers; those of its length and type are among them."""
+    """A response. `body` is sent after the headers, which include its length and type."""
 
     status: HTTPStatus
     headers: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +89,7 @@ class ServedAnswer:
 
 
 def of_text(status: HTTPStatus, text: str, content_type: str = "text/plain") -> ServedAnswer:
-    """Return an answer that is known."""
+    """Return a response with a text as its body."""
     body = text.encode()
     headers = {"Content-Type": f"{content_type}; charset=utf-8", "Content-Length": str(len(body))}
     return ServedAnswer(status, headers, body)
@@ -127,7 +131,7 @@ _RANGE = re.compile(r"bytes=(\d{0,19})-(\d{0,19})")
 
 
 class NotSatisfiable(Exception):
-    """The range begins behind the end of the file: status 416."""
+    """The range begins at or after the end of the file: status 416."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,5 @@
-"""The files by their names, and the requests of huggingface_hub to a hub, with the token.
+"""Serve the files by their names, and to huggingface_hub as a repository, to clients that have the
+token.
 
     /                                               the files, as JSON
     /model.safetensors                              one of them
@@ -6,7 +7,7 @@
     /api/models/NAMESPACE/NAME/tree/REVISION        the same, with sizes
     /NAMESPACE/NAME/resolve/REVISION/FILE           a file
 
-Any namespace and revision are accepted: there is one model, of one revision.
+Any namespace and revision are accepted, because the server has one model of one revision.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _HUB_ERRORS = {"EntryNotFound": "Entry not found", "RepoNotFound": "Repository n
 
 
 def plain_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
-    """Return the answer to a client that has the token."""
+    """Return the response to a request with the token."""
     path = [word for word in asked.path if word]
     if not path:
         return _json(_listing(model))
@@ -97,8 +98,9 @@ def _json(value: Any) -> ServedAnswer:
 
 
 def _absent(model: ServedModel, why: str, code: str = "RepoNotFound") -> ServedAnswer:
-    """Return the response for a missing object; `code` is the hub's code, which its clients
-    know."""
+    """Return the response for a file or repository that does not exist; `code` is the error code
+    that clients of the hub know.
+    """
     answer = of_text(HTTPStatus.NOT_FOUND, f"{why}; / lists all files\n")
     # No word of the request is in a header, because it could begin another header.
     headers = {**answer.headers, "X-Error-Code": code, "X-Error-Message": _HUB_ERRORS[code]}

@@ -1,5 +1,7 @@
-"""The HTTP server: a thread for each connection; requests without a token or signature are refused.
-If data cannot be made any more the connection breaks, so that a part is not taken for the whole."""
+"""The HTTP server, with a thread for each connection. Requests without the token or a valid
+signature are refused. If data cannot be read any more, the server breaks the connection, so that a
+client does not take a part for the whole.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,14 @@ from zerotools.ops.serving.hub_requests import plain_answer
 from zerotools.ops.serving.s3_requests import bucket_answer, error
 
 MOST_CONNECTIONS = 1024
-"""Also of those who have shown no token: a thread each, and no buffer."""
+"""The largest number of connections, also of clients without the token. Each takes a thread and no
+buffer.
+"""
 HEAD_SECONDS = 10.0
 """The time limit for a request, also for the next one on the same connection."""
 SEND_SECONDS = 60.0
 TURN_SECONDS = 30.0
-"""How long one waits for its turn, where as many read as there is memory for."""
+"""How long a request waits for a buffer, if all buffers are in use."""
 SLICE = 2**16
 """The bytes that must be taken within SEND_SECONDS: a reader may take a kilobyte a second."""
 LARGEST_BODY = 64 * 1024
@@ -42,7 +46,7 @@ _BUSY = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 
 
 
 class ModelServer(ThreadingHTTPServer):
-    """Serves `model` of `source` at `address`; `say` reports errors, in one sentence."""
+    """Serves `model` from `source` at `address`; `say` reports errors, in one sentence."""
 
     daemon_threads = True
     request_queue_size = 128
@@ -69,7 +73,7 @@ class ModelServer(ThreadingHTTPServer):
         return f"http://[{shown}]:{port}" if ":" in shown else f"http://{shown}:{port}"
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Begin a thread, while there are not too many."""
+        """Start a thread for a connection, unless there are too many."""
         if not self._slots.acquire(blocking=False):
             request.sendall(_BUSY)
             self.shutdown_request(request)
@@ -175,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
 
     def _judged(self) -> ServedAnswer:
-        """Return the response that this request is allowed."""
+        """Return the response to this request, or a refusal."""
         encoded, query = _target(self.path)
         pairs = parse_qsl(query, keep_blank_values=True, errors="strict")
         headers = {name.lower(): value for name, value in self.headers.items()}

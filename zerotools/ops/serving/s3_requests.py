@@ -1,4 +1,4 @@
-"""The same files as a bucket: the read-only part of S3, path style, for who signs.
+"""Serve the files as a read-only S3 bucket, path style, to clients that sign their requests.
 
 GET /                  ListBuckets         GET /BUCKET?list-type=2  ListObjectsV2
 HEAD /BUCKET           HeadBucket          GET, HEAD /BUCKET/KEY    GetObject, HeadObject
@@ -35,7 +35,7 @@ _STATUSES = {
 
 
 def bucket_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
-    """Return the answer to a client that has signed."""
+    """Return the response to a request with a valid signature."""
     bucket, *rest = asked.path or [""]
     key = "/".join(rest)
     if not bucket:
@@ -57,7 +57,7 @@ def bucket_answer(model: ServedModel, asked: ReadRequest) -> ServedAnswer:
 
 
 def error(code: str, message: str, status: HTTPStatus | None = None) -> ServedAnswer:
-    """Return an error in the form of S3."""
+    """Return an error in the XML form of S3."""
     body = f"<Error><Code>{code}</Code><Message>{escape(message)}</Message></Error>"
     return _xml(body, status or _STATUSES.get(code, HTTPStatus.FORBIDDEN))
 
