@@ -1,4 +1,4 @@
-"""Changes the state of a job: by the lifecycle, in one transaction, with an announcement."""
+"""Changes the state of a job: applies the lifecycle, commits one transaction, and announces it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class Transitions:
-    """Changes of jobs in `store`; `announce` is called after each commit."""
+    """Changes the state of jobs in `store`. `announce` is called after each commit."""
 
     def __init__(self, store: Store, policy: RetryPolicy, announce: Callable[[], None]) -> None:
         self.store = store
@@ -24,17 +24,20 @@ class Transitions:
         self._announce = announce
 
     def after(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
-        """Return the state of `job` after `event`, without a change. Raises NotAllowed."""
+        """Return the state that `job` would have after `event`. Raises NotAllowed."""
         return lifecycle.advance(job.standing, event, now=time.time(), policy=self.policy)
 
     def move(self, job: JobRow, after: JobStatus, kind: str) -> None:
-        """Commit `after`, by an event of `kind`. Raises sqlite3.OperationalError: not now."""
+        """Commit the state `after`, with an event of `kind`.
+
+        Raises sqlite3.OperationalError if it cannot be committed now.
+        """
         with self.store.change(job, after, kind, now=time.time()):
             pass
         self.publish(job, after)
 
     def take(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
-        """Commit the transition of `event`.
+        """Apply `event` to the job and commit the new state.
 
         Raises NotAllowed, and sqlite3.OperationalError if it cannot be committed now.
         """

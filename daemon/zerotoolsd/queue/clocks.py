@@ -1,4 +1,4 @@
-"""Times by the calendar, and by a clock that cannot be set.
+"""Times by the calendar, and by CLOCK_MONOTONIC, which cannot be set.
 
 CLOCK_MONOTONIC counts from the machine's boot, the same for every process, so it survives a daemon.
 It stops while the machine sleeps, like the jobs.
@@ -14,19 +14,23 @@ from typing import Any, NamedTuple
 from zerotoolsd.supervisor.procfs import boot_id
 
 SET_SECONDS = 3600.0
-"""A calendar that differs by more than this from the expected time was set."""
+"""If the calendar differs by more seconds than this from the expected time, it was set."""
 
 
 class Moment(NamedTuple):
-    """`time` in seconds since the epoch; `clock` in seconds of CLOCK_MONOTONIC since the boot
-    `boot_id`, if these are known."""
+    """A time by both clocks.
+
+    `time` is in seconds since the epoch. `clock` is in seconds of CLOCK_MONOTONIC since the boot
+    `boot_id`; both are None if unknown.
+    """
 
     time: float
     clock: float | None = None
     boot_id: str | None = None
 
     def seconds_since(self, earlier: Moment) -> float:
-        """Return the seconds since `earlier`, at least 0, even if the calendar was set."""
+        """Return the seconds since `earlier`, at least 0, also if the calendar was set
+        meanwhile."""
         if self.boot_id == earlier.boot_id and None not in (self.clock, earlier.clock):
             assert self.clock is not None
             assert earlier.clock is not None
@@ -35,14 +39,16 @@ class Moment(NamedTuple):
 
 
 def now() -> Moment:
-    """Return this moment."""
+    """Return the current time by both clocks."""
     return Moment(time.time(), time.monotonic(), boot_id())
 
 
 class RetryWaits:
-    """Waits that are stored by the calendar and measured by the clock, so setting the calendar does
-    not change them. The rest of a wait is computed from the calendar once, when it is first seen.
-    `longest` limits it, because the calendar may have been set while no daemon ran."""
+    """Measures waits that are stored as calendar times by CLOCK_MONOTONIC, which cannot be set.
+
+    The rest of a wait is computed from the calendar once, when it is first seen. `longest` limits
+    it, in seconds, because the calendar may have been set while no daemon ran.
+    """
 
     def __init__(self, longest: float, now: Callable[[], Moment] = now) -> None:
         self._longest = longest
@@ -50,7 +56,8 @@ class RetryWaits:
         self._due: dict[int, tuple[float | None, float]] = {}
 
     def left(self, job_id: int, until: float | None) -> float:
-        """Return the seconds until the wait of the job is over, which was stored as `until`."""
+        """Return the remaining seconds of a job's wait, which is stored as the calendar time
+        `until`."""
         moment = self._now()
         assert moment.clock is not None
         known = self._due.get(job_id)
@@ -69,8 +76,8 @@ class SteadyCalendar:
     """The time of day, for code that removes old data.
 
     A calendar that was set forward while the daemon runs counts only if the kernel reports that it
-    is synchronised; else the time continues from its old value. `clock` runs while a machine
-    sleeps.
+    is synchronised; else the time continues from its old value. `clock` is a clock that also runs
+    while the machine sleeps.
     """
 
     def __init__(
@@ -93,7 +100,7 @@ class SteadyCalendar:
 
 
 def began_of(run: Mapping[str, Any]) -> Moment | None:
-    """Return the start of the attempt with this `run.json`; None if it has no start."""
+    """Return the start of an attempt from its `run.json`; None if the file has no valid start."""
     began = seconds_in(run, "started")
     if began is None:
         return None
@@ -102,8 +109,8 @@ def began_of(run: Mapping[str, Any]) -> Moment | None:
 
 
 def seconds_in(tree: Mapping[str, Any] | None, name: str) -> float | None:
-    """Return a time or a duration from a record that ranks can write too; None if it is not
-    valid."""
+    """Return a time or a duration from a record; None if it is not valid. Ranks can write records,
+    too."""
     value = (tree or {}).get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

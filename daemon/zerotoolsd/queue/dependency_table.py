@@ -1,4 +1,4 @@
-"""The table `dependency`: which jobs start after which, and how those are that they wait for."""
+"""The tables `dependency` (which jobs start after which) and `drain` (whether any job starts)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.stored_values import short
 
 _AT_ONCE = 500
-"""Numbers in one statement."""
+"""Largest number of job numbers in one statement."""
 
 
 _ENDS = {
@@ -23,14 +23,16 @@ _ENDS = {
 
 
 def how_it_ended(state: str | None) -> str:
-    """Describe the end of a job that can no longer succeed: `has failed`."""
+    """Describe how a job ended that did not succeed: `has failed`."""
     return _ENDS.get(state or "", "is not known any more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DependencyRow:
-    """A job that another starts after. `state` is its state, the last one of a removed job, or None
-    if unknown."""
+    """A dependency: the job that another one starts after, and the required end.
+
+    `state` is the state of that job, the last one of a removed job, or None if unknown.
+    """
 
     on_id: int
     condition: str
@@ -38,45 +40,47 @@ class DependencyRow:
 
     @property
     def is_met(self) -> bool:
-        """Whether it has ended as required."""
+        """Return whether the job has ended as required."""
         if self.condition == ANY:
             return self.state is None or self.state in states.TERMINAL
         return self.state == states.SUCCEEDED
 
     @property
     def is_spoiled(self) -> bool:
-        """Whether it can no longer end as required."""
+        """Return whether the job can no longer end as required."""
         return not self.is_met and (self.state is None or self.state in states.TERMINAL)
 
     @property
     def words(self) -> str:
-        """The condition for people: `job 3 (running) to succeed`."""
+        """Describe the condition: `job 3 (running) to succeed`."""
         how = "end" if self.condition == ANY else "succeed"
         state = states.in_words(self.state or "unknown")
         return f"job {self.on_id} ({state}) to {how}"
 
 
 class DependencyTable:
-    """The table, by `run` and `run_many`, which runs a statement for each of several rows; every
-    change is one of the caller's transaction."""
+    """The table `dependency`. Changes belong to the caller's transaction.
+
+    `run` executes a statement, and `run_many` executes a statement for several rows.
+    """
 
     def __init__(self, run: RunSql, run_many: RunMany) -> None:
         self._sql, self._sql_many = run, run_many
 
     def add(self, jobs: Iterable[tuple[int, Iterable[Dependency]]]) -> None:
-        """Each job starts after those that stand with it."""
+        """Add dependencies: each job starts after the jobs in its entry."""
         self._sql_many(
             "INSERT OR REPLACE INTO dependency (job_id, on_id, condition) VALUES (?, ?, ?)",
             ((job_id, each.job_id, each.condition) for job_id, after in jobs for each in after),
         )
 
     def replace(self, job_id: int, after: Iterable[Dependency]) -> None:
-        """Let `job_id` start after these, and no others."""
+        """Replace the dependencies of `job_id`."""
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job_id,))
         self.add([(job_id, after)])
 
     def take_any_end(self, job_id: int, on_ids: Iterable[int]) -> None:
-        """`job_id` starts however these have ended."""
+        """Let `job_id` start after any end of these jobs, also a failure."""
         for on_id in on_ids:
             self._sql(
                 "UPDATE dependency SET condition = ? WHERE job_id = ? AND on_id = ?",
@@ -84,12 +88,12 @@ class DependencyTable:
             )
 
     def removed(self, job: JobRow) -> None:
-        """Record how `job` ended, for jobs waiting for it, before it is removed."""
+        """Store the last state of `job` for the jobs that depend on it, before it is removed."""
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job.id,))
         self._sql("UPDATE dependency SET ended = ? WHERE on_id = ?", (job.state, job.id))
 
     def of(self, job_id: int) -> list[DependencyRow]:
-        """Return the conditions of the job, by number."""
+        """Return the dependencies of a job, in the order of job numbers."""
         rows = self._sql(
             "SELECT on_id, condition, coalesce(other.state, dependency.ended) AS state"
             " FROM dependency LEFT JOIN job AS other ON other.id = on_id"
@@ -99,7 +103,7 @@ class DependencyTable:
         return [DependencyRow(**row) for row in rows]
 
     def dependents(self, on_ids: Collection[int]) -> set[int]:
-        """Return the jobs that start after any of these."""
+        """Return the jobs that depend on any of these jobs."""
         wanted, found = list(on_ids), set[int]()
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]
@@ -110,7 +114,8 @@ class DependencyTable:
 
 
 class DrainTable:
-    """The table, by `run`; a change is one of the caller's transaction."""
+    """The table `drain`, with one row while no job may start. Changes belong to the caller's
+    transaction."""
 
     def __init__(self, run: RunSql) -> None:
         self._sql = run

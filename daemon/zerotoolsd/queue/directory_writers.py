@@ -1,4 +1,4 @@
-"""The jobs that write into each directory, so that no two unfinished ones share one."""
+"""Records which job writes into which directory, so that no two unfinished jobs share one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerotoolsd.queue.store import Store
 
 
 class Writers:
-    """The jobs of a store by the directories that they named, with links resolved.
+    """The jobs of a store, by their output directories with links resolved.
 
     Jobs that write into their default directory below `jobs_dir` are not kept: its name contains
     their number. Finished jobs are included; the caller checks for them.
@@ -30,7 +30,7 @@ class Writers:
         self._whole = False
 
     def note(self, job_id: int, place: str | None) -> None:
-        """Record that the job writes into `place`; None is its default directory."""
+        """Record that the job writes into `place`; None means its default directory."""
         if place is not None:
             self._add(job_id, place)
 
@@ -40,9 +40,9 @@ class Writers:
         self._by_place.setdefault(place, set()).add(job_id)
 
     def unknown(self) -> dict[int, str]:
-        """Return the unrecorded directories of unfinished jobs.
+        """Return the output directories of unfinished jobs that are not recorded yet.
 
-        Those below `jobs_dir` are left out, because their names are their paths.
+        Those below `jobs_dir` are left out, because they need no resolving of links.
         """
         if self._whole:
             return {}
@@ -60,7 +60,7 @@ class Writers:
         return found
 
     def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
-        """Record the result of `unknown`, with links resolved."""
+        """Record the directories that `unknown` returned, with links resolved."""
         for job_id, place in zip(paths, places, strict=True):
             self._add(job_id, place)
         self._all_known()
@@ -70,12 +70,13 @@ class Writers:
         self._known.clear()
 
     def _owner(self, place: str) -> int | None:
-        """Return the job with this default directory."""
+        """Return the job whose default directory this is; None if it is not a default directory."""
         found = self._own.fullmatch(place)
         return None if found is None else int(found[1])
 
     def forget(self, job_id: int) -> None:
-        """Forget the directories of the job, because it now writes elsewhere; record it again."""
+        """Forget the directories of a job that now writes elsewhere. The caller records the new
+        one."""
         for jobs in self._by_place.values():
             jobs.discard(job_id)
 

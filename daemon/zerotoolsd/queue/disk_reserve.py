@@ -26,18 +26,21 @@ LOG_BYTES = 256 << 10
 DATABASE_BYTES = 128 << 10
 LEAST_BYTES = 16 << 10
 NO_ROOM_BYTES, NO_ROOM_PART = 4 << 20, 1 / 16
-"""With less than this free for all users, or than this part of a small disk, submits are refused:
-the space is for necessary records."""
+"""If less than these bytes are free for all users, or this part of a small disk, submits are
+refused.
+
+The space is for records that must be written.
+"""
 _KEEP_SIZE = 1
-"""FALLOC_FL_KEEP_SIZE of fallocate(2): the file does not seem longer."""
+"""FALLOC_FL_KEEP_SIZE of fallocate(2): the size of the file does not change."""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def take_room(state_dir: Path, database: int) -> bool:
-    """Reserve space for the queue's growth; return whether all was available. Cheap to repeat.
+    """Reserve disk space for the growth of the database. Return whether all of it was available.
 
-    `database` is a descriptor of its file. Call it after each checkpoint, because SQLite then frees
-    the blocks beyond the end of the database.
+    `database` is a descriptor of the database file. Call this after each checkpoint, because SQLite
+    then frees the blocks beyond the end of the database. Repeating it is cheap.
     """
     try:
         log = os.open(state_dir / f"{DATABASE}-wal", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -54,7 +57,7 @@ def take_room(state_dir: Path, database: int) -> bool:
 
 
 def _take(fd: int, wanted: int) -> bool:
-    """Reserve so many bytes beyond the end of the file, or as many as are free."""
+    """Reserve so many bytes beyond the end of a file, or as many as are free."""
     size, more = os.fstat(fd).st_size, wanted
     while more >= LEAST_BYTES:
         if not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(size), ctypes.c_long(more)):
@@ -76,13 +79,13 @@ def why_full(state_dir: Path) -> str | None:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether SQLite found the disk full."""
+    """Return whether this error of SQLite means that the disk is full."""
     code = getattr(error, "sqlite_errorcode", 0)  # only SQLite's own errors have it
     return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_FULL
 
 
 class DiskReserve:
-    """The reserved space of the queue that `connection` has open in `state_dir`."""
+    """The disk space reserved for the queue in `state_dir`, which `connection` has open."""
 
     def __init__(self, state_dir: Path, connection: sqlite3.Connection) -> None:
         """Open the database's file. Raises OSError; the connection is then closed."""
@@ -99,7 +102,7 @@ class DiskReserve:
         return self._database is not None and take_room(self._state_dir, self._database)
 
     def close(self) -> None:
-        """Close the connection, and then the file: never in the other order."""
+        """Close the connection and then the file. The other order would release SQLite's locks."""
         self._connection.close()
         if self._database is not None:
             os.close(self._database)
@@ -110,9 +113,9 @@ class DiskReserve:
         return why_full(self._state_dir)
 
     def heed(self, error: BaseException) -> None:
-        """Handle the error of a change: on a full disk, restart the log in its reserved blocks.
+        """Handle the error of a change. On a full disk, restart the log in its reserved blocks.
 
-        The next try then has space.
+        The next try of the change then has space.
         """
         if is_full(error):
             with suppress(sqlite3.OperationalError):

@@ -1,6 +1,6 @@
-"""The expected memory of a job that declares none.
+"""Predicts the memory of a job that declares none.
 
-It is the estimate of its submit; if an attempt has trained, the peaks of that attempt.
+At first it is the estimate of the submit; after an attempt has trained, the peaks of that attempt.
 
     submit            the estimate goes into the job's row (`memory_check.expected_text`)
     before a start    SURE of it counts, because it may be too high by a quarter
@@ -26,23 +26,28 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
 
 SURE = 0.75
-"""An estimate may be too high by a quarter with short sequences
-(benchmarks/results/memory-accuracy.md)."""
+"""Part of an estimate that counts: with short sequences it may be too high by a quarter
+(benchmarks/results/memory-accuracy.md).
+"""
 ESTIMATED, MEASURED = "estimated", "as an earlier attempt took"
 RELIEVED = "more than the use of an attempt that was stopped because memory ran out"
 GROWTH = 1.25
 SMALL = 2**30
-"""A smaller use of host memory counts as none: the job waits for no memory, and delays no job
-behind one that does."""
+"""Less host memory than these bytes counts as none.
+
+Such a job waits for no host memory, and delays no job behind one that does.
+"""
 _DIGITS, _MOST_TIMES = 5, 64
 _KEPT = 256
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMemory:
-    """Expected bytes of the host for all ranks, and of each GPU at least; 0: no expectation.
-    `source` is one of ESTIMATED, MEASURED and RELIEVED; `less_host` is a setting that would need
-    less host memory. `alone`: it does not share GPUs."""
+    """The expected memory of a job in bytes: of the host for all ranks, and of each GPU at least.
+
+    0 means no expectation. `source` is ESTIMATED, MEASURED or RELIEVED. `less_host` is a setting
+    that would need less host memory. `alone`: the job does not share GPUs.
+    """
 
     host_bytes: int = 0
     gpu_bytes: int = 0
@@ -57,10 +62,10 @@ NOTHING_EXPECTED = ExpectedMemory()
 def expected_of(
     spec: JobSpec, text: str | None, attempts: Iterable[AttemptRow], context: int
 ) -> ExpectedMemory:
-    """Return the expected memory of a job with `text` in its row, after these attempts.
+    """Return the expected memory of a job after these attempts. `text` is the estimate in its row.
 
-    `context` is the bytes of a GPU that CUDA uses in addition to the reports of ranks. The job's
-    declarations are ignored.
+    `context` is the number of bytes of a GPU that CUDA uses in addition to the reports of ranks.
+    The job's declarations are ignored.
     """
     estimate = _estimate(text)
     results = [attempt.result for attempt in attempts if attempt.result]
@@ -91,15 +96,17 @@ def expected_of(
 
 
 class ExpectedOfJobs:
-    """Looked up once for each change of a job: results of attempts may be long. `attempts` gives
-    those of a job, by its number."""
+    """A cache of the expected memory of jobs. Reading the results of attempts may take long.
+
+    `attempts` returns the attempts of a job, by its number.
+    """
 
     def __init__(self, attempts: Callable[[int], Sequence[AttemptRow]], context: int) -> None:
         self._attempts, self._context = attempts, context
         self._known: dict[int, ExpectedMemory] = {}
 
     def of(self, job: JobRow) -> ExpectedMemory:
-        """Return the expected memory of a job, cached."""
+        """Return the expected memory of a job."""
         spec = job.reading.spec
         if spec is None or (job.started is None and job.expected is None):
             return NOTHING_EXPECTED
@@ -119,7 +126,7 @@ class ExpectedOfJobs:
 
 
 def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many of the newest attempts yielded because memory ran out, and had saved
+    """Count the newest attempts in a row that yielded because host memory ran out and saved
     nothing."""
     times = 0
     for result in reversed(results):
@@ -130,8 +137,10 @@ def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether an attempt yielded because of GPU memory, and none has saved a checkpoint
-    since."""
+    """Return whether the job must not share GPUs.
+
+    That is so if an attempt yielded because of GPU memory, and none has saved a checkpoint since.
+    """
     for result in reversed(results):
         if result.get("checkpoint") is not None:
             return False
@@ -141,8 +150,8 @@ def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def rounded(size: int) -> int:
-    """Round up to five binary digits, at most 3 % more, so that similar jobs need the same
-    amount."""
+    """Round up to five binary digits, which adds at most 3 %, so that similar jobs have equal
+    needs."""
     shift = max(0, size.bit_length() - _DIGITS)
     return -(-size >> shift) << shift
 

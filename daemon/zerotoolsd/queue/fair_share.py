@@ -1,4 +1,8 @@
-"""The users' booked use of GPUs, and their order."""
+"""Fair share: orders users by their past use of GPUs and their weights.
+
+Users who used less of their share come first. `UsageReport` reads the booked use, `DecayedUse` and
+`ranks_of` compute the order, and `ShareWeights` reads the configuration.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +15,18 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.users.account import NAME_SERVICE, Account, SilentNames, UnknownAccount
 
 OPEN_HOURS = 48
-"""Hours before this one that may still get bookings, for example after a machine slept."""
+"""Number of past hours that may still get bookings, for example after the machine slept."""
 READ_SECONDS = 10.0
-"""Bookings are read again after this time, if there are new ones."""
+"""Seconds after which new bookings are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserShare:
-    """One user. `share` is the fair part among the shown users, and `used` the actual one, both
-    parts of 1; `gpu_seconds` decays, `gpu_seconds_in_all` does not."""
+    """The use of one user, for reports.
+
+    `share` is the fair part among the shown users and `used` the actual part, both from 0 to 1.
+    `gpu_seconds` decays over time, `gpu_seconds_in_all` does not.
+    """
 
     uid: int
     weight: float
@@ -31,7 +38,7 @@ class UserShare:
 
 
 class UsageReport:
-    """The bookings in `store`, by the administrator's `config`."""
+    """The booked GPU use in `store`, and the order of users by the administrator's `config`."""
 
     def __init__(self, store: Store, config: SharesConfig) -> None:
         self._booked = store.gpu_use
@@ -39,9 +46,9 @@ class UsageReport:
         self.half_life = seconds_of(config.half_life)
         self._weight = ShareWeights(config.weights).of
         self._read = (-1, float("-inf"))
-        """The number of bookings when it was read, and when that was."""
+        """The number of bookings at the last reading, and the time of that reading."""
         self._settled = DecayedUse(self.half_life)
-        """The use before the hour `_since`, which gets no more bookings."""
+        """The sum of the use before the hour `_since`, which gets no more bookings."""
         self._since = 0
         self._use = DecayedUse(self.half_life)
 
@@ -55,7 +62,7 @@ class UsageReport:
         return self._use
 
     def _settle(self, hour: int) -> None:
-        """Add up the use before `hour` permanently: a year has a hundred thousand rows."""
+        """Sum up the bookings before `hour` once, because a year has a hundred thousand rows."""
         if not self._since:
             self._since = hour - int(MOST_HALF_LIVES * self.half_life // 3600)
         if hour > self._since:
@@ -63,14 +70,15 @@ class UsageReport:
             self._since = hour
 
     def ranks(self, uids: Collection[int], now: float) -> dict[int, int]:
-        """Return the order of these users, from 0."""
+        """Return the rank of each of these users, from 0."""
         if len(uids) < 2 or not self._is_fair:
             return {}
         used = self._used(now)
         return ranks_of(uids, {uid: used.of(uid, now) for uid in uids}, self._weight)
 
     def view(self, uids: Collection[int], now: float) -> list[UserShare]:
-        """Return these users and all with some use, the smallest part of their share first."""
+        """Return these users and all users with some use. Those that used least of their share come
+        first."""
         self._read = (-1, float("-inf"))
         used = self._used(now)
         whole = self._booked.in_all()
@@ -104,7 +112,7 @@ EVERYBODY = "*"
 
 
 class ShareWeights:
-    """The weights of the configuration, by uid; each user is looked up once."""
+    """The weights of users in the configuration, by uid. Each user is looked up once."""
 
     def __init__(
         self,
@@ -117,9 +125,10 @@ class ShareWeights:
         self._known: dict[int, float] = {}
 
     def of(self, uid: int) -> float:
-        """Return the user's entry, else the largest of their groups, else that of everybody.
+        """Return the user's own weight, else the largest of the user's groups, else that of
+        everybody.
 
-        The latter is 1 if it is not set.
+        The last is 1 if it is not configured.
         """
         if uid in self._known:
             return self._known[uid]
@@ -153,32 +162,32 @@ class ShareWeights:
 
 
 MOST_HALF_LIVES = 16
-"""Older use does not count: less than a fifty-thousandth of it would remain."""
+"""Use that is older than so many half-lives is dropped: less than a fifty-thousandth remains."""
 
 
 class DecayedUse:
-    """GPU-seconds by uid, which decay. Times are seconds since the epoch."""
+    """GPU-seconds of each user, which decay over time. Times are seconds since the epoch."""
 
     def __init__(self, half_life: float) -> None:
         self.half_life = half_life
         self._sums: dict[int, tuple[float, float]] = {}
-        """The decayed use of each user, and its time."""
+        """For each user: the decayed use, and the time for which it is computed."""
 
     def add(self, uid: int, seconds: float, when: float) -> None:
-        """Add a use of so many GPU-seconds around `when`."""
+        """Add a use of so many GPU-seconds at the time `when`."""
         total, at = self._sums.get(uid, (0.0, when))
         newest = max(at, when)
         decayed = total * self._left(newest - at) + seconds * self._left(newest - when)
         self._sums[uid] = (decayed, newest)
 
     def copy(self) -> DecayedUse:
-        """Return a copy, to which more use can be added."""
+        """Return an independent copy."""
         found = DecayedUse(self.half_life)
         found._sums = dict(self._sums)
         return found
 
     def of(self, uid: int, now: float) -> float:
-        """Return the decayed use at `now`."""
+        """Return the decayed use of a user at `now`."""
         total, at = self._sums.get(uid, (0.0, now))
         return total * self._left(now - at)
 
@@ -187,21 +196,22 @@ class DecayedUse:
 
     @property
     def uids(self) -> list[int]:
-        """The users with any use."""
+        """The users with some use."""
         return sorted(self._sums)
 
 
 def ranks_of(
     uids: Iterable[int], used: Mapping[int, float], weight: Callable[[int], float]
 ) -> dict[int, int]:
-    """Return the order of users from 0, by use divided by weight; equal ratios have equal ranks."""
+    """Return the rank of each user from 0, by use divided by weight. Equal ratios have equal
+    ranks."""
     ratios = {uid: used.get(uid, 0.0) / weight(uid) for uid in uids}
     places = {ratio: place for place, ratio in enumerate(sorted(set(ratios.values())))}
     return {uid: places[ratio] for uid, ratio in ratios.items()}
 
 
 def factor(used_part: float, share: float) -> float:
-    """Return how far a user is below the share, both as parts of 1.
+    """Return how far a user's use is below the share. Both are parts of 1.
 
     The value is 1 without any use, 0.5 at exactly the share, and approaches 0 beyond it.
     """

@@ -32,9 +32,9 @@ ENDING = "recording its end"
 RELEASING = "freeing its GPUs"
 
 FAULT_SECONDS = 1.0
-"""Interval in seconds between retries."""
+"""Seconds until a failed round is repeated."""
 STARVED_ROUNDS = 5
-"""After so many rounds one after another without memory the daemon ends: a new one has some."""
+"""After so many rounds in a row without memory the daemon ends, and is started again."""
 
 HELD_LOG = "held.log"
 _MAX_LOG_BYTES = 1 << 20
@@ -43,13 +43,13 @@ _LONGEST_MESSAGE = 300
 log = logging.getLogger(__name__)
 
 HoldJob = Callable[[int, str], None]
-"""(job, why): hold it. May raise sqlite3.OperationalError: not now."""
+"""Holds a job, with the reason. Raises sqlite3.OperationalError if this cannot be committed now."""
 Touch = Callable[[int, str], None]
-"""Function of (job, activity), called before a job's data is read; a test can make it fail."""
+"""Called with (job, activity) before a job's data is read. A test can make it fail."""
 
 
 DeferJob = Callable[[int, str], None]
-"""Function of (job, why): the machine had an error, so check the job again later."""
+"""Called with (job, reason) after an error of the machine: the job is checked again later."""
 
 
 def _ignore(job_id: int, why: str) -> None:
@@ -57,7 +57,7 @@ def _ignore(job_id: int, why: str) -> None:
 
 
 class JobGuard:
-    """The jobs to hold, kept until the queue's disk accepts the change."""
+    """Holds jobs whose data causes unexpected errors. A hold is repeated until it is committed."""
 
     def __init__(
         self, jobs_dir: Path, hold: HoldJob, touch: Touch, defer: DeferJob = _ignore
@@ -71,9 +71,10 @@ class JobGuard:
 
     @contextmanager
     def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
-        """Hold the job if the body fails, except for transient errors of the machine; never raise.
+        """Return a context that holds the job if the body fails. It never raises an Exception.
 
-        The body must first call the yielded function, with which a test injects a fault.
+        Transient errors of the machine do not hold the job. The body must first call the yielded
+        function, with which a test injects a fault.
         """
         try:
             yield lambda: self.touch(job_id, doing)
@@ -107,7 +108,7 @@ class JobGuard:
         self.settle()
 
     def settle(self) -> bool:
-        """Hold the jobs that could not be held yet; return whether none is left."""
+        """Repeat the holds that could not be committed. Return whether all are committed now."""
         for job_id, why in list(self._waiting.items()):
             try:
                 self._hold(job_id, why)
@@ -135,8 +136,7 @@ def _append(path: Path, why: str, error: Exception) -> None:
 
 
 class GuardedRounds:
-    """Runs one round of the loop after another; running jobs continue, whatever happens in a
-    round."""
+    """Runs the rounds of the daemon's loop. An error in a round does not end the loop."""
 
     def __init__(self) -> None:
         self._starved = 0

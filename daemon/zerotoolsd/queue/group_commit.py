@@ -1,4 +1,4 @@
-"""Commits submits that arrive together in one transaction: one write to the disk for all of them.
+"""Commits submits that arrive together in one transaction, which is one write to the disk.
 
 Each is acknowledged when that write is on the disk. A single submit does not wait; if others are
 arriving (`coming`), it waits for them, at most `GATHER_SECONDS`.
@@ -19,7 +19,7 @@ from zerotoolsd.queue.store import Store
 
 GATHER_SECONDS = 0.02
 BUSY_SECONDS = 5.0
-"""Seconds that a submit waits for another process to unlock the queue."""
+"""Seconds that a change waits for another process to unlock the database."""
 RETRY_SECONDS = 0.05
 
 Value = TypeVar("Value")
@@ -27,7 +27,7 @@ Answer = asyncio.Future[tuple[JobRow, bool]]
 
 
 class GroupCommit:
-    """Submits into `store`."""
+    """Queues jobs in `store`, several in one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -37,7 +37,8 @@ class GroupCommit:
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """Announce a submit: use it around its preparation and the submit itself."""
+        """Return a context that announces a submit. Use it around the preparation and the
+        submit."""
         self._coming += 1
         try:
             yield
@@ -46,7 +47,7 @@ class GroupCommit:
             self._commit_if_complete()
 
     async def submit(self, new: NewJob) -> tuple[JobRow, bool]:
-        """Queue a job as `Store.submit` does. Raises its errors, and those of `new.check`."""
+        """Queue a job as `Store.submit` does. Raises its errors, and the errors of `new.check`."""
         return await when_free(lambda: self._join(new))
 
     async def _join(self, new: NewJob) -> tuple[JobRow, bool]:
@@ -84,7 +85,7 @@ class GroupCommit:
 
 
 async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
-    """Return the value of `change()`; retry for seconds while another process locks the database.
+    """Return `change()`. Retry for BUSY_SECONDS while another process locks the database.
 
     The event loop is not blocked. Raises sqlite3.OperationalError if it is still locked, or if the
     disk is full.
@@ -104,6 +105,6 @@ async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Return whether another process has locked the database."""
+    """Return whether this error means that another process has locked the database."""
     code = getattr(error, "sqlite_errorcode", 0)  # only SQLite's own errors have it
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

@@ -1,4 +1,4 @@
-"""Job files that are written before their jobs.
+"""Writes the job files of an array before its jobs, in several transactions.
 
 The job files of an array may take 32 MiB, and all its jobs are queued in one transaction. So that
 this transaction is short, the files are written first, in several separate transactions. The jobs
@@ -18,10 +18,12 @@ JOBS = (
     "SELECT job.*, coalesce(full_text, spec) AS spec, coalesce(set_text, spec_given) AS spec_given"
     " FROM job LEFT JOIN job_text ON number = text_number"
 )
-"""Selects jobs with their files. Of two columns of one name `queue.values.loaded_row` takes the
-second."""
+"""Statement that selects jobs with their files.
+
+If two columns have one name, `stored_values.loaded_row` takes the second.
+"""
 SLICE_CHARACTERS = 200_000
-"""Characters after which the next files are written in another transaction."""
+"""Characters after which another transaction begins."""
 
 DELETE_SECONDS = 0.003
 """Seconds after which the next files are deleted in another transaction."""
@@ -30,7 +32,7 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 
 def slices(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
-    """Divide `texts` into parts of few characters, each of at least one pair."""
+    """Divide `texts` into slices of few characters, each with at least one pair of texts."""
     first, size = 0, 0
     for index, pair in enumerate(texts):
         size += sum(map(len, pair))
@@ -42,19 +44,20 @@ def slices(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str
 
 
 class JobTexts:
-    """The table `job_text`, by `sql`; each change is one `transaction`."""
+    """The table `job_text` of job files. `sql` executes a statement; each change is one
+    `transaction`."""
 
     def __init__(
         self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._sql, self._transaction = sql, transaction
         self._refused = dict[int, None]()
-        """Files of refused submits, which are still there."""
+        """Files of refused submits that are not deleted yet."""
 
     def write(self, texts: Sequence[tuple[str, str]]) -> list[int]:
-        """Write job files, and return the number that each has in the table.
+        """Write job files. Return the number of each in the table.
 
-        Each is a pair of texts: with all keys, and with only the keys that were set.
+        A job file is a pair of texts: with all keys, and with only the keys that were set.
         """
         written = []
         with self._transaction():
@@ -66,12 +69,11 @@ class JobTexts:
         return written
 
     def refuse(self, numbers: Iterable[int]) -> None:
-        """Mark files for deletion, because no job will refer to them. A file stays if a job refers
-        to it."""
+        """Mark the files of a refused submit for deletion. A file that a job refers to stays."""
         self._refused |= dict.fromkeys(numbers)
 
     def delete_refused(self) -> bool:
-        """Delete refused files for a few milliseconds; return whether some are left."""
+        """Delete marked files for a few milliseconds. Return whether some remain."""
         with self._transaction():
             deleted = self._delete_some()
         self._forget(deleted)
@@ -95,9 +97,9 @@ class JobTexts:
             self._refused.pop(number, None)
 
     def delete_unused(self) -> int:
-        """Delete all files that no job refers to, and return their number.
+        """Delete all files that no job refers to. Return their number.
 
-        Do not call it while a submit writes files.
+        Do not call this while a submit writes files.
         """
         used = "SELECT text_number FROM job WHERE text_number IS NOT NULL"
         if self._sql(f"SELECT 1 FROM job_text WHERE number NOT IN ({used})").fetchone() is None:

@@ -1,7 +1,8 @@
 """The next state of a job: a pure function of its state and an event.
 
-`transition_table` has the transitions. This module decides which event the end of
-an attempt is, given the remaining restarts. No I/O and no clock: `now` is an argument.
+`TRANSITIONS` is the table: (state, name of an event) to the next state. `advance` applies an event,
+and decides which name the end of an attempt has, from the remaining restarts. No I/O and no clock:
+`now` is an argument. The states are in `zerotools.jobs.states`, because clients need them, too.
 """
 
 from __future__ import annotations
@@ -52,25 +53,30 @@ OUTCOMES = (
     NOT_STARTED,
     NOT_READY,
 )
-"""The outcomes of an attempt. `killed`: it did not stop within its grace period. `lost`: its
-processes are gone without a report. `not_started`: it cannot be started at all. `not_ready`: the
-machine could not start it now."""
+"""The outcomes of an attempt.
+
+`killed`: it did not stop within its grace period. `lost`: its processes are gone without a report.
+`not_started`: it cannot be started at all. `not_ready`: the machine could not start it now.
+"""
 
 RELEASED_BY = "released by"
-"""Prefix of the reason of a job unpaused during its save."""
+"""Prefix of the reason of a job that was unpaused while it saved."""
 
 MOST_MACHINE_SECONDS = 60.0
-"""The longest wait for a machine that is not ready."""
+"""Longest wait, in seconds, for a machine that is not ready."""
 
 _ASKED = frozenset({states.STOPPING, *states.GIVING_WAY, states.HELD})
 """States in which an attempt may have been asked to stop. The request is committed before it is
-sent. An attempt that claims a stop in another state, which its user can cause, has crashed: it
-waits as after a crash, because otherwise it could restart at once forever."""
+sent.
+
+An attempt that reports a stop in another state has crashed. Its user can cause that, so the job
+waits as after a crash; otherwise it could restart at once forever.
+"""
 _HOPELESS = frozenset({BAD_JOB, BAD_CHECKPOINT, NOT_STARTED})
 
 
 class NotAllowed(ValueError):
-    """The event is not allowed in the job's state."""
+    """The event is not allowed in the current state of the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +96,8 @@ class JobStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """The wait of a crashed job: `first_seconds`, times `factor` each time, at most `most`."""
+    """The waits before restarts: `first_seconds`, times `factor` after each crash, at most
+    `most_seconds`."""
 
     first_seconds: float = 1.0
     factor: float = 4.0
@@ -106,17 +113,17 @@ class RetryPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class Admit:
-    """The scheduler gave the job its resources."""
+    """Event: the scheduler gave the job its resources."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """The attempt's supervisor runs."""
+    """Event: the attempt's supervisor runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """A user cancels the job; `who` completes "cancelled by".
+    """Event: a user cancels the job. `who` completes "cancelled by".
 
     `live`: an attempt of a held job may still run.
     """
@@ -127,15 +134,17 @@ class Cancel:
 
 @dataclass(frozen=True, kw_only=True)
 class Hold:
-    """The daemon cannot continue the job; `why` is one sentence."""
+    """Event: the daemon cannot continue the job. `why` is one sentence."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Resume:
-    """A user resumes a held job. `live` as in Cancel; `waits`: a condition of the job is not met
-    yet."""
+    """Event: a user resumes a held job.
+
+    `live`: an attempt of the job may still run. `waits`: a condition of the job is not met yet.
+    """
 
     live: bool = False
     waits: bool = False
@@ -143,36 +152,41 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class PutOnHold:
-    """A user puts the job on hold, so that it does not start; `why` is one sentence."""
+    """Event: a user puts a waiting job on hold. `why` is one sentence."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """A user releases a job on hold. `waits` as in Resume."""
+    """Event: a user releases a job on hold. `waits`: a condition of the job is not met yet."""
 
     waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """A user pauses the job: its attempt saves and ends, and the job does not start until it is
-    unpaused. `why` is one sentence."""
+    """Event: a user pauses the job. `why` is one sentence.
+
+    Its attempt saves and ends, and the job does not start again until it is unpaused.
+    """
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Yield:
-    """The job is to save and end its attempt, and to be queued again; `why` is one sentence."""
+    """Event: the job is to save and end its attempt, and is queued again. `why` is one sentence."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpause:
-    """A user unpauses the job; `who` completes "released by". `waits` as in Resume."""
+    """Event: a user unpauses the job. `who` completes "released by".
+
+    `waits`: a condition of the job is not met yet.
+    """
 
     who: str
     waits: bool = False
@@ -180,25 +194,26 @@ class Unpause:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """The conditions of the job are met."""
+    """Event: the conditions of the job are met."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """The wait after a crash is over."""
+    """Event: the wait after a crash is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """The attempt has ended: one of OUTCOMES, `cause` in one sentence, and the newest saved step.
+    """Event: the attempt has ended, with one of OUTCOMES, a `cause` in one sentence, and its newest
+    saved step.
 
-    `time_limit` is the job's limit in words, if it was asked to stop because of it. `note`
+    `time_limit` is the job's limit in words, if the attempt was asked to stop because of it. `note`
     describes a problem after a good end. `unreadable` is the reason why the job cannot be read, and
     so cannot start again; `hopeless` is the reason why a restart would fail again.
-    `not_ready_before` counts the consecutive attempts before it that were not_ready. `rule` is that
-    of its cause; `same_before` counts the restarts for this cause since the last progress.
-    `part_of_wait` is the fraction of the wait to use. `steps_lost` were done and not saved; None:
-    unknown.
+    `not_ready_before` counts the consecutive attempts before it that were not_ready. `rule` is the
+    rule of its cause; `same_before` counts the restarts for this cause since the last progress.
+    `part_of_wait` is the fraction of the wait to use. `steps_lost` is the number of steps that were
+    done and not saved; None: unknown.
     """
 
     outcome: str
@@ -251,7 +266,7 @@ def advance(job: JobStatus, event: LifecycleEvent, *, now: float, policy: RetryP
 
 
 def name_of(job: JobStatus, event: LifecycleEvent) -> str:
-    """Return the event's name in the transitions table."""
+    """Return the event's name in the table TRANSITIONS."""
     match event:
         case Admit():
             return ADMIT
@@ -340,7 +355,7 @@ def _after_end(job: JobStatus, end: Ended, now: float, policy: RetryPolicy) -> J
 
 
 def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPolicy) -> JobStatus:
-    """Return `job` after a crash, when its restart number `same` for this cause follows."""
+    """Return `job` after a crash, waiting for restart number `same` for this cause."""
     used = job.restarts_used + end.rule.counts
     wait = policy.delay(used if end.rule.counts else same, end.rule) * end.part_of_wait
     which = f"restart {used} of {end.max_restarts}" if end.rule.counts else "started again"
@@ -352,7 +367,7 @@ def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPol
 
 
 def in_short(seconds: float) -> str:
-    """Format seconds for people: two digits, no decimals from 10 on."""
+    """Format seconds for people: two digits, and no decimals from 10 on."""
     return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 
@@ -386,23 +401,23 @@ ADMIT = "admit"
 STARTED = "started"
 CANCEL = "cancel"
 DEFERRED = "deferred"
-"""The machine could not start the attempt; that costs the job no restart."""
+"""The machine could not start the attempt; this does not count as a restart."""
 GAVE_UP = "gave_up"
 RETRY = "retry"
 EXPIRED = "expired"
 HOLD = "hold"
 RESUME = "resume"
 TAKE_UP = "take_up"
-"""A held job with a live attempt continues with that attempt."""
+"""A held job that is resumed continues with its live attempt."""
 STOP = "stop"
-"""A held job with a live attempt is cancelled."""
+"""A held job with a live attempt is cancelled, and its attempt is stopped."""
 
 PUT_ON_HOLD = "put_on_hold"
 RELEASED = "released"
 RELEASED_TO_WAIT = "released_to_wait"
-"""A released, unpaused or resumed job still has to wait for its time or its dependencies."""
+"""A released, unpaused or resumed job still waits for its time or its dependencies."""
 READY = "ready"
-"""The job's wait is over."""
+"""The job's time has come and its dependencies are met."""
 
 PAUSE = "pause"
 YIELD = "yield"

@@ -1,5 +1,5 @@
-"""Makes the scheduler's input job by job, so that a job with faulty data is held and affects no
-other."""
+"""Runs the scheduler on the queue. Its input is made job by job, so that faulty data holds one job
+only."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ WATCHED_PRIORITY = 2 * MOST_PRIORITY
 def request_of(
     job: JobRow, grace_seconds: float = 0.0, expected: ExpectedMemory = NOTHING_EXPECTED
 ) -> Request:
-    """Return the scheduler's request for a job, which may save for `grace_seconds` at its time
-    limit."""
+    """Return the scheduler's request for a job. At its time limit it may save for
+    `grace_seconds`."""
     spec = job.spec
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
     first = spec.script.process is not None  # it runs already
@@ -53,7 +53,7 @@ def request_of(
 
 
 def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> ResourceNeed:
-    """Return the resources that a job needs; `expected` counts if it declares no memory."""
+    """Return the resources that a job needs. `expected` counts if the job declares no memory."""
     if spec.script.process is not None or spec.backend == SLURM:
         return ResourceNeed(world_size=0, gpus=None)
     sizes = spec.sizes if spec.size_range is not None else ()
@@ -75,7 +75,7 @@ def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> Resou
 
 
 def host_bytes_of(spec: JobSpec, expected: ExpectedMemory) -> int:
-    """Return the host memory of the job: its declaration, or the expected value."""
+    """Return the host memory of the job in bytes: as declared, else as expected."""
     return spec.memory.host_bytes if spec.memory.host is not None else expected.host_bytes
 
 
@@ -92,8 +92,11 @@ def memory_of_host() -> int:
 
 
 def gpu_memory_for(need: ResourceNeed, snapshot: Snapshot | None) -> int | None:
-    """Return the bytes of the smallest GPU of the largest that `need` can have, without those that
-    a desktop holds; None if no GPU reports them."""
+    """Return the memory of GPUs that a job may count on, in bytes; None if no GPU reports it.
+
+    It takes as many of the largest GPUs as `need` has ranks, and returns the smallest memory of
+    these, without the part that a desktop holds.
+    """
     gpus = [] if snapshot is None else usable(need, snapshot.gpus)[0]
     sizes = [gpu.memory_total_bytes - drawn_bytes(gpu) for gpu in gpus if gpu.memory_total_bytes]
     return min(sorted(sizes, reverse=True)[: need.world_size], default=None)
@@ -104,16 +107,16 @@ HOST_PART = 0.9
 
 
 RankUsers = Callable[[Collection[int], float], Mapping[int, int]]
-"""(uids, now) -> who of them goes first, from 0; who is not in it has 0."""
+"""Takes (uids, now); returns the rank of each user from 0. A user who is missing has 0."""
 
 LOOK_SECONDS = 0.01
-"""How long jobs are read before others get the event loop: a queue of 10,000 takes a second."""
+"""Seconds of reading jobs before other tasks run. A queue of 10,000 jobs takes a second."""
 
 
 class QueuePlacement:
-    """The order of the queued jobs, and the scheduler's decisions on it.
+    """The pending jobs in order, and the scheduler's decisions on them.
 
-    The line follows the store by its events: only changes since the last call are read.
+    It follows the store by its events: only changes since the last call are read.
     """
 
     def __init__(
@@ -128,9 +131,12 @@ class QueuePlacement:
         host_now: Callable[[], HostNow | None] = lambda: None,
         user_name: Callable[[int], str | None] = lambda uid: None,
     ) -> None:
-        """`memory`: the machine's memory for jobs that declare theirs. `ranks`: the order of users.
-        `quotas`: the limits of each user. `host_now`: the host's memory. `user_name`:
-        the name of a user, if jobs of several users run."""
+        """Keep the collaborators.
+
+        `memory`: the machine's memory for jobs that declare theirs. `ranks` returns the order of
+        users, `quotas` the limits of each user, `host_now` the host's memory, and `user_name` the
+        name of a user, if jobs of several users run.
+        """
         self._user_name = user_name
         self.closed: Callable[[], Mapping[str, str]] = dict
         """GPUs on which no job is placed now, with the reasons."""
@@ -147,16 +153,16 @@ class QueuePlacement:
         self._host_first: int | None = None
         """The job that waited for host memory before all others at the last pass."""
         self._seen: int | None = None
-        """The newest event that was heeded; None: the queue was not read yet."""
+        """The newest event that was read; None if the queue was not read yet."""
         self._unread: dict[int, None] = {}
-        """Jobs that may have begun or ceased to wait, in order."""
+        """Jobs that may have begun to wait, or stopped waiting, in order."""
         self._unsettled: dict[int, None] = {}
         """Jobs that could be neither read nor held; they are read again in the next round."""
         self._requests: dict[int, tuple[JobRow, Request]] = {}
         """Rows and requests of newly queued or edited jobs, so that they need not be read again."""
 
     def expect(self, job: JobRow) -> None:
-        """Record a newly queued or edited job, so that it need not be read again."""
+        """Add a job that was just queued or edited, so that it need not be read from the store."""
         self._requests.pop(job.id, None)
         self._expected.forget([job.id])
         request = self._request_of(job)
@@ -164,7 +170,7 @@ class QueuePlacement:
             self._requests[job.id] = job, request
 
     def catch_up(self, seconds: float = LOOK_SECONDS) -> bool:
-        """Bring the line up to date, for some time; False: there is more to read.
+        """Read changes of the queue for some time. Return False if there are more.
 
         Jobs that cannot be read are held.
         """

@@ -1,4 +1,4 @@
-"""The changes of a queue that is older than the run directories, in one transaction."""
+"""Adds data of run directories to a queue that is older than them, in one transaction."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.tables.usage_accounting import GpuTime, book_found
 
 REBUILD = "rebuild"
-"""Kind of the event of a job changed by it."""
+"""Kind of the event for a job that this changes."""
 
 _REASONS = {
     states.STOPPING: "cancelled",
@@ -31,11 +31,12 @@ Append = Callable[..., object]
 
 @dataclass(frozen=True, kw_only=True)
 class FoundJob:
-    """A job that the run directories know better than the queue.
+    """A job for which the run directories have data that the queue lacks.
 
-    `state` is None if the queue has the job, else `spec` is set. `closed`: records of the attempts
-    still open in the queue, by number. `attempts`: attempts that the queue does not have; the last
-    one is added as open. `used`: the GPU time of ended ones, by number, if known.
+    `state` is None if the queue has the job, else `spec` is set. `closed` has the records of
+    attempts that are still open in the queue, by number. `attempts` are those that the queue does
+    not have; the last one is added as open. `used` is the GPU time of ended attempts, by number, if
+    known.
     """
 
     id: int
@@ -53,11 +54,11 @@ class FoundJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuild:
-    """The data of the run directories that the queue lacks.
+    """All data of the run directories that the queue lacks.
 
-    `highest_id`: no number up to it is used again. Found unfinished jobs are held for the reason
-    `hold`; with `hold_others`, so are all other waiting jobs. `unreadable`: the reason why a job's
-    state is unknown, by its number; it is held, too.
+    `highest_id`: no job number up to it is used again. Found unfinished jobs are held for the
+    reason `hold`; with `hold_others`, so are all other waiting jobs. `unreadable` has the reason
+    why the state of a job is unknown, by its number; such a job is held, too.
     """
 
     found: Sequence[FoundJob]
@@ -80,7 +81,7 @@ class Rebuild:
 
 
 def _give_no_number_again(sql: RunSql, highest_id: int) -> None:
-    """Let the next job get a higher number than this."""
+    """Set the next job's number higher than this."""
     sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
     if sequence is None:
         sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (highest_id,))
@@ -144,7 +145,8 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
 
 
 def _declared(sql: RunSql, job_id: int) -> int | None:
-    """Return the job's declared memory of each GPU; None if it declares none or cannot be read."""
+    """Return the memory of each GPU that the job declares; None if it declares none or is
+    unreadable."""
     row = sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()
     try:
         return bytes_of(json.loads(row["spec"])["memory"]["per_gpu"])

@@ -1,4 +1,4 @@
-"""The causes for which attempts end, and the rule of each, in one table. Pure.
+"""The causes for which attempts end, and the retry rule of each. Pure.
 
 `docs/explanation/retries.md` has the same table for people; a test compares the two.
 """
@@ -26,7 +26,7 @@ MACHINE = "machine"
 
 @dataclass(frozen=True, kw_only=True)
 class CauseRule:
-    """The action after an end.
+    """The retry rule of one cause.
 
     `retries`: the limit of consecutive restarts without progress; None: as many as the job's
     `max_restarts` allows, or any number if they do not count. `counts`: each restart counts against
@@ -63,22 +63,23 @@ RULES: Mapping[str, CauseRule] = MappingProxyType(
         MACHINE: CauseRule(words="a machine that was not ready", counts=False),
     }
 )
-"""Rules by cause. `machine` has a separate longest wait, a minute."""
+"""The rules by cause. The longest wait for `machine` is a minute."""
 
 
 def rule_of(cause: str | None) -> CauseRule:
-    """Return the rule of `cause`; that of a crash for an unknown cause."""
+    """Return the retry rule of `cause`. An unknown cause has the rule of a crash."""
     return RULES.get(cause or "", USUAL)
 
 
 SPREAD = 0.2
-"""The largest part of a wait that is left out."""
+"""Largest part of a wait that is left out."""
 
 
 def part_of_wait(job_id: int, attempt: int) -> float:
-    """Return the fraction of its wait that a job uses after this attempt, from 1 - SPREAD to 1.
+    """Return the part of its wait that a job uses after this attempt, from 1 - SPREAD to 1.
 
-    It is always the same for the same two numbers, also after a restart of the daemon.
+    So jobs that ended together do not start together. The result is always the same for the same
+    two numbers, also after a restart of the daemon.
     """
     digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()
     return 1.0 - SPREAD * int.from_bytes(digest[:8], "big") / 2**64

@@ -1,4 +1,4 @@
-"""The writes of the store: a new job, and the rows that belong to it."""
+"""The writes of the store: the rows of a new job, and of a change of a job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RunMany = Callable[[str, Iterable[Sequence[object]]], None]
 
 
 class Changed(RuntimeError):
-    """The row had left the state that the change started from; the store is unchanged."""
+    """The job was no longer in the state from which the change started. The store is unchanged."""
 
 
 def _nothing(*_: object) -> None:
@@ -41,8 +41,10 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobParts:
-    """The stored texts of a job file: `spec` with the keys that were set, `tree` with all keys, and
-    the texts of both."""
+    """The texts of a job file as they are stored.
+
+    `spec` has the keys that were set, `tree` has all keys; both also as JSON text.
+    """
 
     spec: JobSpec
     tree: Mapping[str, Any]
@@ -51,7 +53,7 @@ class JobParts:
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobParts:
-        """Return those of a job."""
+        """Return the parts of a job file."""
         steps = cls.steps(spec)
         while True:
             try:
@@ -62,7 +64,7 @@ class JobParts:
 
     @classmethod
     def steps(cls, spec: JobSpec) -> Generator[None, None, JobParts]:
-        """Make the parts as `of` does, in steps, because each step takes long for a large job."""
+        """Make the parts in steps, as a generator, because a large job file takes long."""
         tree = job_to_dict(spec)
         yield
         given = given_of(spec)
@@ -77,16 +79,17 @@ class JobParts:
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """A job to queue. Without `output_dir` it is `default_output / <id> / "output"`; without
-    `name`, `job-<id>`. `now` is in seconds since the epoch.
+    """A job to queue.
 
-    `array` is its position among several; its id does not count yet. `hold` is the reason for a
-    hold from the start; `begin` and `after` are the conditions of its start. `parts` are those of
-    `spec`, if already made: large ones take long. `text_number` is the number of their texts where
-    these are written (`queue.job_texts`). `expected` is for `queue.expected_memory`. `check` is
-    called last, in the transaction: its errors refuse only this job. `queued` is called with the
-    job's number, before the commit. `followed_by` makes, of the job's row, a job queued in the same
-    transaction.
+    Without `output_dir` its output is `default_output / <id> / "output"`; without `name` it is
+    `job-<id>`. `now` is in seconds since the epoch. `array` is its position in an array; the id
+    there is not used. `hold` is the reason for a hold from the start; `begin` and `after` are the
+    conditions of its start. `parts` are the parts of `spec`, if they were made before.
+    `text_number` is the number of its job file, if that was written before
+    (`queue.job_file_slices`). `expected` is its memory estimate (`queue.expected_memory`). `check`
+    is called last in the transaction: its errors refuse only this job. `queued` is called with the
+    job's number, before the commit. `followed_by` returns, for the job's row, another job to queue
+    in the same transaction.
     """
 
     uid: int
@@ -110,7 +113,7 @@ class NewJob:
 
     @property
     def state(self) -> str:
-        """Its first state."""
+        """The first state of the job."""
         if self.hold is not None:
             return states.ON_HOLD
         waits = self.begin is not None or bool(self.after)
@@ -118,7 +121,7 @@ class NewJob:
 
 
 def refuse_other_size(jobs: Sequence[NewJob], known: int) -> None:
-    """Raise Conflict if another number of jobs was queued under the key of these."""
+    """Raise Conflict if another number of jobs was queued under this idempotency key."""
     if known != len(jobs):
         raise Conflict(
             f"the idempotency key {jobs[0].idempotency_key} was used for {known} jobs, and these "
@@ -132,7 +135,8 @@ _COLUMNS = (
     *("begin_at", "expected", "array_id", "array_index", "array_size", "array_label"),
 )
 INSERT_JOB = f"INSERT INTO job ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-"""One statement writes the row: an UPDATE would write all pages of a long spec once more."""
+"""Statement that writes a job's row. A later UPDATE would write all pages of a long job file
+again."""
 
 
 @cache
@@ -141,7 +145,7 @@ def _version() -> str:
 
 
 def _named(new: NewJob, job_id: int) -> tuple[str, str]:
-    """Return the name of a job and its place."""
+    """Return the name of a job, and its position in an array."""
     return (
         new.name or f"job-{job_id}",
         new.output_dir or f"{new.default_output}/{job_id}/output",
@@ -149,8 +153,8 @@ def _named(new: NewJob, job_id: int) -> tuple[str, str]:
 
 
 def values_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> tuple[object, ...]:
-    """Return the values of a job for `INSERT_JOB`. `array_id` is the number of the array, if it
-    belongs to one."""
+    """Return the values of a job for `INSERT_JOB`. `array_id` is the number of its array, or
+    None."""
     texts = (parts.full_text, parts.set_text) if new.text_number is None else ("", None)
     name, place = _named(new, job_id)
     array = new.array
@@ -163,7 +167,7 @@ def values_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> tuple
 
 
 def row_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> JobRow:
-    """Return a job queued with `values_of`."""
+    """Return the row of a job that was queued with `values_of`."""
     name, place = _named(new, job_id)
     array = new.array
     if array is not None:
@@ -189,7 +193,7 @@ def row_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> JobRow:
 
 
 class Change:
-    """The other rows of one transaction; made by `Store.change`."""
+    """Writes the other rows of a job's transaction. `Store.change` makes it."""
 
     def __init__(self, run: RunSql, job_id: int) -> None:
         self._sql = run
@@ -199,7 +203,7 @@ class Change:
     def set_spec(
         self, name: str, spec_text: str, given_text: str, output_dir: str, expected: str | None
     ) -> None:
-        """Set another job file, read by this version."""
+        """Set another job file, which this version has read."""
         self._sql(
             "DELETE FROM job_text WHERE number = (SELECT text_number FROM job WHERE id = ?)",
             (self._job_id,),
@@ -222,7 +226,7 @@ class Change:
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
     def add_attempt(self, attempt: AttemptRow, gpu_bytes: int | None = None) -> None:
-        """Add an attempt, and leases of its GPUs: of `gpu_bytes` each, or of whole GPUs.
+        """Add an attempt, with leases of its GPUs: `gpu_bytes` of each, or whole GPUs (None).
 
         Raises Changed if a GPU is leased as a whole, or is shared and wanted as a whole.
         """
@@ -267,7 +271,7 @@ class Change:
         held_by: str | None,
         cause: str | None = None,
     ) -> None:
-        """Record that attempt `number` has ended by `cause`. Its GPUs are free, unless a process
+        """Record that attempt `number` has ended by `cause`. Its GPUs are free unless a process
         holds them."""
         book_end(self._sql, self._job_id, number, clocks.now(), ended)
         self._sql(
@@ -284,7 +288,7 @@ class Change:
             )
 
     def fence(self, fence: Fence) -> None:
-        """Give the GPU to no job for a while."""
+        """Fence a GPU: no job gets it for a while."""
         self._sql(
             "INSERT OR REPLACE INTO fence (gpu_uuid, since, until, boot_id, job_id, attempt, why)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -297,8 +301,7 @@ class Change:
     def open_attempts_ended(
         self, ended: float, result: Mapping[str, Any], held_by: str | None
     ) -> None:
-        """Record the end of every open attempt of the job with `attempt_ended`, without reading
-        them."""
+        """Record the end of every open attempt of the job, without reading their rows."""
         rows = self._sql(
             "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
         )

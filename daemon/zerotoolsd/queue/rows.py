@@ -1,4 +1,4 @@
-"""The rows of the database as values."""
+"""The rows of the database as Python values."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ RUNNING = "running"
 ENDED = "ended"
 
 _KEPT = 256
-"""Number of parsed specs that are cached, for repeated listings and for running jobs."""
+"""Number of parsed job files in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPlace:
-    """The position of a job in an array: `index` of `size`, in the array `id`, the number of its
-    first job; `label` describes its values."""
+    """The position of a job in an array.
+
+    It is `index` of `size`, in the array `id`, which is the number of its first job. `label`
+    describes its values.
+    """
 
     id: int
     index: int
@@ -56,7 +59,8 @@ class JobRow:
     ended: float | None
     priority: int = 0
     begin: float | None = None
-    """It does not start before this time."""
+    """The time before which the job does not start, in seconds since the epoch; None: no such
+    time."""
     array: ArrayPlace | None = None
     expected: str | None = None
     """The estimate of its memory (`queue.expected_memory`)."""
@@ -68,23 +72,23 @@ class JobRow:
 
     @cached_property
     def reading(self) -> StoredJob:
-        """The job as this version reads it."""
+        """The result of parsing the job file with this version."""
         return _reading(self.spec_text, self.given_text)
 
     def with_reading(self, spec: JobSpec) -> JobRow:
-        """Return this row with `spec` as the result of `reading`."""
+        """Return this row with `spec` as the parsed job file."""
         self.__dict__["reading"] = StoredJob(spec)  # where cached_property keeps it
         return self
 
     def read_as(self, other: JobRow) -> JobRow:
-        """Return this row, with what was read of `other` if both have the same job file."""
+        """Return this row with the parsed job file of `other`, if both have the same text."""
         if (self.spec_text, self.given_text) == (other.spec_text, other.given_text):
             self.__dict__["reading"] = other.reading
         return self
 
     @property
     def spec(self) -> JobSpec:
-        """The job as it was accepted. Raises UnreadableSpec."""
+        """The job file as it was accepted. Raises UnreadableSpec."""
         reading = self.reading
         if reading.spec is None or reading.problems:
             raise UnreadableSpec(self, reading)
@@ -101,7 +105,7 @@ def _reading(spec_text: str, given_text: str | None) -> StoredJob:
 
 
 class UnreadableSpec(Unsupported):
-    """This version cannot read the job, which another one accepted."""
+    """This version cannot read the job file, which another version accepted."""
 
     def __init__(self, job: JobRow, reading: StoredJob) -> None:
         mine, its = zerotools.__version__, job.spec_version
@@ -117,10 +121,11 @@ class UnreadableSpec(Unsupported):
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
-    """One start of a job. `result` is the record of its supervisor at the end, or a substitute.
+    """One attempt of a job. `result` is the record that its supervisor wrote at the end, or a
+    substitute.
 
     `started_clock` and `boot_id` are those of `began`; None: an older version started it. `cause`
-    is one of `retry_causes`; None: it ended without a failure, or an older version ended it.
+    is one of `retry_rules`; None: it ended without a failure, or an older version ended it.
     """
 
     job_id: int
@@ -146,7 +151,7 @@ class AttemptRow:
 
     @property
     def began(self) -> Moment | None:
-        """The time of its start; None if it has not started, as far as is known."""
+        """The time of its start; None if it is not known to have started."""
         if self.started is None:
             return None
         return Moment(self.started, self.started_clock, self.boot_id)
@@ -154,8 +159,10 @@ class AttemptRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A GPU that an attempt holds, or `bytes` of its memory. `held_by` names the process that
-    outlived it, if one did."""
+    """A GPU, or `bytes` of its memory, that an attempt holds.
+
+    `held_by` names a process that outlived the attempt, if there is one.
+    """
 
     gpu_uuid: str
     job_id: int
@@ -167,8 +174,10 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class Fence:
-    """A GPU that is given to no job until `until`, or the boot after `boot_id`; `why` is a
-    sentence. Times are seconds since the epoch."""
+    """A GPU that no job gets until the time `until`, or until another boot than `boot_id`.
+
+    `why` is a sentence. Times are seconds since the epoch.
+    """
 
     gpu_uuid: str
     since: float
@@ -179,7 +188,7 @@ class Fence:
     why: str
 
     def is_up(self, now: Moment) -> bool:
-        """Return whether the fence still holds at `now`."""
+        """Return whether the fence still applies at `now`."""
         rebooted = None not in (self.boot_id, now.boot_id) and self.boot_id != now.boot_id
         return not rebooted and now.time < self.until
 

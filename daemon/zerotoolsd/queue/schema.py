@@ -1,4 +1,8 @@
-"""The database file: created whole, migrated forward with a copy first, never opened in doubt."""
+"""Creates, migrates and opens the database file.
+
+It is created atomically. A migration goes forward, after a copy was made. A file that may be wrong
+is not opened.
+"""
 
 from __future__ import annotations
 
@@ -209,7 +213,7 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE UNIQUE INDEX job_text_number ON job (text_number) WHERE text_number IS NOT NULL;
     """,
 )
-"""Migration n (from 1) turns a database of `user_version` n-1 into one of n."""
+"""Migration number n (from 1) changes a database of `user_version` n-1 to n."""
 
 
 _OF_MACHINE = frozenset(
@@ -256,7 +260,7 @@ def open_database(
 
 
 def _is_of_machine(error: sqlite3.Error) -> bool:
-    """Return whether the same files may open later, because the error is not in them."""
+    """Return whether the files may open later, because the error is the machine's."""
     code = getattr(error, "sqlite_errorcode", None)
     return (
         code is not None and code & 0xFF in _OF_MACHINE and code != sqlite3.SQLITE_IOERR_SHORT_READ
@@ -279,7 +283,10 @@ def _unreadable(path: Path, why: str) -> str:
 
 
 def set_aside(state_dir: Path, stamp: str) -> list[Path]:
-    """Rename the files of a queue that cannot be used; the next one begins empty. Their names."""
+    """Rename the files of a queue that cannot be used, so that the next queue is empty.
+
+    Return the new names.
+    """
     moved = []
     for ending in ("-wal", "-shm", ".last-change", ""):
         path = state_dir / f"{DATABASE}{ending}"
@@ -313,7 +320,7 @@ def _version_in_header(path: Path) -> int:
 
 
 def _create(path: Path, migrations: Sequence[str]) -> None:
-    """Build the database under another name and rename it: it is there whole or not at all."""
+    """Create the database under another name, then rename it."""
     staged = path.with_name(f"{path.name}.new")
     staged.unlink(missing_ok=True)
     os.close(os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -389,7 +396,7 @@ _LARGEST = 2**53
 
 
 class LastChange:
-    """The file of one state directory."""
+    """A small file next to the queue: the numbers of its last change and of its newest job."""
 
     def __init__(self, state_dir: Path, number: int, newest_job: int) -> None:
         """Open the file. Raises OSError if it cannot be made."""
@@ -413,13 +420,13 @@ class LastChange:
 
 
 def last_change(state_dir: Path) -> int:
-    """Return the number of the last change that any queue here has committed, as far as is
+    """Return the number of the last change that a queue in this directory has committed, if
     known."""
     return _read(state_dir / LAST_CHANGE)[0]
 
 
 def newest_job(state_dir: Path) -> int:
-    """Return the highest number that a job of any queue here has had, as far as is known.
+    """Return the highest job number of any queue that was in this directory, if known.
 
     Queues that were moved aside count too (`zerotools.db.before-…`, `zerotools.db.damaged-…`).
     """

@@ -1,4 +1,4 @@
-"""Reads and changes of the queue. A change that returned is on the disk."""
+"""Reads and changes the queue. After a change has returned, it is on the disk."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ from zerotoolsd.queue.transactions import Transactions
 
 BUSY_MILLISECONDS = 20
 CHECKPOINT_PAGES = 256
-"""Pages of the log after which a commit moves them into the database. Many at a time take long."""
+"""Pages of the log after which a commit moves them into the database. Moving many takes long."""
 
 _INSERT_EVENT = (
     "INSERT INTO event (time, job_id, attempt, kind, from_state, to_state, why)"
@@ -51,12 +51,12 @@ _INSERT_EVENT = (
 
 
 class Store:
-    """The queue of one state directory. One process, one thread."""
+    """The queue in one state directory. Use it in one process and one thread."""
 
     def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
-        """Open the database. Raises BadFile and Unsupported as `open_database`.
+        """Open the database. Raises BadFile and Unsupported, as `open_database`.
 
-        `rebuild`: accept an older queue.
+        `rebuild`: open the queue even if it is older than its run directories.
         """
         self._connection = open_database(state_dir, rebuild=rebuild)
         self.transactions = Transactions(
@@ -107,13 +107,15 @@ class Store:
 
     @property
     def last_change(self) -> int:
-        """The number of the newest event that ever was; 0: none."""
+        """The number of the newest event; 0 if there was none."""
         return self._sequence("event")
 
     @property
     def highest_id(self) -> int:
-        """The highest number that a job of this queue ever had; 0 without jobs. For queues that
-        were here before, `noted_id` may be higher."""
+        """The highest number that a job of this queue had; 0 without jobs.
+
+        `noted_id` may be higher, because it includes queues that were here before.
+        """
         return self._sequence("job")
 
     def _sequence(self, table: str) -> int:
@@ -122,7 +124,7 @@ class Store:
 
     @property
     def schema(self) -> int:
-        """Version of the database's layout."""
+        """The version of the database's schema."""
         return int(self._sql("PRAGMA user_version").fetchone()["user_version"])
 
     def _note_commit(self, seconds: float) -> None:
@@ -134,9 +136,10 @@ class Store:
         self.room.heed(error)
 
     def submit(self, **values: Any) -> tuple[JobRow, bool]:
-        """Queue `NewJob(**values)`; or, False, the job that its uid submitted under the same key.
+        """Queue `NewJob(**values)`. Return the job, and whether it is new.
 
-        Raises Conflict: the key was used for another spec.
+        It is not new if the user submitted the same job under this idempotency key before. Raises
+        Conflict if the key was used for another job.
         """
         (result,) = self.submit_all([NewJob(**values)])
         if isinstance(result, Exception):
@@ -146,12 +149,12 @@ class Store:
     def submit_array(
         self, jobs: Sequence[NewJob], check: Callable[[], None] = lambda: None
     ) -> tuple[Iterator[JobRow], bool]:
-        """Queue all of them, or none; or return False and the jobs queued before under the key of
-        the first. `check` is called first in the transaction, for all jobs, and then the `check` of
-        each job. The rows are made one by one, since there may be 1,000.
+        """Queue all of these jobs or none. Return them, and whether they are new.
 
-        `check` is called first in the transaction, for all jobs, and then the `check` of each job.
-        Raises the errors of `submit`, for any of them.
+        They are not new if the user submitted them under the key of the first before. `check` is
+        called first in the transaction, for all jobs, and then the `check` of each job. The rows
+        are made one by one, since there may be 1,000. Raises the errors of `submit`, for any of
+        them.
         """
         parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
@@ -206,8 +209,7 @@ class Store:
         return old
 
     def _insert(self, jobs: Sequence[NewJob], parts: Sequence[JobParts]) -> int:
-        """Write jobs that come together, by few statements: an array has 1,000. Return the number
-        of the first."""
+        """Insert several jobs by few statements. Return the number of the first."""
         first = self.highest_id + 1
         values, events = [], []
         for job_id, (new, part) in enumerate(zip(jobs, parts, strict=True), first):
@@ -227,7 +229,7 @@ class Store:
         return first
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:
-        """Return the job that this uid submitted under this idempotency key."""
+        """Return the job that this uid submitted under this idempotency key, or None."""
         if key is None:
             return None
         row = self._sql(f"{JOBS} WHERE uid = ? AND idempotency_key = ?", (uid, key)).fetchone()
@@ -245,10 +247,11 @@ class Store:
         ended: float | None = None,
         why: str | None = None,
     ) -> Iterator[Change]:
-        """Move `job` to `after` in one transaction with an event; the body adds other rows.
+        """Move `job` to the state `after` in one transaction, with an event of `kind`.
 
-        `ended`: the end time of a job that this ends, if not now. `why`: the text of the event, if
-        it is not the reason of `after`. Raises Changed if the job has left `job.state`.
+        The body of the context writes other rows. `ended`: the end time of a job that this ends, if
+        not now. `why`: the text of the event, if it is not the reason of `after`. Raises Changed if
+        the job has left `job.state`.
         """
         with self._transaction():
             over = (ended or now) if after.state in states.TERMINAL else None
@@ -273,12 +276,12 @@ class Store:
         return cursor.lastrowid or 0
 
     def note(self, lease: Lease, kind: str, why: str, now: float) -> None:
-        """Record an event of a leased attempt that changes nothing else."""
+        """Record an event of an attempt with a lease, without any other change."""
         with self._transaction():
             self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
 
     def set_drain(self, drain: Drain | None, who: str, now: float) -> None:
-        """Let nothing start any more, or jobs again."""
+        """Drain the queue, so that no job starts; None: jobs start again."""
         with self._transaction():
             self.drains.put(drain)
             kind, why = ("undrain", who) if drain is None else ("drain", drain.sentence)
@@ -290,7 +293,7 @@ class Store:
             self.gpu_use.bookings += book_running(self._sql, clocks.now())
 
     def release(self, lease: Lease, now: float) -> None:
-        """Free a GPU after its last process has ended."""
+        """Release the lease of a GPU, after its last process has ended."""
         with self._transaction():
             key = lease.gpu_uuid, lease.job_id, lease.attempt
             self._sql("DELETE FROM lease WHERE (gpu_uuid, job_id, attempt) = (?, ?, ?)", key)
@@ -332,7 +335,7 @@ class Store:
             self._append(now, job.id, None, "clean", job.state, None, why)
 
     def remove_events(self, before: float) -> int:
-        """Forget the events before this time but the newest; how many there were."""
+        """Delete the events before this time, except the newest event. Return their number."""
         with self._transaction():
             newest = "SELECT max(seq) FROM event"
             return self._sql(
@@ -370,9 +373,12 @@ class Store:
         uid: int | None = None,
         seconds: float = math.inf,
     ) -> list[JobRow]:
-        """Jobs in the `wanted` states (default: all) by descending id; with an id below `after`,
-        and of this `name`, `uid` and `array`, if given. After `seconds` no more are read: one at
-        least, if there is any."""
+        """Return jobs by descending id.
+
+        `wanted` are states (default: all). `after`: only ids below it. `name`, `uid` and `array`
+        select jobs, if given. After `seconds` no more jobs are read, but at least one is, if there
+        is any.
+        """
         wanted = tuple(states.STATES if wanted is None else wanted)
         where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
         values = [*wanted, 2**63 - 1 if after is None else after]
@@ -391,7 +397,7 @@ class Store:
         return jobs
 
     def jobs_with_open_attempts(self, state: str) -> list[JobRow]:
-        """Return the jobs in this state with an attempt not known to have ended."""
+        """Return the jobs in this state that have an attempt whose end is not recorded."""
         rows = self._sql(
             f"{JOBS} WHERE state = ? AND EXISTS"
             " (SELECT 1 FROM attempt WHERE job_id = job.id AND attempt.state != ?)",
@@ -400,20 +406,22 @@ class Store:
         return [job_row(row) for row in rows]
 
     def ids(self, state: str, *, above: int = 0) -> list[int]:
-        """Return the jobs in this state with a number above `above`, the oldest first."""
+        """Return the ids above `above` of jobs in this state, ascending."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         cursor.execute("SELECT id FROM job WHERE state = ? AND id > ? ORDER BY id", (state, above))
         return [row[0] for row in cursor]
 
     def array_states(self, array_id: int) -> list[tuple[int, str]]:
-        """Return the jobs of an array and the state of each, the first one first."""
+        """Return the ids of an array's jobs with the state of each, ascending."""
         rows = self._sql("SELECT id, state FROM job WHERE array_id = ? ORDER BY id", (array_id,))
         return [(row["id"], row["state"]) for row in rows]
 
     def changed_since(self, seq: int) -> list[int] | None:
-        """Return the jobs with events after `seq`, also removed ones; None if some events may be
-        gone."""
+        """Return the ids of jobs with events after `seq`, including removed jobs.
+
+        Return None if some of these events may be deleted.
+        """
         oldest = self._sql("SELECT min(seq) AS seq FROM event").fetchone()["seq"]
         if oldest is not None and oldest > seq + 1:
             return None
@@ -423,13 +431,13 @@ class Store:
         return [row["job_id"] for row in rows]
 
     def places(self) -> list[tuple[int, str]]:
-        """Return the unfinished jobs, with the `output_dir` of each."""
+        """Return the ids of unfinished jobs with the `output_dir` of each."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(f"SELECT id, output_dir FROM job WHERE state NOT IN ({over})")
         return [(row["id"], row["output_dir"]) for row in rows]
 
     def specs_with(self, word: str) -> list[tuple[int, str]]:
-        """Return the unfinished jobs with `word` in their job file, with that text."""
+        """Return the unfinished jobs whose job file contains `word`, with the file's text."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
             f"SELECT id, coalesce(full_text, spec) AS spec FROM job LEFT JOIN job_text"
@@ -440,8 +448,8 @@ class Store:
         return [(row["id"], row["spec"]) for row in rows]
 
     def after(self, job: JobRow, word: str) -> list[JobRow]:
-        """Return the jobs of the same user that start after `job` and have `word` among the keys
-        that were set, the oldest first."""
+        """Return the jobs of the same user that depend on `job` and set the key `word`, oldest
+        first."""
         rows = self._sql(
             # As a join, SQLite would go through all jobs in the order of their numbers.
             f"{JOBS} WHERE job.id IN (SELECT job_id FROM dependency WHERE on_id = ?) AND uid = ?"
@@ -451,16 +459,14 @@ class Store:
         return [job_row(row) for row in rows]
 
     def open_tokens(self, job_id: int) -> dict[str, str]:
-        """Return the tokens of the job's attempts not known to have ended, with their
-        directories."""
+        """Return the tokens and run directories of the job's attempts whose end is not recorded."""
         rows = self._sql(
             "SELECT token, run_dir FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
         )
         return {row["token"]: row["run_dir"] for row in rows}
 
     def jobs_with_ended_attempts(self, below: int, limit: int) -> list[int]:
-        """Return the numbers of the newest jobs below this number that have such attempts, the
-        newest first."""
+        """Return the ids below this one of the newest jobs with an ended attempt, descending."""
         rows = self._sql(
             "SELECT DISTINCT job_id FROM attempt WHERE job_id < ? AND state = ?"
             " ORDER BY job_id DESC LIMIT ?",
@@ -478,7 +484,7 @@ class Store:
         return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid, job_id")]
 
     def events_of(self, job_id: int, limit: int) -> list[Event]:
-        """Return the newest events of a job, the oldest of them first."""
+        """Return the newest events of a job, in the order of time."""
         newest = "SELECT * FROM event WHERE job_id = ? ORDER BY seq DESC LIMIT ?"
         return [Event(**row) for row in self._sql(newest, (job_id, limit))][::-1]
 

@@ -1,7 +1,7 @@
-"""Values that are stored in the database and read back unchanged, although SQLite's text is UTF-8.
+"""Converts values so that SQLite stores them and returns them unchanged.
 
 File names on Linux are bytes. Python represents those that are not UTF-8 with lone surrogates
-(`\udce9`, PEP 383), which a rank's JSON may contain too; sqlite3 refuses them. Such a text is
+(PEP 383), which a rank's JSON may contain too; sqlite3 refuses them. Such a text is
 stored as a BLOB in the encoding `surrogatepass`, so that a checkpoint's path opens the same file
 afterwards.
 """
@@ -17,7 +17,7 @@ from typing import Any
 LONGEST_REASON = 4000
 """Longest stored sentence in characters; messages of programs may be of any length."""
 _AT_ONCE = 2000
-"""Keys of a table that are made text in one step."""
+"""Keys of a table that are converted in one step."""
 
 
 _AS_THEY_ARE = frozenset({int, type(None)})
@@ -28,7 +28,7 @@ class Unstorable(OverflowError, ValueError):
 
 
 def stored(value: object) -> object:
-    """Return `value` as it is bound to a statement. Raises Unstorable."""
+    """Return `value` in the form in which it is bound to a statement. Raises Unstorable."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -41,9 +41,9 @@ def stored(value: object) -> object:
 
 
 def stored_row(row: Iterable[object]) -> list[object]:
-    """Return the values of a row as they are bound.
+    """Return the values of a row in the form in which they are bound.
 
-    Raises Unstorable, and OverflowError when they are bound: see `stored`.
+    Raises Unstorable. The statement raises OverflowError for integers that are too large.
     """
     return [value if type(value) in _AS_THEY_ARE else stored(value) for value in row]
 
@@ -57,7 +57,7 @@ def _stored_text(text: str) -> str | bytes:
 
 
 def loaded_row(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a row by its columns' names, with every text as it was before `stored`."""
+    """Return a row as a dict by column name, with every text as it was before `stored`."""
     return {
         column[0]: _loaded(value) if isinstance(value, bytes) else value
         for column, value in zip(cursor.description, row, strict=True)
@@ -96,7 +96,7 @@ def _plain(letter: str) -> str:
 
 
 def json_of(tree: Mapping[str, Any]) -> str:
-    """Return the stored JSON: equal trees give equal texts."""
+    """Return `tree` as JSON text. Equal trees give equal texts."""
     return json.dumps(tree, sort_keys=True)
 
 
@@ -105,7 +105,7 @@ def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def json_steps(tree: Mapping[str, Any]) -> Generator[None, None, str]:
-    """Do as `json_of` in steps: a table or list of many values takes several."""
+    """Make the text of `json_of` in steps, as a generator, for tables or lists of many values."""
     parts = list[str]()
     for key in sorted(tree):
         value, name = tree[key], json.dumps(key)

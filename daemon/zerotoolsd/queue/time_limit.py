@@ -1,4 +1,4 @@
-"""The time limit of a job: the remaining time, and whether it ended an attempt. No clock here."""
+"""The time limit of a job: how much remains, and whether it ended an attempt. Pure."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 
 REASON = TIME_LIMIT
-"""The reason of the stop, for the ranks and the supervisor."""
+"""The reason of the stop request for the supervisor and the ranks."""
 
 
 def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Moment) -> float | None:
-    """Return the remaining time after all attempts; None without a limit.
+    """Return the remaining seconds of a job's time limit after these attempts; None without a
+    limit.
 
     Also None under Slurm, which enforces the limit itself: waiting in Slurm's queue does not count.
     """
@@ -26,8 +27,7 @@ def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Mome
 
 
 def _ran(attempt: AttemptRow, now: Moment) -> float:
-    """Return the seconds that the attempt ran, measured by its supervisor if it lived to report
-    them."""
+    """Return the seconds that an attempt ran, as its supervisor measured them if it could."""
     if attempt.began is None:
         return 0.0
     if attempt.state != ENDED:
@@ -37,9 +37,10 @@ def _ran(attempt: AttemptRow, now: Moment) -> float:
 
 
 def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float:
-    """Return the end of an attempt by its record; it may be noticed much later.
+    """Return the end of an attempt by its record, in seconds since the epoch.
 
-    It is in seconds since the epoch, not before the start and not after now.
+    It is not before the attempt's start and not after now. The daemon may notice the end much
+    later.
     """
     ended = seconds_in(record, "ended")
     earliest = began.time if began is not None else 0.0
@@ -49,7 +50,7 @@ def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float
 def that_ended(
     spec: JobSpec | None, record: Mapping[str, Any], *, asked: bool = False
 ) -> str | None:
-    """Return the limit in words if it caused the request to stop the attempt with this `record`.
+    """Return the time limit in words if the attempt with this `record` was stopped because of it.
 
     `asked`: this daemon asked. On a full disk its supervisor gets the signal, but not the reason.
     """

@@ -1,4 +1,4 @@
-"""Transactions of the queue's database, and several changes as one.
+"""Transactions of the queue's database. Several changes can form one transaction.
 
 Every change is one transaction (`one`). Inside `together` they form one transaction: all of them
 are committed, or none. A change that fails there is rolled back alone, and the caller may continue
@@ -21,13 +21,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Committed = Callable[[float], None]
-"""(seconds that the commit took)."""
+"""Called with the seconds that a commit took."""
 Undone = Callable[[BaseException], None]
-"""Function of (why), called if the database has no change of the transaction."""
+"""Called with the reason, if a transaction was rolled back."""
 
 
 class Transactions:
-    """Transactions of one connection without automatic commits; `run` executes a statement."""
+    """The transactions of one connection without automatic commits. `run` executes a statement."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""The conditions of waiting jobs, and which of these jobs enter the queue now.
+"""Checks the conditions of waiting jobs (a time, dependencies), and queues jobs that meet them.
 
 It follows the store by its events. A job is checked when it begins to wait, when a job that it
 waits for changes, and when its time has come; never all of them.
@@ -26,7 +26,7 @@ _MOST_SAID = 3
 
 
 def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:
-    """Return the sentence on the conditions that the job waits for; None if all are met."""
+    """Return the sentence on the conditions that the job still waits for; None if all are met."""
     said = []
     if begin is not None and begin > now:
         said.append(f"starts at {moment(begin)} at the earliest")
@@ -53,7 +53,8 @@ def moment(when: float) -> str:
 
 
 class WaitingConditions:
-    """The waiting jobs of a store; `calendar` is the time of day, in seconds since the epoch."""
+    """The jobs of a store that wait for conditions. `calendar` returns the time in seconds since
+    the epoch."""
 
     def __init__(
         self, transitions: Transitions, guard: JobGuard, calendar: Callable[[], float]

@@ -1,4 +1,4 @@
-"""Declared memory: its free part on each GPU, and of the host's.
+"""The free part of the memory that jobs declare: of each GPU, and of the host.
 
 A job that declares `memory.per_gpu` uses a share of each of its GPUs: that amount and the CUDA
 context. The shares of the leases on a GPU, the use by others and the driver's reserve never exceed
@@ -38,19 +38,21 @@ class DeclaredMemory:
     host_free: int | None = None
 
     def share(self, declared: int) -> int:
-        """Return the bytes of its GPU that a process with this declaration uses."""
+        """Return the bytes of a GPU that a process with this declaration uses, with its CUDA
+        context."""
         return declared + self.context
 
 
 @dataclass(frozen=True)
 class HostNow:
-    """Bytes of the host's memory that programs may still take, and that jobs which run hold."""
+    """The host's memory in bytes: what programs may still use, and what running jobs hold."""
 
     available: int
     held: Mapping[int, int] = field(default_factory=dict)
 
     def beside(self, expected: Mapping[int, int]) -> int:
-        """Return the memory left when running jobs, by number, have reached their expected use."""
+        """Return the memory that remains if all running jobs, by number, reach their expected
+        use."""
         coming = sum(max(0, size - self.held.get(job, 0)) for job, size in expected.items())
         return self.available - coming
 
@@ -65,9 +67,9 @@ def rooms(
     memory: DeclaredMemory,
     closed: Container[str] = (),
 ) -> dict[int, int]:
-    """Return the bytes that jobs may still use of each shareable GPU, by index.
+    """Return the free bytes of each GPU that jobs may share, by GPU index.
 
-    A GPU is shareable if it has no lease without a share and no process that outlived its job, is
+    A GPU may be shared if it has no lease without a share and no process that outlived its job, is
     not in `closed` (UUIDs), and has no reason in `occupied` other than leases.
     """
     by_uuid: dict[str, list[Lease]] = {}
@@ -89,13 +91,12 @@ def rooms(
 
 
 def is_usable(gpu: Gpu) -> bool:
-    """Return whether the GPU works and its memory can be shared."""
+    """Return whether the GPU works and reports its memory, so that it can be shared."""
     return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
 
 
 def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | None:
-    """Return the free bytes of a GPU that has only these leases, all with shares; None if
-    unknown."""
+    """Return the free bytes of a GPU with these leases, which all have shares; None if unknown."""
     if gpu.memory_total_bytes is None:
         return None
     shares = sum(memory.share(lease.bytes or 0) for lease in leases)
@@ -106,7 +107,7 @@ def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | 
 
 
 class HostRoom:
-    """The host's memory during a pass. It is reserved for a waiting job."""
+    """The host's memory during a pass. Jobs that wait for it reserve it."""
 
     def __init__(self, memory: DeclaredMemory) -> None:
         self._total = memory.host_total
@@ -115,13 +116,13 @@ class HostRoom:
         self._free, self._ours = memory.host_free, memory.host_used
         self._before = memory.host_first
         self.first: int | None = None
-        """Position of the first job waiting for it."""
+        """Position of the first job that waits for host memory."""
         self.said: dict[ResourceNeed, str] = {}
-        """The reason that jobs of a need wait for it."""
+        """Why jobs of a need wait for host memory."""
 
     def has(self, request: Request, order: int) -> bool:
-        """Return whether the job at position `order` (`order_of`) gets its declared memory; else it
-        waits."""
+        """Return whether the job at position `order` (`order_of`) gets its memory. Else it waits
+        for it."""
         need, wanted = request.need, request.need.host_bytes
         if not wanted or self._total is None:
             return True
@@ -154,7 +155,7 @@ class HostRoom:
         return job_of(first) if first is not None and first < order else None
 
     def take(self, need: ResourceNeed) -> None:
-        """Record that a job with this need starts."""
+        """Subtract the memory of a job that starts."""
         self._left -= need.host_bytes
         self._ours += need.host_bytes
         self._free = None if self._free is None else self._free - need.host_bytes

@@ -1,4 +1,4 @@
-"""The state of the GPUs during one pass: the user of each, until when, and reservations.
+"""The state of the GPUs during one scheduler pass: who uses each, until when, and reservations.
 
 A GPU is free, ours (leased, assigned in this pass, or reserved for a waiting job), or neither
 (strangers, errors, processes that outlived their job). During a pass, free GPUs become ours, the
@@ -23,8 +23,11 @@ NOTHING_KEPT = "no GPU is reserved for it meanwhile"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAllocationView:
-    """The state that a waiting job found: the reasons of the GPUs that are not free, by index, and
-    which of them are ours."""
+    """The state of the GPUs when a waiting job was checked.
+
+    It has the reason of each GPU that is not free, by index, and which of them this daemon's jobs
+    use.
+    """
 
     gpus: Sequence[Gpu]
     occupied: dict[int, str]
@@ -46,7 +49,7 @@ class GpuAllocationView:
 
 
 class GpuAllocation:
-    """The GPUs of one pass over the queue."""
+    """The GPUs during one pass over the queue."""
 
     def __init__(
         self,
@@ -57,9 +60,10 @@ class GpuAllocation:
         context: int = 0,
         named: NameJob = by_number,
     ) -> None:
-        """Keep the GPUs. `rooms`: the free memory of GPUs that may be shared, by index.
+        """Keep the GPUs.
 
-        `context` is a process's use in addition to its declaration, in bytes. `named` names a job.
+        `rooms`: the free bytes of GPUs that may be shared, by index. `context`: the bytes that a
+        process uses in addition to its declaration. `named` names a job.
         """
         self._named = named
         self.gpus = gpus
@@ -68,23 +72,24 @@ class GpuAllocation:
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
-        """Latest time at which our jobs free a GPU, by index; None: unknown."""
+        """When the jobs of this daemon free a GPU at the latest, by index; None: unknown."""
         self._kept: dict[int, float | None] = {}
-        """The GPUs kept for a waiting job, with the earliest time at which it can start."""
+        """GPUs reserved for a waiting job, with the earliest time at which it can start."""
 
     def runs_until(self, uuid: str, end: float | None) -> None:
-        """Record that one of our jobs holds the GPU `uuid`, until `end` at the latest."""
+        """Record that a job of this daemon holds the GPU `uuid`, until the time `end` at the
+        latest."""
         for gpu in self.gpus:
             if gpu.uuid == uuid:
                 self._ours[gpu.index] = self._later(gpu.index, end)
 
     def _later(self, index: int, end: float | None) -> float | None:
-        """Return when the last of our jobs on a GPU ends, if one of them ends at `end`."""
+        """Return when the last job on a GPU ends, if one of them ends at `end`."""
         before = self._ours.get(index, -math.inf)
         return None if end is None or before is None else max(before, end)
 
     def view(self) -> GpuAllocationView:
-        """Return the current state."""
+        """Return the current state, for the reasons of waiting jobs."""
         return GpuAllocationView(
             gpus=self.gpus,
             occupied=dict(self.occupied),
@@ -95,10 +100,8 @@ class GpuAllocation:
     def take(
         self, request: Request, wanted: Sequence[Gpu], most: int = MOST_RANKS
     ) -> list[Gpu] | None:
-        """Return the GPUs on which `request` starts, in the order of `wanted`; None if it waits.
-
-        It gets as many as are available, at most `most`.
-        """
+        """Assign GPUs of `wanted` to `request`, in that order, at most `most`. Return None if it
+        waits."""
         if request.need.gpu_bytes is not None:
             return self._take_shares(request, wanted, most)
         chosen_by_job = isinstance(request.need.gpus, tuple)
@@ -145,9 +148,10 @@ class GpuAllocation:
             self.occupied[gpu.index] = self._named(request.job_id)
 
     def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
-        """Reserve the free GPUs of `wanted` for `request`, if only our jobs keep it waiting.
+        """Reserve the free GPUs of `wanted` for `request`, if it waits only for jobs of this
+        daemon.
 
-        Returns whether anything was reserved.
+        Return whether anything was reserved.
         """
         if request.need.gpu_bytes is not None:
             return self._keep_shares(request, wanted)
@@ -166,7 +170,7 @@ class GpuAllocation:
         return self._close([*free, *soonest], start, request) or bool(free)
 
     def _close(self, gpus: Sequence[Gpu], start: float | None, request: Request) -> bool:
-        """Give no more shares of these; whether that is new of any."""
+        """Close these shared GPUs to other jobs. Return whether any was open before."""
         found = [
             gpu.index
             for gpu in gpus
@@ -194,12 +198,13 @@ class GpuAllocation:
         return self._close(roomy, start, request) or bool(fits)
 
     def _when_given_back(self, coming: Sequence[Gpu], number: int) -> float | None:
-        """Return the latest time at which `number` of these GPUs are free."""
+        """Return the latest time at which `number` of these GPUs will be free."""
         ends = sorted(end for gpu in coming if (end := self._ours[gpu.index]) is not None)
         return ends[number - 1] if len(ends) >= number else None
 
     def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
-        """Return the deadline for a job of this need to borrow reserved GPUs; -inf if it cannot."""
+        """Return the time by which a job of this need must end to borrow reserved GPUs; -inf: it
+        cannot."""
         if need.gpu_bytes is not None:
             return self._latest_end_of_shares(need, wanted)
         free = sum(gpu.index not in self.occupied for gpu in wanted)
@@ -223,7 +228,7 @@ def _or_never(end: float | None) -> float:
 
 
 class GpuMemoryParts:
-    """The free memory of GPUs that may be shared, by index, and the closed ones."""
+    """The free memory of GPUs that may be shared, by index, and which of these are closed."""
 
     def __init__(
         self, rooms: dict[int, int], context: int, now: float, named: NameJob = by_number
@@ -233,10 +238,10 @@ class GpuMemoryParts:
         self.context = context
         self._now = now
         self._closed: dict[int, tuple[float | None, int]] = {}
-        """By closed GPU: the earliest start of the job for which it is closed, and that job."""
+        """For each closed GPU: the earliest start of the job that reserved it, and that job."""
 
     def copy(self) -> GpuMemoryParts:
-        """Return a copy of the current state."""
+        """Return an independent copy."""
         found = GpuMemoryParts(dict(self.rooms), self.context, self._now, self._named)
         found._closed = dict(self._closed)
         return found
@@ -246,18 +251,18 @@ class GpuMemoryParts:
         return request_bytes + self.context
 
     def is_open(self, index: int, request: Request) -> bool:
-        """Return whether the GPU is not closed to this job."""
+        """Return whether this job may get a share of the GPU."""
         if index not in self._closed:
             return True
         start, lasts = self._closed[index][0], request.lasts
         return start is not None and lasts is not None and self._now + lasts <= start
 
     def start_of(self, index: int) -> float | None:
-        """Return when a closed GPU is needed; None: it is open, or the time is unknown."""
+        """Return when a closed GPU is needed; None if it is open, or if the time is unknown."""
         return self._closed[index][0] if index in self._closed else None
 
     def is_closed(self, index: int) -> bool:
-        """Return whether the GPU is closed, to most jobs."""
+        """Return whether the GPU is closed to other jobs."""
         return index in self._closed
 
     def fitting(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu]:
@@ -279,22 +284,22 @@ class GpuMemoryParts:
         return sorted(fits, key=order)
 
     def take(self, index: int, request: Request) -> None:
-        """Subtract the job's share from the GPU, for a start or a reservation."""
+        """Subtract the job's share from the free memory of the GPU."""
         self.rooms[index] -= self.share(request.need.gpu_bytes or 0)
 
     def close(self, index: int, start: float | None, job_id: int) -> None:
-        """Reserve the rest of the GPU for this job, which can start at `start`."""
+        """Reserve the rest of the GPU for this job, which can start at the time `start`."""
         self._closed.setdefault(index, (start, job_id))
 
     def forget(self, index: int) -> None:
-        """Remove a GPU that is used as a whole."""
+        """Remove a GPU that a job uses as a whole."""
         self.rooms.pop(index, None)
         self._closed.pop(index, None)
 
     def why(
         self, request_bytes: int, size: int, wanted: Sequence[Gpu], taken: dict[int, str]
     ) -> str:
-        """Return why `size` of these GPUs lack the memory for the request."""
+        """Return why `size` of these GPUs have not enough free memory for the request."""
         share, whys = self.share(request_bytes), dict[int, str]()
         for gpu in wanted:
             room = self.rooms.get(gpu.index)

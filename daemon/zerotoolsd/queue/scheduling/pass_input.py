@@ -1,5 +1,8 @@
-"""The input of one scheduler pass as one value. It can also be changed to ask for the decisions
-after some running jobs have freed their resources."""
+"""The input of one scheduler pass as one value.
+
+It can also be changed to ask what the scheduler would decide if some running jobs freed their
+resources.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, without_jo
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A job with GPUs (its leases), or `cpu_ranks`, and declared `host_bytes`.
+    """A running job: its leases of GPUs, or its `cpu_ranks`, and its declared `host_bytes`.
 
     `gpu_use` is its use of GPUs, in bytes by UUID, if known. Its attempt has run for `ran_seconds`;
     `leaves`: it was asked to end already. `can_shrink`: it is elastic and has more than its
@@ -38,7 +41,8 @@ class RunningJob:
 
 @dataclass(frozen=True, kw_only=True)
 class PassInput:
-    """The arguments of `scheduler.tick`. `own` in `memory` has the use of each GPU by our jobs."""
+    """The arguments of `scheduler.tick`. `memory.own` has the use of each GPU by this daemon's
+    jobs."""
 
     now: float
     snapshot: Snapshot | None
@@ -54,7 +58,7 @@ class PassInput:
     named: NameJob = by_number
 
     def decide(self, line: PendingQueue, touch: Callable[[int], None] = nobody) -> TickDecisions:
-        """Run one pass over `line`. Raises RequestError."""
+        """Run one pass over the pending jobs `line`. Raises RequestError."""
         return tick(
             line,
             now=self.now,
@@ -73,7 +77,7 @@ class PassInput:
         )
 
     def without(self, jobs: Collection[RunningJob]) -> PassInput:
-        """Return the state after these jobs have freed their resources.
+        """Return the input as if these jobs had freed their resources.
 
         GPU memory of other users stays in use; memory with an unknown owner counts as that of the
         jobs.
@@ -112,7 +116,7 @@ class PassInput:
     def _freed(
         self, theirs: Sequence[Lease], left: Sequence[Lease], gone: Mapping[int, RunningJob]
     ) -> dict[str, int]:
-        """Return the memory that becomes free on each GPU, in bytes by UUID."""
+        """Return the memory that these jobs free on each GPU, in bytes by UUID."""
         shared = {lease.gpu_uuid for lease in left}
         freed: dict[str, int] = {}
         for lease in theirs:

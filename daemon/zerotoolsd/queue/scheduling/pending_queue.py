@@ -1,4 +1,4 @@
-"""The waiting jobs, grouped by need, so that a pass checks needs and not single jobs.
+"""The waiting jobs, grouped by need, so that a scheduler pass checks needs and not single jobs.
 
 Ten thousand jobs have a few dozen different needs. In each group the highest priority comes first,
 then the oldest (`Request.turn`). Jobs behind a waiting one are not checked, unless they may borrow
@@ -23,7 +23,7 @@ from zerotoolsd.queue.scheduling.requests import (
 
 
 class Group:
-    """The jobs of one need and one user, by ascending turn: 16 bytes each."""
+    """The jobs of one need and one user, in ascending order of their turns, 16 bytes each."""
 
     def __init__(self, need: ResourceNeed, uid: int = 0) -> None:
         self.need = need
@@ -32,7 +32,7 @@ class Group:
         self._lasts = array("d")
 
     def add(self, request: Request) -> None:
-        """Insert the job in its order."""
+        """Insert the job at its place in the order."""
         place = bisect_left(self.turns, request.turn)
         self.turns.insert(place, request.turn)
         self._lasts.insert(place, math.inf if request.lasts is None else request.lasts)
@@ -43,13 +43,13 @@ class Group:
         del self.turns[place], self._lasts[place]
 
     def lasts(self, place: int) -> float | None:
-        """Return the duration of the job at index `place`, as in `Request`."""
+        """Return the longest duration of the job at index `place`, as in `Request`."""
         found = self._lasts[place]
         return None if found == math.inf else found
 
     def next_place(self, place: int, now: float, latest: float) -> int | None:
-        """Return the first index from `place` on of a job that, started `now`, ends at `latest` or
-        before."""
+        """Return the first index, from `place` on, of a job that would end by `latest` if it
+        started `now`."""
         if latest == math.inf:
             return place if place < len(self.turns) else None
         if latest < now:
@@ -64,14 +64,14 @@ class PendingQueue:
     def __init__(self, requests: Iterable[Request] = ()) -> None:
         self._groups: dict[tuple[ResourceNeed, int], Group] = {}
         self.ranks: Mapping[int, int] = MappingProxyType({})
-        """The order of the users with jobs that want GPUs, by uid (`fair_share`)."""
+        """The rank of each user whose jobs want GPUs, by uid (`fair_share`)."""
         self._place_of: dict[int, tuple[Group, int]] = {}
-        """The group of each job, and its turn."""
+        """The group and the turn of each job."""
         for request in requests:
             self.add(request)
 
     def add(self, request: Request) -> None:
-        """Add a waiting job; has no effect if it is present."""
+        """Add a waiting job. A second call has no effect."""
         if request.job_id not in self._place_of:
             key = request.need, request.uid
             group = self._groups.setdefault(key, Group(*key))
@@ -79,7 +79,7 @@ class PendingQueue:
             self._place_of[request.job_id] = group, request.turn
 
     def remove(self, job_id: int) -> None:
-        """Remove a job; has no effect if it is not present."""
+        """Remove a job, if it waits."""
         place = self._place_of.pop(job_id, None)
         if place is None:
             return
@@ -104,13 +104,13 @@ class PendingQueue:
         return -1 if place is None else place[0].uid
 
     def rank(self, group: Group) -> int:
-        """Return the rank of the group's user; all ranks are equal for jobs that need no GPUs."""
+        """Return the rank of the group's user. Jobs that need no GPUs all have the same rank."""
         return 0 if group.need.gpus is None else self.ranks.get(group.uid, 0)
 
     def place_of(self, job_id: int) -> tuple[int, int] | None:
-        """Return the job's position, from 1, among waiting jobs of its kind, and their number.
+        """Return the position of a job among waiting jobs of its kind, from 1, and their number.
 
-        The kinds are GPUs and CPU ranks. Returns None if it does not wait.
+        The kinds are jobs with GPUs, and jobs with CPU ranks. Return None if the job does not wait.
         """
         found = self._place_of.get(job_id)
         if found is None:
@@ -135,12 +135,12 @@ class PendingQueue:
 
     @property
     def wants_gpus(self) -> bool:
-        """Whether any job waits for GPUs."""
+        """Return whether any job waits for GPUs."""
         return any(need.gpus is not None for need, _ in self._groups)
 
     @property
     def wants_host(self) -> bool:
-        """Whether any job waits for host memory."""
+        """Return whether any job waits for host memory."""
         return any(need.host_bytes for need, _ in self._groups)
 
     def waiting_for_gpus(self) -> dict[int, int]:

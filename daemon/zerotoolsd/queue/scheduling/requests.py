@@ -1,4 +1,4 @@
-"""The requests of queued jobs."""
+"""The requests of queued jobs to the scheduler, and the compute capability that a job needs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from zerotools.sensors.snapshot import BF16_CAPABILITY
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapabilityNeed:
-    """The least compute capability of GPUs for a job, the setting that needs it, and the
-    alternative."""
+    """The least compute capability for a job, the setting that needs it, and an alternative
+    setting."""
 
     least: tuple[int, int]
     what: str
@@ -19,17 +19,18 @@ class CapabilityNeed:
 
 
 DECLARED = "memory.host"
-"""Source of a need of host memory that the job file declares."""
+"""`host_from` of a job that declares its host memory."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceNeed:
-    """The resources that a job needs: `world_size` of `gpus` (any of so many, or a list of indices
-    and UUIDs), or so many CPU ranks. It uses `gpu_bytes` of each GPU, or the whole (None), and
-    `host_bytes` of the host's memory. Jobs with the same need are equal to the scheduler, except
-    for their age and duration.
+    """The resources that a job needs.
 
-    `host_from` is the source of that number, `host_advice` a setting that needs less. GPUs with
+    These are `world_size` of `gpus` (any GPUs, or a list of indices and UUIDs), or CPU ranks. It
+    uses `gpu_bytes` of each GPU, or whole GPUs (None), and `host_bytes` of the host's memory. Jobs
+    with the same need are equal to the scheduler, except for their age and duration.
+
+    `host_from` is the source of `host_bytes`, `host_advice` a setting that needs less. GPUs with
     less than `least_gpu_bytes` are used only if there are not enough others.
 
     An elastic job may start with any of `sizes`, ascending, and `world_size` is the first. It waits
@@ -47,13 +48,13 @@ class ResourceNeed:
     sizes: tuple[int, ...] = ()
 
     def size_within(self, most: int) -> int | None:
-        """Return the largest size that is at most `most`; None if all are larger."""
+        """Return the largest of the job's sizes that is at most `most`; None if all are larger."""
         fits = [size for size in self.sizes or (self.world_size,) if size <= most]
         return fits[-1] if fits else None
 
     @property
     def is_elastic(self) -> bool:
-        """Whether it may have several sizes."""
+        """Return whether the job may have several sizes."""
         return len(self.sizes) > 1
 
 
@@ -73,28 +74,28 @@ class Request:
 
     @property
     def turn(self) -> int:
-        """The sort key of waiting jobs: the smaller turn goes first. Higher priority comes first,
-        then earlier submission."""
+        """The sort key of waiting jobs, ascending: higher priority first, then earlier
+        submission."""
         return self.job_id - self.priority * _IDS
 
 
 _IDS = 2**53
-"""More than any job's number."""
+"""A number larger than any job id."""
 _RANKS = 2**32
-"""More than there are users."""
+"""A number larger than any rank of a user."""
 
 
 def order_of(turn: int, rank: int) -> int:
-    """Return the position of a job of a user with this rank.
+    """Return the position of a job in the order of all users, as a number to compare.
 
-    It depends on priority, then on the rank, the smaller one first (`fair_share`), then on age.
-    `job_of` accepts it, too.
+    It depends on priority, then on the rank of its user, the smaller one first (`fair_share`), then
+    on age. `job_of` accepts it, too.
     """
     return ((turn // _IDS) * _RANKS + rank) * _IDS + turn % _IDS
 
 
 def turns_before(turn: int, rank: int, own_rank: int) -> int:
-    """Return the limit below which turns of a user with `rank` come before `turn`.
+    """Return a limit: turns of a user with `rank` that are below it come before `turn`.
 
     `own_rank` is the rank of the user of `turn`.
     """
@@ -104,17 +105,17 @@ def turns_before(turn: int, rank: int, own_rank: int) -> int:
 
 
 def job_of(turn: int) -> int:
-    """Return the job of this turn."""
+    """Return the id of the job with this turn."""
     return turn % _IDS
 
 
 def priority_of(turn: int) -> int:
-    """Return the priority of the job of this turn."""
+    """Return the priority of the job with this turn."""
     return -(turn // _IDS)
 
 
 def request_at(turn: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
-    """Return the request of the job of this turn."""
+    """Return the request of the job with this turn."""
     return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=priority_of(turn), uid=uid)
 
 
@@ -128,12 +129,15 @@ ATTENTION_CAPABILITIES = {
     "flash_attention_3": (9, 0),
     "flex_attention": (7, 0),
 }
-"""The first GPUs that each runs on: by the README of flash-attention 2 and 3, and of Triton, into
-which torch compiles flex_attention."""
+"""The least compute capability of each attention implementation.
+
+Sources: the README files of flash-attention 2 and 3, and of Triton, into which torch compiles
+flex_attention.
+"""
 
 
 def capability_need(spec: JobSpec) -> CapabilityNeed | None:
-    """Return the highest requirement of the job on a GPU; None: any GPU works, as far as is
+    """Return the compute capability that the job needs; None if any GPU works, as far as is
     known."""
     if spec.engine == "script":
         return None

@@ -66,32 +66,32 @@ from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserQuota, UsersNow
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """Start this job, on these GPUs."""
+    """A decision: start this job on these GPUs."""
 
     job_id: int
     gpu_uuids: tuple[str, ...] = ()
     gpu_bytes: int | None = None
     """Bytes of each GPU; None: whole GPUs."""
     gpu_part: float = 1.0
-    """The part of a GPU, for the accounting of its user."""
+    """The part of each GPU that is booked for the job's user."""
     size: int | None = None
     """Number of ranks of a job that may have several sizes; None: it has one size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TickDecisions:
-    """The decisions of one tick; `waits` has one sentence for every job that does not start."""
+    """The decisions of one pass. `waits` has one sentence for every job that does not start."""
 
     starts: Sequence[Start]
     waits: Waits
     host_first: int | None = None
-    """The first job in the wait for host memory (`DeclaredMemory`)."""
+    """Position of the first job that waits for host memory (`DeclaredMemory`)."""
     waits_for_host: bool = False
-    """Whether any does: other programs may give some back at any time."""
+    """Whether any job waits for host memory, which other programs may free at any time."""
 
 
 class RequestError(Exception):
-    """This job has unexpected data; the cause describes it. No decision was made."""
+    """A job has unexpected data, described by the cause of this error. No decision was made."""
 
     def __init__(self, job_id: int) -> None:
         super().__init__(f"job {job_id}")
@@ -119,7 +119,7 @@ def tick(
     touch: Callable[[int], None] = nobody,
     named: NameJob = by_number,
 ) -> TickDecisions:
-    """Decide about the jobs in `line`. Times are seconds since the epoch.
+    """Run one pass: decide which jobs of `line` start. Times are seconds since the epoch.
 
     `ends` has the latest end of jobs that hold leases and have a limit, by job id. Jobs in
     `passed_over` may not start now, for the reason given there, and reserve nothing. `elsewhere`
@@ -154,7 +154,7 @@ def tick(
 
 
 class _Walk:
-    """The jobs of several groups, each in its turn."""
+    """Goes through the jobs of several groups in the order of all users."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Walk:
         return order_of(group.turns[place], self._line.rank(group)), place, id(group), group
 
     def next(self) -> tuple[Request, Group, int, int] | None:
-        """Return the next job, its index in its group and its position. Raises RequestError."""
+        """Return the next job, its index in its group, and its position. Raises RequestError."""
         while self._heads and job_of(self._heads[0][0]) in self._passed_over:
             _, place, _, group = heapq.heappop(self._heads)
             self.go_on(group, place)
@@ -189,7 +189,7 @@ class _Walk:
         return request, group, place, order
 
     def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
-        """Continue with the next job of the group after `place` that would end by `latest`."""
+        """Skip to the next job of the group after `place` that would end by `latest`."""
         found = group.next_place(place + 1, self._now, latest)
         if found is not None:
             heapq.heappush(self._heads, self._head(group, found))
@@ -291,15 +291,18 @@ def _ends_by(request: Request, now: float, latest: float) -> bool:
 
 @dataclass(frozen=True)
 class CpuWaits:
-    """`first` is the job that waits for CPU ranks before all others; `used` of `limit` are in
-    use."""
+    """Makes the reasons of jobs that wait for CPU ranks.
+
+    `first` is the first job that waits for them; `used` of `limit` are in use.
+    """
 
     first: int | None
     used: int
     limit: int
 
     def why(self, job_id: int, need: ResourceNeed) -> str | None:
-        """Return why a job waits; None if it came after the pass, which will start it."""
+        """Return why a job waits; None if it was queued after the pass, so that the next pass
+        decides."""
         if self.first is None:
             return None
         head = f"needs {count(need.world_size, 'CPU rank')}"
@@ -309,7 +312,7 @@ class CpuWaits:
 
 
 class FloorHistory:
-    """The GPUs as jobs found them, one after the other."""
+    """The states of the GPUs during a pass, in the order in which jobs were checked."""
 
     def __init__(self) -> None:
         self._behind: list[int] = []
@@ -317,19 +320,19 @@ class FloorHistory:
         self._said: dict[tuple[int, ResourceNeed], str] = {}
 
     def begin(self, view: GpuAllocationView) -> None:
-        """Record the GPUs as the first job finds them."""
+        """Record the GPUs at the start of the pass."""
         self._views.append(view)
 
     def since(self, order: int, view: GpuAllocationView) -> None:
-        """Record the GPUs as the jobs after position `order` (`requests.order_of`) find them.
+        """Record the GPUs for the jobs after position `order` (`requests.order_of`).
 
-        Call it in the order of the positions.
+        Call it in the order of positions.
         """
         self._behind.append(order)
         self._views.append(view)
 
     def why(self, order: int, need: ResourceNeed) -> str | None:
-        """Return why the job at this position waits; None if the GPUs were not checked yet."""
+        """Return why the job at this position waits; None if the pass did not check GPUs."""
         if not self._views:
             return None
         place = bisect_left(self._behind, order)
@@ -339,9 +342,9 @@ class FloorHistory:
 
 
 class Waits(Mapping[int, str]):
-    """A sentence for every job of `line` that is not one of `started`.
+    """The reasons of all waiting jobs, computed on request: every job of `line` not in `started`.
 
-    It follows the line: a job that leaves it has no sentence any more.
+    A job that leaves `line` has no reason any more.
     """
 
     def __init__(
@@ -357,8 +360,8 @@ class Waits(Mapping[int, str]):
     ) -> None:
         """Keep the parts of the reasons.
 
-        `host`: why jobs of a need wait for host memory; `users`: why jobs of a user and a need wait
-        for other jobs of that user.
+        `host` has why jobs of a need wait for host memory. `users` has why jobs of a user and a
+        need wait for other jobs of that user.
         """
         self._users = users
         self._line = line
@@ -370,7 +373,7 @@ class Waits(Mapping[int, str]):
         self._host = host
 
     def passing_over(self, passed_over: Mapping[int, str]) -> Waits:
-        """Return the same reasons, except that these jobs may not start for the given reasons."""
+        """Return the same reasons, but with these reasons for jobs that may not start."""
         known = (self._cpus, self._blind, self._history, self._host, self._users)
         return Waits(self._line, self._started, passed_over, *known)
 

@@ -1,4 +1,4 @@
-"""The GPUs that are suitable for a job, and the reason that one cannot be given away."""
+"""Decides which GPUs a job can use, and gives the reasons for the others."""
 
 from __future__ import annotations
 
@@ -43,8 +43,7 @@ def _gpus(indexes: Sequence[int]) -> str:
 
 
 def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
-    """Return the reason why the state of the GPUs is unknown or out of date; None if it is
-    usable."""
+    """Return why the state of the GPUs is unknown or out of date; None if it is known."""
     if snapshot is None:
         return "no snapshot was taken yet"
     if snapshot.gpus_error is not None:
@@ -63,7 +62,7 @@ def occupied(
     closed: Mapping[str, str] = MappingProxyType({}),
     named: NameJob = by_number,
 ) -> dict[int, str]:
-    """Return the reason why each unavailable GPU cannot be used, by index; the others are free.
+    """Return why each unavailable GPU cannot be used, by index. GPUs that are missing are free.
 
     `elsewhere` has reasons of GPUs that belong to other daemons, and `closed` reasons of GPUs that
     take no new jobs, by UUID; both complete "GPU 0 ". `named` names a job. Results complete "GPU 0:
@@ -115,8 +114,7 @@ def _is_unreadable(gpu: Gpu) -> bool:
 
 
 def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
-    """Return the reason why no job can ever start on the GPU in this configuration; None if one
-    can."""
+    """Return why no job can start on the GPU with this configuration; None if jobs can."""
     if gpu.excluded:
         return "excluded by gpus.exclude of the daemon's configuration"
     if gpu.mig_instances is not None:
@@ -130,7 +128,7 @@ def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
 
 
 def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
-    """Return why the GPU lacks the compute capability of the job; None if it has it, or if
+    """Return why the GPU's compute capability is too low for the job; None if it is not, or
     unknown."""
     found = gpu.compute_capability
     if need is None or found is None or found >= need.least:
@@ -142,7 +140,7 @@ def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
 
 
 def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | None:
-    """Return why the whole GPU is smaller than the job's share; None if it is not, or if
+    """Return why the GPU's memory is smaller than the job's share; None if it is not, or
     unknown."""
     if need.gpu_bytes is None or gpu.memory_total_bytes is None:
         return None
@@ -191,7 +189,7 @@ def _is_large(gpu: Gpu, need: ResourceNeed) -> bool:
 
 
 def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
-    """Return the possible GPUs, in the job's order, and a sentence on a named one that does not
+    """Return the GPUs that the job may use, in its order, and a sentence on a GPU that does not
     exist."""
     if not isinstance(need.gpus, tuple):
         return list(gpus), None
@@ -226,7 +224,8 @@ def _inventory(gpus: Sequence[Gpu]) -> str:
 
 
 def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
-    """Return the sentence on `need` GPUs of `wanted`, with the reasons of the `taken` ones."""
+    """Return the sentence that `need` GPUs of `wanted` are not free, with the reasons of `taken`
+    ones."""
     whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
     head = f"needs {count(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
     return f"{head}: {together(whys)}" if whys else head
@@ -238,7 +237,7 @@ def impossible(
     limits: LimitsConfig,
     memory: DeclaredMemory | None = None,
 ) -> str | None:
-    """Return why this machine can never satisfy the need; None if it may."""
+    """Return why this machine can never give the job what it needs; None if it can."""
     size, memory = need.world_size, memory or DeclaredMemory()
     if memory.host_total is not None and need.host_bytes > memory.host_total:
         return (
@@ -283,7 +282,7 @@ def impossible(
 
 
 def with_fences(snapshot: Snapshot, fences: Iterable[Fence], now: Moment) -> Snapshot:
-    """Return the snapshot in which fenced GPUs have an `error` that names the fence."""
+    """Return the snapshot with an `error` for each fenced GPU, which names the fence."""
     up = {fence.gpu_uuid: fence for fence in fences if fence.is_up(now)}
     if not up:
         return snapshot

@@ -1,4 +1,4 @@
-"""The remaining limits of each user during a pass.
+"""The limits of each user during a pass, and how much of them remains.
 
 A job beyond the administrator's limits waits and reserves nothing: jobs of other users go ahead.
 Jobs of the same user and need are equal here, and in a pass limits are only used up. So once one of
@@ -17,15 +17,15 @@ from zerotoolsd.users.user_limits import UserLimits
 
 @dataclass(frozen=True, kw_only=True)
 class UserUse:
-    """The use by one user's running jobs: the number of jobs, their GPUs (each part of one counts
-    as one), and their CPU ranks."""
+    """The use of one user's running jobs: jobs, GPUs (a part of a GPU counts as one), and CPU
+    ranks."""
 
     running: int = 0
     gpus: int = 0
     cpu_ranks: int = 0
 
     def and_also(self, *, gpus: int, cpu_ranks: int) -> UserUse:
-        """Return the use with one more job."""
+        """Return the sum of this use and one more job."""
         return replace(
             self,
             running=self.running + 1,
@@ -36,7 +36,8 @@ class UserUse:
 
 @dataclass(frozen=True, kw_only=True)
 class UsersNow:
-    """The use of each user, by uid, and the limits. `limits_of` None: no limits."""
+    """The use of each user, by uid, and their limits. `limits_of` is None if there are no
+    limits."""
 
     limits_of: Callable[[int], UserLimits] | None = None
     used: Mapping[int, UserUse] = field(default_factory=dict)
@@ -46,7 +47,7 @@ ANYBODY = UsersNow()
 
 
 def without_jobs(users: UsersNow, jobs: Iterable[tuple[int, int, int]]) -> UsersNow:
-    """Return `users` after these jobs are over: each with its uid, its GPUs and its CPU ranks."""
+    """Return `users` without these jobs. Each job has its uid, its GPUs and its CPU ranks."""
     used = dict(users.used)
     for uid, gpus, cpu_ranks in jobs:
         has = used.get(uid, UserUse())
@@ -59,13 +60,13 @@ def without_jobs(users: UsersNow, jobs: Iterable[tuple[int, int, int]]) -> Users
 
 
 class UserQuota:
-    """One pass."""
+    """The remaining limits of users during one pass."""
 
     def __init__(self, users: UsersNow) -> None:
         self._limits_of = users.limits_of
         self._used = dict(users.used)
         self.said: dict[tuple[int, ResourceNeed], str] = {}
-        """The reason that jobs of a user and a need wait."""
+        """Why jobs of a user and a need wait."""
 
     def has(self, request: Request) -> bool:
         """Return whether the job is within the limits of its user; else it waits."""
@@ -79,7 +80,7 @@ class UserQuota:
         return False
 
     def most(self, request: Request) -> int:
-        """Return how many ranks the limits allow for a job within them."""
+        """Return the largest number of ranks that the limits allow for a job."""
         if self._limits_of is None or not request.need.is_elastic:
             return MOST_RANKS
         limits, used = self._limits_of(request.uid), self._used.get(request.uid, UserUse())
@@ -88,7 +89,7 @@ class UserQuota:
         return MOST_RANKS if limit is None else limit - (used.gpus if is_gpu else used.cpu_ranks)
 
     def take(self, request: Request, size: int) -> None:
-        """Record that the job starts with so many ranks."""
+        """Record that a job starts with so many ranks."""
         if self._limits_of is not None:
             is_gpu = request.need.gpus is not None
             used = self._used.get(request.uid, UserUse())
@@ -97,8 +98,7 @@ class UserQuota:
 
 
 def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | None:
-    """Return why a job of this need exceeds the limits next to the user's other jobs; None if it
-    does not."""
+    """Return why a job of this need exceeds its user's limits now; None if it does not."""
     if limits.max_running is not None and used.running >= limits.max_running:
         return f"waits for jobs of the same user: {used.running} of users.max_running = " + (
             f"{limits.max_running} run"
@@ -118,7 +118,6 @@ def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | N
 
 
 def never_within(limits: UserLimits, need: ResourceNeed) -> str | None:
-    """Return why a job of this need exceeds its user's limits even without other jobs; None if
-    not."""
+    """Return why a job of this need exceeds its user's limits even alone; None if it does not."""
     why = why_beyond(limits, UserUse(), need)
     return None if why is None else f"{why}; ask for less, or ask the administrator"

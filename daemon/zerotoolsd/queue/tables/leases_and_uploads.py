@@ -1,7 +1,9 @@
-"""Leases of ended attempts: a GPU that a remainder of its job still uses stays leased to it.
+"""What remains after an attempt: leases of GPUs that are still in use, and uploads of finished
+jobs.
 
-`held_by` names the remainder: a process that does not end, or memory that is still in use. It may
-be found after the lease was released, and another job may then have a part of the same GPU.
+A lease stays with an ended attempt if a process or memory of the attempt remains on the GPU.
+`held_by` names it. It may be found after the lease was released, and another job may then have a
+part of the same GPU.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from zerotoolsd.queue.stored_values import short
 
 RunSql = Callable[..., sqlite3.Cursor]
 Append = Callable[..., int]
-"""(now, job, attempt, kind, from, to, why): an event."""
+"""Appends an event: (now, job, attempt, kind, from, to, why)."""
 
 
 class OrphanLeases:
-    """The leases of ended attempts. Each change is a separate transaction."""
+    """The leases of ended attempts. Each change is a transaction of its own."""
 
     def __init__(
         self,
@@ -33,7 +35,7 @@ class OrphanLeases:
         self._sql, self._transaction, self._append = sql, transaction, append
 
     def hold(self, lease: Lease, kind: str, why: str, now: float) -> None:
-        """Keep the GPU leased for the process or memory in `held_by`, with an event."""
+        """Keep the GPU leased for the process or memory in `held_by`, and record an event."""
         with self._transaction():
             self._sql(
                 "INSERT INTO lease (gpu_uuid, job_id, attempt, host, held_by)"
@@ -44,12 +46,12 @@ class OrphanLeases:
             self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
 
     def leases(self) -> list[Lease]:
-        """Return the leases of ended attempts with a remainder."""
+        """Return the leases of ended attempts with `held_by`."""
         rows = self._sql("SELECT * FROM lease WHERE held_by IS NOT NULL ORDER BY gpu_uuid, job_id")
         return [Lease(**row) for row in rows]
 
     def ended_since(self, since: float) -> list[AttemptRow]:
-        """Return the attempts on GPUs that ended after `since`, in seconds since the epoch."""
+        """Return the attempts with GPUs that ended after `since`, in seconds since the epoch."""
         rows = self._sql(
             "SELECT * FROM attempt WHERE state = ? AND ended > ? AND gpu_uuids != ?",
             (ENDED, since, json.dumps([])),
@@ -58,11 +60,11 @@ class OrphanLeases:
 
 
 KIND = "uploaded"
-"""The event of an upload that ended after its job."""
+"""Kind of the event for an upload after the end of a job."""
 
 
 class UploadTable:
-    """The uploads of finished jobs in the table of attempts. `append` adds an event."""
+    """The uploads of finished jobs, in the table of attempts. `append` adds an event."""
 
     def __init__(
         self,
@@ -94,9 +96,12 @@ class UploadTable:
         reasons: tuple[str | None, str | None],
         now: float,
     ) -> None:
-        """Record the end of the upload for attempt `number`. `result` is the new record of the
-        attempt, and `why` is the text of the event. `reasons` are the reason of the job when the
-        upload began, and the new one; None: it stays."""
+        """Record the end of the upload for attempt `number`.
+
+        `result` is the new record of the attempt, and `why` the text of the event. `reasons` are
+        the reason of the job when the upload began, and the new one; None: the reason does not
+        change.
+        """
         with self._transaction():
             found = self._sql(
                 "UPDATE attempt SET result = ? WHERE job_id = ? AND number = ?",

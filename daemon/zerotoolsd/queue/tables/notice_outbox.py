@@ -1,4 +1,5 @@
-"""Notices that wait for their delivery: bounded, and written with the change that they tell of."""
+"""Notices that wait for delivery. Their number is limited, and they are written with their
+change."""
 
 from __future__ import annotations
 
@@ -40,7 +41,11 @@ class Notice:
 
 
 class Outbox:
-    """The table. `most_per_user` of one user and `most` of all wait in it: the oldest go first."""
+    """The table of notices.
+
+    At most `most_per_user` notices of one user, and `most` of all users, wait: then the oldest are
+    dropped.
+    """
 
     def __init__(
         self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]]
@@ -50,7 +55,7 @@ class Outbox:
         self.most_per_user, self.most = 200, 5000
 
     def add(self, notices: Iterable[Notice], now: float) -> None:
-        """Add notices in the caller's transaction. An existing one stays unchanged."""
+        """Add notices in the caller's transaction. A notice with an existing key is ignored."""
         for each in notices:
             added = self._sql(
                 "INSERT OR IGNORE INTO outbox (key, uid, job_id, notice, channel, target, body,"
@@ -65,7 +70,7 @@ class Outbox:
                 self._make_room("", (), self.most)
 
     def put(self, notices: Iterable[Notice], now: float) -> None:
-        """Add notices in a separate transaction."""
+        """Add notices in a transaction of their own."""
         with self._transaction():
             self.add(notices, now)
 
@@ -91,16 +96,16 @@ class Outbox:
         return [_notice(row) for row in rows]
 
     def next_due(self) -> float | None:
-        """Return when the next one is due; None if none waits."""
+        """Return when the next notice is due; None if no notice waits."""
         row = self._sql("SELECT min(next_at) AS soonest FROM outbox").fetchone()
         return None if row["soonest"] is None else float(row["soonest"])
 
     def delivered(self, notice: Notice) -> None:
-        """Mark as delivered."""
+        """Mark a notice as delivered."""
         self._remove(notice, DELIVERED)
 
     def expired(self, notice: Notice) -> None:
-        """Mark as expired: it was not delivered in time."""
+        """Mark a notice as expired: it was not delivered in time."""
         self._remove(notice, EXPIRED)
 
     def _remove(self, notice: Notice, what: str) -> None:
@@ -122,7 +127,7 @@ class Outbox:
         return [_notice(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
-        """Return how many were delivered, dropped and expired, and how many wait."""
+        """Return how many notices were delivered, dropped and expired, and how many wait."""
         found = {row["what"]: row["number"] for row in self._sql("SELECT * FROM outbox_count")}
         waiting = self._sql("SELECT count(*) AS number FROM outbox").fetchone()["number"]
         return {**dict.fromkeys((DELIVERED, DROPPED, EXPIRED), 0), **found, "waiting": waiting}

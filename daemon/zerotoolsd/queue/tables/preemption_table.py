@@ -1,5 +1,8 @@
-"""Requests to save and end an attempt so that its job continues later ("yields"), and their cost. A
-row is written with the change of state that asks the attempt."""
+"""Requests to attempts to save and end so that their jobs continue later ("yields"), and their
+cost.
+
+A row is written with the change of state that asks the attempt.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,17 @@ RESIZE = "resize"
 RELIEVE = "relieve"
 RELIEVE_GPU = "relieve_gpu"
 PURPOSES = (PAUSE, PREEMPT, RESIZE, RELIEVE, RELIEVE_GPU)
-"""Purposes: its user pauses it; a job of higher priority needs its resources; it continues with
-more or fewer ranks; the memory of the host, or of a shared GPU, runs out. A pause leads to
-`paused`, the others to `queued`."""
+"""The purposes of a yield.
+
+The user pauses the job; a job of higher priority needs its resources; it continues with more or
+fewer ranks; or the memory of the host or of a shared GPU runs out. A pause leads to `paused`, the
+others to `queued`.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class YieldAsk:
-    """A request to an attempt: one of PURPOSES, and the job that needs its resources."""
+    """A request to yield: one of PURPOSES, and the job that needs the resources, if any."""
 
     purpose: str
     for_job: int | None = None
@@ -33,10 +39,11 @@ class YieldAsk:
 
 @dataclass(frozen=True, kw_only=True)
 class YieldRow:
-    """A request to one attempt. Times are seconds since the epoch; None: not yet, or unknown.
+    """A request to one attempt to yield, and its result. Times are seconds since the epoch.
 
-    `outcome` is one of the lifecycle's; `steps_lost` were done and not saved; `first_step` is the
-    time of the first step of the job that needed the resources.
+    `outcome` is one of the lifecycle's outcomes. `steps_lost` is the number of steps that were done
+    and not saved. `first_step` is the time of the first step of the job that needed the resources.
+    None: not yet, or unknown.
     """
 
     job_id: int
@@ -52,13 +59,13 @@ class YieldRow:
 
 
 def without_steps(row: YieldRow) -> YieldRow:
-    """Return the row for users who may not see the job."""
+    """Return the row without its outcome and steps, for users who may not see the job."""
     return replace(row, outcome=None, saved_step=None, steps_lost=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class YieldEnd:
-    """The end of an attempt, with the fields that `YieldRow` needs."""
+    """The end of an attempt that was asked to yield."""
 
     ended: float
     outcome: str
@@ -67,7 +74,10 @@ class YieldEnd:
 
 
 class PreemptionTable:
-    """The table. Methods run in the caller's transaction, `note_first_step` in a separate one."""
+    """The table of yields.
+
+    Methods run in the caller's transaction, except `note_first_step`, which has its own.
+    """
 
     def __init__(
         self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -76,7 +86,8 @@ class PreemptionTable:
         self._transaction = transaction
 
     def ask(self, job_id: int, attempt: int, ask: YieldAsk, now: float) -> None:
-        """Record the request. An earlier request of the attempt keeps its time and its job."""
+        """Record a request. If the attempt was asked before, the time and the job of that request
+        stay."""
         self._sql(
             "INSERT INTO yield (job_id, attempt, purpose, for_job, asked) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT (job_id, attempt) DO UPDATE SET purpose = excluded.purpose,"
@@ -85,7 +96,7 @@ class PreemptionTable:
         )
 
     def over(self, job_id: int, attempt: int, end: YieldEnd) -> None:
-        """Record the end of the attempt; has no effect without a request."""
+        """Record the end of an attempt, if it was asked to yield."""
         self._sql(
             "UPDATE yield SET ended = ?, outcome = ?, saved_step = ?, steps_lost = ?"
             " WHERE job_id = ? AND attempt = ?",
@@ -93,7 +104,7 @@ class PreemptionTable:
         )
 
     def note_first_step(self, row: YieldRow, when: float) -> None:
-        """Record the first step of the job that caused the request."""
+        """Record the first step of the job for which another one yielded."""
         with self._transaction():
             self._sql(
                 "UPDATE yield SET first_step = ? WHERE job_id = ? AND attempt = ?",
@@ -109,7 +120,7 @@ class PreemptionTable:
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
     def unanswered(self, since: float) -> list[YieldRow]:
-        """Return the rows of jobs that run, or ended after `since`, without a known first step."""
+        """Return the rows whose first step is unknown, of jobs that run or ended after `since`."""
         return self._rows(
             "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"
             " (SELECT 1 FROM job WHERE id = for_job AND (state = ? OR job.ended > ?))"

@@ -1,9 +1,9 @@
-"""GPU-seconds of each user, booked by the hour, in the transaction that learns of them.
+"""GPU-seconds of each user, booked by the hour, and the number of each user's jobs.
 
 Running attempts are booked every minute and at their end, from the last booking on, so a restart
 loses nothing. A job's record of its end counts only if no time was booked for so long that no
 daemon can have run; else the attempt ended when that was noticed. Attempts that share GPUs are
-booked for the part that they declared.
+booked for the part that they declared. A booking belongs to the transaction of its change.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from zerotoolsd.queue.rows import ENDED, RUNNING
 
 RunSql = Callable[..., sqlite3.Cursor]
 UNSEEN_SECONDS = 180.0
-"""Between two bookings while a daemon runs there is less."""
+"""If more seconds than this lie between two bookings, no daemon ran in between."""
 _LONGEST_GAP = 366 * 86400.0
-"""Seconds that one booking adds at most, even if the clock was changed."""
+"""Largest number of seconds that one booking adds, even if the clock was changed."""
 
 
 class GpuTime(NamedTuple):
@@ -32,14 +32,14 @@ class GpuTime(NamedTuple):
 
 
 class UsageAccounting:
-    """The booked use; `bookings` increases when more may have been booked."""
+    """The booked use. `bookings` increases whenever something may have been booked."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.bookings = 0
 
     def rows(self, first: int, until: int = 2**62) -> list[tuple[int, int, float]]:
-        """Return (uid, hour since the epoch, GPU-seconds), from the hour `first` until before
+        """Return (uid, hour since the epoch, GPU-seconds) for the hours from `first` to before
         `until`."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
@@ -47,30 +47,30 @@ class UsageAccounting:
         return list(cursor.execute(what, (first, until)))
 
     def in_all(self) -> dict[int, float]:
-        """Return the GPU-seconds that were ever booked, by uid."""
+        """Return all GPU-seconds that were ever booked, by uid."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return dict(cursor.execute("SELECT uid, sum(gpu_seconds) FROM gpu_use GROUP BY uid"))
 
 
 def book_running(sql: RunSql, now: Moment) -> bool:
-    """Book the use of all running attempts until now; return whether there were any."""
+    """Book the use of all running attempts until now. Return whether there were any."""
     rows = sql(f"{_ATTEMPTS} WHERE attempt.state = ? AND gpu_uuids != '[]'", (RUNNING,)).fetchall()
     booked = [_book(sql, row, now, None) for row in rows]
     return any(booked)
 
 
 def book_end(sql: RunSql, job_id: int, number: int, now: Moment, ended: float) -> None:
-    """Book the rest of an attempt that ended at `ended`, before that is recorded."""
+    """Book the rest of an attempt that ended at `ended`. Call this before the end is recorded."""
     row = sql(f"{_ATTEMPTS} WHERE job_id = ? AND number = ?", (job_id, number)).fetchone()
     if row is not None and row["state"] != ENDED:
         _book(sql, row, now, ended)
 
 
 def book_found(sql: RunSql, job_id: int, number: int, used: GpuTime | None) -> None:
-    """Book the use of an attempt for which an older queue did not know the end.
+    """Book the use of an attempt whose end the queue did not know, because the queue was older.
 
-    Nothing of it is booked later, even if its duration is unknown.
+    The attempt is not booked again later, even if its duration is unknown.
     """
     row = sql(f"{_ATTEMPTS} WHERE job_id = ? AND number = ?", (job_id, number)).fetchone()
     if row is None:
@@ -129,7 +129,7 @@ def _book_readable(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: floa
 
 
 def by_hour(end: float, seconds: float) -> dict[int, float]:
-    """Split `seconds` that ended at `end` by the hours since the epoch that they fall into."""
+    """Divide the `seconds` before `end` into hours since the epoch."""
     found: dict[int, float] = {}
     begin = end - seconds
     while begin < end:
@@ -150,12 +150,12 @@ _BYTES = " + ".join(
 
 
 class UserCounts:
-    """The owners of jobs, and counts of the jobs of one user."""
+    """Looks up the owners of jobs, and counts the jobs of a user."""
 
     def __init__(self, sql: RunSql) -> None:
         self._sql = sql
         self._known: dict[int, tuple[int, int]] = {}
-        """By uid: the newest counted job, and the bytes of all jobs up to it."""
+        """For each uid: the newest counted job, and the bytes of all its jobs up to that one."""
 
     def owner(self, job_id: int) -> int:
         """Return the uid that submitted a job. Raises KeyError."""
@@ -165,7 +165,7 @@ class UserCounts:
         return int(row["uid"])
 
     def waiting(self, uid: int) -> int:
-        """Return how many jobs of this user wait or are held."""
+        """Return the number of this user's jobs that wait or are held."""
         marks = ", ".join("?" * len(_WAITING))
         row = self._sql(
             f"SELECT count(*) AS number FROM job WHERE state IN ({marks}) AND uid = ?",
@@ -174,8 +174,10 @@ class UserCounts:
         return int(row["number"])
 
     def text_bytes(self, uid: int) -> int:
-        """Return the bytes of the records of all jobs of this user. Only jobs since the last call
-        are read."""
+        """Return the bytes of the job files of all jobs of this user.
+
+        Only jobs since the last call are read.
+        """
         newest, size = self._known.get(uid, (0, 0))
         # "+": by the number of the job. The index of the uid would have all of the user's read.
         row = self._sql(
@@ -189,8 +191,8 @@ class UserCounts:
         return size
 
     def outputs_before(self, uid: int, job_id: int, most: int) -> list[tuple[int, str]]:
-        """Return the number and the `output_dir` of this user's jobs before `job_id`, the newest
-        `most` first."""
+        """Return ids and `output_dir` of this user's jobs before `job_id`, at most `most`, newest
+        first."""
         rows = self._sql(
             "SELECT id, output_dir FROM job WHERE +uid = ? AND id < ? ORDER BY id DESC LIMIT ?",
             (uid, job_id, most),
@@ -198,5 +200,5 @@ class UserCounts:
         return [(row["id"], row["output_dir"]) for row in rows]
 
     def forget(self) -> None:
-        """Forget the counts, because counted jobs may be gone."""
+        """Forget the cached counts, because jobs may have been removed."""
         self._known.clear()
