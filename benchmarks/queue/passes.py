@@ -18,9 +18,9 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.sensors.fake import fake_gpu
 from zerotools.sensors.snapshot import Host, Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig, SharesConfig
-from zerotoolsd.dispatch.preempt_for_priority import PreemptionRules, who_makes_room
+from zerotoolsd.dispatch.preempt_for_priority import PreemptionRules, choose_victims
 from zerotoolsd.interface.queue_terms import ANY, Dependency
-from zerotoolsd.queue.change_state import Transitions
+from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.clocks import now
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import JobGuard
@@ -203,7 +203,7 @@ def measure_passes(
     with _queue(make, jobs - dependent, users, dependent) as (store, placement):
         snapshot = _snapshot()
         guard = JobGuard(Path("/nowhere"), lambda job_id, why: None, lambda job_id, doing: None)
-        transitions = Transitions(store, RetryPolicy(), lambda: None)
+        transitions = StateChanger(store, RetryPolicy(), lambda: None)
         conditions = WaitingConditions(transitions, guard, time.time)
 
         def one_pass() -> float:
@@ -216,7 +216,7 @@ def measure_passes(
             if preempts:
                 running = [replace(job, priority=-10) for job in placement.running_jobs({})]
                 machine = placement.machine_now(snapshot)
-                who_makes_room(placement.line, machine, running, ROOM, lambda job_id: True)
+                choose_victims(placement.line, machine, running, ROOM, lambda job_id: True)
             return (time.thread_time() - began) * 1e3
 
         reading = one_pass()

@@ -22,7 +22,7 @@ from harness.patience import Deadline
 from zerotools.core.errors import BadFile
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import attempt_status
-from zerotoolsd.attempts.orphan_processes import Traces, kill_strays
+from zerotoolsd.attempts.orphan_processes import Traces, kill_orphans
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, LEDGER, REQUEST, Plan
@@ -152,7 +152,7 @@ class AttemptStory:
         ended = None if record is None else record.get("outcome")
         wrong = []
         if self.victim == BOTH:
-            kill_strays(Traces(token))  # as the daemon does, which finds none
+            kill_orphans(Traces(token))  # as the daemon does, which finds none
         if left := strays(token):
             wrong.append(f"a process of the attempt was left: {left}")
         if (path / "ran").exists() and isinstance(now, attempt_status.NeverStarted):
@@ -167,7 +167,7 @@ class AttemptStory:
                 found.unseen += 1
             else:
                 wrong.append(f"the rank ended with 0, and is {now}: it would run again")
-        kill_strays(Traces(token))
+        kill_orphans(Traces(token))
         return wrong
 
 

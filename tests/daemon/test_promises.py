@@ -17,7 +17,7 @@ from tests.daemon.waiting import wait_for
 from zerotools.core.errors import DaemonRefused, DaemonUnreachable
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.supervisor.durable_files import read_json, write_json
-from zerotoolsd.supervisor.exit_record.process_ledgers import read_note
+from zerotoolsd.supervisor.exit_record.process_ledgers import read_process_tree
 from zerotoolsd.supervisor.procfs import read_process
 
 
@@ -217,7 +217,7 @@ def test_p5_what_hides_from_a_killed_supervisor_and_keeper_is_ended_before_the_n
     key = (hidden, identity.start_ticks)
     note = daemon.run_dir() / "family"
     if cgroups == "false":
-        wait_for(lambda: key in read_note(note).known, "the supervisor to note it")
+        wait_for(lambda: key in read_process_tree(note).known, "the supervisor to note it")
     run = read_json(daemon.run_dir() / "run.json")
     assert run is not None
     if not daemon_lives:

@@ -19,7 +19,7 @@ from zerotoolsd.supervisor.durable_files import (
     read_json,
 )
 from zerotoolsd.supervisor.exit_record.keeper import KILLED
-from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred, stop_reason
+from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ATTEMPT, ENDED, EXIT, LEDGER, LOCK, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import boot_id, open_process
@@ -177,7 +177,7 @@ def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
     except (OSError, TypeError, ValueError):  # an older version has started it, or a job wrote here
         return None
     why = f"{KILLED}, and its keeper"
-    return inferred(plan, ledger, (), run, stop_reason(run_dir / STOP), why)
+    return inferred_record(plan, ledger, (), run, stop_reason(run_dir / STOP), why)
 
 
 def _check_record(record: Mapping[str, Any]) -> None:

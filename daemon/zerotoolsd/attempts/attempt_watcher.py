@@ -156,7 +156,7 @@ class AttemptWatcher:
         match found:
             case attempt_status.Over(record):
                 record = orphan_processes.sanitize(Path(attempt.run_dir), record)
-                self._over(attempt, last_report.with_what_was_told(attempt, record))
+                self._over(attempt, last_report.with_reports(attempt, record))
             case attempt_status.Alive(pidfd, began):
                 self._follow(attempt, pidfd, began)
             case attempt_status.Starting():
@@ -167,7 +167,11 @@ class AttemptWatcher:
             case attempt_status.Gone(cause, noted):
                 lost: dict[str, Any] = {"outcome": lifecycle.LOST, "cause": f"lost: {cause}"}
                 lost["rebooted"] = cause == attempt_status.RESTARTED
-                record = {**last_report.last_seen(attempt), **last_report.told(attempt), **lost}
+                record = {
+                    **last_report.last_seen(attempt),
+                    **last_report.reports_as_record(attempt),
+                    **lost,
+                }
                 if noted is not None and noted.get("outcome") != lifecycle.LOST:
                     record |= orphan_processes.sanitize(Path(attempt.run_dir), noted)
                 self._end_strays(attempt, record)
@@ -245,13 +249,15 @@ class AttemptWatcher:
         """
         traces = orphan_processes.traces_of(Path(attempt.run_dir), attempt.token)
         deadline = time.monotonic() + self._kill_seconds
-        self._sweep(attempt, record, orphan_processes.Sweep(traces), deadline, FIRST_LOOK_SECONDS)
+        self._sweep(
+            attempt, record, orphan_processes.OrphanKiller(traces), deadline, FIRST_LOOK_SECONDS
+        )
 
     def _sweep(
         self,
         attempt: AttemptRow,
         record: Mapping[str, Any],
-        sweep: orphan_processes.Sweep,
+        sweep: orphan_processes.OrphanKiller,
         deadline: float,
         pause: float,
     ) -> None:
@@ -348,7 +354,8 @@ class AttemptWatcher:
         self._forget(live)
         _disown(live.spawned)
         self._over(
-            attempt, {**last_report.last_seen(attempt), **last_report.told(attempt), **record}
+            attempt,
+            {**last_report.last_seen(attempt), **last_report.reports_as_record(attempt), **record},
         )
 
     def _over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:

@@ -43,8 +43,8 @@ def end_event(
     """Return the event for the end of an attempt.
 
     `asked`: this daemon asked the attempt to stop at its time limit. `before`: the earlier
-    attempts. `left`: the sentence of `what_is_left`. `kind`: the cause of the end. `attempt`: the
-    attempt itself, if known.
+    attempts. `left`: the sentence of `survivors_sentence`. `kind`: the cause of the end. `attempt`:
+    the attempt itself, if known.
     """
     outcome, spec, unreadable = outcome_of(job, record), job.reading.spec, None
     try:
@@ -100,7 +100,7 @@ def holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
 
 
-def what_is_left(
+def survivors_sentence(
     record: Mapping[str, Any], gpu_uuids: Sequence[str], gpu_name: Callable[[str], str]
 ) -> str | None:
     """Return the sentence on processes that survived the attempt, with the consequence.
@@ -116,12 +116,12 @@ def what_is_left(
     if gpus:
         words += f": {_joined(gpus)} {'stays' if len(gpus) == 1 else 'stay'} reserved until "
         words += "it does" if one else "they do"
-    if is_beside(record):
+    if may_still_run(record):
         words += "; the job is not started again before that"
     return words
 
 
-def is_beside(record: Mapping[str, Any]) -> bool:
+def may_still_run(record: Mapping[str, Any]) -> bool:
     """Return whether a program of the attempt may still run next to a restarted one.
 
     Such a program belongs to another user, so this daemon cannot kill it. A killed process executes

@@ -16,7 +16,7 @@ from zerotoolsd.attempts.cause_of_end import cause_of, fences_of, saved_step, wi
 from zerotoolsd.attempts.job_environment import unshown_values
 from zerotoolsd.attempts.metric_counters import MetricCounters
 from zerotoolsd.queue import clocks, fault_isolation, lifecycle, retry_rules, time_limit
-from zerotoolsd.queue.change_state import Transitions
+from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.lifecycle import Ended
 from zerotoolsd.queue.rows import AttemptRow, JobRow, Lease
 from zerotoolsd.queue.tables.preemption_table import YieldEnd
@@ -44,7 +44,7 @@ class AttemptFinalizer:
     def __init__(
         self,
         *,
-        transitions: Transitions,
+        transitions: StateChanger,
         guard: Guard,
         wake: Callable[[], None],
         gpu_name: Callable[[str], str] = str,
@@ -114,7 +114,7 @@ class AttemptFinalizer:
             return  # it was ended by force
         *before, row = self._store.attempts(job.id)[: attempt.number]
         asked = attempt.token in self.expired
-        left = end_event.what_is_left(record, attempt.gpu_uuids, self._gpu_name)
+        left = end_event.survivors_sentence(record, attempt.gpu_uuids, self._gpu_name)
         xids = self._reported(row)
         record = with_xids(record, xids, self._gpu_name)
         reported = [each for found in xids.values() for each in found]
@@ -154,7 +154,7 @@ class AttemptFinalizer:
         try:
             killed = []
             for token, run_dir in self._store.open_tokens(job.id).items():
-                killed += orphan_processes.kill_strays(
+                killed += orphan_processes.kill_orphans(
                     orphan_processes.traces_of(Path(run_dir), token)
                 )
             record = end_event.forced_record(killed, why)

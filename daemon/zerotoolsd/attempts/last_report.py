@@ -198,7 +198,7 @@ def first_step_time(run_dir: Path) -> float | None:
     return _time(steps[-1].get("time")) if steps else None
 
 
-def told(attempt: AttemptRow) -> dict[str, Any]:
+def reports_as_record(attempt: AttemptRow) -> dict[str, Any]:
     """Return the ranks' reports as keys of a record, for an attempt whose supervisor wrote none."""
     known = report_so_far(Path(attempt.run_dir))
     step, path = known.checkpoint_step, known.checkpoint_path
@@ -213,12 +213,12 @@ def told(attempt: AttemptRow) -> dict[str, Any]:
     }
 
 
-def with_what_was_told(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
+def with_reports(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return `record` with the ranks' reports added, if the supervisor's keeper wrote it.
 
     The keeper does not receive these reports.
     """
-    return {**told(attempt), **record} if record.get("by_keeper") is True else record
+    return {**reports_as_record(attempt), **record} if record.get("by_keeper") is True else record
 
 
 def why_not_started(attempt: AttemptRow) -> str:

@@ -9,7 +9,7 @@ never share one.
 Ranks on CPUs have no GPU. They are spread over the nodes if each node gets as many: otherwise those
 on the fuller node would have less than without any binding, and the others would wait for them.
 
-`bind_ranks` chooses, `RankPlacer` reads the machine, and `shown_binding` describes what the
+`bind_ranks` chooses, `RankBinder` reads the machine, and `shown_binding` describes what the
 supervisor could set.
 """
 
@@ -205,7 +205,7 @@ def core_share(
     return frozenset[int]().union(*usable[begin:end])
 
 
-class RankPlacer:
+class RankBinder:
     """Chooses bindings on the machine as it is now. `gpus` returns the GPUs that were seen last.
 
     Processors and cpusets change, so they are read again for each attempt.

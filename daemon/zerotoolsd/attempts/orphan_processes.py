@@ -28,7 +28,11 @@ from zerotoolsd.attempts.backends.systemd_unit import is_in_unit
 from zerotoolsd.supervisor.cgroups import AttemptGroup, find_group, read_group
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.exit_record import process_ledgers
-from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, Noted, read_note
+from zerotoolsd.supervisor.exit_record.process_ledgers import (
+    FAMILY,
+    RecordedProcesses,
+    read_process_tree,
+)
 from zerotoolsd.supervisor.plan import RUN
 from zerotoolsd.supervisor.procfs import (
     Process,
@@ -55,7 +59,7 @@ class Traces:
     roots: frozenset[tuple[int, int]] = frozenset()
     ranks: Mapping[int, int] = field(default_factory=dict)
     """The number of each rank, by pid."""
-    noted: Noted = field(default_factory=Noted)
+    noted: RecordedProcesses = field(default_factory=RecordedProcesses)
     group: AttemptGroup | None = None
     uid: int | None = None
     """The uid of all processes of the attempt, if it is not the daemon's."""
@@ -96,15 +100,15 @@ def traces_of(run_dir: Path, token: str) -> Traces:
     try:
         with opened(run_dir) as base:
             run = read_json(base / RUN, LARGEST_RECORD) or {}
-            noted = read_note(base / FAMILY, not_sessions=(os.getsid(0),))
+            noted = read_process_tree(base / FAMILY, not_sessions=(os.getsid(0),))
     except (OSError, ValueError):
-        run, noted = {}, Noted()
+        run, noted = {}, RecordedProcesses()
     if run.get("token") != token or run.get("boot_id") != boot_id():
         return Traces(token, group=None if uid is None else find_group(token), uid=uid)
     roots = frozenset(filter(None, map(identity, (run, run.get("keeper")))))
     group = find_group(token) if uid is not None else None
     group = group or read_group(run.get("cgroup"), token)
-    return Traces(token, roots, _ranks(run), noted if roots else Noted(), group, uid)
+    return Traces(token, roots, _ranks(run), noted if roots else RecordedProcesses(), group, uid)
 
 
 def has_group_of_root(run_dir: Path) -> bool:
@@ -158,7 +162,7 @@ def _own_line(table: Mapping[int, Process]) -> Collection[int]:
 
 
 @dataclass
-class Sweep:
+class OrphanKiller:
     """Kills the remaining processes of one attempt. Call `look` until it finds none."""
 
     traces: Traces
@@ -197,17 +201,17 @@ class Sweep:
         """Remove the files that identify the processes, after the last has ended. May be
         repeated."""
         with suppress(OSError), opened(run_dir) as base:
-            process_ledgers.forget(base)
+            process_ledgers.remove_process_tree(base)
         if self.traces.group is not None:
             self.traces.group.remove(0)
 
 
-def kill_strays(traces: Traces) -> list[Process]:
+def kill_orphans(traces: Traces) -> list[Process]:
     """Send SIGKILL to every process of the attempt, without waiting for their ends.
 
     The search is repeated until it finds no new process, because they may fork meanwhile.
     """
-    sweep, seen = Sweep(traces), dict[tuple[int, int], Process]()
+    sweep, seen = OrphanKiller(traces), dict[tuple[int, int], Process]()
     for _ in range(MAX_LOOKS):
         before = len(seen)
         sweep.look()

@@ -56,7 +56,9 @@ class Clocks:
         return float(round(self.time - (self.monotonic - clock)))
 
 
-def standstill(run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks) -> dict[str, Any]:
+def time_since_step(
+    run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks
+) -> dict[str, Any]:
     """Return the part of `JobView.phase` on the time since the last step.
 
     `step` is the report of that step.
@@ -165,7 +167,7 @@ def phase_of(
         "last_progress": moved,
         "quiet": quiet,
         "last_line": last_line(logs[-1][1]) if logs else None,
-        **standstill(run_dir, report.step, Clocks(time=now)),
+        **time_since_step(run_dir, report.step, Clocks(time=now)),
     }
 
 

@@ -20,11 +20,11 @@ from zerotoolsd.attempts import crash_points, job_limits, last_report, run_direc
 from zerotoolsd.attempts.attempt_watcher import AttemptWatcher, OnOver
 from zerotoolsd.attempts.backends.fork_server_pool import ForkServerPool
 from zerotoolsd.attempts.backends.spawner import NotReady
-from zerotoolsd.attempts.numa_binding import UNBOUND, RankPlacer
+from zerotoolsd.attempts.numa_binding import UNBOUND, RankBinder
 from zerotoolsd.attempts.run_directory import EarlierCheckpoints, LaunchSettings
 from zerotoolsd.attempts.start_backoff import TURN_SECONDS, RestartThrottle, StartBackoff
 from zerotoolsd.queue import clocks, lifecycle
-from zerotoolsd.queue.change_state import Transitions
+from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Admit, Started
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
@@ -50,7 +50,7 @@ class StartResources:
 
     gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {}
     unaccounted: Callable[[Sequence[str]], Mapping[str, int]] = lambda gpus: {}
-    placer: RankPlacer | None = None
+    placer: RankBinder | None = None
     mounts: ReadMounts = read_mounts
 
 
@@ -64,7 +64,7 @@ class AttemptStarter:
     def __init__(
         self,
         *,
-        transitions: Transitions,
+        transitions: StateChanger,
         watcher: AttemptWatcher,
         pending: StartBackoff,
         jobs_dir: Path,

@@ -20,7 +20,7 @@ from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer
 from zerotoolsd.attempts.reattach import AttemptRecovery
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.queue import fault_isolation, lifecycle, time_limit
-from zerotoolsd.queue.change_state import Transitions
+from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import Cancel, LifecycleEvent, Pause, Yield
 from zerotoolsd.queue.rows import AttemptRow, JobRow
@@ -33,7 +33,7 @@ class AttemptStopper:
     def __init__(
         self,
         *,
-        transitions: Transitions,
+        transitions: StateChanger,
         watcher: AttemptWatcher,
         left: AttemptRecovery,
         pending: StartBackoff,

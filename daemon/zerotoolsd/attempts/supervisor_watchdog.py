@@ -28,7 +28,7 @@ from typing import Any
 
 from zerotoolsd.attempts import orphan_processes
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.attempts.orphan_processes import Sweep, Traces
+from zerotoolsd.attempts.orphan_processes import OrphanKiller, Traces
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
@@ -51,7 +51,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass
-class Hands:
+class ProcessAccess:
     """Functions that read and signal processes. Tests replace them."""
 
     read: Callable[[int], Process | None] = read_process
@@ -75,7 +75,7 @@ class _Watched:
     """The processes that were killed because the attempt did not end, with the times."""
 
 
-class Overseer:
+class SupervisorWatchdog:
     """Checks the supervisors of the attempts in `live`.
 
     `live` also has the monotonic time at which each attempt was asked to stop. `abandon` reports
@@ -90,14 +90,14 @@ class Overseer:
         *,
         grace_seconds: float,
         kill_seconds: float,
-        hands: Hands | None = None,
+        hands: ProcessAccess | None = None,
     ) -> None:
         self._live = live
         self._abandon = abandon
         self._guard = guard
         self._grace_seconds = grace_seconds
         self._kill_seconds = kill_seconds
-        self._hands = hands or Hands()
+        self._hands = hands or ProcessAccess()
         self._watched: dict[str, _Watched] = {}
         self._looks = 0
         self.silent: dict[int, str] = {}
@@ -246,7 +246,7 @@ class Overseer:
         def kill(process: Process, uid: int | None) -> bool:
             return hands.send(process.pid, process.start_ticks, signal.SIGKILL, uid)
 
-        sweep = Sweep(traces, kill=kill, find=hands.find)
+        sweep = OrphanKiller(traces, kill=kill, find=hands.find)
         if sweep.look():
             cause = "its supervisor did not end it, and could not be ended either"
             record = {"outcome": lifecycle.KILLED, "cause": cause}

@@ -33,10 +33,10 @@ _UNFINISHED = [state for state in states.STATES if state not in states.TERMINAL]
 log = logging.getLogger(__name__)
 
 
-class ComingJob:
+class SubmittedJobPins:
     """The pins of a job during its submit. `path` is the checkpoint that it names, or None."""
 
-    def __init__(self, place: NeedsPlace, text: str) -> None:
+    def __init__(self, place: PinDirectory, text: str) -> None:
         self._place = place
         self._named = {(key, word) for key, word in texts_of(json.loads(text)) if STEP in word}
         self._path: str | None = None
@@ -75,18 +75,18 @@ class CheckpointPins:
         self._store = store
         self._users = users
 
-    def _place_of(self, uid: int) -> NeedsPlace:
+    def _place_of(self, uid: int) -> PinDirectory:
         """Return the directory of one user's pins, which only that user's ranks read."""
         user = self._users.for_files(uid)
         if user is None:
-            return NeedsPlace(self._directory)
-        return NeedsPlace(self._directory / directory_of_user(uid), user)
+            return PinDirectory(self._directory)
+        return PinDirectory(self._directory / directory_of_user(uid), user)
 
     @contextmanager
-    def coming(self, text: str, uid: int) -> Iterator[ComingJob]:
+    def coming(self, text: str, uid: int) -> Iterator[SubmittedJobPins]:
         """Publish the needs of a job of `uid` while the job is checked and queued. `text` is its
         JSON."""
-        job = ComingJob(self._place_of(uid), text if STEP in text else "{}")
+        job = SubmittedJobPins(self._place_of(uid), text if STEP in text else "{}")
         try:
             yield job
         finally:
@@ -134,7 +134,7 @@ def _forget(
 
 
 @dataclass(frozen=True)
-class NeedsPlace:
+class PinDirectory:
     """The directory with the pins for the jobs of `user`, owned by that user, or by the daemon's
     user."""
 

@@ -16,7 +16,7 @@ from zerotools.jobs.doctor.kernel import clock_is_synchronised
 from zerotoolsd.attempts import crash_points
 from zerotoolsd.config.config_tables import RetentionConfig
 from zerotoolsd.dispatch import removable_files
-from zerotoolsd.dispatch.removable_files import EndedJob, Mention, RemovableFiles, Stays
+from zerotoolsd.dispatch.removable_files import EndedJob, Mention, NotRemovable, RemovableFiles
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import (
     Cleaned,
@@ -100,7 +100,7 @@ class Cleaner:
                 job = self._store.job(each.id)
                 try:
                     gone += await self._clean_one(job, request, named, who, owner)
-                except Stays as why:
+                except NotRemovable as why:
                     kept.append(KeptJob(id=job.id, name=_name_for(owner, job), why=str(why)))
             return Cleaned(jobs=tuple(gone), kept=tuple(kept))
 
@@ -143,7 +143,7 @@ class Cleaner:
         self, job: JobRow, request: CleanRequest, named: NamedPaths, who: str, owner: int | None
     ) -> list[CleanedJob]:
         if owner is not None and job.uid != owner:
-            raise Stays(f"it belongs to {user_name(job.uid)}")
+            raise NotRemovable(f"it belongs to {user_name(job.uid)}")
         attempts = self._store.attempts(job.id)
         files = await self._look(job, attempts, request, named)
         outputs = files.outputs if request.outputs else ()
@@ -168,12 +168,13 @@ class Cleaner:
         request: CleanRequest,
         named: NamedPaths,
     ) -> RemovableFiles:
-        """Return the files to remove. If a job was queued meanwhile, check again. Raises Stays."""
+        """Return the files to remove. If a job was queued meanwhile, check again. Raises
+        NotRemovable."""
         while True:
             newest = self._newest()
             files = await self._files(job, attempts)
             if files.outputs and not (request.outputs or request.logs_only):
-                raise Stays(
+                raise NotRemovable(
                     f"its output is in the state directory ({files.outputs[0]}); to remove "
                     f"that too, type: zerotools clean --outputs {job.id}"
                 )
@@ -188,7 +189,7 @@ class Cleaner:
     async def _files(self, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
         held = [lease for lease in self._store.leases() if lease.job_id == job.id]
         if held:
-            raise Stays(f"{held[0].held_by or 'one of its processes'} still holds a GPU")
+            raise NotRemovable(f"{held[0].held_by or 'one of its processes'} still holds a GPU")
         try:
             return removable_files.files_in(
                 await self._ask(
@@ -198,9 +199,9 @@ class Cleaner:
                 )
             )
         except TimeoutError:
-            raise Stays(f"{self._jobs_dir / str(job.id)} does not respond") from None
+            raise NotRemovable(f"{self._jobs_dir / str(job.id)} does not respond") from None
         except OSError as error:
-            raise Stays(f"{error.filename}: {error.strerror}") from None
+            raise NotRemovable(f"{error.filename}: {error.strerror}") from None
 
     async def _refuse_used(
         self, job: JobRow, files: RemovableFiles, request: CleanRequest, named: NamedPaths
@@ -209,7 +210,7 @@ class Cleaner:
         if used is not None:
             other, mention = used
             where = f"in {mention.key} = {mention.text}"
-            raise Stays(
+            raise NotRemovable(
                 f"job {other.id}, which is {states.in_words(other.state)}, names it "
                 f"{where if named.owner in (None, other.uid) else 'and is of another user'}"
             )
@@ -217,7 +218,7 @@ class Cleaner:
             return
         writer = await named.by_others_output(files.output_places, job.id)
         if writer is not None:
-            raise Stays(
+            raise NotRemovable(
                 f"job {writer} wrote there too; to remove both, type: zerotools clean --outputs "
                 f"{job.id} {writer}"
             )
@@ -254,11 +255,13 @@ class Cleaner:
             if not request.logs_only:
                 self._forget(job, who)
         except TimeoutError:
-            raise Stays(f"its files do not respond{again}") from None
+            raise NotRemovable(f"its files do not respond{again}") from None
         except OSError as error:
-            raise Stays(f"{error.filename}: {error.strerror}{again}") from None
+            raise NotRemovable(f"{error.filename}: {error.strerror}{again}") from None
         except (sqlite3.OperationalError, Changed) as error:
-            raise Stays(f"its files are gone, its record is not yet: {error}{again}") from None
+            raise NotRemovable(
+                f"its files are gone, its record is not yet: {error}{again}"
+            ) from None
         finally:
             if not removable_files.is_noted(self._state_dir, job.id):
                 self._going.discard(job.id)
@@ -276,7 +279,7 @@ class Cleaner:
             for job_id, outputs in self._left.items():
                 try:
                     await self._finish_one(job_id, outputs)
-                except (OSError, Stays, sqlite3.OperationalError) as error:
+                except (OSError, NotRemovable, sqlite3.OperationalError) as error:
                     log.error("job %d cannot be removed yet: %s", job_id, error)
 
     async def _finish_one(self, job_id: int, outputs: bool) -> None:

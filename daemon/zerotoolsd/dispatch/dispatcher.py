@@ -25,13 +25,13 @@ from zerotoolsd.attempts.backends.launch_backend import CHILDREN, LaunchBackend
 from zerotoolsd.attempts.backends.spawner import SupervisorSpawner
 from zerotoolsd.attempts.finalize_attempt import AttemptFinalizer
 from zerotoolsd.attempts.metric_counters import MetricCounters
-from zerotoolsd.attempts.numa_binding import RankPlacer
+from zerotoolsd.attempts.numa_binding import RankBinder
 from zerotoolsd.attempts.reattach import AttemptRecovery, LeasingAttempts
 from zerotoolsd.attempts.run_directory import LaunchSettings
 from zerotoolsd.attempts.start_attempt import AttemptStarter, StartResources
 from zerotoolsd.attempts.start_backoff import StartBackoff
 from zerotoolsd.attempts.stop_attempts import AttemptStopper
-from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, Overseer
+from zerotoolsd.attempts.supervisor_watchdog import LOOK_SECONDS, SupervisorWatchdog
 from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.dispatch import scheduling_loop
 from zerotoolsd.dispatch.checkpoint_pins import CheckpointPins
@@ -47,7 +47,7 @@ from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.monitoring.history_recorder import HistoryRecorder
 from zerotoolsd.monitoring.notifications.notifier import JobNotifier
 from zerotoolsd.queue import clocks, fault_isolation
-from zerotoolsd.queue.change_state import Transitions, policy_of
+from zerotoolsd.queue.change_state import StateChanger, policy_of
 from zerotoolsd.queue.fair_share import UsageReport
 from zerotoolsd.queue.fault_isolation import FAULT_SECONDS, GuardedRounds, JobGuard, Touch
 from zerotoolsd.queue.lifecycle import Hold, Resume, Retry
@@ -100,7 +100,7 @@ class Dispatcher:
         self._wake = asyncio.Event()
         self.tally = MetricCounters()
         store.on_commit = self.tally.commits.observe
-        self.transitions = Transitions(store, policy_of(config.retry), self.announce)
+        self.transitions = StateChanger(store, policy_of(config.retry), self.announce)
         machine.on_late_answer = self._wake.set
         self._pending = StartBackoff(self._wake.set)
         self._retries = clocks.RetryWaits(config.retry.most_seconds)
@@ -145,7 +145,7 @@ class Dispatcher:
         leasing = LeasingAttempts(store)
         self.arbiter = GpuArbiter(config.gpus.locks, leasing.lives_on, leasing.begins_on)
         self.warm = ForkServerPool(config.warm_start, way)
-        self.placer = RankPlacer(lambda: machine.gpus, topology)
+        self.placer = RankBinder(lambda: machine.gpus, topology)
         self.spawner = SupervisorSpawner(way, config.stop.grace_seconds)
         self._watcher = AttemptWatcher(
             on_over=self._ends.over,
@@ -154,7 +154,7 @@ class Dispatcher:
             spawner=self.spawner,
             kill_seconds=config.stop.kill_seconds,
         )
-        self._overseer = Overseer(
+        self._overseer = SupervisorWatchdog(
             self._watcher.live,
             self._watcher.abandon,
             self._guard,

@@ -33,7 +33,7 @@ GiveWay = Callable[[JobRow, YieldAsk, str], None]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wishes:
+class GrowthRequests:
     """The requests of running jobs to a pass. `wait`: the seconds until another job may grow."""
 
     requests: Sequence[Request] = ()
@@ -62,12 +62,12 @@ class ElasticGrowth:
         self._guard = guard
         self._give_way = give_way
 
-    def wishes(self) -> Wishes:
+    def wishes(self) -> GrowthRequests:
         """Return the requests of running jobs for the next pass."""
         requests: list[Request] = []
         waits: list[float] = []
         if not self._config.grow:
-            return Wishes()
+            return GrowthRequests()
         for job in self._store.jobs([states.RUNNING, states.YIELDING]):
             spec = job.reading.spec
             if spec is None or len(spec.sizes) < 2:
@@ -78,8 +78,8 @@ class ElasticGrowth:
                 size = self._store.attempts(job.id)[-1].world_size
                 sizes = self._kept(job) if keeps else self._wanted(job, waits)
                 if sizes and size is not None:
-                    requests.append(wish(request_of(job), size, sizes, keeps=keeps))
-        return Wishes(requests=requests, wait=min(waits, default=None))
+                    requests.append(growth_request(request_of(job), size, sizes, keeps=keeps))
+        return GrowthRequests(requests=requests, wait=min(waits, default=None))
 
     def _wanted(self, job: JobRow, waits: list[float]) -> tuple[int, ...]:
         found = self._growth(job)
@@ -273,7 +273,7 @@ def why_it_grows(now: RunningSize, size: int) -> str:
     )
 
 
-def wish(own: Request, size: int, sizes: tuple[int, ...], *, keeps: bool) -> Request:
+def growth_request(own: Request, size: int, sizes: tuple[int, ...], *, keeps: bool) -> Request:
     """Return the request of a job with `size` ranks for one of `sizes`.
 
     It is last in the order of the pass; with `keeps`, it has the job's position.

@@ -13,7 +13,7 @@ from zerotoolsd.attempts.backends.systemd_unit import SLICE
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.monitoring.history_recorder import host_memory
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.scheduling.declared_memory import HostNow
+from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow
 from zerotoolsd.resources.gpu_use import Owner
 
 _MANAGER = "user@"
@@ -120,15 +120,15 @@ class HostMemoryUse:
         self._live, self._available, self._measure = live, available, measure
         self._clock = clock
         self._due = float("-inf")
-        self._newest = HostNow(0)
+        self._newest = HostMemoryNow(0)
 
-    def read(self) -> HostNow:
+    def read(self) -> HostMemoryNow:
         """Return the host's memory as of the last measurement, a short time ago."""
         begun = self._clock()
         if begun > self._due:
             held = self._measure(self._live())
             of_jobs = {job: size for (job, _), size in held.items()}
-            self._newest = HostNow(self._available(), of_jobs)
+            self._newest = HostMemoryNow(self._available(), of_jobs)
             now = self._clock()
             self._due = now + max(AGE_SECONDS, SPARED * (now - begun))
         return self._newest

@@ -102,7 +102,7 @@ class MemoryHolder:
 
 
 @dataclass(frozen=True)
-class Act:
+class MemoryAction:
     """An action: ask the job to save and stop, or (`at_once`) end it."""
 
     job_id: int
@@ -197,7 +197,7 @@ def _has_killed(samples: Sequence[MemorySample]) -> bool:
 
 def next_act(
     rung: EscalationStep, holders: Sequence[MemoryHolder], total: int, now: float
-) -> Act | None:
+) -> MemoryAction | None:
     """Return the next action; None if no action is due."""
     if rung < EscalationStep.SAVE:
         return None
@@ -205,7 +205,7 @@ def next_act(
     if rung is EscalationStep.STOP:
         late = [each for each in asked if each.ended is None]
         if late:
-            return Act(min(late, key=_value).job_id, at_once=True)
+            return MemoryAction(min(late, key=_value).job_id, at_once=True)
     last = max((_last(each) for each in asked), default=-math.inf)
     pause = HURRY_SECONDS if rung is EscalationStep.STOP else PAUSE_SECONDS
     if now - last < pause:
@@ -214,7 +214,7 @@ def next_act(
     able = [each for each in worth if each.saves or rung is EscalationStep.STOP]
     if not able:
         return None
-    return Act(min(able, key=_value).job_id, at_once=rung is EscalationStep.STOP)
+    return MemoryAction(min(able, key=_value).job_id, at_once=rung is EscalationStep.STOP)
 
 
 def _value(holder: MemoryHolder) -> tuple[int, float, int]:
@@ -245,7 +245,7 @@ class GpuJob:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GpuNow:
+class GpuMemoryState:
     """The memory of one GPU.
 
     `jobs` are this daemon's jobs that may be asked to yield, `owners` is the number of its attempts
@@ -278,7 +278,7 @@ def _left(look: GpuOutlook, rung: EscalationStep) -> float:
     return look.gone if rung is EscalationStep.STOP else look.scarce
 
 
-def wanted_on(now: GpuNow) -> EscalationStep:
+def wanted_on(now: GpuMemoryState) -> EscalationStep:
     """Return the rung that is justified by the memory and by its holders."""
     found = first_rung(now.look)
     if culprits := now.culprits:
@@ -292,7 +292,7 @@ def wanted_on(now: GpuNow) -> EscalationStep:
     return EscalationStep.CALM if is_full else min(found, EscalationStep.WAIT)
 
 
-def next_on(now: GpuNow, most: EscalationStep, clock: float) -> Act | None:
+def next_on(now: GpuMemoryState, most: EscalationStep, clock: float) -> MemoryAction | None:
     """Return the next action, at most the rung `most`; None if no action is due."""
     rung = min(wanted_on(now), most)
     asked = [job for job in now.jobs if job.holder.asked is not None]
@@ -303,7 +303,7 @@ def next_on(now: GpuNow, most: EscalationStep, clock: float) -> Act | None:
     return next_act(rung, list(holders.values()), now.look.total, clock)
 
 
-def _short(now: GpuNow) -> list[GpuJob]:
+def _short(now: GpuMemoryState) -> list[GpuJob]:
     """Return the jobs that do not yet hold a relevant part of their promise."""
     return [job for job in now.jobs if job.to_come >= WORTH_PART * now.look.total]
 

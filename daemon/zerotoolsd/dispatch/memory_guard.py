@@ -31,7 +31,7 @@ from zerotoolsd.dispatch.memory_escalation import (
     Escalation,
     EscalationStep,
     GpuJob,
-    GpuNow,
+    GpuMemoryState,
     first_rung,
     next_act,
     next_on,
@@ -51,7 +51,7 @@ from zerotoolsd.dispatch.preempt_for_memory import MemoryPreemption
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.placement import QueuePlacement
 from zerotoolsd.queue.rows import AttemptRow, Lease
-from zerotoolsd.queue.scheduling.declared_memory import HostNow, is_usable
+from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow, is_usable
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
 from zerotoolsd.resources.gpu_use import MeasuredUse, measure
@@ -65,7 +65,7 @@ IDLE_SECONDS = 2.0
 log = logging.getLogger(__name__)
 
 
-class PressureGuard:
+class HostMemoryGuard:
     """The loop for the host's memory. It acts only on jobs of this daemon.
 
     `live` returns the running attempts, `host_now` their use, `expected` their expected use by job.
@@ -78,7 +78,7 @@ class PressureGuard:
         config: PressureConfig,
         asking: MemoryPreemption,
         live: Callable[[], Sequence[AttemptRow]],
-        host_now: Callable[[], HostNow],
+        host_now: Callable[[], HostMemoryNow],
         expected: Callable[[], Mapping[int, int]],
         wake: Callable[[], None],
         read: Callable[[], Sequence[HostReading]],
@@ -174,7 +174,7 @@ def memory_guards(
     stopping: AttemptStopper,
     watcher: AttemptWatcher,
     wake: Callable[[], None],
-) -> tuple[PressureGuard, GpuPressureGuard]:
+) -> tuple[HostMemoryGuard, GpuMemoryGuard]:
     """Make the guard of the host's memory and that of the GPUs' memory.
 
     `live` returns the running attempts.
@@ -185,7 +185,7 @@ def memory_guards(
             store, parking.guard, stopping.give_way, watcher.end_at_once, purpose
         )
 
-    return PressureGuard(
+    return HostMemoryGuard(
         config.pressure,
         asking(RELIEVE),
         live,
@@ -193,7 +193,7 @@ def memory_guards(
         expected=placement.expected_of_running,
         wake=wake,
         read=host.read,
-    ), GpuPressureGuard(
+    ), GpuMemoryGuard(
         config.pressure,
         store,
         machine,
@@ -239,7 +239,7 @@ class _Watched:
     ladder: Escalation = field(default_factory=Escalation)
 
 
-class GpuPressureGuard:
+class GpuMemoryGuard:
     """The loop for the memory of GPUs that jobs share with others.
 
     `live` returns the running attempts. Programs of others count if they hold at least `foreign`
@@ -338,7 +338,7 @@ class GpuPressureGuard:
         watched = self._watched.setdefault(gpu.uuid or "", _Watched())
         watched.curve.add(sample)
         look = watched.curve.outlook(reserve_of(sample.total))
-        now = GpuNow(look=look, owners=len(leases), strangers=self._strangers(gpu, sample))
+        now = GpuMemoryState(look=look, owners=len(leases), strangers=self._strangers(gpu, sample))
         if len(leases) < 2 and not now.strangers:  # no other program could be harmed
             watched.ladder = Escalation()
             return
@@ -347,7 +347,7 @@ class GpuPressureGuard:
             return
         here = {(lease.job_id, lease.attempt) for lease in leases}
         there = [each for each in live if (each.job_id, each.number) in here]
-        now = GpuNow(
+        now = GpuMemoryState(
             look=look,
             jobs=self._jobs(watched.curve, there),
             owners=len(leases),

@@ -12,7 +12,7 @@ from zerotools.jobs import states
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.dispatch.memory_escalation import Act, MemoryHolder
+from zerotoolsd.dispatch.memory_escalation import MemoryAction, MemoryHolder
 from zerotoolsd.queue import clocks, fault_isolation
 from zerotoolsd.queue.clocks import Moment
 from zerotoolsd.queue.lifecycle import NotAllowed
@@ -67,7 +67,7 @@ class MemoryPreemption:
                 )
         return found
 
-    def do(self, act: Act, live: Sequence[AttemptRow], why: str, now: float) -> None:
+    def do(self, act: MemoryAction, live: Sequence[AttemptRow], why: str, now: float) -> None:
         """Carry out an action on one of the attempts. `now` is a monotonic time, `why` the job's
         reason."""
         attempt = next(each for each in live if each.job_id == act.job_id)

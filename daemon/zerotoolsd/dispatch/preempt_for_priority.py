@@ -84,7 +84,7 @@ class PriorityPreemption:
         running = self._placement.running_jobs(measured.of_attempts)
         machine = self._placement.machine_now(snapshot, passed_over, elsewhere, own)
         line = self._placement.line
-        for each in who_makes_room(line, machine, running, self._rules, self._saves):
+        for each in choose_victims(line, machine, running, self._rules, self._saves):
             with self._guard(each.job_id, fault_isolation.STOPPING) as reach:
                 reach()
                 self._ask_one(each)
@@ -102,7 +102,7 @@ class PriorityPreemption:
             return why_not_saved(self._store.job(job_id), self._store.attempts(job_id)) is None
         return False
 
-    def _ask_one(self, each: MakesRoom) -> None:
+    def _ask_one(self, each: PreemptionRequest) -> None:
         job = self._store.job(each.job_id)
         why = f"stops for job {each.for_job} of priority {each.priority}"
         try:
@@ -134,7 +134,7 @@ MOST_LOOKED_AT = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class MakesRoom:
+class PreemptionRequest:
     """A decision: job `job_id` must save and free its resources for job `for_job`, of
     `priority`."""
 
@@ -165,19 +165,19 @@ class PreemptionRules:
         )
 
 
-def who_makes_room(
+def choose_victims(
     line: PendingQueue,
     machine: PassInput,
     running: Sequence[RunningJob],
     rules: PreemptionRules,
     saves: Callable[[int], bool],
-) -> list[MakesRoom]:
+) -> list[PreemptionRequest]:
     """Return the running jobs to preempt so that waiting jobs of higher priority can start.
 
     `saves` returns whether a running job would continue from its state after an end; other jobs are
     not preempted. No job of `line` can start without a preemption now.
     """
-    asked: list[MakesRoom] = []
+    asked: list[PreemptionRequest] = []
     leave = [job for job in running if job.leaves]
     lowest = min((job.priority for job in running if not job.leaves), default=None)
     if lowest is None:
@@ -190,7 +190,7 @@ def who_makes_room(
         chosen = place.fewest(leave, sorted((x for x in may if saves(x.job_id)), key=_dearness))
         leave += chosen
         asked += [
-            MakesRoom(job_id=job.job_id, for_job=request.job_id, priority=request.priority)
+            PreemptionRequest(job_id=job.job_id, for_job=request.job_id, priority=request.priority)
             for job in chosen
         ]
         if not chosen and place.waits() == MOST_LOOKED_AT:

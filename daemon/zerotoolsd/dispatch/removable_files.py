@@ -68,7 +68,7 @@ class EndedJob(NamedTuple):
     ended: float | None
 
 
-class Stays(Exception):
+class NotRemovable(Exception):
     """The job cannot be removed; the message gives the reason."""
 
 
@@ -89,11 +89,13 @@ def selected(jobs: Sequence[EndedJob], wanted: CleanRequest, now: float) -> list
 def files_of(jobs_dir: Path, job: JobRow, attempts: Sequence[AttemptRow]) -> RemovableFiles:
     """Return the files in the directory of a job.
 
-    Raises OSError, and Stays if it is not a job directory of this daemon.
+    Raises OSError, and NotRemovable if it is not a job directory of this daemon.
     """
     own = jobs_dir / str(job.id)
     if own.is_symlink():
-        raise Stays(f"{own} is a link to files that may be in use elsewhere; remove it yourself")
+        raise NotRemovable(
+            f"{own} is a link to files that may be in use elsewhere; remove it yourself"
+        )
     logs, outputs, reported = [], [], _reported(attempts)
     for entry in _entries(own):
         mine = entry.name in (BEFORE, HELD_LOG, OWN) or bool(_ATTEMPT.fullmatch(entry.name))
@@ -133,7 +135,7 @@ def _among_others(jobs_dir: Path, own: Path, output: Path) -> list[Path]:
         return []
     parts = place.relative_to(jobs_dir).parts if place.is_relative_to(jobs_dir) else ()
     if len(parts) < 2 or ".." in parts or not parts[0].isdecimal() or _ATTEMPT.fullmatch(parts[1]):
-        raise Stays(f"it wrote to {output}, among the daemon's files; remove that yourself")
+        raise NotRemovable(f"it wrote to {output}, among the daemon's files; remove that yourself")
     return [place] if os.path.lexists(place) else []
 
 
@@ -394,7 +396,7 @@ def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) 
     """Return the result of `files_of` as JSON, for `files_in`. Raises OSError."""
     try:
         files = files_of(Path(jobs_dir), job, attempts)
-    except Stays as why:
+    except NotRemovable as why:
         return {"stays": str(why)}
     return {
         **asdict(files),
@@ -405,9 +407,9 @@ def removable_files(jobs_dir: str, job: JobRow, attempts: Sequence[AttemptRow]) 
 
 
 def files_in(answer: Mapping[str, Any]) -> RemovableFiles:
-    """Return the result of `removable_files` as an object. Raises Stays."""
+    """Return the result of `removable_files` as an object. Raises NotRemovable."""
     if "stays" in answer:
-        raise Stays(answer["stays"])
+        raise NotRemovable(answer["stays"])
     return RemovableFiles(
         own=Path(answer["own"]),
         places=tuple(answer["places"]),

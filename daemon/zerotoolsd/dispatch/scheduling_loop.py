@@ -10,7 +10,7 @@ from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.attempts import end_event
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.start_attempt import AttemptStarter
-from zerotoolsd.dispatch.elastic_growth import ElasticGrowth, Wishes
+from zerotoolsd.dispatch.elastic_growth import ElasticGrowth, GrowthRequests
 from zerotoolsd.dispatch.preempt_for_priority import PriorityPreemption
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.placement import QueuePlacement
@@ -66,7 +66,7 @@ class SchedulingLoop:
 
     async def go(self) -> float:
         """Run one round; return the seconds until the next is due."""
-        wishes = Wishes() if self.drained is not None else self._growing.wishes()
+        wishes = GrowthRequests() if self.drained is not None else self._growing.wishes()
         wants_gpus = self._placement.line.wants_gpus or wishes.wants_gpus
         leased = {lease.gpu_uuid for lease in self._store.leases()}
         self._arbiter.keep(leased)
@@ -81,7 +81,7 @@ class SchedulingLoop:
         return pause
 
     def _place(
-        self, snapshot: Snapshot | None, elsewhere: Mapping[str, str], wishes: Wishes
+        self, snapshot: Snapshot | None, elsewhere: Mapping[str, str], wishes: GrowthRequests
     ) -> float:
         line = self._placement.line
         idle = IDLE_SECONDS if wishes.wait is None else min(IDLE_SECONDS, wishes.wait)
@@ -133,14 +133,16 @@ class LeftoverProcesses:
         """Return whether the job with these earlier attempts must wait. Then its reason is in
         `waits`."""
         result = (attempts[-1].result if attempts else None) or {}
-        if not end_event.is_beside(result):
+        if not end_event.may_still_run(result):
             return False
         self._left[job_id] = result
         return True
 
     def waits(self) -> dict[int, str]:
         """Return the reason of each job that must still wait, by its id."""
-        self._left = {job: left for job, left in self._left.items() if end_event.is_beside(left)}
+        self._left = {
+            job: left for job, left in self._left.items() if end_event.may_still_run(left)
+        }
         return {
             job: f"waits for leftover processes of its last attempt: {end_event.held_by(left)}; "
             "zerotoolsd has no right to end them"

@@ -15,7 +15,7 @@ from zerotoolsd.queue.store import Store
 log = logging.getLogger(__name__)
 
 
-class Transitions:
+class StateChanger:
     """Changes the state of jobs in `store`. `announce` is called after each commit."""
 
     def __init__(self, store: Store, policy: RetryPolicy, announce: Callable[[], None]) -> None:

@@ -13,7 +13,7 @@ from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.queue.store import Store
 
 
-class Writers:
+class DirectoryWriters:
     """The jobs of a store, by their output directories with links resolved.
 
     Jobs that write into their default directory below `jobs_dir` are not kept: its name contains

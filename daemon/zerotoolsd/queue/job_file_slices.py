@@ -43,7 +43,7 @@ def slices(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str
         yield texts[first:]
 
 
-class JobTexts:
+class JobFileTable:
     """The table `job_text` of job files. `sql` executes a statement; each change is one
     `transaction`."""
 

@@ -25,13 +25,17 @@ from zerotoolsd.queue import fault_isolation as parking
 from zerotoolsd.queue.expected_memory import NOTHING_EXPECTED, ExpectedMemory, ExpectedOfJobs
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.rows import JobRow, Lease
-from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, DeclaredMemory, HostNow
+from zerotoolsd.queue.scheduling.declared_memory import (
+    NOTHING_DECLARED,
+    DeclaredMemory,
+    HostMemoryNow,
+)
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed, capability_need
 from zerotoolsd.queue.scheduling.scheduler import RequestError, TickDecisions
 from zerotoolsd.queue.scheduling.suitable_gpus import by_number, usable, with_fences
-from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, UserUse
+from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, UserUse
 from zerotoolsd.queue.store import Store
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
@@ -128,7 +132,7 @@ class QueuePlacement:
         memory: DeclaredMemory = NOTHING_DECLARED,
         ranks: RankUsers = lambda uids, now: {},
         quotas: LimitsOfUsers | None = None,
-        host_now: Callable[[], HostNow | None] = lambda: None,
+        host_now: Callable[[], HostMemoryNow | None] = lambda: None,
         user_name: Callable[[int], str | None] = lambda uid: None,
     ) -> None:
         """Keep the collaborators.
@@ -357,7 +361,7 @@ class QueuePlacement:
         running: Sequence[tuple[JobRow, int, int]],
         leases: Sequence[Lease],
         again: Collection[int],
-    ) -> UsersNow:
+    ) -> UserUsage:
         """Return the current use of the users. Jobs in `again` ask for more and are not counted
         twice."""
         if self._quotas is None or not self._quotas.bound_running:
@@ -368,7 +372,7 @@ class QueuePlacement:
             before = used.get(job.uid, UserUse())
             after = before.and_also(gpus=gpus[job.id], cpu_ranks=ranks)
             used[job.uid] = replace(after, running=after.running - (job.id in again))
-        return UsersNow(limits_of=self._quotas.of, used=used)
+        return UserUsage(limits_of=self._quotas.of, used=used)
 
     def cpu_ranks_of(self, job: JobRow) -> int:
         """Return how many CPU ranks the job uses."""

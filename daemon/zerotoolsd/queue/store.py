@@ -18,7 +18,7 @@ from zerotoolsd.interface.queue_terms import Drain
 from zerotoolsd.queue import clocks
 from zerotoolsd.queue.dependency_table import DependencyTable, DrainTable
 from zerotoolsd.queue.disk_reserve import DiskReserve
-from zerotoolsd.queue.job_file_slices import JOBS, JobTexts
+from zerotoolsd.queue.job_file_slices import JOBS, JobFileTable
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rebuild_import import Rebuild
 from zerotoolsd.queue.row_writes import (
@@ -68,7 +68,7 @@ class Store:
             UsageAccounting(self._connection),
         )
         self.of_user = UserCounts(self._sql)
-        self.texts = JobTexts(self._sql, self._transaction)
+        self.texts = JobFileTable(self._sql, self._transaction)
         self.outbox = Outbox(self._sql, self._transaction)
         self.tell: Callable[..., Iterable[Notice]] = lambda *change: ()
         self.on_commit: Callable[[float], None] = lambda seconds: None

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from zerotools.jobs import states
 from zerotoolsd.queue import fault_isolation
-from zerotoolsd.queue.change_state import Transitions
+from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.dependency_table import DependencyRow, how_it_ended
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import LifecycleEvent, PutOnHold, Ready
@@ -57,7 +57,7 @@ class WaitingConditions:
     the epoch."""
 
     def __init__(
-        self, transitions: Transitions, guard: JobGuard, calendar: Callable[[], float]
+        self, transitions: StateChanger, guard: JobGuard, calendar: Callable[[], float]
     ) -> None:
         self._transitions = transitions
         self._store = transitions.store

@@ -19,10 +19,10 @@ from typing import Any
 
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.supervisor.gpu_locks import (
+    GpuTaken,
     LockDirectory,
     LocksUnknown,
     NoLocks,
-    Taken,
 )
 from zerotoolsd.supervisor.procfs import read_process
 from zerotoolsd.users.account import user_name
@@ -118,7 +118,7 @@ class GpuArbiter:
                 continue
             try:
                 self._held[uuid] = directory.take(uuid, lambda: self._is_ours(uuid))  # noqa: B023  # called at once
-            except Taken as error:
+            except GpuTaken as error:
                 elsewhere[uuid] = str(error)
                 if uuid in leased:
                     self._say(uuid, f"{uuid}, which is leased here, {error}")

@@ -34,7 +34,7 @@ GIB = 2**30
 log = logging.getLogger(__name__)
 
 
-class OverUse:
+class GpuOveruse:
     """Finds jobs that use more of a shared GPU than they declared, plus `context` bytes.
 
     `name` returns the name of a GPU for people.
@@ -92,7 +92,7 @@ class SharedGpus:
         self._tell, self._tell_idle = over, idle
         self._context = bytes_of(config.context_memory)
         self.idle = IdleGpus(config.idle_seconds, machine.gpu_name)
-        self.over = OverUse(self._context, machine.gpu_name)
+        self.over = GpuOveruse(self._context, machine.gpu_name)
 
     def _running(self) -> list[AttemptRow]:
         return [attempt for attempt, _ in self._live()]

@@ -33,8 +33,8 @@ from zerotoolsd.resources.leaked_gpu_memory import (
     FREE,
     GIB,
     UNKNOWN,
+    LeakedMemory,
     LeakVerdict,
-    MemoryLeft,
     Suspects,
     can_be_seen,
     held_by,
@@ -73,7 +73,7 @@ class _Looked:
     due: float
     kept: Lease | None = None
     for_process: bool = False
-    seen: MemoryLeft = field(default=FREE)
+    seen: LeakedMemory = field(default=FREE)
 
     def put_off(self, now: float) -> None:
         """Set the time of the next check."""
@@ -232,7 +232,7 @@ class LeakWatch:
             self._give_up(each, gpu)
         each.put_off(now)
 
-    def _left(self, each: _Looked, gpu: Gpu | None, who: Suspects | None) -> MemoryLeft:
+    def _left(self, each: _Looked, gpu: Gpu | None, who: Suspects | None) -> LeakedMemory:
         here = clocks.now().boot_id
         if each.attempt.boot_id not in (None, here) and here is not None:
             return FREE  # the machine was restarted
@@ -268,7 +268,7 @@ class LeakWatch:
             self._announce()
         self._looked.pop(each.key, None)
 
-    def _keep(self, each: _Looked, gpu: Gpu, left: MemoryLeft, who: Suspects) -> None:
+    def _keep(self, each: _Looked, gpu: Gpu, left: LeakedMemory, who: Suspects) -> None:
         """Keep the GPU leased for the remaining memory, and report the memory if it has changed."""
         before, held = each.seen, held_by(left, who, gpu)
         same = left.pids == before.pids and abs(left.size - before.size) <= CHANGE * before.size

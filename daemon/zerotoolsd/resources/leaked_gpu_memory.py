@@ -180,7 +180,7 @@ def _uid_of(pid: int) -> int | None:
         return None
 
 
-def held_by(left: MemoryLeft, found: Suspects, gpu: Gpu) -> str:
+def held_by(left: LeakedMemory, found: Suspects, gpu: Gpu) -> str:
     """Return the text on the holders of a GPU's memory; it completes "GPU 0 is in use by "."""
     size = f"{left.size / GIB:.1f} GiB"
     listed = [found.ours[pid] for pid in left.pids if pid in found.ours]
@@ -233,7 +233,7 @@ class LeakVerdict(Enum):
 
 
 @dataclass(frozen=True)
-class MemoryLeft:
+class LeakedMemory:
     """The memory that an ended attempt left on a GPU, in bytes.
 
     `held` is the memory of the attempt's processes with the `pids`, which NVML lists. `loose` is
@@ -251,7 +251,7 @@ class MemoryLeft:
         return (self.held or 0) + self.loose
 
 
-FREE, UNKNOWN = MemoryLeft(LeakVerdict.FREE), MemoryLeft(LeakVerdict.UNKNOWN)
+FREE, UNKNOWN = LeakedMemory(LeakVerdict.FREE), LeakedMemory(LeakVerdict.UNKNOWN)
 
 
 def normal_bytes(limit: int, baseline: int | None) -> int:
@@ -273,7 +273,7 @@ def memory_left(
     *,
     given: bool = False,
     lists: bool = True,
-) -> MemoryLeft:
+) -> LeakedMemory:
     """Return the memory on a GPU that the ended attempt left, as far as it is visible.
 
     `ours` are the pids of the attempt's processes. `given`: another job has the GPU, or a share of
@@ -289,5 +289,5 @@ def memory_left(
     is_alone = lists and not others and not given
     loose = unaccounted if unaccounted is not None and unaccounted > normal and is_alone else 0
     if loose or (listed and (held is None or held > limit)):
-        return MemoryLeft(LeakVerdict.LEFT, held, loose, pids)
+        return LeakedMemory(LeakVerdict.LEFT, held, loose, pids)
     return FREE if unaccounted is not None and unaccounted <= normal else UNKNOWN

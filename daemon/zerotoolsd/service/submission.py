@@ -26,7 +26,7 @@ from zerotools.jobs.jobfile.evaluation_job import is_evaluated
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.job_limits import why_refused
-from zerotoolsd.dispatch.checkpoint_pins import ComingJob
+from zerotoolsd.dispatch.checkpoint_pins import SubmittedJobPins
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.dispatch.removable_files import CLEANING_LOOKS
 from zerotoolsd.file_checks.file_checker_pool import Ask
@@ -34,7 +34,7 @@ from zerotoolsd.interface.api_types import CheckedJob, Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import PLAIN_TERMS, QueueTerms
 from zerotoolsd.interface.time_slice import TimeSlice
 from zerotoolsd.monitoring.notifications.webhooks import why_job_refused
-from zerotoolsd.queue.directory_writers import Writers
+from zerotoolsd.queue.directory_writers import DirectoryWriters
 from zerotoolsd.queue.group_commit import GroupCommit, when_free
 from zerotoolsd.queue.job_file_slices import slices
 from zerotoolsd.queue.placement import gpu_memory_for, memory_of_host, memory_of_machine, need_of
@@ -104,8 +104,8 @@ class _LookedAt:
 
     parts: JobParts
     seen: Survey | None
-    coming: ComingJob
-    writers: Writers
+    coming: SubmittedJobPins
+    writers: DirectoryWriters
     evaluation: Callable[[JobRow], NewJob] | None
 
     def note(self, job_id: int) -> None:
@@ -134,7 +134,7 @@ class JobSubmission:
         self._rehearse = rehearse
         self._ask = ask
         self._group = GroupCommit(dispatcher.store)
-        self._writers = Writers(dispatcher.store, dispatcher.jobs_dir)
+        self._writers = DirectoryWriters(dispatcher.store, dispatcher.jobs_dir)
         self.dependable = DependencyCheck(dispatcher.store)
         self._rehearsed: list[tuple[JobUser | None, str]] = []
 

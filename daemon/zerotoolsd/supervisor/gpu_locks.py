@@ -125,11 +125,11 @@ class LocksUnknown(Exception):
     """
 
 
-class Taken(Exception):
+class GpuTaken(Exception):
     """Another process has locked the GPU. The message completes "GPU 0 "."""
 
 
-class GateShut(Exception):
+class GateHeld(Exception):
     """Another process holds the gate. The message names the process."""
 
 
@@ -177,7 +177,7 @@ class LockDirectory:
         deadline = time.monotonic() + seconds
         while not self.try_gate():
             if time.monotonic() > deadline:
-                raise GateShut(self.why_shut())
+                raise GateHeld(self.why_shut())
             time.sleep(pause)
 
     def why_shut(self) -> str:
@@ -199,7 +199,7 @@ class LockDirectory:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise Taken(self._unopened(name, error)) from None
+                raise GpuTaken(self._unopened(name, error)) from None
             try:
                 self._lock(fd, may_join)
             except BaseException:  # undone, and raised again
@@ -208,7 +208,7 @@ class LockDirectory:
             if self.is_current(uuid, fd):
                 return fd
             os.close(fd)
-        raise Taken(f"cannot be locked: {self.path / name} is replaced again and again")
+        raise GpuTaken(f"cannot be locked: {self.path / name} is replaced again and again")
 
     def is_current(self, uuid: str, fd: int) -> bool:
         """Return whether the descriptor `fd` is of the file that is now the GPU's lock file."""
@@ -239,17 +239,17 @@ class LockDirectory:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             what = "has other names" if stat.S_ISREG(found.st_mode) else "is not a regular file"
-            raise Taken(f"cannot be locked: its file in {self.path} {what}{_owner(found)}")
+            raise GpuTaken(f"cannot be locked: its file in {self.path} {what}{_owner(found)}")
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if not may_join():
-                raise Taken(self._held(found)) from None
+                raise GpuTaken(self._held(found)) from None
         try:
             # Who does not know of the gate may come between: then it is theirs.
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise Taken(self._held(found)) from None
+            raise GpuTaken(self._held(found)) from None
 
     def _held(self, found: os.stat_result) -> str:
         return f"is in use by {self._named(found)}, outside of this queue"
@@ -319,9 +319,9 @@ def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> Attemp
             fds.append(
                 directory.take(uuid, lambda: uuid in told["held"] and _lives(told["daemon"]))  # noqa: B023  # called at once
             )
-    except GateShut as error:
+    except GateHeld as error:
         refusal = str(error)
-    except Taken as error:
+    except GpuTaken as error:
         refusal = f"{uuid} {error}"
     finally:
         directory.close()

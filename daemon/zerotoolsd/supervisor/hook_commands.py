@@ -1,4 +1,4 @@
-"""Runs commands for a job: after each new checkpoint, and once after the ranks have ended.
+"""Runs commands for a job: before the ranks, after each new checkpoint, and after the ranks.
 
 Killing a command for checkpoints loses nothing, so it ends with the ranks. The output of each
 command goes to a separate log.
@@ -22,7 +22,7 @@ THINNING_LOG = "thinning.log"
 UPLOADING_LOG = "uploading.log"
 
 
-class BesideRanks:
+class CheckpointCommands:
     """The commands of one attempt that run after each new checkpoint."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
@@ -108,7 +108,7 @@ KILL_SECONDS = 10.0
 _TAIL_BYTES = 4096
 
 
-def run_closing(
+def run_until_stop(
     plan: Plan, command: Sequence[str], stop_asked: Callable[[], bool], log: str = LOG
 ) -> dict[str, Any]:
     """Run `command` until it ends or a stop is requested. Return `{"status": ..., "why": ...}`.

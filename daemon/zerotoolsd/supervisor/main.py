@@ -35,7 +35,7 @@ from zerotoolsd.supervisor.exit_record.outcome import (
 )
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.gpu_locks import take_locks
-from zerotoolsd.supervisor.hook_commands import THINNING_LOG, UPLOADING_LOG, run_closing
+from zerotoolsd.supervisor.hook_commands import THINNING_LOG, UPLOADING_LOG, run_until_stop
 from zerotoolsd.supervisor.plan import (
     ATTEMPT,
     EXIT,
@@ -202,7 +202,7 @@ def supervise(
     record |= _follow(watch, verdict, records, record | _times(clock))
     record["uploaded"] = progress.uploaded
     records.exit.write(record | _times(clock))
-    process_ledgers.forget(Path())
+    process_ledgers.remove_process_tree(Path())
     if records.ended is not None:
         records.ended.drop()
     for name in (REQUEST, STOP):  # no process reads or writes these any more
@@ -230,12 +230,12 @@ def _follow(
             watch.progress.drain()  # the socket holds ten lines
             return watch.out_of_time()
 
-        found["uploading"] = run_closing(plan, plan.uploading, until, UPLOADING_LOG)
+        found["uploading"] = run_until_stop(plan, plan.uploading, until, UPLOADING_LOG)
         watch.progress.drain()
     if plan.closing and is_done:
-        found["closing"] = run_closing(plan, plan.closing, watch.stop_asked)
+        found["closing"] = run_until_stop(plan, plan.closing, watch.stop_asked)
     if plan.thinning and is_done:  # for the last checkpoint
-        run_closing(plan, plan.thinning, watch.stop_asked, THINNING_LOG)
+        run_until_stop(plan, plan.thinning, watch.stop_asked, THINNING_LOG)
     return found
 
 
@@ -292,7 +292,7 @@ def _prepare(
     if not command:
         return None
     watch.progress.waits(doing)
-    done = run_closing(watch.plan, command, watch.stop_asked, log)
+    done = run_until_stop(watch.plan, command, watch.stop_asked, log)
     watch.progress.drain()
     watch.progress.waits(None)
     if done["why"] is None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from zerotoolsd.supervisor.durable_files import is_shallow
-from zerotoolsd.supervisor.heartbeats.rank_heartbeats import ToldBeats
+from zerotoolsd.supervisor.heartbeats.rank_heartbeats import ScriptHeartbeats
 from zerotoolsd.supervisor.plan import NOTIFY, PROGRESS, SUMMARY
 from zerotoolsd.supervisor.rank_log import say
 
@@ -93,7 +93,7 @@ class Progress:
         self._told_paths: set[str] = set()
         self.errors: list[dict[str, Any]] = []
         self.phases: dict[int, str] = {}
-        self.told = ToldBeats()
+        self.told = ScriptHeartbeats()
         self.awaited: int | None = None
         self.finished = False
         self._note_finished = note_finished

@@ -17,9 +17,9 @@ from typing import Any
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import put, write_json
 from zerotoolsd.supervisor.exit_record.outcome import is_abnormal
-from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, FamilyNote, RankLedger
-from zerotoolsd.supervisor.heartbeats.handle_stall import ASKED, Stalls
-from zerotoolsd.supervisor.hook_commands import BesideRanks
+from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile, RankLedger
+from zerotoolsd.supervisor.heartbeats.handle_stall import ASKED, StallHandler
+from zerotoolsd.supervisor.hook_commands import CheckpointCommands
 from zerotoolsd.supervisor.plan import REQUEST, RUN, STOP, Plan
 from zerotoolsd.supervisor.procfs import HostMemory, oom_kills
 from zerotoolsd.supervisor.rank_log import say
@@ -82,12 +82,12 @@ class RankMonitor:
         self._identity: Mapping[str, Any] = {}
         self._is_noted = True
         """Whether `run.json` has the current state of the ranks."""
-        self._beside = BesideRanks(plan, progress)
+        self._beside = CheckpointCommands(plan, progress)
         self._stop_by: float | None = None
-        self.stalls = Stalls(plan, progress)
+        self.stalls = StallHandler(plan, progress)
         # A group is complete at every moment; without one, the note is all that is left.
         pause = NOTE_SECONDS if group is None else float("inf")
-        self._memory = HostMemory(note=FamilyNote(Path(FAMILY)).write, longest_pause=pause)
+        self._memory = HostMemory(note=ProcessTreeFile(Path(FAMILY)).write, longest_pause=pause)
         self._oom_kills = oom_kills()
         self._selector = selectors.DefaultSelector()
         self._selector.register(progress.socket, selectors.EVENT_READ, progress.drain)

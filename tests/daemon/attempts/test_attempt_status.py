@@ -154,9 +154,9 @@ def test_p2_a_fenced_attempt_cannot_start_any_more(tmp_path: Path) -> None:
 
 def test_strays_are_found_by_their_token(sleeper: Started) -> None:
     found = wait_for(
-        lambda: orphan_processes.kill_strays(orphan_processes.Traces(TOKEN)),
+        lambda: orphan_processes.kill_orphans(orphan_processes.Traces(TOKEN)),
         "the stray to be found",
     )
     assert [process.pid for process in found] == [sleeper.pid]
     assert sleeper.wait(timeout=10) == -9
-    assert orphan_processes.kill_strays(orphan_processes.Traces(TOKEN)) == []
+    assert orphan_processes.kill_orphans(orphan_processes.Traces(TOKEN)) == []

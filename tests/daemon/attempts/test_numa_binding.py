@@ -19,8 +19,8 @@ from zerotools.sensors.numa import NumaTopology
 from zerotools.sensors.snapshot import Gpu
 from zerotoolsd.attempts.numa_binding import (
     UNBOUND,
+    RankBinder,
     RankBindings,
-    RankPlacer,
     bind_ranks,
     core_share,
     shown_binding,
@@ -219,7 +219,7 @@ class Machine:
 
 def test_processors_that_were_taken_away_are_not_used_by_the_next_attempt() -> None:
     machine = Machine()
-    placer = RankPlacer(lambda: EIGHT, machine.topology)
+    placer = RankBinder(lambda: EIGHT, machine.topology)
     attempt = an_attempt_row(gpu_uuids=("GPU-fake-0",), world_size=1)
     assert placer.place(on_gpus(1), attempt).ranks == (LEFT,)
     machine.allowed = "0-7,16-31"
@@ -230,14 +230,14 @@ def test_processors_that_were_taken_away_are_not_used_by_the_next_attempt() -> N
 
 def test_a_job_that_is_left_alone_costs_no_look() -> None:
     machine = Machine()
-    placer = RankPlacer(lambda: EIGHT, machine.topology)
+    placer = RankBinder(lambda: EIGHT, machine.topology)
     attempt = an_attempt_row(gpu_uuids=("GPU-fake-0",), world_size=1)
     assert placer.place(on_gpus(1, numa="off"), attempt) == UNBOUND
     assert machine.asked == []
 
 
 def test_the_size_is_that_of_the_attempt() -> None:
-    placer = RankPlacer(lambda: (), Machine().topology)
+    placer = RankBinder(lambda: (), Machine().topology)
     spec = on_cpus(1)
     sizes = (None, 2, 4)
     found = [placer.place(spec, an_attempt_row(world_size=size)).ranks for size in sizes]

@@ -21,7 +21,7 @@ from zerotoolsd.attempts import attempt_status, orphan_processes
 from zerotoolsd.attempts.orphan_processes import LARGEST_KEPT, sanitize
 from zerotoolsd.supervisor.cgroups import AttemptGroup
 from zerotoolsd.supervisor.durable_files import write_json
-from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, FamilyNote
+from zerotoolsd.supervisor.exit_record.process_ledgers import FAMILY, ProcessTreeFile
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.procfs import (
     Process,
@@ -61,7 +61,7 @@ def traces(
         "ranks": [{"rank": 5, "pid": note[0].pid if note else 1}],
     }
     write_json(run / "run.json", {**record, **changes})
-    FamilyNote(run / FAMILY).write(moment, note)
+    ProcessTreeFile(run / FAMILY).write(moment, note)
     return orphan_processes.traces_of(run, TOKEN)
 
 
@@ -109,11 +109,11 @@ def test_a_sweep_names_what_it_may_not_end(tmp_path: Path, hidden: Process) -> N
     def refuse(process: Process, uid: int | None) -> None:
         raise PermissionError
 
-    sweep = orphan_processes.Sweep(traces(tmp_path, [hidden]), kill=refuse)
+    sweep = orphan_processes.OrphanKiller(traces(tmp_path, [hidden]), kill=refuse)
     assert sweep.look()
     (line,) = sweep.left_behind()
     assert (line["pid"], line["rank"], line["refused"]) == (hidden.pid, 5, True)
-    assert orphan_processes.Sweep(sweep.traces).look()
+    assert orphan_processes.OrphanKiller(sweep.traces).look()
 
 
 def test_what_the_control_group_ends_is_counted_too(tmp_path: Path, hidden: Process) -> None:
@@ -131,7 +131,7 @@ def test_what_the_control_group_ends_is_counted_too(tmp_path: Path, hidden: Proc
     def find(known: orphan_processes.Traces) -> list[Process]:
         return [] if done else orphan_processes.find(known)
 
-    sweep = orphan_processes.Sweep(found, kill=lambda process, uid: None, find=find)
+    sweep = orphan_processes.OrphanKiller(found, kill=lambda process, uid: None, find=find)
     assert sweep.look()
     assert sweep.found == {(hidden.pid, hidden.start_ticks)}
     assert not sweep.look()
@@ -206,7 +206,7 @@ def test_a_forged_run_json_names_nobody_elses_process(run_dir: Path, uid: int) -
     assert isinstance(found, attempt_status.Gone)
     traces = orphan_processes.traces_of(run_dir, RECORD_TOKEN)
     assert traces.uid == UID
-    assert orphan_processes.kill_strays(traces) == []
+    assert orphan_processes.kill_orphans(traces) == []
     assert others.is_running()
     others.end()
 
@@ -217,7 +217,7 @@ def test_a_child_of_the_attempt_that_became_another_is_left(run_dir: Path) -> No
     os.chown(run_dir / "run.json", UID, UID)
     assert [
         p.pid
-        for p in orphan_processes.kill_strays(orphan_processes.traces_of(run_dir, RECORD_TOKEN))
+        for p in orphan_processes.kill_orphans(orphan_processes.traces_of(run_dir, RECORD_TOKEN))
     ] == [own.pid]
     assert own.wait(timeout=20) != 0
 

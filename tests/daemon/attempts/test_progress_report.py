@@ -21,7 +21,7 @@ from zerotoolsd.attempts.progress_report import (
     StartHistory,
     phase_of,
     phase_seconds,
-    standstill,
+    time_since_step,
 )
 from zerotoolsd.config.config_tables import WatchConfig
 from zerotoolsd.config.daemon_config import Config
@@ -49,7 +49,7 @@ def write(run_dir: Path, **changes: Any) -> None:
 
 def test_what_the_supervisor_wrote_is_told_in_seconds_since_1970(tmp_path: Path) -> None:
     write(tmp_path)
-    assert standstill(tmp_path, None, NOW) == {
+    assert time_since_step(tmp_path, None, NOW) == {
         "name": "step",
         "last_step": 2_000_000.0,
         "step_seconds": 0.4,
@@ -61,14 +61,14 @@ def test_what_the_supervisor_wrote_is_told_in_seconds_since_1970(tmp_path: Path)
         "stall": None,
     }
     write(tmp_path, stalled="rank 1 has been ...")
-    assert standstill(tmp_path, None, NOW)["stalled"] is True
+    assert time_since_step(tmp_path, None, NOW)["stalled"] is True
 
 
 def test_a_clock_that_was_set_changes_no_age(tmp_path: Path) -> None:
     write(tmp_path)
     step = {"time": 2_000_000.0, "step_seconds": 0.4}
     tomorrow = Clocks(monotonic=1001.0, time=2_086_400.0)
-    found = standstill(tmp_path, step, tomorrow)
+    found = time_since_step(tmp_path, step, tomorrow)
     assert (found["last_step"], found["late"]) == (2_086_399.0, False)
 
 
@@ -85,18 +85,18 @@ def test_a_last_step_is_old_after_a_few_steps(
     tmp_path: Path, age: float, step_seconds: float | None, late: bool
 ) -> None:
     write(tmp_path, last_step_clock=1061.0 - age, step_seconds=step_seconds)
-    assert standstill(tmp_path, None, NOW)["late"] is late
+    assert time_since_step(tmp_path, None, NOW)["late"] is late
     ranks = [{**RANKS[0], "phase": "evaluating"}]
     write(tmp_path, last_step_clock=1061.0 - age, step_seconds=step_seconds, ranks=ranks)
-    found = standstill(tmp_path, None, NOW)
+    found = time_since_step(tmp_path, None, NOW)
     assert (found["step_is_old"], found["late"]) == (True, False), "it is in no step"
 
 
 def test_an_attempt_of_an_older_supervisor_has_the_time_of_its_last_step(tmp_path: Path) -> None:
-    found = standstill(tmp_path, {"time": 2_000_000.0, "step_seconds": 0.5}, NOW)
+    found = time_since_step(tmp_path, {"time": 2_000_000.0, "step_seconds": 0.5}, NOW)
     assert (found["last_step"], found["step_seconds"], found["late"]) == (2_000_000.0, 0.5, True)
     assert (found["name"], found["waits_for"]) == (None, None)
-    assert standstill(tmp_path, None, NOW)["late"] is False, "it has taken none"
+    assert time_since_step(tmp_path, None, NOW)["late"] is False, "it has taken none"
 
 
 @pytest.mark.parametrize(
@@ -111,12 +111,12 @@ def test_an_attempt_of_an_older_supervisor_has_the_time_of_its_last_step(tmp_pat
 )
 def test_what_a_rank_makes_up_does_no_harm(tmp_path: Path, text: str) -> None:
     (tmp_path / "heartbeats.json").write_text(text)
-    found = standstill(tmp_path, {"time": "soon", "step_seconds": []}, NOW)
+    found = time_since_step(tmp_path, {"time": "soon", "step_seconds": []}, NOW)
     assert (found["last_step"], found["step_seconds"], found["late"]) == (None, None, False)
     assert found["waits_for"] in (None, {"rank": 1, "at": "", "since": None, "state": None})
     (tmp_path / "heartbeats.json").unlink()
     os.mkfifo(tmp_path / "heartbeats.json")
-    assert standstill(tmp_path, None, NOW)["name"] is None
+    assert time_since_step(tmp_path, None, NOW)["name"] is None
 
 
 PHASES = (
@@ -228,7 +228,7 @@ def attempt(run_dir: Path, *, log: bytes = b"", at: float = 1000.0) -> Path:
 
 
 def phase(run_dir: Path, now: float, quiet: float = 300.0) -> dict[str, Any]:
-    """What of it is not `standstill`'s."""
+    """What of it is not `time_since_step`'s."""
     report = last_report.report_so_far(run_dir)
     found = phase_of(run_dir, report, ranks=3, quiet_seconds=quiet, now=now)
     return {name: found[name] for name in KEYS}

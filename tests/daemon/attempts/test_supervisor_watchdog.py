@@ -11,7 +11,12 @@ from typing import Any
 
 import pytest
 
-from zerotoolsd.attempts.supervisor_watchdog import EVERY, SILENT_SECONDS, Hands, Overseer
+from zerotoolsd.attempts.supervisor_watchdog import (
+    EVERY,
+    SILENT_SECONDS,
+    ProcessAccess,
+    SupervisorWatchdog,
+)
 from zerotoolsd.queue.rows import AttemptRow
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.procfs import Process, boot_id
@@ -51,13 +56,13 @@ class Machine:
         record = {"token": TOKEN, "boot_id": boot_id(), "keeper": identity(KEEPER)}
         write_json(run / "run.json", {**record, **identity(SUPERVISOR)})
         guard: Callable[[int, str], AbstractContextManager[Callable[[], None]]] = _unguarded
-        self.overseer = Overseer(
+        self.overseer = SupervisorWatchdog(
             lambda: [(self.attempt, self.asked)],
             lambda attempt, record: self.ended.append(record),
             guard,
             grace_seconds=GRACE,
             kill_seconds=KILL,
-            hands=Hands(
+            hands=ProcessAccess(
                 read=self.there.get,
                 send=lambda pid, start, number, uid: not self.sent.append((pid, number)),  # type: ignore[func-returns-value]
                 find=lambda traces: list(self.there.values()),

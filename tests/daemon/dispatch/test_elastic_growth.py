@@ -9,8 +9,8 @@ from zerotoolsd.dispatch.elastic_growth import (
     GrowthRule,
     RunningSize,
     growth,
+    growth_request,
     why_it_grows,
-    wish,
 )
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
@@ -54,11 +54,11 @@ def starts(*requests: Request, used: int) -> list[Start]:
 
 def test_it_asks_for_more_last_of_all_and_in_its_place_while_it_saves() -> None:
     behind = Request(job_id=9, need=ResourceNeed(world_size=3, gpus=None), priority=-10)
-    asks = wish(ELASTIC, 1, (2, 4), keeps=False)
+    asks = growth_request(ELASTIC, 1, (2, 4), keeps=False)
     assert asks.need == ResourceNeed(world_size=1, gpus=None, sizes=(1, 3))
     assert starts(asks, used=5) == [Start(job_id=7, size=3)]
     assert starts(asks, used=6) == [Start(job_id=7, size=1)]
     assert starts(asks, behind, used=5) == [Start(job_id=9)]
     assert starts(asks, behind, used=6) == []  # the two that are free are kept for job 9
-    saves = wish(ELASTIC, 1, (2, 4), keeps=True)
+    saves = growth_request(ELASTIC, 1, (2, 4), keeps=True)
     assert starts(saves, behind, used=5) == [Start(job_id=7, size=3)]

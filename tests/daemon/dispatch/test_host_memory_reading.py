@@ -22,7 +22,7 @@ from zerotoolsd.dispatch.host_memory_reading import (
 from zerotoolsd.dispatch.memory_escalation import EscalationStep, wanted_rung
 from zerotoolsd.dispatch.memory_forecast import MemorySample
 from zerotoolsd.queue.rows import AttemptRow
-from zerotoolsd.queue.scheduling.declared_memory import HostNow
+from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow
 from zerotoolsd.resources.gpu_use import Owner
 
 STALLED = Pressure(memory=Stall(9.0, 8.0, full_avg10_percent=7.0))
@@ -114,7 +114,7 @@ def test_the_guard_wants_room_before_the_kernel_ends_a_real_leak(tmp_path: Path)
 
 
 def test_what_jobs_are_still_to_take_is_taken_off() -> None:
-    now = HostNow(100, {1: 10, 2: 50})
+    now = HostMemoryNow(100, {1: 10, 2: 50})
     assert now.beside({}) == 100
     assert now.beside({1: 30, 2: 40, 3: 5}) == 100 - 20 - 5
 
@@ -127,9 +127,9 @@ def test_it_looks_seldom() -> None:
         return {(1, 1): len(looks)}
 
     it = HostMemoryUse(lambda: [an_attempt_row()], lambda: 7, measure, lambda: clock[0])
-    assert it.read() == it.read() == HostNow(7, {1: 1})
+    assert it.read() == it.read() == HostMemoryNow(7, {1: 1})
     clock[0] = AGE_SECONDS + 0.1  # the looks took no time
-    assert it.read() == HostNow(7, {1: 2})
+    assert it.read() == HostMemoryNow(7, {1: 2})
     assert looks == [[an_attempt_row()]] * 2
 
 

@@ -12,11 +12,11 @@ from zerotoolsd.dispatch.memory_escalation import (
     CALM_SECONDS,
     HURRY_SECONDS,
     PAUSE_SECONDS,
-    Act,
     Escalation,
     EscalationStep,
     GpuJob,
-    GpuNow,
+    GpuMemoryState,
+    MemoryAction,
     MemoryHolder,
     first_rung,
     next_act,
@@ -35,7 +35,7 @@ def holder(job_id: int, **changes: object) -> MemoryHolder:
     return MemoryHolder(job_id=job_id, **values)  # type: ignore[arg-type]
 
 
-def act(rung: EscalationStep, *holders: MemoryHolder, now: float = 100.0) -> Act | None:
+def act(rung: EscalationStep, *holders: MemoryHolder, now: float = 100.0) -> MemoryAction | None:
     return next_act(rung, holders, TOTAL, now)
 
 
@@ -136,18 +136,20 @@ def test_it_goes_up_at_once_and_down_slowly_and_jobs_are_left_alone_meanwhile() 
 
 def test_the_lowest_priority_then_the_least_unsaved_work() -> None:
     low, high = holder(1, priority=-5, unsaved_seconds=900.0), holder(2, priority=0)
-    assert act(EscalationStep.SAVE, low, high) == Act(1, at_once=False)
-    assert act(EscalationStep.SAVE, holder(1), holder(2, unsaved_seconds=1.0)) == Act(
+    assert act(EscalationStep.SAVE, low, high) == MemoryAction(1, at_once=False)
+    assert act(EscalationStep.SAVE, holder(1), holder(2, unsaved_seconds=1.0)) == MemoryAction(
         2, at_once=False
     )
-    assert act(EscalationStep.SAVE, holder(1), holder(2)) == Act(2, at_once=False)  # the newer
+    assert act(EscalationStep.SAVE, holder(1), holder(2)) == MemoryAction(
+        2, at_once=False
+    )  # the newer
 
 
 def test_below_the_last_rung_only_those_that_save_and_only_where_it_is_worth_it() -> None:
     bare = holder(1, saves=False)
     assert act(EscalationStep.WAIT, holder(1)) is None
     assert act(EscalationStep.SAVE, bare) is None
-    assert act(EscalationStep.STOP, bare) == Act(1, at_once=True)
+    assert act(EscalationStep.STOP, bare) == MemoryAction(1, at_once=True)
     assert act(EscalationStep.STOP, holder(1, held=GIB // 2)) is None
     assert act(EscalationStep.STOP) is None
 
@@ -155,13 +157,13 @@ def test_below_the_last_rung_only_those_that_save_and_only_where_it_is_worth_it(
 def test_who_was_asked_has_time_until_there_is_none() -> None:
     asked = holder(1, asked=100.0)
     assert act(EscalationStep.SAVE, asked, holder(2), now=100.0 + PAUSE_SECONDS - 1) is None
-    assert act(EscalationStep.SAVE, asked, holder(2), now=100.0 + PAUSE_SECONDS) == Act(
+    assert act(EscalationStep.SAVE, asked, holder(2), now=100.0 + PAUSE_SECONDS) == MemoryAction(
         2, at_once=False
     )
-    assert act(EscalationStep.STOP, asked, holder(2), now=100.5) == Act(1, at_once=True)
+    assert act(EscalationStep.STOP, asked, holder(2), now=100.5) == MemoryAction(1, at_once=True)
     ended = holder(1, asked=100.0, ended=101.0)
     assert act(EscalationStep.STOP, ended, holder(2), now=101.0 + HURRY_SECONDS - 0.5) is None
-    assert act(EscalationStep.STOP, ended, holder(2), now=101.0 + HURRY_SECONDS) == Act(
+    assert act(EscalationStep.STOP, ended, holder(2), now=101.0 + HURRY_SECONDS) == MemoryAction(
         2, at_once=True
     )
 
@@ -223,8 +225,8 @@ def job(
     return GpuJob(holder=found, over=int(over * GIB), to_come=int(to_come * GIB), grows=grows)
 
 
-def now(outlook: GpuOutlook, *jobs: GpuJob, strangers: bool = False) -> GpuNow:
-    return GpuNow(look=outlook, jobs=jobs, owners=len(jobs), strangers=strangers)
+def now(outlook: GpuOutlook, *jobs: GpuJob, strangers: bool = False) -> GpuMemoryState:
+    return GpuMemoryState(look=outlook, jobs=jobs, owners=len(jobs), strangers=strangers)
 
 
 @pytest.mark.parametrize(
@@ -248,9 +250,15 @@ SOON, AT_ONCE = look(scarce=30, gone=60), look(scarce=2, gone=5)
 
 def test_the_job_that_holds_more_than_it_declared_is_asked_whatever_its_value() -> None:
     leaks = job(1, 8, grows=True, priority=9, unsaved_seconds=900.0)
-    assert next_on(now(SOON, leaks, job(2)), EscalationStep.STOP, 100.0) == Act(1, at_once=False)
-    assert next_on(now(AT_ONCE, leaks, job(2)), EscalationStep.STOP, 100.0) == Act(1, at_once=True)
-    assert next_on(now(AT_ONCE, leaks, job(2)), EscalationStep.SAVE, 100.0) == Act(1, at_once=False)
+    assert next_on(now(SOON, leaks, job(2)), EscalationStep.STOP, 100.0) == MemoryAction(
+        1, at_once=False
+    )
+    assert next_on(now(AT_ONCE, leaks, job(2)), EscalationStep.STOP, 100.0) == MemoryAction(
+        1, at_once=True
+    )
+    assert next_on(now(AT_ONCE, leaks, job(2)), EscalationStep.SAVE, 100.0) == MemoryAction(
+        1, at_once=False
+    )
     assert next_on(now(AT_ONCE, leaks, job(2)), EscalationStep.WAIT, 100.0) is None
 
 
@@ -258,15 +266,19 @@ def test_nobody_has_another_s_job_ended_by_a_leak_of_their_own() -> None:
     leaks = job(1, 8, grows=True, saves=False, priority=9)
     small = job(2, priority=-9, grows=True, to_come=9)
     assert next_on(now(SOON, leaks, small), EscalationStep.STOP, 100.0) is None
-    assert next_on(now(AT_ONCE, leaks, small), EscalationStep.STOP, 100.0) == Act(1, at_once=True)
+    assert next_on(now(AT_ONCE, leaks, small), EscalationStep.STOP, 100.0) == MemoryAction(
+        1, at_once=True
+    )
     ended = job(1, 8, grows=True, priority=9, asked=99.0, ended=100.0)
     assert next_on(now(AT_ONCE, ended, small), EscalationStep.STOP, 200.0) is None
 
 
 def test_of_those_that_hold_more_the_one_goes_first_that_takes_more_still() -> None:
     stands, leaks = job(1, 8, priority=-9), job(2, 3, grows=True, priority=9)
-    assert next_on(now(SOON, stands, leaks), EscalationStep.STOP, 100.0) == Act(2, at_once=False)
-    assert next_on(now(SOON, stands, job(2, 3)), EscalationStep.STOP, 100.0) == Act(
+    assert next_on(now(SOON, stands, leaks), EscalationStep.STOP, 100.0) == MemoryAction(
+        2, at_once=False
+    )
+    assert next_on(now(SOON, stands, job(2, 3)), EscalationStep.STOP, 100.0) == MemoryAction(
         1, at_once=False
     )
 
@@ -287,7 +299,9 @@ def test_a_model_is_loaded_in_peace_while_that_is_possible() -> None:
     loads = job(1, 8, grows=True, loads=True)
     assert wanted_on(now(AT_ONCE, loads, job(2))) is EscalationStep.WAIT
     last = look(scarce=0, gone=2)
-    assert next_on(now(last, loads, job(2)), EscalationStep.STOP, 100.0) == Act(1, at_once=True)
+    assert next_on(now(last, loads, job(2)), EscalationStep.STOP, 100.0) == MemoryAction(
+        1, at_once=True
+    )
 
 
 TAKEN = look(scarce=20, gone=40, by_others=20)
@@ -296,9 +310,9 @@ TAKEN = look(scarce=20, gone=40, by_others=20)
 def test_beside_strangers_that_take_more_and_more_who_is_promised_more_makes_room() -> None:
     has_all, short = job(1, priority=-9), job(2, to_come=9)
     found = now(TAKEN, has_all, short, strangers=True)
-    assert next_on(found, EscalationStep.STOP, 100.0) == Act(2, at_once=False)
+    assert next_on(found, EscalationStep.STOP, 100.0) == MemoryAction(2, at_once=False)
     alone = now(TAKEN, job(1, to_come=9), strangers=True)
-    assert next_on(alone, EscalationStep.STOP, 100.0) == Act(1, at_once=False)
+    assert next_on(alone, EscalationStep.STOP, 100.0) == MemoryAction(1, at_once=False)
     assert next_on(now(TAKEN, has_all, strangers=True), EscalationStep.STOP, 100.0) is None
 
 
@@ -306,9 +320,9 @@ def test_for_strangers_nobody_is_ended() -> None:
     gone = look(scarce=0, gone=3, by_others=0)
     asked = job(2, to_come=9, asked=90.0)
     assert next_on(now(gone, asked, strangers=True), EscalationStep.STOP, 100.0) is None
-    assert next_on(now(gone, job(2, to_come=9), strangers=True), EscalationStep.STOP, 100.0) == Act(
-        2, at_once=False
-    )
+    assert next_on(
+        now(gone, job(2, to_come=9), strangers=True), EscalationStep.STOP, 100.0
+    ) == MemoryAction(2, at_once=False)
     loads = look(scarce=20, gone=40)  # and stops doing so, perhaps
     assert (
         next_on(now(loads, job(2, to_come=9), strangers=True), EscalationStep.STOP, 100.0) is None

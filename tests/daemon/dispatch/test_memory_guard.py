@@ -19,10 +19,10 @@ from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
 from zerotoolsd.config.config_tables import PressureConfig
 from zerotoolsd.dispatch.host_memory_reading import HostReading
-from zerotoolsd.dispatch.memory_guard import GpuPressureGuard, GpuPromises, PressureGuard
+from zerotoolsd.dispatch.memory_guard import GpuMemoryGuard, GpuPromises, HostMemoryGuard
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.rows import AttemptRow, Lease
-from zerotoolsd.queue.scheduling.declared_memory import HostNow
+from zerotoolsd.queue.scheduling.declared_memory import HostMemoryNow
 from zerotoolsd.resources.gpu_use import MeasuredUse, Owner
 
 SAVES = "attempt=1:stop attempt=2:release exit=0"
@@ -32,7 +32,7 @@ SAVES = "attempt=1:stop attempt=2:release exit=0"
 class Host:
     """Memory that is set by hand, looked at each half second."""
 
-    guard: PressureGuard
+    guard: HostMemoryGuard
     free_gib: float = 40.0
     clock: float = 0.0
     readings: tuple[HostReading, ...] = ()
@@ -55,11 +55,11 @@ async def guarded(
     async with running(tmp_path / "state", config=config) as it:
         engine = it.engine
         host = Host(engine.pressure)
-        host.guard = engine.pressure = PressureGuard(
+        host.guard = engine.pressure = HostMemoryGuard(
             PressureConfig(most=most),
             engine.pressure._asking,
             engine._running,
-            lambda: HostNow(0, {job: size * GIB for job, size in held.items()}),
+            lambda: HostMemoryNow(0, {job: size * GIB for job, size in held.items()}),
             expected=dict,
             wake=engine._wake.set,
             read=lambda: (*host.readings, HostReading(TOTAL, int(host.free_gib * GIB))),
@@ -199,7 +199,7 @@ UUID = "GPU-fake-0"
 class SharedGpu:
     """A GPU of 80 GiB, whose owners are told of by hand; looked at once a second."""
 
-    guard: GpuPressureGuard
+    guard: GpuMemoryGuard
     held: dict[int, float] = field(default_factory=dict)
     """GiB by job."""
     strangers: float = 0.0
@@ -245,7 +245,7 @@ async def gpu_guarded(
     async with running(tmp_path / "state", probe, config) as it:
         engine = it.engine
         gpu = SharedGpu(engine.gpu_pressure)
-        gpu.guard = engine.gpu_pressure = GpuPressureGuard(
+        gpu.guard = engine.gpu_pressure = GpuMemoryGuard(
             PressureConfig(most=most),
             engine.store,
             engine.machine,

@@ -21,8 +21,8 @@ from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.config.config_tables import LimitsConfig, PreemptionConfig
 from zerotoolsd.dispatch.preempt_for_priority import (
     PreemptionRules,
+    choose_victims,
     next_look,
-    who_makes_room,
 )
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.interface.queue_terms import QueueTerms
@@ -31,7 +31,7 @@ from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory
 from zerotoolsd.queue.scheduling.pass_input import PassInput, RunningJob
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.user_quota import UsersNow, UserUse
+from zerotoolsd.queue.scheduling.user_quota import UserUsage, UserUse
 from zerotoolsd.queue.tables.preemption_table import PREEMPT
 from zerotoolsd.service.explanation import room_of
 from zerotoolsd.users.user_limits import UserLimits
@@ -227,7 +227,7 @@ def asked(
     unsaved: Sequence[int] = (),
 ) -> dict[int, int]:
     """For which job each makes room."""
-    found = who_makes_room(
+    found = choose_victims(
         PendingQueue(line), now, running, rules, lambda job_id: job_id not in unsaved
     )
     return {each.job_id: each.for_job for each in found}
@@ -261,7 +261,7 @@ def test_nobody_stops_for_a_job_that_would_not_start_then() -> None:
     assert asked([urgent(4, 5)], now, THREE) == {}  # more than there are
     held = (*FOUR[:3], lease(3, 3, held_by="pid 7"))
     assert asked([urgent(4, 4)], machine(gpus(4), held), THREE) == {}
-    limit = UsersNow(
+    limit = UserUsage(
         limits_of=lambda uid: UserLimits(max_gpus=2), used={5: UserUse(running=1, gpus=1)}
     )
     assert asked([urgent(4, 2, uid=5)], replace(now, users=limit), THREE) == {}
@@ -322,7 +322,7 @@ def test_a_long_line_of_others_costs_little() -> None:
     looked: list[int] = []
     line = PendingQueue([*(urgent(each, 8) for each in range(100, 2100)), urgent(9, 1, priority=2)])
     now = machine(gpus(4), FOUR)
-    found = who_makes_room(line, now, THREE, RULES, lambda job_id: not looked.append(job_id))
+    found = choose_victims(line, now, THREE, RULES, lambda job_id: not looked.append(job_id))
     assert [each.for_job for each in found] == [9]
     assert len(looked) == 2 * len(THREE)  # for the first of the 2,000, and for job 9
 

@@ -35,7 +35,7 @@ from tests.daemon.hung_disks import hung_disk
 from tests.daemon.waiting import wait_async
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.dispatch import removable_files
-from zerotoolsd.dispatch.removable_files import OURS, Mounts, Stays
+from zerotoolsd.dispatch.removable_files import OURS, Mounts, NotRemovable
 from zerotoolsd.file_checks import check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.interface.api_types import CleanRequest, Conflict
@@ -399,7 +399,7 @@ def test_what_was_seen_comes_back_as_it_is(tmp_path: Path) -> None:
             job.spec_text, job.output_dir
         )
         among = replace(job, output_dir=str(tmp_path / "state" / "jobs"))
-        with pytest.raises(Stays, match="among the daemon's files"):
+        with pytest.raises(NotRemovable, match="among the daemon's files"):
             removable_files.files_in(
                 removable_files.removable_files(str(it.engine.jobs_dir), among, attempts)
             )

@@ -9,7 +9,7 @@ import pytest
 
 from tests.daemon.daemons import make_job
 from zerotoolsd.interface.api_types import Conflict
-from zerotoolsd.queue.directory_writers import Writers
+from zerotoolsd.queue.directory_writers import DirectoryWriters
 from zerotoolsd.queue.lifecycle import JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
@@ -50,7 +50,7 @@ def cancel(store: Store, job: JobRow) -> None:
 def test_the_own_directory_of_a_job_is_its_own_until_it_is_over(
     store: Store, jobs_dir: Path
 ) -> None:
-    writers = Writers(store, jobs_dir)
+    writers = DirectoryWriters(store, jobs_dir)
     job = queue_one(store, jobs_dir)
     writers.note(job.id, None)
     with pytest.raises(Conflict, match="job 1, which is queued, writes there"):
@@ -63,7 +63,7 @@ def test_the_own_directory_of_a_job_is_its_own_until_it_is_over(
 
 
 def test_a_job_that_goes_on_in_another_s_directory_has_it(store: Store, jobs_dir: Path) -> None:
-    writers = Writers(store, jobs_dir)
+    writers = DirectoryWriters(store, jobs_dir)
     first = queue_one(store, jobs_dir)
     cancel(store, first)
     second = queue_one(store, jobs_dir, first.output_dir)
@@ -82,7 +82,7 @@ def test_a_later_daemon_asks_for_the_links_of_what_jobs_named_alone(
     for place in (None, first.output_dir, "/link", "/gone"):
         queue_one(store, jobs_dir, place)
     cancel(store, store.job(5))
-    writers = Writers(store, jobs_dir)
+    writers = DirectoryWriters(store, jobs_dir)
     assert writers.unknown() == {4: "/link"}
     assert writers.unknown() == {4: "/link"}
     writers.note_places({4: "/link"}, ["/real"])
@@ -97,7 +97,7 @@ def test_a_state_directory_that_is_reached_by_a_link_is_the_same(
     store: Store, tmp_path: Path
 ) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    writers = Writers(store, tmp_path / "link" / "jobs")
+    writers = DirectoryWriters(store, tmp_path / "link" / "jobs")
     queue_one(store, tmp_path / "link" / "jobs")
     assert writers.unknown() == {}
     for place in (tmp_path, tmp_path / "link"):

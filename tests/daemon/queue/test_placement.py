@@ -24,7 +24,7 @@ from zerotoolsd.queue.lifecycle import EDIT, JobStatus
 from zerotoolsd.queue.placement import QueuePlacement, gpu_memory_for, need_of
 from zerotoolsd.queue.row_writes import JobParts
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory, HostNow
+from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory, HostMemoryNow
 from zerotoolsd.queue.store import Store
 
 
@@ -246,7 +246,7 @@ def queue_estimated(store: Store, host_gib: int) -> JobRow:
 def test_an_estimate_counts_until_an_attempt_has_trained_and_then_what_that_took(
     tmp_path: Path,
 ) -> None:
-    there = HostNow(10 * GIB)
+    there = HostMemoryNow(10 * GIB)
     store = Store(tmp_path)
     guard = JobGuard(tmp_path, lambda job_id, why: None, lambda job_id, doing: None)
     memory = DeclaredMemory(host_total=100 * GIB)
@@ -277,7 +277,7 @@ def test_two_jobs_do_not_start_on_the_memory_of_one(tmp_path: Path) -> None:
     placement = QueuePlacement(
         *(store, guard, LimitsConfig(cpu_ranks=3)),
         memory=DeclaredMemory(host_total=100 * GIB),
-        host_now=lambda: HostNow(20 * GIB),
+        host_now=lambda: HostMemoryNow(20 * GIB),
     )
     first, second = queue_estimated(store, 16), queue_estimated(store, 16)
     assert placement.catch_up()

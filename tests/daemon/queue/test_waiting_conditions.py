@@ -11,7 +11,7 @@ import pytest
 
 from tests.daemon.queue.test_placement import cancel, queue_one
 from zerotoolsd.interface.queue_terms import Dependency
-from zerotoolsd.queue.change_state import Transitions
+from zerotoolsd.queue.change_state import StateChanger
 from zerotoolsd.queue.dependency_table import DependencyRow
 from zerotoolsd.queue.fault_isolation import JobGuard
 from zerotoolsd.queue.lifecycle import JobStatus, RetryPolicy
@@ -31,7 +31,7 @@ class Waits:
 
     def begin_anew(self) -> None:
         """As a daemon that starts."""
-        transitions = Transitions(self.store, RetryPolicy(), lambda: None)
+        transitions = StateChanger(self.store, RetryPolicy(), lambda: None)
         self.conditions = WaitingConditions(transitions, self.guard, lambda: self.now)
 
     def submit(self, begin: float | None = None, *after: Dependency) -> int:

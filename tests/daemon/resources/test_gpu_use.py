@@ -20,7 +20,7 @@ from zerotools.sensors.snapshot import Gpu, GpuProcess
 from zerotoolsd.interface.api_types import JobView
 from zerotoolsd.queue.rows import RUNNING, AttemptRow, Lease
 from zerotoolsd.resources import gpu_use
-from zerotoolsd.resources.gpu_use import GIB, IdleGpus, MeasuredUse, OverUse, measure
+from zerotoolsd.resources.gpu_use import GIB, GpuOveruse, IdleGpus, MeasuredUse, measure
 from zerotoolsd.supervisor.durable_files import read_json, write_json
 from zerotoolsd.supervisor.procfs import Process, boot_id
 
@@ -30,7 +30,7 @@ def lease(job_id: int, size: int | None) -> Lease:
 
 
 def test_who_uses_more_is_said_once_with_both_numbers() -> None:
-    over = OverUse(GIB, lambda uuid: "GPU 3")
+    over = GpuOveruse(GIB, lambda uuid: "GPU 3")
     leases = [lease(1, 2 * GIB), lease(2, 2 * GIB), lease(3, None)]
     use = MeasuredUse(
         {(1, 1): {"GPU-0": 3 * GIB}, (2, 1): {"GPU-0": 4 * GIB}, (3, 1): {"GPU-0": 9 * GIB}}

@@ -22,9 +22,9 @@ from zerotoolsd.file_checks import check_server
 from zerotoolsd.file_checks.file_checker_pool import FileCheckers
 from zerotoolsd.resources import leaked_gpu_memory
 from zerotoolsd.resources.leaked_gpu_memory import (
+    LeakedMemory,
     LeakVerdict,
     LeftProcess,
-    MemoryLeft,
     Roots,
     Suspects,
     Table,
@@ -146,22 +146,22 @@ def test_without_a_record_of_this_boot_nobody_may_be(tmp_path: Path, orphan: Pro
     assert orphans(tmp_path, orphan) == []
 
 
-def said(left: MemoryLeft, found: Suspects) -> str:
+def said(left: LeakedMemory, found: Suspects) -> str:
     return held_by(left, found, fake_gpu(1))
 
 
 def test_who_is_in_the_driver_s_list_is_named_with_its_memory() -> None:
     found = Suspects({4711: LeftProcess(4711, "python", 61234), 5: LeftProcess(5, "sh", 61234)})
-    left = MemoryLeft(LeakVerdict.LEFT, int(12.3 * GIB), 0, (4711,))
+    left = LeakedMemory(LeakVerdict.LEFT, int(12.3 * GIB), 0, (4711,))
     assert said(left, found) == "pid 4711 (python) of uid 61234 with 12.3 GiB (kill 4711 ends it)"
-    both = MemoryLeft(LeakVerdict.LEFT, None, 0, (4711, 5))
+    both = LeakedMemory(LeakVerdict.LEFT, None, 0, (4711, 5))
     assert said(both, found) == (
         "pid 4711 (python) of uid 61234, pid 5 (sh) of uid 61234 (kill 4711 5 ends them)"
     )
 
 
 def test_who_may_hold_what_nobody_is_listed_for_is_named_with_what_it_has_open() -> None:
-    left = MemoryLeft(LeakVerdict.LEFT, 0, 12 * GIB)
+    left = LeakedMemory(LeakVerdict.LEFT, 0, 12 * GIB)
     worker = LeftProcess(4712, "pt_data_worker", 61234, "/dev/nvidia1")
     for found in (Suspects({4712: worker}), Suspects({}, [worker])):
         assert said(left, found) == (
@@ -175,7 +175,7 @@ def test_who_may_hold_what_nobody_is_listed_for_is_named_with_what_it_has_open()
 
 
 def test_what_no_process_has_is_the_driver_s_to_give_back() -> None:
-    left = MemoryLeft(LeakVerdict.LEFT, 0, 12 * GIB)
+    left = LeakedMemory(LeakVerdict.LEFT, 0, 12 * GIB)
     idle = Suspects({5: LeftProcess(5, "sh", 61234)})  # it has no device open
     assert said(left, idle) == said(left, Suspects())
     assert said(left, Suspects()) == (
@@ -241,7 +241,7 @@ def look_at_memory(
     ours: tuple[int, ...] = (),
     baseline: int | None = None,
     given: bool = False,
-) -> MemoryLeft:
+) -> LeakedMemory:
     return memory_left(gpu(used, *processes), ours, LIMIT, baseline, given=given)
 
 
@@ -258,15 +258,15 @@ def test_what_strangers_hold_who_came_meanwhile_is_theirs() -> None:
 
 def test_what_a_process_of_the_attempt_holds_is_left() -> None:
     found = look_at_memory(30.4, (7, 20.0), (8, 10.0), ours=(7,))
-    assert found == MemoryLeft(LeakVerdict.LEFT, 20 * GIB, 0, (7,))
+    assert found == LeakedMemory(LeakVerdict.LEFT, 20 * GIB, 0, (7,))
     assert (
         look_at_memory(0.6, (7, 0.3), ours=(7,)).verdict is LeakVerdict.FREE
     )  # a GPU is given away so
 
 
 def test_what_no_process_holds_is_left_where_none_is_there() -> None:
-    assert look_at_memory(12.3) == MemoryLeft(LeakVerdict.LEFT, 0, int(12.3 * GIB))
-    assert look_at_memory(3.0, baseline=GIB) == MemoryLeft(LeakVerdict.LEFT, 0, 3 * GIB)
+    assert look_at_memory(12.3) == LeakedMemory(LeakVerdict.LEFT, 0, int(12.3 * GIB))
+    assert look_at_memory(3.0, baseline=GIB) == LeakedMemory(LeakVerdict.LEFT, 0, 3 * GIB)
     both = look_at_memory(12.0, (7, 2.0), ours=(7,))
     assert (both.verdict, both.size) == (LeakVerdict.LEFT, 12 * GIB)
 
@@ -290,7 +290,9 @@ def test_a_job_that_has_the_gpu_may_hold_it_though_nvml_lists_nobody() -> None:
 
 
 def test_a_process_of_the_attempt_whose_memory_is_not_told_is_left() -> None:
-    assert look_at_memory(30.0, (7, None), ours=(7,)) == MemoryLeft(LeakVerdict.LEFT, None, 0, (7,))
+    assert look_at_memory(30.0, (7, None), ours=(7,)) == LeakedMemory(
+        LeakVerdict.LEFT, None, 0, (7,)
+    )
 
 
 def test_normal_is_a_little_more_than_before_or_what_a_gpu_may_have() -> None:

@@ -16,10 +16,10 @@ from harness.started import run
 from tests.daemon.lock_keepers import NOBODY, kept_locked, lock_directory
 from tests.daemon.made_attempts import finish, make_attempt, started, supervise
 from zerotoolsd.supervisor.gpu_locks import (
-    GateShut,
+    GateHeld,
+    GpuTaken,
     LockDirectory,
     NoLocks,
-    Taken,
     holders_of,
     lock_name,
     named,
@@ -49,11 +49,11 @@ def take(path: Path, *, join: bool = False) -> int:
 def test_a_gpu_is_taken_once_joined_by_its_own_and_free_with_the_last(tmp_path: Path) -> None:
     gpus = lock_directory(tmp_path)
     first = take(gpus)
-    with pytest.raises(Taken, match="outside of this queue"):
+    with pytest.raises(GpuTaken, match="outside of this queue"):
         take(gpus)
     second = take(gpus, join=True)
     os.close(first)
-    with pytest.raises(Taken):
+    with pytest.raises(GpuTaken):
         take(gpus)
     os.close(second)
     os.close(take(gpus))
@@ -62,9 +62,11 @@ def test_a_gpu_is_taken_once_joined_by_its_own_and_free_with_the_last(tmp_path: 
 def test_a_lock_of_somebody_else_names_pid_and_uid(tmp_path: Path) -> None:
     gpus = lock_directory(tmp_path)
     with kept_locked(gpus / UUID) as pid:
-        with pytest.raises(Taken, match=f"^is in use by pid {pid} of uid {NOBODY}, outside of"):
+        with pytest.raises(GpuTaken, match=f"^is in use by pid {pid} of uid {NOBODY}, outside of"):
             take(gpus)
-        with pytest.raises(Taken):  # exclusive: who claims to belong to it does not get it either
+        with pytest.raises(
+            GpuTaken
+        ):  # exclusive: who claims to belong to it does not get it either
             take(gpus, join=True)
     os.close(take(gpus))
 
@@ -72,7 +74,7 @@ def test_a_lock_of_somebody_else_names_pid_and_uid(tmp_path: Path) -> None:
 def test_whoever_keeps_the_gate_is_named(tmp_path: Path) -> None:
     gpus = lock_directory(tmp_path)
     directory = LockDirectory(gpus)
-    with kept_locked(gpus) as pid, pytest.raises(GateShut) as raised:
+    with kept_locked(gpus) as pid, pytest.raises(GateHeld) as raised:
         directory.wait_for_gate(0.0)
     assert f"are in use by pid {pid} of uid {NOBODY}" in str(raised.value)
     directory.wait_for_gate(5.0)
@@ -92,11 +94,11 @@ def test_what_lies_in_the_place_of_a_lock_is_not_followed_opened_or_waited_for(
     }
     for what, make in made.items():
         make()
-        with pytest.raises(Taken, match=f"cannot be locked: .*{what}; it belongs to uid"):
+        with pytest.raises(GpuTaken, match=f"cannot be locked: .*{what}; it belongs to uid"):
             take(gpus)
         (gpus / UUID).unlink()
     (gpus / UUID).mkdir()
-    with pytest.raises(Taken, match="is not a regular file"):
+    with pytest.raises(GpuTaken, match="is not a regular file"):
         take(gpus)
     assert precious.read_text() == "kept"
 
@@ -266,7 +268,7 @@ def test_the_attempt_holds_its_gpu_until_the_last_of_its_processes_ends(tmp_path
     run = make_attempt(tmp_path / "run", "release exit=0", gpu_locks=told(gpus, "GPU-0"))
     process = supervise(run)
     started(run)
-    with pytest.raises(Taken, match=f"^is in use by pid {process.pid} of uid {os.geteuid()}, "):
+    with pytest.raises(GpuTaken, match=f"^is in use by pid {process.pid} of uid {os.geteuid()}, "):
         hold(gpus, "GPU-0")
     (run / "release").touch(0o600)
     assert finish(run, process)["outcome"] == "finished"

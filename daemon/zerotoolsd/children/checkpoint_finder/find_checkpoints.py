@@ -39,7 +39,7 @@ SLEEP_FACTOR = 10
 slow."""
 
 
-class Search:
+class CheckpointSearch:
     """The search for checkpoints of one attempt.
 
     `settings`: `checkpoint_dir`, or None; `before`, a file with the contents before the job's first
@@ -200,14 +200,14 @@ def _step(candidate: Candidate, seen: Completeness) -> int | None:
     return candidate.number if seen.step is None else seen.step
 
 
-def begun(settings: Mapping[str, Any]) -> tuple[Search | None, dict[str, Any]]:
+def begun(settings: Mapping[str, Any]) -> tuple[CheckpointSearch | None, dict[str, Any]]:
     """Start the search. Return it, and the finder's first line with the checkpoint to continue
     from.
 
     For a transient error of the disk or the file server, return no search, and the reason.
     """
     try:
-        search = Search(settings)
+        search = CheckpointSearch(settings)
         return search, search.choose()
     except OSError as error:
         if not is_transient(error):

@@ -45,13 +45,13 @@ def main(arguments: Sequence[str]) -> int:
     KILL_AFTER is in seconds after the time limit.
     """
     pid, start, boot, kill_after = arguments
-    watch = Watch(int(pid), int(start), float(kill_after))
+    watch = ProcessWatch(int(pid), int(start), float(kill_after))
     if boot != boot_id():
         return watch.fail(f"process {pid} is gone: the machine was started again")
     return watch.run()
 
 
-class Watch:
+class ProcessWatch:
     """Watches one process. Works in the run directory that the environment names."""
 
     def __init__(self, pid: int, start_ticks: int, kill_after: float) -> None:

@@ -18,7 +18,7 @@ from zerotools.core.errors import ZerotoolsError
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.attempts.attempt_watcher import Guard
-from zerotoolsd.attempts.progress_report import Clocks, standstill
+from zerotoolsd.attempts.progress_report import Clocks, time_since_step
 from zerotoolsd.config.config_tables import NotifyConfig
 from zerotoolsd.monitoring.notifications.notice_text import STALLED, JobTeller
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
@@ -124,7 +124,7 @@ def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
     """Return the state of an attempt without progress; None if it has progress, or is unknown."""
     try:
         with opened(Path(attempt.run_dir)) as run_dir:
-            seen = standstill(run_dir, None, Clocks())
+            seen = time_since_step(run_dir, None, Clocks())
     except OSError:  # errors of its directory are reported at the attempt's end
         return None
     return seen if seen["stalled"] else None

@@ -44,7 +44,7 @@ class DeclaredMemory:
 
 
 @dataclass(frozen=True)
-class HostNow:
+class HostMemoryNow:
     """The host's memory in bytes: what programs may still use, and what running jobs hold."""
 
     available: int
@@ -106,7 +106,7 @@ def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | 
     return max(0, whole - max(0, used - own) - shares)
 
 
-class HostRoom:
+class HostMemoryPass:
     """The host's memory during a pass. Jobs that wait for it reserve it."""
 
     def __init__(self, memory: DeclaredMemory) -> None:

@@ -16,7 +16,7 @@ from zerotoolsd.queue.scheduling.declared_memory import NOTHING_DECLARED, Declar
 from zerotoolsd.queue.scheduling.pending_queue import PendingQueue
 from zerotoolsd.queue.scheduling.scheduler import TickDecisions, nobody, tick
 from zerotoolsd.queue.scheduling.suitable_gpus import NameJob, by_number
-from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UsersNow, without_jobs
+from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, without_jobs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +54,7 @@ class PassInput:
     elsewhere: Mapping[str, str] = field(default_factory=dict)
     closed: Mapping[str, str] = field(default_factory=dict)
     memory: DeclaredMemory = NOTHING_DECLARED
-    users: UsersNow = ANYBODY
+    users: UserUsage = ANYBODY
     named: NameJob = by_number
 
     def decide(self, line: PendingQueue, touch: Callable[[int], None] = nobody) -> TickDecisions:

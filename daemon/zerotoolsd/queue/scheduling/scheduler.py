@@ -41,7 +41,7 @@ from zerotoolsd.queue.rows import Lease
 from zerotoolsd.queue.scheduling.declared_memory import (
     NOTHING_DECLARED,
     DeclaredMemory,
-    HostRoom,
+    HostMemoryPass,
     rooms,
 )
 from zerotoolsd.queue.scheduling.gpu_pass_state import GpuAllocation, GpuAllocationView
@@ -61,7 +61,7 @@ from zerotoolsd.queue.scheduling.suitable_gpus import (
     occupied,
     usable,
 )
-from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserQuota, UsersNow
+from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserQuota, UserUsage
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +115,7 @@ def tick(
     elsewhere: Mapping[str, str] = MappingProxyType({}),
     closed: Mapping[str, str] = MappingProxyType({}),
     memory: DeclaredMemory = NOTHING_DECLARED,
-    users: UsersNow = ANYBODY,
+    users: UserUsage = ANYBODY,
     touch: Callable[[int], None] = nobody,
     named: NameJob = by_number,
 ) -> TickDecisions:
@@ -130,9 +130,9 @@ def tick(
     """
     starts: list[Start] = []
     walk = _Walk(line, False, now, passed_over, touch)
-    host, room_of_users = HostRoom(memory), UserQuota(users)
+    host, room_of_users = HostMemoryPass(memory), UserQuota(users)
     cpus = _give_cpus(walk, cpu_ranks_used, limits, host, room_of_users, starts)
-    blind, history = None, FloorHistory()
+    blind, history = None, GpuHistory()
     if line.wants_gpus:
         blind = blindness(snapshot, now, limits)
         if blind is None and snapshot is not None:
@@ -199,7 +199,7 @@ def _give_cpus(
     walk: _Walk,
     used: int,
     limits: LimitsConfig,
-    host: HostRoom,
+    host: HostMemoryPass,
     users: UserQuota,
     starts: list[Start],
 ) -> CpuWaits:
@@ -227,8 +227,8 @@ def _give_gpus(
     walk: _Walk,
     floor: GpuAllocation,
     now: float,
-    history: FloorHistory,
-    host: HostRoom,
+    history: GpuHistory,
+    host: HostMemoryPass,
     users: UserQuota,
     starts: list[Start],
 ) -> None:
@@ -311,7 +311,7 @@ class CpuWaits:
         return f"{head}: {self.used} of limits.cpu_ranks = {self.limit} are in use"
 
 
-class FloorHistory:
+class GpuHistory:
     """The states of the GPUs during a pass, in the order in which jobs were checked."""
 
     def __init__(self) -> None:
@@ -354,7 +354,7 @@ class Waits(Mapping[int, str]):
         passed_over: Mapping[int, str],
         cpus: CpuWaits,
         blind: str | None,
-        history: FloorHistory,
+        history: GpuHistory,
         host: Mapping[ResourceNeed, str] = MappingProxyType({}),
         users: Mapping[tuple[int, ResourceNeed], str] = MappingProxyType({}),
     ) -> None:

@@ -35,7 +35,7 @@ class UserUse:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UsersNow:
+class UserUsage:
     """The use of each user, by uid, and their limits. `limits_of` is None if there are no
     limits."""
 
@@ -43,10 +43,10 @@ class UsersNow:
     used: Mapping[int, UserUse] = field(default_factory=dict)
 
 
-ANYBODY = UsersNow()
+ANYBODY = UserUsage()
 
 
-def without_jobs(users: UsersNow, jobs: Iterable[tuple[int, int, int]]) -> UsersNow:
+def without_jobs(users: UserUsage, jobs: Iterable[tuple[int, int, int]]) -> UserUsage:
     """Return `users` without these jobs. Each job has its uid, its GPUs and its CPU ranks."""
     used = dict(users.used)
     for uid, gpus, cpu_ranks in jobs:
@@ -62,7 +62,7 @@ def without_jobs(users: UsersNow, jobs: Iterable[tuple[int, int, int]]) -> Users
 class UserQuota:
     """The remaining limits of users during one pass."""
 
-    def __init__(self, users: UsersNow) -> None:
+    def __init__(self, users: UserUsage) -> None:
         self._limits_of = users.limits_of
         self._used = dict(users.used)
         self.said: dict[tuple[int, ResourceNeed], str] = {}

@@ -6,7 +6,7 @@ that its process is gone, or cannot reach the shared directory: then it cannot w
 there either. The age of a file is measured by the file server's clock: of a new file that is made
 for this, and of the process's file.
 
-`Turns` uses this to run one attempt at a time, even if Slurm starts a job twice.
+`AttemptTurns` uses this to run one attempt at a time, even if Slurm starts a job twice.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MASTER = "master"
 _BEAT = "beat-"
 
 
-class LifeSign:
+class LivenessFile:
     """The file of this process, named `name`, in an attempt's directory."""
 
     def __init__(self, attempt: Path, name: str) -> None:
@@ -55,7 +55,7 @@ class LifeSign:
             write_record(self._path, {**self._who, "count": self._count})
 
 
-class Watched:
+class LivenessReader:
     """Reads the files of one attempt's processes.
 
     `probe` is a directory for a file that shows the file server's clock.
@@ -79,7 +79,7 @@ class Watched:
         return found
 
     def _supervised(self, path: Path, now: float) -> bool:
-        """Return whether the node's supervisor lives. It may outlive its `Companion` while ranks
+        """Return whether the node's supervisor lives. It may outlive its `NodeRunner` while ranks
         save."""
         record = read_record(path) or {}
         node = path.parent.name.removeprefix("node-")
@@ -132,7 +132,7 @@ LOOK_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
-class Turns:
+class AttemptTurns:
     """Decides which of several batch processes of a job runs the next attempt.
 
     `say` reports to people. `asked` returns whether this process must end.
@@ -174,7 +174,7 @@ class Turns:
         draft = path.with_name(f".{number}-{socket.gethostname()}-{os.getpid()}")
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir()
-        LifeSign(draft, MASTER).again()
+        LivenessFile(draft, MASTER).again()
         try:
             draft.rename(path)
         except OSError as error:
@@ -206,4 +206,4 @@ class Turns:
     def _alive(self, attempt: int) -> list[str]:
         if not attempt:
             return []
-        return Watched(self.directory.attempt_path(attempt), self.directory.path).alive()
+        return LivenessReader(self.directory.attempt_path(attempt), self.directory.path).alive()

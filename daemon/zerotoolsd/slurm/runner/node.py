@@ -39,7 +39,7 @@ from zerotoolsd.config.daemon_config import Config
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow
 from zerotoolsd.slurm.runner.job_record import read_job
-from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, LifeSign
+from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, LivenessFile
 from zerotoolsd.supervisor.durable_files import write_json
 from zerotoolsd.supervisor.plan import EXIT, RUN
 from zerotoolsd.supervisor.ranks import become_subreaper
@@ -67,7 +67,7 @@ def main(arguments: Sequence[str]) -> int:
     run_dir = directory.run_dir(attempt, node)
     umask = os.umask(0o022)
     os.umask(umask)
-    beat = LifeSign(directory.attempt_path(attempt), str(node))
+    beat = LivenessFile(directory.attempt_path(attempt), str(node))
     beat.again()
     try:
         settings = _settings(directory, attempt)
@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
         return _not_begun(run_dir, lifecycle.BAD_JOB, str(error))
     except OSError as error:
         return _not_begun(run_dir, lifecycle.CRASHED, f"{error.filename}: {error.strerror}")
-    return Companion(directory, attempt, run_dir, beat).run()
+    return NodeRunner(directory, attempt, run_dir, beat).run()
 
 
 def prepare(
@@ -159,11 +159,11 @@ def _not_begun(run_dir: Path, outcome: str, cause: str) -> int:
     return 0
 
 
-class Companion:
+class NodeRunner:
     """Runs next to a node's supervisor until that has ended."""
 
     def __init__(
-        self, directory: JobDirectory, attempt: int, run_dir: Path, beat: LifeSign
+        self, directory: JobDirectory, attempt: int, run_dir: Path, beat: LivenessFile
     ) -> None:
         self._directory, self._attempt = directory, attempt
         self._run_dir, self._beat = run_dir, beat

@@ -35,7 +35,7 @@ from zerotoolsd.attempts.cause_of_end import saved_step
 from zerotoolsd.queue import lifecycle
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.slurm.runner.job_record import JobState
-from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, MASTER, LifeSign, Turns
+from zerotoolsd.slurm.runner.liveness import BEAT_SECONDS, MASTER, AttemptTurns, LivenessFile
 from zerotoolsd.slurm.runner.node_step import NodeStep, combined, settled_record, step_environment
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 from zerotoolsd.supervisor.transient_errors import NOT_READY
@@ -69,7 +69,7 @@ class Allocation:
     address: str
 
 
-class Master:
+class AttemptRunner:
     """Runs the attempts of a job within one allocation."""
 
     def __init__(
@@ -85,7 +85,7 @@ class Master:
         self._environment = environment
         self._state = JobState(directory, submission, allocation.job_id)
         self._signalled = False
-        self._turns = Turns(
+        self._turns = AttemptTurns(
             directory, submission, _say, lambda: self._signalled or self._is_stopped()
         )
 
@@ -101,7 +101,7 @@ class Master:
                 return self._without_turn()
             # An earlier copy may have continued since this one began.
             self._state = JobState(self._directory, self._submission, self._allocation.job_id)
-            beat = LifeSign(self._directory.attempt_path(number), MASTER)
+            beat = LivenessFile(self._directory.attempt_path(number), MASTER)
             beat.again()
             self._settle_left_over()
             if self._is_done():
@@ -166,7 +166,7 @@ class Master:
             record |= {"outcome": lifecycle.KILLED, "cause": cause}
         self._state.settle(record, BY_SLURM)
 
-    def _attempt(self, number: int, beat: LifeSign) -> None:
+    def _attempt(self, number: int, beat: LivenessFile) -> None:
         given, spec = self._allocation.names, self._state.job.spec
         names = given[: most_nodes(spec, len(given))]
         if len(names) < len(given):
@@ -226,7 +226,7 @@ class Master:
             record |= {"outcome": lifecycle.KILLED}
         self._state.over(record, asked=expired)
 
-    def _watch(self, step: NodeStep, number: int, beat: LifeSign) -> bool:
+    def _watch(self, step: NodeStep, number: int, beat: LivenessFile) -> bool:
         """Wait until the nodes have ended. Return whether they were asked to at the time limit."""
         due, expired = 0.0, False
         while not step.is_over():

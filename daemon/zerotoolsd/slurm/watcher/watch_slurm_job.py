@@ -78,10 +78,10 @@ class SlurmWatcher:
         """
         signals = SignalWaker()
         key = key_of(self._run_dir.parent, self._spec.name)
-        directory = handed_over(self._commands, self._jobs, self._home, self._spec, key)
+        directory = submit_once(self._commands, self._jobs, self._home, self._spec, key)
         name = directory.path.name
         self._say(f"the job's records under Slurm are in {directory.path}")
-        relay = Relay(self._jobs, name, self._sender, self._run_dir)
+        relay = ReportRelay(self._jobs, name, self._sender, self._run_dir)
         waiting = select.poll()
         waiting.register(signals.socket, select.POLLIN)
         asked = False
@@ -140,7 +140,7 @@ class SlurmWatcher:
             self._say(f"the job has ended: {reason}")
         else:
             self.complain(f"under Slurm it {state}: {reason}")
-        note_told(directory, self._run_dir, status)
+        note_end_reported(directory, self._run_dir, status)
         return status
 
     def complain(self, why: str, kind: str | None = None) -> None:
@@ -165,7 +165,7 @@ TOLD = frozenset(
 )
 
 
-class Relay:
+class ReportRelay:
     """Copies the reports and logs of the job `name` to the files that the daemon reads.
 
     Rank 0's lines go to standard output, those of other ranks into files next to it.
@@ -257,7 +257,7 @@ def _word_of(job_dir: Path) -> str:
     return str(known.get("word"))
 
 
-def handed_over(
+def submit_once(
     commands: SlurmCommands, jobs: SlurmJobs, home: Path, spec: JobSpec, key: str
 ) -> JobDirectory:
     """Submit the job to Slurm, unless that was done before. Return the directory of the job.
@@ -269,12 +269,12 @@ def handed_over(
     claim = partial(jobs.claim_output, spec)
     directory, _ = submit_job(commands, home, spec, key=key, attended=True, claim=claim)
     view = jobs.job(directory.path.name)
-    if view["state"] in TERMINAL and is_told(directory):
+    if view["state"] in TERMINAL and is_end_reported(directory):
         submit_again(commands, directory, spec, claim=claim)
     return directory
 
 
-def is_told(directory: JobDirectory) -> bool:
+def is_end_reported(directory: JobDirectory) -> bool:
     """Return whether a watcher has reported the end of the newest submission to the daemon.
 
     Its recorded exit status must be the one in its supervisor's record.
@@ -287,7 +287,7 @@ def is_told(directory: JobDirectory) -> bool:
     return bool(ranks[0].get("exit_code") == told.get("status"))
 
 
-def note_told(directory: JobDirectory, run_dir: Path, status: int) -> None:
+def note_end_reported(directory: JobDirectory, run_dir: Path, status: int) -> None:
     """Record that the watcher in `run_dir` reports the end of the job, and exits with `status`
     now."""
     write_record(_told_path(directory), {"run_dir": str(run_dir), "status": status})

@@ -34,7 +34,7 @@ from zerotoolsd.supervisor.durable_files import (
     sync_directory,
 )
 from zerotoolsd.supervisor.exit_record import process_ledgers
-from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred, stop_reason
+from zerotoolsd.supervisor.exit_record.outcome import FOLLOWING, inferred_record, stop_reason
 from zerotoolsd.supervisor.exit_record.process_ledgers import RankLedger
 from zerotoolsd.supervisor.plan import ENDED, EXIT, LEDGER, NOTIFY, RUN, STOP, Plan
 from zerotoolsd.supervisor.rank_log import say
@@ -133,7 +133,7 @@ def _put_on_record(
         return 1  # it has not begun: the daemon may start it again
     record = _read(ENDED)
     if record is None:
-        record = inferred(plan, ledger, told, run, stop_reason(Path(STOP)), KILLED)
+        record = inferred_record(plan, ledger, told, run, stop_reason(Path(STOP)), KILLED)
         if trouble is not None and record["outcome"] == "lost":
             record |= {"outcome": NOT_READY, "cause": trouble}
         record |= {"by_keeper": True, "ended": time.time(), "ran_seconds": _ran(run)}
@@ -142,7 +142,7 @@ def _put_on_record(
     pids = ((line.pid, index) for index, line in enumerate(ledger.lines()))
     record["unkillable"] = killed.left_behind({pid: n for pid, n in pids if pid is not None})
     records.exit.write(record)
-    process_ledgers.forget(Path())
+    process_ledgers.remove_process_tree(Path())
     return 0
 
 

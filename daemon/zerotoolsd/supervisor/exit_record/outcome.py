@@ -1,7 +1,7 @@
 """Decides the outcome of an attempt: one word and one sentence.
 
-`judge_of` returns the rule for a kind of job. `inferred` makes the record of an attempt whose
-supervisor was killed, from the ledger of its ranks.
+`judge_of` returns the rule for a kind of job. `inferred_record` makes the record of an attempt
+whose supervisor was killed, from the ledger of its ranks.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from zerotoolsd.supervisor.transient_errors import NOT_READY
 EXIT_STOPPED = 75
 
 
-class Told(Protocol):
+class RankReports(Protocol):
     """The reports that the ranks sent before they ended."""
 
     @property
@@ -81,7 +81,7 @@ class Judge(Protocol):
     def __call__(
         self,
         ranks: Sequence[EndedRank],
-        progress: Told,
+        progress: RankReports,
         *,
         stop: str | None,
         killed_because: str | None,
@@ -95,7 +95,7 @@ def is_abnormal(rank: EndedRank) -> bool:
 
 def judge_ranks(
     ranks: Sequence[EndedRank],
-    progress: Told,
+    progress: RankReports,
     *,
     stop: str | None,
     killed_because: str | None,
@@ -126,7 +126,7 @@ def judge_ranks(
 
 def judge_program(
     ranks: Sequence[EndedRank],
-    progress: Told,
+    progress: RankReports,
     *,
     stop: str | None,
     killed_because: str | None,
@@ -161,7 +161,7 @@ def judge_program(
 
 def judge_watched(
     ranks: Sequence[EndedRank],
-    progress: Told,
+    progress: RankReports,
     *,
     stop: str | None,
     killed_because: str | None,
@@ -185,7 +185,7 @@ def judge_watched(
 
 def judge_one_node(
     ranks: Sequence[EndedRank],
-    progress: Told,
+    progress: RankReports,
     *,
     stop: str | None,
     killed_because: str | None,
@@ -217,7 +217,7 @@ def judge_stalled(
     ranks: Sequence[EndedRank],
     *,
     own_program: bool,
-    complete: Told | None = None,
+    complete: RankReports | None = None,
 ) -> Verdict:
     """Return the verdict on an attempt that was ended because its ranks made no progress.
 
@@ -260,12 +260,14 @@ def was_out_of_memory(verdict: Verdict, group: AttemptGroup | None) -> bool:
     return rank.oom_killed is True or (group is not None and group.memory_kills() > 0)
 
 
-def _finished(progress: Told) -> Verdict:
+def _finished(progress: RankReports) -> Verdict:
     done = progress.steps_done
     return Verdict("finished", f"finished after step {done}" if done else "finished", status=0)
 
 
-def _began(ranks: Sequence[EndedRank], broken: Sequence[EndedRank], progress: Told) -> Initiator:
+def _began(
+    ranks: Sequence[EndedRank], broken: Sequence[EndedRank], progress: RankReports
+) -> Initiator:
     return initiator(ranks, broken, progress.errors, progress.awaited)
 
 
@@ -311,7 +313,7 @@ _LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True)
-class _NothingTold:
+class _NoReports:
     """An empty set of rank reports: the supervisor received them and was killed.
 
     The daemon adds the reports that it finds in `progress.jsonl`.
@@ -325,7 +327,7 @@ class _NothingTold:
     finished: bool = False
 
 
-def inferred(
+def inferred_record(
     plan: Plan,
     ledger: RankLedger,
     told: Collection[int],
@@ -383,7 +385,7 @@ def _verdict(
     cut_off = len(ranks) < plan.processes or any(rank.killed for rank in ranks)
     if cut_off and not any(map(is_abnormal, ranks)):
         return Verdict("lost", f"lost: {killed}")
-    told = _NothingTold(finished=ledger.has_finished)
+    told = _NoReports(finished=ledger.has_finished)
     return judge_of(plan)(ranks, told, stop=stop, killed_because=None)
 
 

@@ -7,7 +7,7 @@ ledger is memory that is shared with the keeper, and the file `ledger` of the ru
 the daemon reads if both were killed. The file is not flushed: it is for kills, not for power
 losses.
 
-`FamilyNote` writes the descendants of the supervisor into a second file.
+`ProcessTreeFile` writes the descendants of the supervisor into a second file.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ _ROW = struct.Struct("=iqi")
 _MAGIC = b"zfam"
 
 
-class FamilyNote:
+class ProcessTreeFile:
     """The file with the descendants of the supervisor.
 
     It is overwritten in place, so its disk space is reserved at the start.
@@ -171,7 +171,7 @@ class FamilyNote:
             os.pwrite(self._fd, _HEAD.pack(_MAGIC, moment, len(rows)) + b"".join(rows), 0)
 
 
-def forget(directory: Path) -> None:
+def remove_process_tree(directory: Path) -> None:
     """Remove the file of processes from `directory`, after all processes of the attempt have
     ended."""
     with suppress(OSError):
@@ -179,7 +179,7 @@ def forget(directory: Path) -> None:
 
 
 @dataclass(frozen=True)
-class Noted:
+class RecordedProcesses:
     """The processes and sessions in the file, when it was last written."""
 
     moment: int = -1
@@ -193,7 +193,7 @@ class Noted:
         return process.session in self.sessions and process.start_ticks < self.moment
 
 
-def read_note(path: Path, not_sessions: Iterable[int] = ()) -> Noted:
+def read_process_tree(path: Path, not_sessions: Iterable[int] = ()) -> RecordedProcesses:
     """Read the file of processes. Return an empty result if the file is missing or invalid.
 
     `not_sessions` are sessions that also have other processes, so they prove nothing.
@@ -201,19 +201,19 @@ def read_note(path: Path, not_sessions: Iterable[int] = ()) -> Noted:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
     except OSError:
-        return Noted()
+        return RecordedProcesses()
     try:
         data = os.read(fd, _HEAD.size + MOST * _ROW.size)
     except OSError:
-        return Noted()
+        return RecordedProcesses()
     finally:
         os.close(fd)
     if len(data) < _HEAD.size:
-        return Noted()
+        return RecordedProcesses()
     magic, moment, count = _HEAD.unpack_from(data)
     end = _HEAD.size + count * _ROW.size
     if magic != _MAGIC or not 0 <= count <= MOST or len(data) < end:
-        return Noted()
+        return RecordedProcesses()
     rows = list(_ROW.iter_unpack(data[_HEAD.size : end]))
     sessions = frozenset(session for _, _, session in rows) - {0, *not_sessions}
-    return Noted(moment, frozenset((pid, start) for pid, start, _ in rows), sessions)
+    return RecordedProcesses(moment, frozenset((pid, start) for pid, start, _ in rows), sessions)

@@ -27,7 +27,7 @@ ASKED = "its ranks made no progress"
 """The reason in the stop file that the ranks read."""
 
 
-class Stalls:
+class StallHandler:
     """Detects and handles a stall of one attempt. Works in the run directory."""
 
     def __init__(self, plan: Plan, progress: Progress) -> None:

@@ -24,11 +24,11 @@ from zerotoolsd.supervisor.heartbeats.shared_heartbeat import VARIABLE, Beat, Pu
 from zerotoolsd.supervisor.heartbeats.stall_detector import (
     NCCL_ADVICE,
     AttemptStall,
-    Attention,
-    Sight,
-    awaited,
+    RankState,
+    StallDetector,
     hangs_together,
     sentence,
+    straggler_of,
     what,
 )
 from zerotoolsd.supervisor.procfs import Activity, activity
@@ -47,9 +47,9 @@ class Heartbeats:
     directory."""
 
     def __init__(
-        self, limits: StallLimits, told: ToldBeats, ranks: int, *, own_program: bool
+        self, limits: StallLimits, told: ScriptHeartbeats, ranks: int, *, own_program: bool
     ) -> None:
-        self._attention = Attention(limits)
+        self._attention = StallDetector(limits)
         self._told = told
         self._heard, self._output = 0, 0
         self._board: PulseBoard | None = None
@@ -60,7 +60,7 @@ class Heartbeats:
                 say(f"ranks have no pulse: {error}")
         self._file: int | None = None
         self._written = ""
-        self.sights: list[Sight] = []
+        self.sights: list[RankState] = []
         self._activities: dict[int, Activity | None] = {}
         self._next_activities = 0.0
         self.stall: AttemptStall | None = None
@@ -74,7 +74,7 @@ class Heartbeats:
     @property
     def awaited(self) -> int | None:
         """The rank that the others wait for."""
-        late = awaited(self.sights)
+        late = straggler_of(self.sights)
         return None if late is None else late.rank
 
     def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
@@ -124,7 +124,7 @@ class Heartbeats:
     def tree(self) -> dict[str, Any]:
         """Return the contents of `heartbeats.json`: durations in seconds, and monotonic times."""
         attention, now = self._attention, time.monotonic()
-        late = awaited(self.sights)
+        late = straggler_of(self.sights)
         return {
             "clock": now,
             "step": max((sight.beat.step for sight in self.sights), default=0),
@@ -157,7 +157,7 @@ class Heartbeats:
             Path(FILE).unlink()
 
 
-def _rank(sight: Sight, now: float) -> dict[str, Any]:
+def _rank(sight: RankState, now: float) -> dict[str, Any]:
     found: Activity | None = sight.activity
     return {
         "rank": sight.rank,
@@ -171,7 +171,7 @@ def _rank(sight: Sight, now: float) -> dict[str, Any]:
 
 
 def event_of(
-    stall: AttemptStall, told: str, sights: Sequence[Sight], *, ends: bool
+    stall: AttemptStall, told: str, sights: Sequence[RankState], *, ends: bool
 ) -> dict[str, Any]:
     """Return the record of a stall for `progress.jsonl`."""
     return {
@@ -190,7 +190,7 @@ _PHASES = {"train": STEPPING, "eval": EVALUATING, "save": SAVING, "load": "loadi
 MOST_RANKS = 1024
 
 
-class ToldBeats:
+class ScriptHeartbeats:
     """The newest report of each rank of a user's program (`zerotools.worker`), as a heartbeat."""
 
     def __init__(self) -> None:

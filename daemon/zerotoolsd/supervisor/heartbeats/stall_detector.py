@@ -65,7 +65,7 @@ class _Known:
     works: bool = False
 
 
-class Attention:
+class StallDetector:
     """Measures how long each rank of one attempt made no progress. Call `look` about once a
     second."""
 
@@ -92,7 +92,7 @@ class Attention:
 
     def look(
         self, beats: Mapping[int, Beat], now: float, activities: Mapping[int, Activity | None]
-    ) -> list[Sight]:
+    ) -> list[RankState]:
         """Update from the newest heartbeats of the live ranks, and from the /proc state of quiet
         ranks."""
         passed = 0.0 if self._last is None else min(max(0.0, now - self._last), MOST_BETWEEN)
@@ -104,7 +104,7 @@ class Attention:
             self._hear(rank, beat, passed, activities.get(rank))
         self._count_steps(beats, passed)
         return [
-            Sight(rank, known.beat, known.quiet, activities.get(rank))
+            RankState(rank, known.beat, known.quiet, activities.get(rank))
             for rank, known in sorted(self._known.items())
         ]
 
@@ -151,7 +151,7 @@ class Attention:
             self._steps.append(self._stepping / (newest - self._step))
         self._step, self._since_step, self._stepping = newest, 0.0, 0.0
 
-    def stall(self, sights: Sequence[Sight]) -> AttemptStall | None:
+    def stall(self, sights: Sequence[RankState]) -> AttemptStall | None:
         """Return the stall of the attempt, or None. `sights` is the result of the last `look`."""
         silence = (self.limits.seconds or {}).get(SILENCE)
         if silence is not None and self.silent >= silence:
@@ -159,14 +159,14 @@ class Attention:
         if not self._known:
             return None
         charged = min(known.charged for known in self._known.values())
-        late = awaited(sights)
+        late = straggler_of(sights)
         deadline = self.deadline([late] if late is not None else sights)
         if deadline is None or charged < deadline:
             return None
         quiet = [sight.quiet for sight in sights if late is None or sight.rank == late.rank]
         return AttemptStall(None if late is None else late.rank, min(quiet), deadline)
 
-    def deadline(self, sights: Sequence[Sight]) -> float | None:
+    def deadline(self, sights: Sequence[RankState]) -> float | None:
         """Return the longest deadline of these ranks; None if a rank has no deadline."""
         all_wait = all(known.beat.waits for known in self._known.values())
         found = [
@@ -187,7 +187,7 @@ _NOTABLE = 2.0
 
 
 @dataclass(frozen=True)
-class Sight:
+class RankState:
     """One rank: its last heartbeat, the seconds since then, and its /proc state if that was
     read."""
 
@@ -197,13 +197,13 @@ class Sight:
     activity: Activity | None = None
 
 
-def awaited(sights: Sequence[Sight]) -> Sight | None:
+def straggler_of(sights: Sequence[RankState]) -> RankState | None:
     """Return the straggler: the rank that the others wait for. Return None if it is unknown."""
     if not sights:
         return None
     newest = max(sight.beat.step for sight in sights)
     trained = all(PHASES[sight.beat.phase] not in (START, DATA, COMPLETE) for sight in sights)
-    rules: tuple[Callable[[Sight], bool], ...] = (
+    rules: tuple[Callable[[RankState], bool], ...] = (
         lambda sight: _state(sight) in ("T", "t"),
         lambda sight: _state(sight) == "D",
         lambda sight: trained and sight.beat.step < newest,
@@ -218,16 +218,16 @@ def awaited(sights: Sequence[Sight]) -> Sight | None:
     return busy[0] if len(busy) == 1 and busy[0].quiet >= _NOTABLE else None
 
 
-def hangs_together(sights: Sequence[Sight]) -> bool:
+def hangs_together(sights: Sequence[RankState]) -> bool:
     """Return whether several ranks are all in phases of the first collectives."""
     return len(sights) > 1 and all(sight.beat.phase in COLLECTIVE for sight in sights)
 
 
-def _are_complete(sights: Sequence[Sight]) -> bool:
+def _are_complete(sights: Sequence[RankState]) -> bool:
     return bool(sights) and all(sight.beat.phase == COMPLETE for sight in sights)
 
 
-def _state(sight: Sight) -> str:
+def _state(sight: RankState) -> str:
     return "" if sight.activity is None else sight.activity.state
 
 
@@ -246,7 +246,7 @@ def what(beat: Beat) -> str:
     return f"the {beat.doing} of {place}" if beat.doing and beat.waits else place
 
 
-def sentence(sights: Sequence[Sight], rank: int | None) -> str:
+def sentence(sights: Sequence[RankState], rank: int | None) -> str:
     """Return the sentence on a stall.
 
     Example: `rank 2 has been in the all-reduce of step 812 for 31 min; the others wait for it`.
@@ -271,7 +271,7 @@ def sentence(sights: Sequence[Sight], rank: int | None) -> str:
     return f"no rank has got any further for {shortest}: {each}"
 
 
-def _how(sight: Sight) -> str:
+def _how(sight: RankState) -> str:
     if sight.activity is None or sight.activity.state not in "TtD":
         return ""
     return f": it {sight.activity.words}"

@@ -54,7 +54,7 @@ def alive_below(pid: int) -> list[Process]:
 
 
 @dataclass
-class Killed:
+class KillResult:
     """The result of `kill_all`."""
 
     statuses: dict[int, int] = field(default_factory=dict)
@@ -80,13 +80,13 @@ def kill_all(
     *,
     kill: Callable[[Process], object] = kill_process,
     group: AttemptGroup | None = None,
-) -> Killed:
+) -> KillResult:
     """Send SIGKILL to the control `group` and to all descendants except `spare`.
 
     This is repeated, because they may fork meanwhile. Processes that survive the deadline are
     reported as leftovers. If the machine has no descriptors left, the search is repeated.
     """
-    done = Killed()
+    done = KillResult()
     deadline = time.monotonic() + deadline_seconds
     pause = 0.001
     while True:

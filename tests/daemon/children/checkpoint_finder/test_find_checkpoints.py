@@ -14,7 +14,7 @@ import pytest
 
 from tests.golden_files import DEEPSPEED, GOLDEN, JOB
 from zerotoolsd.children.checkpoint_finder.candidates import candidates_in
-from zerotoolsd.children.checkpoint_finder.find_checkpoints import Search, begun
+from zerotoolsd.children.checkpoint_finder.find_checkpoints import CheckpointSearch, begun
 
 TRAINER = DEEPSPEED / "hf-trainer-z2-bf16-w2" / "checkpoint" / "checkpoint-2"
 TAG = DEEPSPEED / "z1-bf16-w2-offload" / "checkpoint"
@@ -30,7 +30,7 @@ def out(tmp_path: Path) -> Path:
 
 def search(
     out: Path, *told: Path, given: str | None = None, reported: Sequence[Path] = ()
-) -> Search:
+) -> CheckpointSearch:
     settings = {
         "checkpoint_dir": str(out),
         "before": str(out.parent / "before.json"),
@@ -38,7 +38,7 @@ def search(
         "reported": [str(path) for path in reported],
         "given": given,
     }
-    return Search(settings)
+    return CheckpointSearch(settings)
 
 
 def put(source: Path, target: Path, seconds: int) -> Path:
@@ -53,7 +53,7 @@ def date(path: Path, seconds: int) -> None:
         os.utime(file, (seconds, seconds))
 
 
-def news(one: Search, *, at_rest: bool = True) -> list[tuple[str, Any]]:
+def news(one: CheckpointSearch, *, at_rest: bool = True) -> list[tuple[str, Any]]:
     return [(Path(each["path"]).name, each["step"]) for each in one.news(at_rest=at_rest)]
 
 

@@ -9,7 +9,7 @@ from tests.daemon.queue.scheduling.deciding import LIMITS, decide, gpus, lease, 
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.queue.scheduling.declared_memory import DeclaredMemory
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.user_quota import UsersNow, UserUse
+from zerotoolsd.queue.scheduling.user_quota import UserUsage, UserUse
 from zerotoolsd.users.user_limits import UserLimits
 
 GIB = 2**30
@@ -58,10 +58,10 @@ def test_shares_of_gpus_are_given_alike() -> None:
 
 
 def test_the_limits_of_its_user_bound_it() -> None:
-    users = UsersNow(limits_of=lambda uid: UserLimits(max_gpus=5), used={0: UserUse(gpus=1)})
+    users = UserUsage(limits_of=lambda uid: UserLimits(max_gpus=5), used={0: UserUse(gpus=1)})
     decisions = decide([elastic(1, 2, 4, 8)], gpus(8), users=users)
     assert [start.size for start in decisions.starts] == [4]
-    users = UsersNow(limits_of=lambda uid: UserLimits(max_cpu_ranks=3))
+    users = UserUsage(limits_of=lambda uid: UserLimits(max_cpu_ranks=3))
     decisions = decide([elastic(1, 1, 2, 4, cpu=True)], users=users)
     assert [start.size for start in decisions.starts] == [2]
     second = decide([elastic(1, 1, 2, cpu=True), elastic(2, 1, 2, cpu=True)], users=users)

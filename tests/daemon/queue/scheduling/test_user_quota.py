@@ -8,7 +8,7 @@ import pytest
 
 from tests.daemon.queue.scheduling.deciding import cpu, decide, gpus, lease, started, wants
 from zerotoolsd.queue.scheduling.requests import Request, ResourceNeed
-from zerotoolsd.queue.scheduling.user_quota import UsersNow, UserUse, never_within, why_beyond
+from zerotoolsd.queue.scheduling.user_quota import UserUsage, UserUse, never_within, why_beyond
 from zerotoolsd.users.user_limits import UserLimits
 
 ANNA, BOB = 1000, 1001
@@ -18,8 +18,8 @@ def of(uid: int, request: Request) -> Request:
     return dataclasses.replace(request, uid=uid)
 
 
-def limited(used: dict[int, UserUse] | None = None, **limits: int) -> UsersNow:
-    return UsersNow(limits_of=lambda uid: UserLimits(**limits), used=used or {})
+def limited(used: dict[int, UserUse] | None = None, **limits: int) -> UserUsage:
+    return UserUsage(limits_of=lambda uid: UserLimits(**limits), used=used or {})
 
 
 def test_a_user_at_the_limit_keeps_nothing_and_others_go_ahead() -> None:

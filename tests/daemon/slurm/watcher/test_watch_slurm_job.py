@@ -13,7 +13,13 @@ from zerotools.io.telemetry.datagrams import Sender
 from zerotools.jobs.slurm.job_directory import END, VIEW, JobDirectory, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 from zerotools.jobs.slurm.submitting import submit_job
-from zerotoolsd.slurm.watcher.watch_slurm_job import Relay, handed_over, is_told, key_of, note_told
+from zerotoolsd.slurm.watcher.watch_slurm_job import (
+    ReportRelay,
+    is_end_reported,
+    key_of,
+    note_end_reported,
+    submit_once,
+)
 
 
 class Kept(Sender):
@@ -36,7 +42,7 @@ def test_steps_and_logs_of_all_attempts_come_here_in_order(
     jobs = SlurmJobs(commands, home)
     sender, here = Kept(), tmp_path / "here"
     here.mkdir()
-    relay = Relay(jobs, directory.path.name, sender, here)
+    relay = ReportRelay(jobs, directory.path.name, sender, here)
 
     def attempt(number: int, *lines: dict[str, Any]) -> None:
         for node in (0, 1):
@@ -71,7 +77,7 @@ def hand(tmp_path: Path) -> JobDirectory:
     job_dir = tmp_path / "jobs" / "7"
     job_dir.mkdir(parents=True, exist_ok=True)
     key = key_of(job_dir, "tiny")
-    return handed_over(commands, SlurmJobs(commands, home), home, job({}), key)
+    return submit_once(commands, SlurmJobs(commands, home), home, job({}), key)
 
 
 def test_an_attempt_finds_what_the_one_before_has_left(tmp_path: Path) -> None:
@@ -85,9 +91,9 @@ def test_an_end_is_told_once_and_an_attempt_after_that_submits_again(tmp_path: P
     directory = hand(tmp_path)
     write_record(directory.submission_path(1) / END, {"state": "failed", "reason": "x"})
     assert hand(tmp_path).submissions() == [1]
-    assert not is_told(directory)
-    note_told(directory, tmp_path, 64)
-    assert not is_told(directory)  # whoever tells it may be killed before it has
+    assert not is_end_reported(directory)
+    note_end_reported(directory, tmp_path, 64)
+    assert not is_end_reported(directory)  # whoever tells it may be killed before it has
     write_record(tmp_path / "exit.json", {"ranks": [{"exit_code": 64}]})
     assert hand(tmp_path).submissions() == [1, 2]
     assert len(calls(tmp_path, "sbatch")) == 2

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.daemon.made_attempts import make_attempt
-from zerotoolsd.supervisor.exit_record.outcome import inferred
+from zerotoolsd.supervisor.exit_record.outcome import inferred_record
 from zerotoolsd.supervisor.exit_record.process_ledgers import (
-    FamilyNote,
-    Noted,
+    ProcessTreeFile,
     RankLedger,
     RankLine,
-    forget,
-    read_note,
+    RecordedProcesses,
+    read_process_tree,
+    remove_process_tree,
 )
 from zerotoolsd.supervisor.plan import Plan
 from zerotoolsd.supervisor.procfs import Process
@@ -86,7 +86,7 @@ def test_a_program_that_reported_completion_has_finished_though_its_supervisor_i
 
     def outcome() -> str:
         known = RankLedger.read(tmp_path / "ledger", 1)
-        return str(inferred(plan, known, [0], {}, "pause", "it was killed")["outcome"])
+        return str(inferred_record(plan, known, [0], {}, "pause", "it was killed")["outcome"])
 
     assert outcome() == "finished"
     ledger.finished(is_so=False)
@@ -100,13 +100,13 @@ def process(pid: int, start: int, session: int = 1) -> Process:
 
 
 def test_what_was_noted_is_read_again(tmp_path: Path) -> None:
-    note = FamilyNote(tmp_path / "family")
+    note = ProcessTreeFile(tmp_path / "family")
     note.write(90, [process(n, n, session=n) for n in range(1, 500)])
     note.write(100, [process(7, 50, session=7), process(8, 60, session=0)])
-    found = read_note(tmp_path / "family")
-    assert found == Noted(100, frozenset({(7, 50), (8, 60)}), frozenset({7}))
-    forget(tmp_path)
-    assert read_note(tmp_path / "family") == Noted()
+    found = read_process_tree(tmp_path / "family")
+    assert found == RecordedProcesses(100, frozenset({(7, 50), (8, 60)}), frozenset({7}))
+    remove_process_tree(tmp_path)
+    assert read_process_tree(tmp_path / "family") == RecordedProcesses()
 
 
 @pytest.mark.parametrize(
@@ -120,16 +120,18 @@ def test_what_was_noted_is_read_again(tmp_path: Path) -> None:
     ],
 )
 def test_a_pid_alone_proves_nothing(stranger: Process, is_ours: bool) -> None:
-    noted = Noted(100, frozenset({(7, 50)}), frozenset({7}))
+    noted = RecordedProcesses(100, frozenset({(7, 50)}), frozenset({7}))
     assert noted.proves(stranger) == is_ours
 
 
 def test_a_session_that_others_share_proves_nothing(tmp_path: Path) -> None:
     own = os.getsid(0)
-    FamilyNote(tmp_path / "family").write(100, [process(7, 50, session=own)])
+    ProcessTreeFile(tmp_path / "family").write(100, [process(7, 50, session=own)])
     ours = own in (os.getpid(), os.getppid())
-    assert read_note(tmp_path / "family").sessions == (frozenset({own}) if ours else frozenset())
-    assert read_note(tmp_path / "family", not_sessions=(own,)).sessions == frozenset()
+    assert read_process_tree(tmp_path / "family").sessions == (
+        frozenset({own}) if ours else frozenset()
+    )
+    assert read_process_tree(tmp_path / "family", not_sessions=(own,)).sessions == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -144,8 +146,8 @@ def test_a_session_that_others_share_proves_nothing(tmp_path: Path) -> None:
 )
 def test_what_is_no_note_proves_nothing(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "family").write_bytes(data)
-    assert read_note(tmp_path / "family") == Noted()
+    assert read_process_tree(tmp_path / "family") == RecordedProcesses()
 
 
 def test_a_disk_without_room_costs_the_note_alone(tmp_path: Path) -> None:
-    FamilyNote(tmp_path / "missing" / "family").write(1, [process(1, 1)])
+    ProcessTreeFile(tmp_path / "missing" / "family").write(1, [process(1, 1)])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zerotoolsd.supervisor.heartbeats.rank_heartbeats import Heartbeats, ToldBeats
+from zerotoolsd.supervisor.heartbeats.rank_heartbeats import Heartbeats, ScriptHeartbeats
 from zerotoolsd.supervisor.heartbeats.rank_phases import StallLimits
 from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
 
@@ -17,7 +17,7 @@ def test_ranks_that_hang_together_on_gpus_get_the_advice_about_nccl(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     limits = StallLimits.from_plan({"action": "end", "factor": 1, "start": 0}, on_gpus=on_gpus)
-    reports = ToldBeats()
+    reports = ScriptHeartbeats()
     reports.beats = {rank: Beat(1, "first step", "all-reduce", waits=True) for rank in (0, 1)}
     heartbeats = Heartbeats(limits, reports, 2, own_program=True)
     assert heartbeats.look({}, 0) is not None

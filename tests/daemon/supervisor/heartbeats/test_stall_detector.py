@@ -12,12 +12,12 @@ from zerotoolsd.supervisor.heartbeats.shared_heartbeat import Beat
 from zerotoolsd.supervisor.heartbeats.stall_detector import (
     NCCL_ADVICE,
     AttemptStall,
-    Attention,
-    Sight,
-    awaited,
+    RankState,
+    StallDetector,
     duration,
     hangs_together,
     sentence,
+    straggler_of,
 )
 from zerotoolsd.supervisor.procfs import Activity
 
@@ -38,11 +38,11 @@ class Clocked:
     ) -> None:
         tree = {"action": "end", "factor": 120, **SECONDS, **limits}
         limit = StallLimits.from_plan(tree, on_gpus=on_gpus, sees_all=sees_all)
-        self.attention = Attention(limit)
+        self.attention = StallDetector(limit)
         self.beats = {rank: Beat(1, phase) for rank in range(ranks)}
         self.activities: dict[int, Activity | None] = {}
         self.now = 1000.0
-        self.sights: list[Sight] = []
+        self.sights: list[RankState] = []
         self.look()
 
     def look(self, between: float = 1.0) -> AttemptStall | None:
@@ -247,13 +247,13 @@ def sight(
     doing: str = "",
     quiet: float = 60.0,
     state: str = "",
-) -> Sight:
+) -> RankState:
     found = Activity(state) if state else None
-    return Sight(rank, Beat(9, phase, doing, step, waits=bool(doing)), quiet, found)
+    return RankState(rank, Beat(9, phase, doing, step, waits=bool(doing)), quiet, found)
 
 
 REDUCES = "all-reduce"
-CASES: dict[str, tuple[list[Sight], int | None]] = {
+CASES: dict[str, tuple[list[RankState], int | None]] = {
     "one is stopped": ([sight(0), sight(1, state="S"), sight(2, state="T")], 2),
     "one is in a debugger": ([sight(0, doing=REDUCES), sight(1, state="t")], 1),
     "one waits in the kernel": ([sight(0, state="D"), sight(1, state="S")], 0),
@@ -276,7 +276,7 @@ CASES: dict[str, tuple[list[Sight], int | None]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_the_rank_that_the_others_wait_for_is_found(case: str) -> None:
     sights, expected = CASES[case]
-    found = awaited(sights)
+    found = straggler_of(sights)
     assert (None if found is None else found.rank) == expected
 
 
