@@ -46,19 +46,19 @@ def check_leaks(config: Any, *, packing: bool) -> None:
     found = _leaks(config, packing=packing)
     if found is not None and found.ahead:
         raise BadRequest(
-            f"a {config.model_type} model with this config is bidirectional: each token sees those "
-            "after it, which it is to predict; set is_decoder = true in the model's config if it "
-            "has that key, or train a causal model"
+            f"a {config.model_type} model with this config is bidirectional: each token sees "
+            "the tokens after it, which it must predict; set is_decoder = true in the model's "
+            "config if it has that key, or train a causal model"
         )
     if packing and found is None:
         raise Unsupported(
-            "data.packing: whether packed examples influence one another cannot be found out for "
-            f"this {config.model_type} model: leave it out"
+            "data.packing: zerotools cannot test whether packed examples of this "
+            f"{config.model_type} model influence each other; set data.packing = false"
         )
     if packing and found is not None and found.mixed:
         raise Unsupported(
             f"data.packing: in a {config.model_type} model of transformers one packed example "
-            "influences the next (the gradient across them is not 0): leave it out"
+            "influences the next (the gradient between them is not 0); set data.packing = false"
         )
 
 

@@ -96,7 +96,7 @@ class ReferenceRun:
         except OSError as error:
             raise BadRequest(
                 f"{error.filename or self.directory}: the reference log-probabilities cannot be "
-                f"kept: {error.strerror}"
+                f"stored: {error.strerror}"
             ) from None
 
     def _known_weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
@@ -178,9 +178,9 @@ def _is_in(path: Path, directory: Path) -> bool:
 
 def _gone(directory: Path) -> str:
     return (
-        f"{directory}: has no reference log-probabilities for this data: the data, the tokenizer "
-        "or the lengths have changed since the run began, or files were removed; put them back, or "
-        "begin a new run, with model.path and another output_dir"
+        f"{directory}: has no reference log-probabilities for this data: the data, the "
+        "tokenizer or the lengths have changed since the run began, or files were removed; "
+        "restore them, or start a new run with model.path and another output_dir"
     )
 
 
@@ -215,7 +215,7 @@ def _read(path: Path, count: int) -> References:
     if found.size != 2 * count or not np.isfinite(found).all():
         raise BadFile(
             f"{path}: has {found.size} numbers, and {count} pairs have {2 * count}, all finite: "
-            "it is damaged; remove it, and begin the run again"
+            "the file is damaged; remove it and start the run again"
         )
     return found.reshape(count, 2).astype(np.float32)
 

@@ -86,8 +86,8 @@ def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:
     is_own = start.path.resolve().is_relative_to(Path(spec.output_dir or "").resolve())
     if step >= steps and not is_own:
         raise BadRequest(
-            f"train.epochs comes to {steps} steps, which count from the beginning of the run, and "
-            f"resume_from = {spec.resume_from} is of step {step}; raise it"
+            f"train.epochs gives {steps} steps, counted from the beginning of the run, and "
+            f"resume_from = {spec.resume_from} is of step {step}; raise train.epochs"
         )
 
 
@@ -120,8 +120,8 @@ def warn_of_changes(
     changes = schedule_changes(record.schedule, schedule_of(spec.train))
     if changes:
         reporter.say(
-            f"note: from here on the learning rate is that of the job's schedule now: {changes} "
-            f"when {start.path.name} was saved"
+            "note: from here on the learning rate follows the current schedule of the job: "
+            f"{changes} when {start.path.name} was saved"
         )
     count = record.data.sequences if record.data is not None else None
     if count is not None and count != data.record.sequences:
@@ -196,7 +196,7 @@ def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> 
     if pretrained.initial:
         raise BadRequest(
             f"{said}: {pretrained.directory} lacks {pretrained.initial[0]}, and checkpoints "
-            "hold only the adapters; use a directory that has it"
+            "hold only the adapters; use a directory that has this weight"
         )
     for name, _ in meta_model.model.named_modules():
         if not f"{name}.".endswith(BASE):
@@ -241,8 +241,8 @@ def recorded_base(
                 if found.files.get(name) != file:
                     raise BadRequest(
                         f"model.path: {directory / name} is not the file that the adapters of "
-                        f"{start.path} were trained on (SHA-256 {file.sha256[:12]}…); name "
-                        "the directory with that base model"
+                        f"{start.path} were trained on (SHA-256 {file.sha256[:12]}…); set "
+                        "model.path to the directory with that base model"
                     )
         return found
 

@@ -64,7 +64,7 @@ def check_sequence_ranks(spec: JobSpec, config: Any) -> None:
     if config.is_encoder_decoder:
         raise Unsupported(
             f"{said}: a {config.model_type} model has an encoder and a decoder, and only causal "
-            "models are computed over ranks; leave it out"
+            "models support sequence ranks; remove zero.sequence_ranks"
         )
     _check_heads(config, ranks, spec.zero.tensor_ranks)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -72,8 +72,8 @@ def check_sequence_ranks(spec: JobSpec, config: Any) -> None:
         why = _why_not(spec, config)
     if why is not None:
         raise Unsupported(
-            f"{said}: a {config.model_type} model of transformers cannot be computed in parts of "
-            f"its sequences: {why}; leave it out"
+            f"{said}: a {config.model_type} model of transformers cannot be computed in parts "
+            f"of its sequences: {why}; remove zero.sequence_ranks"
         )
 
 
@@ -89,7 +89,7 @@ def _check_heads(config: Any, ranks: int, tensor_ranks: int) -> None:
             which = f"the {own} attention heads that each of {tensor_ranks} tensor ranks has"
         raise BadRequest(
             f"zero.sequence_ranks = {ranks}: must divide {which}, because all ranks take the "
-            f"same number; these do: {', '.join(fitting)}"
+            f"same number; possible values: {', '.join(fitting)}"
         )
 
 
@@ -103,9 +103,9 @@ def _why_not(spec: JobSpec, config: Any) -> str | None:
     try:
         small = small_model(_with_narrow_windows(config))
     except Exception as error:  # whatever a config class raises over values it was not made for
-        return f"a small one cannot be tried ({_first_line(error)})"
+        return f"a small model for the test cannot be made ({_first_line(error)})"
     if small is None:
-        return "a small one cannot be made, on which it would be tried"
+        return "no small model for the test can be made"
     set_attention(spec, small.eval())
     heads = _heads(small.config)
     tried = 2 if heads is None or heads % 2 == 0 else heads

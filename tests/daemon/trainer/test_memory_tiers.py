@@ -72,7 +72,7 @@ def test_a_job_that_does_not_fit_on_the_disk_ends_with_both_numbers(
     attempt = run(tmp_path, tree, expect=64)
     [error] = attempt.events("error")
     assert "offload.path: the optimizer's state takes " in error["message"]
-    assert "GiB free: free some, or name a directory on another disk" in error["message"]
+    assert "GiB free: free some space, or name a directory on another disk" in error["message"]
 
 
 @pytest.mark.gpu

@@ -43,11 +43,11 @@ SENTENCES = {
     "packed-length": "data.packing = true: data.sequence_length is missing, and the model's "
     "config has",
     "vocabulary": "token ids and the model's vocab_size is 30: raise vocab_size",
-    "ids": "the data takes 500 token ids and the model's vocab_size is",
+    "ids": "the data needs 500 token ids and the model's vocab_size is",
     "negative": "negative.bin: token 1 is -7, not a token id",
     "short": "data.tokens has 3 tokens and one sequence takes data.sequence_length + 1 = 33",
     "tokenizer": "damaged cannot be loaded",
-    "fraction": "eval.fraction = 0.9 of 4 sequences leaves none to train on",
+    "fraction": "eval.fraction = 0.9 of 4 sequences leaves no sequence for training",
     "eval": "eval.files: no file matches",
     "new-tokens": "eval.max_new_tokens = 60: the longest prompt has ",
     "weights": "has neither model.safetensors nor model.safetensors.index.json",

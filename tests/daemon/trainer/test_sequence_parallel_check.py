@@ -46,7 +46,7 @@ def check(spec: JobSpec) -> None:
     ("count", "model", "kind", "said"),
     [
         (3, TINY_LLAMA, BadRequest, "must divide the model's 4 attention heads, because"),
-        (3, TINY_LLAMA, BadRequest, "these do: 1, 2, 4"),
+        (3, TINY_LLAMA, BadRequest, "possible values: 1, 2, 4"),
         (2, T5, Unsupported, "a t5 model has an encoder and a decoder"),
         (2, MAMBA, Unsupported, OTHERWISE),
         (2, COUNTED, Unsupported, OTHERWISE),
@@ -80,7 +80,7 @@ def test_the_heads_of_a_tensor_rank_are_divided() -> None:
         check(together(4, TINY_LLAMA, tensor_ranks=2))
     said = "= 4: must divide the 2 attention heads that each of 2 tensor ranks has, because"
     assert said in str(error.value)
-    assert str(error.value).endswith("these do: 1, 2")
+    assert str(error.value).endswith("possible values: 1, 2")
 
 
 def test_heads_that_are_few() -> None:

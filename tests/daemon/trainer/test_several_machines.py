@@ -106,7 +106,7 @@ def _no_model(directory: Path, _: Path) -> dict[str, Any]:
     [
         (_other_tables, "has another job than node 0 ({host}): checkpoint, data differ"),
         (_other_text, "data.text: node 0 has 1 file with "),
-        (_changed_text, "data.text (0: verses.txt) is another file on node 1 than on node 0"),
+        (_changed_text, "data.text (0: verses.txt) differs between node 1 and node 0"),
         (_other_model, "has another job than node 0 ({host}): model differ"),
     ],
 )

@@ -30,7 +30,7 @@ def test_what_transformers_plans_for_gives_the_logits_of_one_rank(name: str) -> 
     from zerotoolsd.trainer.tensor_parallel_check import check_tensor_ranks
 
     notes = check_tensor_ranks(drawn(name), 2)
-    assert all(note.startswith("note: lm_head is not cut") for note in notes)
+    assert all(note.startswith("note: lm_head is not split") for note in notes)
 
 
 @pytest.mark.parametrize(

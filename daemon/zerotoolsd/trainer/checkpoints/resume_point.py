@@ -112,7 +112,7 @@ def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
     try:
         checkpoint_dirs.check(path, digests=False)
     except BadFile as found:
-        return CheckpointGone(f"{path} was whole, and changed while it was loaded: {found}")
+        return CheckpointGone(f"{path} was complete, and changed while it was loaded: {found}")
     except OSError as found:
         trouble = trouble or found
     if trouble is not None and is_transient(trouble):
@@ -163,10 +163,10 @@ def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
 def _none_is_whole(output_dir: Path, skipped: Sequence[checkpoint_dirs.SkippedCheckpoint]) -> str:
     older = f"; {counted(len(skipped) - 1, 'older one')} cannot be used either"
     return (
-        "no checkpoint of this job is complete, and it does not begin at step 0 by itself. "
-        f"The newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put back a "
-        f"complete one and resume the job, or move the checkpoints out of {output_dir}, and "
-        "the resumed job begins at step 0"
+        "no checkpoint of this job is complete, and the job does not begin at step 0 by "
+        f"itself. The newest: {skipped[0].why}{older if len(skipped) > 1 else ''}; put back a "
+        f"complete one and resume the job, or move the checkpoints out of {output_dir}, and the "
+        "resumed job begins at step 0"
     )
 
 

@@ -72,9 +72,9 @@ def check_decoder_start(model: Any) -> None:
         if not missing:
             raise
         raise BadRequest(
-            f"the config of the {model.config.model_type} model lacks "
-            f"{' and '.join(missing)}, which its decoder needs as the first token and for "
-            "padding: set it"
+            f"the config of the {model.config.model_type} model lacks {' and '.join(missing)}, "
+            "which its decoder needs as the first token and for padding; add what is missing "
+            "to the config"
         ) from None
 
 

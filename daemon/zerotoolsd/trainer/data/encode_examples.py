@@ -73,8 +73,8 @@ class ReadingStats:
             yield cut
         if self.changed:
             yield (
-                f"the chat template leaves out some of the assistant's text in "
-                f"{counted(self.changed, 'example')} of {self.count}, such as its thoughts"
+                "the chat template leaves out some of the assistant's text in "
+                f"{counted(self.changed, 'example')} of {self.count}, such as its reasoning"
             )
         if self.left_out:
             listed = ", ".join(f"{name} ({count})" for name, count in self.left_out.items())
@@ -245,7 +245,7 @@ def check_stats(
             limits = [f"data.{key} = {own}"] if own is not None else _limits(data, positions)
             raise BadRequest(
                 f"{' and '.join(limits)} cuts the whole {what} of every example in {where}: "
-                "raise it"
+                "raise the limit"
             )
 
 

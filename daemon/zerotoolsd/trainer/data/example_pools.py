@@ -91,8 +91,8 @@ class TokenWindows:
         self._count = (len(tokens) - 1) // length
         if self._count < 1:
             raise BadRequest(
-                f"{key} has {len(tokens)} tokens and one sequence takes "
-                f"data.sequence_length + 1 = {length + 1}: add text or shorten it"
+                f"{key} has {len(tokens)} tokens and one sequence takes data.sequence_length + "
+                f"1 = {length + 1}: add text, or lower data.sequence_length"
             )
 
     def __len__(self) -> int:
@@ -153,8 +153,8 @@ def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool
     out = max(1, round(len(pool) * fraction))
     if out >= len(pool):
         raise BadRequest(
-            f"eval.fraction = {fraction:g} of {len(pool)} sequences leaves none to train on: "
-            "lower it, or add data"
+            f"eval.fraction = {fraction:g} of {len(pool)} sequences leaves no sequence for "
+            "training: lower eval.fraction, or add data"
         )
     rest = len(pool) - out
     return PoolSubset(pool, 0, rest, seed=seed), PoolSubset(pool, rest, len(pool), seed=seed)

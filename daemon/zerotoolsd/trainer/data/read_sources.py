@@ -284,8 +284,8 @@ class SourceReader:
                 return self.cache.entry(key, build, self.until_opened, self._others)
             except OSError as error:
                 note = (
-                    f"{source.key}: tokenised data cannot be kept in {self.cache.directory}: "
-                    f"{error.strerror}; the data is made for this attempt only"
+                    f"{source.key}: tokenised data cannot be stored in {self.cache.directory}: "
+                    f"{error.strerror}; it is made for this attempt only"
                 )
         return self._alone(build, note)
 
@@ -293,12 +293,14 @@ class SourceReader:
 def _lost_note(status: int) -> str:
     how = f"was killed by signal {-status}" if status < 0 else f"ended with status {status}"
     return (
-        f"a process that tokenised for rank 0 {how}; the rank has done its part. If memory is "
-        "short, set limits.memory or memory.host of the job for fewer such processes"
+        f"a process that tokenised for rank 0 {how}; rank 0 has done its work. If memory is "
+        "short, set limits.memory or memory.host in the job, so that fewer processes start"
     )
 
 
 def _notes(source: Source, made: CacheEntry) -> tuple[str, ...]:
     if made.note is not None:
         return (made.note,)
-    return () if made.is_new else (f"{source.key}: taken as it was tokenised before ({made.kept})",)
+    if made.is_new:
+        return ()
+    return (f"{source.key}: tokenised data of an earlier job is used ({made.kept})",)

@@ -140,7 +140,7 @@ class TokenCache:
             self._publish(own, kept)
             self._make_room()
         except OSError as error:  # the built data still serves this job
-            note = f"tokenised data cannot be kept in {self.directory}: {error.strerror}"
+            note = f"tokenised data cannot be stored in {self.directory}: {error.strerror}"
         return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _publish(self, own: Path, kept: Path) -> None:

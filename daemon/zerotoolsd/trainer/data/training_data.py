@@ -297,6 +297,6 @@ def packed_length(data: DataSpec, positions: int | None) -> int:
     if length is None:
         raise BadRequest(
             "data.packing = true: data.sequence_length is missing, and the model's config has "
-            "no number of positions to use instead; set it"
+            "no number of positions to use instead; set data.sequence_length"
         )
     return length

@@ -146,7 +146,7 @@ class ChunkedLoss:
         if dropout is not None:
             raise CannotChunk(f"{kind} draws random numbers in {dropout}, after its hidden states")
         if found.shape != wanted.shape:
-            raise CannotChunk(f"{kind} does not make its logits position by position")
+            raise CannotChunk(f"{kind} does not compute its logits position by position")
         error = float((found - wanted).abs().max() / wanted.abs().max().clamp(min=1e-30))
         if not error <= TOLERANCES.get(wanted.dtype, HALF_TOLERANCE):
             raise CannotChunk(
@@ -289,7 +289,7 @@ class RecordedOutput:
         """The hidden states, `[batch, length, hidden]`."""
         value = self.output[0] if isinstance(self.output, tuple) else self.output.get(HIDDEN)
         if not isinstance(value, torch.Tensor) or value.dim() != 3:
-            raise CannotChunk("its base model answers without hidden states")
+            raise CannotChunk("its base model returns no hidden states")
         return value
 
     def with_hidden(self, hidden: torch.Tensor) -> Any:
@@ -437,9 +437,9 @@ def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> Loss
 
 def _why_whole(spec: JobSpec, config: Any) -> str | None:
     if config.is_encoder_decoder:
-        return "it is for causal models, and this one has an encoder and a decoder"
+        return "only causal models support it, and this model has an encoder and a decoder"
     if spec.data.preferences:
-        return "DPO needs the log-probability of each whole answer of a pair, and so all its logits"
+        return "DPO needs the log-probability of each whole answer, which needs all its logits"
     if spec.engine == "deepspeed" and spec.zero.stage == GATHERING_STAGE:
         return (
             "at stage 3 DeepSpeed gathers the head for each part, and ranks with fewer parts "

@@ -43,8 +43,8 @@ def check_same_layers_on_ranks(model: Any, world_size: int, engine: str) -> None
         told = " and ".join(f"{key} = {getattr(model.config, key, '')}".strip() for key in keys)
         raise BadRequest(
             f"the model's config has {told}: each of the {world_size} ranks would leave out "
-            "other blocks, but ranks share the weights and gradients of blocks; set it to 0, "
-            "or train on one rank"
+            "other blocks, but ranks share the weights and gradients of blocks; set such keys "
+            "to 0, or train on one rank"
         )
     if engine == "deepspeed" and separate_experts(model):
         raise Unsupported(
@@ -128,6 +128,6 @@ def check_parameters_marks(totals: Sequence[float], world_size: int, step: int) 
     if total * total != world_size * squares:
         raise Unsupported(
             f"in step {step + 1} the ranks have gradients of different parameters: some ranks "
-            "skip parts of the model, and such gradients cannot be reduced together; train it "
-            "on one rank"
+            "skip parts of the model, and such gradients cannot be reduced together; train the "
+            "model on one rank"
         )

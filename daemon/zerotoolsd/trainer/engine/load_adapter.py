@@ -46,7 +46,7 @@ def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
     if config.get("r") != spec.rank:
         raise BadRequest(
             f"{where}: is an adapter of rank {config.get('r')!r:.40}, and lora.rank is "
-            f"{spec.rank}; set that to the same"
+            f"{spec.rank}; set lora.rank to the rank of the adapter"
         )
     found = {each.saved: each for each in adapter_tensors(checkpoint.tensors, None, path)}
     wanted = {
@@ -62,14 +62,15 @@ def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
         if lost:
             raise BadRequest(
                 f"{where}: {what.format(lost[0])}; set lora.target_modules to the layers of the "
-                "adapter, or name the base model that it was made for as model.path"
+                "adapter, or set model.path to the base model of the adapter"
             )
     for saved, (_, shape) in wanted.items():
         stored = checkpoint.tensors[found[saved].key].shape
         if stored != shape:
             raise BadRequest(
-                f"{where}: {saved} has shape {list(stored)} there and {list(shape)} in the job's "
-                "model: it is an adapter of another base model; name that as model.path"
+                f"{where}: {saved} has shape {list(stored)} there and {list(shape)} in the "
+                "job's model: it is an adapter of another base model; set model.path to that "
+                "model"
             )
         scale = scale_of(config, found[saved].module)
         if abs(scale - spec.scale) > _SCALES_AGREE:

@@ -71,7 +71,7 @@ class DivergencePolicy:
         if fixed_scale is not None and self.skipped_in_a_row >= MAX_OVERFLOWS:
             raise Diverged(
                 f"gradients overflowed in {MAX_OVERFLOWS} steps in a row at fp16.loss_scale = "
-                f"{fixed_scale:g}: lower it, or leave it out"
+                f"{fixed_scale:g}: lower fp16.loss_scale, or remove it"
             )
 
 

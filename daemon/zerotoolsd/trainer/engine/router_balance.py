@@ -138,7 +138,7 @@ def check_router_loss(spec: JobSpec, model: Any) -> None:
     if spec.data.preferences:
         raise Unsupported(
             "train.router_loss = true: the loss of preferences cannot include the loss of a "
-            "router; set it to false"
+            "router; set train.router_loss = false"
         )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -173,8 +173,9 @@ def balance_note(config: Any) -> str | None:
     if not coefficient or getattr(text, _KEY, True):
         return None
     return (
-        f"note: the model's config has output_router_logits = false, so the loss that balances its "
-        f"experts is not added, as in transformers; set it to true to add it {coefficient:g} times"
+        "note: the model's config has output_router_logits = false, so the loss that balances "
+        "its experts is not added, as in transformers; set output_router_logits = true to add "
+        f"{coefficient:g} times this loss"
     )
 
 
@@ -185,9 +186,9 @@ def _first_number(names: Sequence[str], *owners: Any) -> float | None:
 
 def _unsupported(model: Any) -> Unsupported:
     return Unsupported(
-        f"output_router_logits = true: a {model.config.model_type} model adds no loss for it "
-        "in transformers, or a loss unknown to zerotools: set it to false in the model's "
-        "config, or train.router_loss = false"
+        f"output_router_logits = true: a {model.config.model_type} model adds no loss for it in "
+        "transformers, or a loss that zerotools does not know; set output_router_logits = "
+        "false in the model's config, or train.router_loss = false"
     )
 
 
@@ -210,7 +211,7 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
     if spec.train.router_bias_rate and not found:
         raise Unsupported(
             f"train.router_bias_rate = {spec.train.router_bias_rate:g}: the model has no router "
-            f"with a buffer {BIAS}; leave it out"
+            f"with a buffer {BIAS}; remove train.router_bias_rate"
         )
     if found and not spec.train.router_bias_rate:
         return (

@@ -96,7 +96,9 @@ def refused_by_deepspeed() -> Iterator[None]:
         if of_machine and not (isinstance(error, NotImplementedError) or _LASTING.search(text)):
             raise
         what = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        raise BadRequest(f"deepspeed.config: DeepSpeed rejects it: {what}") from error
+        raise BadRequest(
+            f"deepspeed.config: DeepSpeed rejects the configuration: {what}"
+        ) from error
 
 
 def _allow_fp16_on_cpu(deepspeed: Any) -> None:

@@ -107,8 +107,8 @@ def _reduce_all_experts(model: Any, world_size: int) -> None:
     elif world_size > 1:
         raise Unsupported(
             f"torch {torch.__version__} cannot reduce the gradients of experts in separate "
-            "modules, because ranks use different ones: upgrade torch to 2.13, or train on "
-            "one rank"
+            "modules, and ranks use different experts: upgrade torch to 2.13, or train on one "
+            "rank"
         )
 
 
@@ -177,7 +177,8 @@ def check_disk_space(
         if free < need:
             raise BadRequest(
                 f"offload.path: the optimizer's state takes {need / GIB:.2f} GiB and {path} has "
-                f"{free / GIB:.2f} GiB free: free some, or name a directory on another disk"
+                f"{free / GIB:.2f} GiB free: free some space, or name a directory on another "
+                "disk"
             )
 
     group.decided_by_rank_zero(look)

@@ -270,7 +270,7 @@ class TextGeneration:
         return (
             f"eval: {counted(len(lost), 'prompt')} of {self.count} cut to the last "
             f"{self.longest_prompt} tokens, which loses {counted(sum(lost), 'token')}, so that "
-            f"{self.decoding.max_new_tokens} can be generated (eval.max_new_tokens)"
+            f"{self.decoding.max_new_tokens} tokens can be generated (eval.max_new_tokens)"
         )
 
     def check_lengths(self, positions: int | None) -> None:
@@ -290,9 +290,9 @@ class TextGeneration:
                 else (f"the longest prompt has {longest} tokens")
             )
             raise BadRequest(
-                f"eval.max_new_tokens = {new}: {where}, and the model has {positions} positions: "
-                f"set it to {max(1, positions - longest)} at most, or lower "
-                "data.sequence_length or data.max_source_length"
+                f"eval.max_new_tokens = {new}: {where}, and the model has {positions} "
+                f"positions: set eval.max_new_tokens to {max(1, positions - longest)} at most, "
+                "or lower data.sequence_length or data.max_source_length"
             )
 
 
@@ -323,8 +323,8 @@ def make_text_generation(
     model, config = meta_model.model, meta_model.config
     if not model.can_generate():
         raise Unsupported(
-            f"eval.predict_with_generate = true: transformers cannot generate text with "
-            f"{type(model).__name__}; leave it out"
+            "eval.predict_with_generate = true: transformers cannot generate text with "
+            f"{type(model).__name__}; set eval.predict_with_generate = false"
         )
     tokenizers: list[Any] = []
     positions = positions_of(config)

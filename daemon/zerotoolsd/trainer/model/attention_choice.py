@@ -65,7 +65,7 @@ def check_attention(spec: JobSpec, model: Any) -> None:
     if not getattr(model, _FLAGS[wanted], False):
         others = [name for name, flag in _FLAGS.items() if getattr(model, flag, False)]
         raise Unsupported(
-            f"{said}: transformers does not have it for {type(model).__name__}; take one of "
+            f"{said}: transformers does not support it for {type(model).__name__}; use one of "
             f'{", ".join(["eager", *others])}, or "{AUTO}"'
         )
     module, package = _PACKAGES.get(wanted, ("torch", "torch"))

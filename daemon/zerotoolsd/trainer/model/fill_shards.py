@@ -191,7 +191,7 @@ class BoxReader(AbstractContextManager["BoxReader"]):
         data = bytearray(elements * size)
         got = os.preadv(self._open(path), [data], chunk.offset + first * size)
         if got != len(data):
-            raise BadFile(f"{path}: {key} ends after the end of the file; it is truncated")
+            raise BadFile(f"{path}: {key} ends after the end of the file; the file is truncated")
         flat = torch.frombuffer(data, dtype=getattr(torch, tensor.dtype.name))
         return flat.as_strided(box.shape, strides)
 

@@ -65,8 +65,8 @@ def _refuse_others(model: nn.Module) -> None:
     for name, module in model.named_modules():
         if isinstance(module, LoraLayer) and not isinstance(module, Linear):
             raise BadRequest(
-                f"lora.target_modules: {name} is of type {type(module).__name__}, and adapters are "
-                "for linear layers; leave it out"
+                f"lora.target_modules: {name} is of type {type(module).__name__}, and only "
+                "linear layers can have adapters; remove it"
             )
 
 
@@ -105,7 +105,7 @@ def refuse_tied(aliases: Mapping[str, str]) -> None:
             if BASE in one:
                 raise BadRequest(
                     f"lora.target_modules: {one.partition(BASE)[0]} shares its weight with "
-                    f"{base_name(other)}, so an adapter cannot be added to it; leave it out"
+                    f"{base_name(other)}, so an adapter cannot be added to it; remove it"
                 )
 
 

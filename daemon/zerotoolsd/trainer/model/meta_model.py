@@ -82,10 +82,12 @@ def read_config(model: ModelSpec) -> Any:
         source, tree = "model.config", dict(model.config or {})
     name = tree.get("model_type")
     if not isinstance(name, str):
-        raise BadRequest(f'{source} has no model_type: add the one of the model, such as "llama"')
+        raise BadRequest(
+            f'{source} has no model_type; add the type of the model, for example "llama"'
+        )
     if name not in CONFIG_MAPPING:
         code = (
-            "; the code that comes with the model (auto_map) is not run: take a copy with an "
+            "; the code that comes with the model (auto_map) is not run: use a copy with an "
             "architecture of transformers"
             if "auto_map" in tree
             else ""
@@ -152,8 +154,8 @@ def check_data_fits(config: Any, vocabulary: int, sequence_length: int | None) -
         raise Unsupported(f"model_type {config.model_type!r} is not a language model")
     if text.vocab_size < vocabulary:
         raise BadRequest(
-            f"the data takes {vocabulary} token ids and the model's vocab_size is "
-            f"{text.vocab_size}: raise vocab_size, or take the tokenizer of the model"
+            f"the data needs {vocabulary} token ids and the model's vocab_size is "
+            f"{text.vocab_size}: raise vocab_size, or use the tokenizer of the model"
         )
     if sequence_length is None:
         return
@@ -161,7 +163,7 @@ def check_data_fits(config: Any, vocabulary: int, sequence_length: int | None) -
     if isinstance(positions, int) and 0 < positions < sequence_length:
         raise BadRequest(
             f"data.sequence_length is {sequence_length} and the model's max_position_embeddings "
-            f"is {positions}: shorten the sequences or raise it"
+            f"is {positions}: lower data.sequence_length, or raise max_position_embeddings"
         )
 
 

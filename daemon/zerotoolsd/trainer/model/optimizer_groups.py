@@ -89,6 +89,6 @@ def check_matrices(train: TrainSpec, model: Any) -> None:
     """
     if train.optimizer == "muon" and not muon_names(model):
         raise BadRequest(
-            'train.optimizer = "muon": the model trains no matrix, embeddings and the head aside, '
-            'for Muon to update; set "adamw"'
+            'train.optimizer = "muon": Muon updates matrices other than embeddings and the '
+            'head, and the model trains none; set train.optimizer = "adamw"'
         )

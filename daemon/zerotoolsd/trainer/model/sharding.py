@@ -240,8 +240,8 @@ def _placements() -> Any:
         _ = _fsdp_common.ShardPlacementResult
     except (ImportError, AttributeError):
         raise Unsupported(
-            f"zero.tensor_ranks: torch {torch.__version__} shards all weights of a block among the "
-            "same ranks; upgrade torch to 2.13, or leave it out"
+            f"zero.tensor_ranks: torch {torch.__version__} shards all weights of a block among "
+            "the same ranks; upgrade torch to 2.13, or remove zero.tensor_ranks"
         ) from None
     return _fsdp_common
 

@@ -317,8 +317,8 @@ class _Meeting:
             said = why() if why else f"node 0 does not answer ({self._why})"
             raise MachineNotReady(
                 f"{said} at {self._place.address} within {in_words(int(self._place.seconds))}; "
-                "this node tries again later: is the job running on the others, and may they "
-                "reach that port?"
+                "this node tries again later; check that the job runs on the other nodes, and "
+                "that they can reach this port"
             )
         time.sleep(seconds)
 

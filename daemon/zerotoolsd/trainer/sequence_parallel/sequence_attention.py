@@ -127,7 +127,8 @@ def attend_over_ranks(model: Any, ranks: int) -> None:
 def _cannot_set(model: Any, ranks: int, reason: str = "") -> Unsupported:
     return Unsupported(
         f"zero.sequence_ranks = {ranks}: transformers cannot replace the attention of "
-        f"{type(model).__name__}, so it cannot be computed over ranks; leave it out{reason}"
+        f"{type(model).__name__}, so it cannot be computed over ranks; remove "
+        f"zero.sequence_ranks{reason}"
     )
 
 

@@ -94,11 +94,11 @@ def layer_cuts(model: Any, ranks: int) -> LayerCuts:
     notes = []
     for name, why in list(_kept_whole(model, styles, ranks)):
         del styles[name]
-        notes.append(f"note: {name} is not cut among the {ranks} tensor ranks, because {why}")
+        notes.append(f"note: {name} is not split among the {ranks} tensor ranks, because {why}")
     if not {ROWS, SPLIT_ROWS} & set(styles.values()):  # a head alone is not worth it
         raise Unsupported(
             f"{said}: transformers has no plan (tp_plan) for sharing the layers of {kind} "
-            "between ranks; leave it out"
+            "between ranks; remove zero.tensor_ranks"
         )
     layers = dict(_with_adapters(model, styles))
     return LayerCuts(ranks, layers, dict(_dimensions(model, layers)), tuple(notes))
@@ -116,14 +116,14 @@ def _planned(model: Any, said: str) -> Iterator[tuple[str, str]]:
         if style not in _STYLES or not layers:
             raise Unsupported(
                 f"{said}: transformers' plan for {type(model).__name__} shares {found[0]} by "
-                f"{style!r}, which zerotools cannot do; leave it out"
+                f"{style!r}, which zerotools cannot do; remove zero.tensor_ranks"
             )
         for name in layers:
             layer = _linear(model, name)
             if _STYLES[style] != SUMMED and type(layer) is not nn.Linear:
                 raise Unsupported(
                     f"{said}: {name} is a {type(layer).__name__}, and only layers of the type "
-                    "Linear can be shared; leave it out"
+                    "Linear can be shared; remove zero.tensor_ranks"
                 )
             yield name, _STYLES[style]
 
@@ -139,7 +139,8 @@ def _refuse_unplanned(model: Any, styles: Mapping[str, str], said: str) -> None:
             if not any(name.startswith(f"{planned}.") for planned in styles):
                 raise Unsupported(
                     f"{said}: transformers' plan for {type(model).__name__} cuts layers, but "
-                    f"does not list {name} next to them; upgrade transformers, or leave it out"
+                    f"does not list {name} next to them; upgrade transformers, or remove "
+                    "zero.tensor_ranks"
                 )
 
 

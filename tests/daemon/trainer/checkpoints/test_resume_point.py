@@ -227,7 +227,7 @@ def test_one_that_goes_while_it_is_loaded_is_left_to_the_next_attempt(
     ended = load_error(path, BadCheckpoint("it cannot be loaded"))
     assert isinstance(ended, CheckpointGone)
     assert (exit_code(ended), error_word(ended)) == (1, "crash")
-    assert f"{path} was whole, and changed while it was loaded" in str(ended)
+    assert f"{path} was complete, and changed while it was loaded" in str(ended)
 
 
 def test_a_disk_that_gives_errors_is_waited_for(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ def test_too_little_text_is_refused_with_both_numbers() -> None:
 def test_what_is_held_out_is_not_trained_on(count: int, fraction: float, seed: int) -> None:
     pool = TokenWindows(Counting(count * 3 + 1), 3)
     if max(1, round(count * fraction)) >= count:
-        with pytest.raises(BadRequest, match="leaves none to train on"):
+        with pytest.raises(BadRequest, match="leaves no sequence for training"):
             hold_out(pool, fraction, seed)
         return
     parts = hold_out(pool, fraction, seed)

@@ -59,7 +59,7 @@ def test_a_restart_and_another_job_take_what_was_tokenised(tmp_path: Path) -> No
     ids = np.frombuffer(written, "<u4") & ~np.uint32(LEARNED)
     assert made.vocabulary == ids.max() + 1 < VOCABULARY  # also where it could have more
     assert taken.notes[1:] == made.notes
-    assert taken.notes[0].startswith("data.examples: taken as it was tokenised before")
+    assert taken.notes[0].startswith("data.examples: tokenised data of an earlier job is used")
     other = reader(tmp_path, cache, **keys, sequence_length=60)
     with other.until_opened:
         assert not other.read(source).notes[0].startswith("data.examples: taken")
@@ -93,7 +93,7 @@ def test_without_a_cache_or_one_that_cannot_be_written_the_run_has_its_own(tmp_p
             assert found.ids is not None
             assert found.ids.parent.parent == tmp_path / "run"
         assert list((tmp_path / "run").rglob(IDS)) == []
-        said = "cannot be kept in" in found.notes[0]
+        said = "cannot be stored in" in found.notes[0]
         assert said == (cache is not None)
 
 

@@ -208,7 +208,7 @@ def test_where_files_cannot_be_linked_a_job_builds_once_for_itself(
     with ExitStack() as stack:
         found = cache.entry("a", build, stack)
         assert (found.path / "ids").read_bytes() == bytes(10)
-    assert found.note == f"tokenised data cannot be kept in {tmp_path}: Operation not permitted"
+    assert found.note == f"tokenised data cannot be stored in {tmp_path}: Operation not permitted"
     assert build.count == 1
 
 

@@ -110,7 +110,11 @@ def evaluated_by_peft(directory: Path, text: Path) -> float:
 @pytest.mark.parametrize(
     ("changes", "config", "said"),
     [
-        ({"rank": 2}, {}, "is an adapter of rank 3, and lora.rank is 2; set that to the same"),
+        (
+            {"rank": 2},
+            {},
+            "is an adapter of rank 3, and lora.rank is 2; set lora.rank to the rank of the adapter",
+        ),
         ({"alpha": 6}, {}, "scales its adapters by 4, and the job by 2; set lora.alpha = 12"),
         ({"target_modules": ["q_proj"]}, {}, "down_proj.lora_A.weight, which the job does not"),
         (
@@ -122,7 +126,7 @@ def evaluated_by_peft(directory: Path, text: Path) -> float:
             {},
             {"hidden_size": 20},
             "q_proj.lora_A.weight has shape [3, 16] there and [3, 20] in the job's model: it is an "
-            "adapter of another base model; name that as model.path",
+            "adapter of another base model; set model.path to that model",
         ),
     ],
 )

@@ -53,7 +53,10 @@ BOTH: dict[str, tuple[str, float, Numbers, list[str]]] = {
         "fp16",
         64.0,
         [(1.0, NAN)] * 20,
-        [*[SKIP] * 19, r"overflowed in 20 steps in a row at fp16\.loss_scale = 64: lower it"],
+        [
+            *[SKIP] * 19,
+            r"overflowed in 20 steps in a row at fp16\.loss_scale = 64: lower fp16.loss_scale",
+        ],
     ),
     "19 overflows and a step": (
         "fp16",

@@ -98,7 +98,7 @@ def test_what_transformers_adds_no_loss_to_is_refused() -> None:
     check_router_loss(spec_of(router_loss=False), built("deepseek_v3"))
     with pytest.raises(Unsupported, match="a llama model adds no loss for it"):
         check_router_loss(spec_of(), built("llama", router_aux_loss_coef=0.1, top_k=2))
-    assert "to add it 0.001 times" in str(
+    assert "to add 0.001 times this loss" in str(
         balance_note(built("qwen3_moe", output_router_logits=False).config)
     )
     assert balance_note(built("qwen3_moe").config) is None

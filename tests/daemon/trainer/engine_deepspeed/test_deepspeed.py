@@ -275,7 +275,7 @@ def test_what_deepspeed_does_not_take_is_the_jobs_fault(tmp_path: Path, text: Pa
     attempt = start(tmp_path, job(text, ranks=2, engine="deepspeed"), script=REFUSALS)
     assert attempt.finish() == [0, 0], attempt.log()
     told = json.loads(attempt.log().splitlines()[-1])
-    start_of = "BadRequest: deepspeed.config: DeepSpeed rejects it: "
+    start_of = "BadRequest: deepspeed.config: DeepSpeed rejects the configuration: "
     assert [each[: len(start_of)] for name in bad for each in told[name]] == [start_of] * 4
     assert "Nonesuch is not a supported DeepSpeed Optimizer" in told["optimizer"][0]
 

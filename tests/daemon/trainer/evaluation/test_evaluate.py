@@ -141,7 +141,9 @@ def test_what_does_not_fit_into_the_model_is_refused(tmp_path: Path, tokenizer: 
     longest = len(tokenizer("the red dress")["input_ids"])
     wanted.check_lengths(longest + 4)
     wanted.check_lengths(None)
-    with pytest.raises(BadRequest, match=f" {longest + 3} positions: set it to 3 at most") as info:
+    with pytest.raises(
+        BadRequest, match=f" {longest + 3} positions: set eval.max_new_tokens to 3 at most"
+    ) as info:
         wanted.check_lengths(longest + 3)
     assert "eval.max_new_tokens = 4" in str(info.value)
 
@@ -153,7 +155,7 @@ def test_a_long_prompt_gives_way_to_what_is_generated(tmp_path: Path, tokenizer:
     wanted = replace(whole, longest_prompt=length - 2)
     assert wanted.note() == (
         f"eval: 5 prompts of 5 cut to the last {length - 2} tokens, which loses 10 tokens, so that "
-        "4 can be generated (eval.max_new_tokens)"
+        "4 tokens can be generated (eval.max_new_tokens)"
     )
     wanted.check_lengths(length + 2)
     found = run(wanted, Parrot())

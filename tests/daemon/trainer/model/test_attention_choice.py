@@ -52,7 +52,9 @@ def test_what_the_model_does_not_have_is_refused(
 ) -> None:
     from zerotoolsd.trainer.dry_run import check_job
 
-    with pytest.raises(Unsupported, match=r"transformers does not have it for \w+; take one of ea"):
+    with pytest.raises(
+        Unsupported, match=r"transformers does not support it for \w+; use one of ea"
+    ):
         check_job(of(text, config, attention, **GPU))
 
 

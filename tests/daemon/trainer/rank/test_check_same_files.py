@@ -52,11 +52,11 @@ def test_which_node_has_another_file(tmp_path: Path) -> None:
     path.write_text("text")
     same = {"a.txt": sampled(path)}
     check({"a.txt": path}, [{}, same, {}])
-    with pytest.raises(BadRequest, match=r"a\.txt is another file on node 1 than on node 0"):
+    with pytest.raises(BadRequest, match=r"a\.txt differs between node 1 and node 0"):
         check({"a.txt": path}, [{}, {"a.txt": "0" * 16}, {}])
-    with pytest.raises(BadRequest, match=r"a\.txt is not there on node 1"):
+    with pytest.raises(BadRequest, match=r"a\.txt is missing on node 1"):
         check({"a.txt": path}, [{}, {}, {}])
     with pytest.raises(BadRequest, match=r"c\.txt cannot be read: No such file .* on node 0"):
         check({"c.txt": tmp_path / "c.txt"}, [{}, {"c.txt": "0"}, {}])
-    with pytest.raises(BadRequest, match=r"b\.txt is not there on node 0"):
+    with pytest.raises(BadRequest, match=r"b\.txt is missing on node 0"):
         check({"a.txt": path}, [{}, {**same, "b.txt": "0"}, {}])

@@ -72,7 +72,7 @@ def test_a_head_that_cannot_be_cut_stays_whole_and_is_named(
     from zerotoolsd.trainer.tensor_parallel.layer_plan import layer_cuts
 
     found = layer_cuts(drawn(**changes), 2)
-    assert found.notes == (f"note: lm_head is not cut among the 2 tensor ranks, {why}",)
+    assert found.notes == (f"note: lm_head is not split among the 2 tensor ranks, {why}",)
     assert "lm_head.weight" not in found.dimensions
 
 
@@ -182,4 +182,4 @@ def test_what_a_plan_shares_otherwise_or_hardly_is_refused(name: str) -> None:
 
     said = refusal(make_meta_model(tiny_config(name)).model, 2)
     assert said.startswith("zero.tensor_ranks = 2: transformers")
-    assert said.endswith("leave it out")
+    assert said.endswith("remove zero.tensor_ranks")

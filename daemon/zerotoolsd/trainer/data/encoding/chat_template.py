@@ -146,8 +146,9 @@ class ChatTemplate:
     def _check_tools(self, chat: Conversation, source: str) -> None:
         if chat.tools and "tools" not in source:
             raise BadRequest(
-                f"{chat.place}: has tools, and the chat template of {self._name} shows none to "
-                "the model: take them out of the data, or take a template with tools"
+                f"{chat.place}: has tools, and the chat template of {self._name} does not show "
+                "tools to the model: remove them from the data, or use a template that shows "
+                "tools"
             )
 
     def _as_marked(
@@ -176,8 +177,8 @@ class ChatTemplate:
             raise BadRequest(
                 f"{chat.place}: the chat template of {self._name} marks {len(marked)} parts "
                 f"with {{% generation %}}, but there are {len(answers)} assistant turns, and "
-                f"{sum(answers)} of them count in the loss: mark each turn once in the "
-                "template, or none"
+                f"{sum(answers)} of them count in the loss: mark each assistant turn once in "
+                "the template, or mark none"
             )
         if len(marked) == len(answers):
             marked = [span for span, is_learned in zip(marked, answers, strict=True) if is_learned]

@@ -60,7 +60,7 @@ def make_encoder(
     if tokenizer.eos_token_id is None:
         raise BadRequest(
             f"the tokenizer in {tokenizer.name_or_path} has no eos_token to mark the end of a "
-            "response: name one in its tokenizer_config.json"
+            "response: set eos_token in its tokenizer_config.json"
         )
     return (SpecialEncoder if encoder_decoder else PlainEncoder)(tokenizer, limits)
 

@@ -93,7 +93,7 @@ class TrackerFeed:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-            return f"it did not end within {self._close_seconds:g} s, and was ended"
+            return f"it did not end within {self._close_seconds:g} s, and was killed"
         ended = self._process.returncode
         return None if self._failed or ended in (0, SAID) else f"its process ended ({ended})"
 

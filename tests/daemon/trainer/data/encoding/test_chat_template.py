@@ -231,7 +231,9 @@ def test_a_template_without_room_for_what_the_data_has_is_refused(folder: Path) 
     turns = [*TURNS[:1], {"role": "tool", "content": "x"}, TURNS[1]]
     with pytest.raises(BadFile, match=r'turn 2 has the role "tool", which .* leaves out; use'):
         template(folder, silent).rendered(chat(*turns))
-    with pytest.raises(BadRequest, match=r"line 3: has tools, and the chat template of .* none"):
+    with pytest.raises(
+        BadRequest, match=r"line 3: has tools, and the chat template of .* does not show tools"
+    ):
         template(folder, TEMPLATE).rendered(chat(tools=[{"name": "f"}]))
     half = MARKED.replace("'assistant' %}{% gen", "'assistant' and loop.last %}{% gen")
     with pytest.raises(BadRequest, match=r"marks 1 parts .* but there are 2 assistant turns"):

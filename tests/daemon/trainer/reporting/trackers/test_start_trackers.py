@@ -132,7 +132,7 @@ def test_one_that_hangs_is_noted_once_and_ended() -> None:
     assert [problem for problem in said if problem] == [
         "5 steps wait for it already, and it makes no progress"
     ]
-    assert tracked.close() == "it did not end within 0.2 s, and was ended"
+    assert tracked.close() == "it did not end within 0.2 s, and was killed"
 
 
 def test_one_that_ends_is_noted_once() -> None:
