@@ -118,6 +118,14 @@ class InspectResult:
         each tensor."""
         return to_json(self.inspection, chunks=chunks, run=self.run, commands=self.next)
 
+    def to_html(self) -> str:
+        """Return a page for browsers that draws the checkpoint: its modules by size, and the
+        tensors in each file. It is one file, and needs no network."""
+        from zerotools.ops.picture.contents import picture_contents
+        from zerotools.ops.picture.page import page_of
+
+        return page_of(picture_contents(self.inspection))
+
 
 @takes_options(ReadingOptions)
 def inspect(path: StrPath, **options: Unpack[ReadingOptions]) -> InspectResult:

@@ -37,8 +37,15 @@ from zerotools.public.options.read_options import ReadingOptions
     is_flag=True,
     help="List every tensor, with its chunks and files.",
 )
+@option(
+    "--html",
+    group=OUTPUT,
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write a page for browsers that draws the checkpoint: modules by size, tensors by file.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (schema zerotools.inspect/1).")
-def command(path: Path, tensors: bool, as_json: bool, **given: Any) -> int:
+def command(path: Path, tensors: bool, html: Path | None, as_json: bool, **given: Any) -> int:
     """Show the format, world size, step, tensors, optimizer state, files and problems of PATH.
 
     For the directory of a run, it shows the newest checkpoint, the program that wrote it, the other
@@ -46,8 +53,17 @@ def command(path: Path, tensors: bool, as_json: bool, **given: Any) -> int:
     checkpoint has problems.
     """
     found = inspect(path, **given)
+    if html is not None:
+        from zerotools.ops.picture.page import write_page
+
+        write_page(html, found.to_html())
     if as_json:
         render.print_json(found.to_json(chunks=tensors))
+    elif html is not None:
+        size = render.size(html.stat().st_size)
+        render.print_lines(
+            [*_head(found.inspection), f"page: {html} ({size}); open it in a browser"]
+        )
     else:
         lines = describe(found.inspection, tensors=tensors)
         if found.run is not None:

@@ -1,0 +1,125 @@
+"""What the page of a checkpoint shows of real checkpoints, and the strips of files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.golden_files import DEEPSPEED, JOB, TORCH
+from zerotools import formats
+from zerotools.core.boxes import Box
+from zerotools.core.checkpoint import Checkpoint, Chunk, Key, Origin, Tensor
+from zerotools.core.dtypes import BFLOAT16
+from zerotools.ops.inspection.inspect import inspect
+from zerotools.ops.picture.contents import UNCLAIMED, picture_contents, strip
+
+
+def contents_of(path: Path) -> dict[str, Any]:
+    found = picture_contents(inspect(formats.read_any(path)))
+    return json.loads(json.dumps(found, allow_nan=False))  # type: ignore[no-any-return]
+
+
+def test_every_tensor_has_its_facts_and_its_files() -> None:
+    found = contents_of(JOB)
+    checkpoint = formats.read_any(JOB)
+    assert found["verdict"] == "no problem found in its metadata"
+    assert ["ZeRO stage", "3"] in found["facts"]
+    assert ["step", "3"] in found["facts"]
+    assert found["aliases"] == [["lm_head.weight", "model.embed_tokens.weight"]]
+    names = [file[0] for file in found["files"]]
+    assert names == sorted(checkpoint.files)
+    for (key, tensor), shown in zip(checkpoint.tensors.items(), found["tensors"], strict=True):
+        name, role, dtype, shape, elements, size, _, spans, is_whole = shown
+        assert Key(name, found["roles"][role]) == key
+        assert (found["dtypes"][dtype], tuple(shape)) == (tensor.dtype.name, tensor.shape)
+        assert (elements, size, is_whole) == (tensor.numel, tensor.nbytes, True)
+        held = {names[n] for first, last in spans for n in range(first, last + 1)}
+        assert held == {chunk.file for chunk in tensor.chunks}
+
+
+@pytest.mark.parametrize("path", [DEEPSPEED, TORCH], ids=lambda path: path.name)
+def test_the_strip_of_a_file_names_every_tensor_that_fills_it(path: Path) -> None:
+    case = sorted(path.glob("*/checkpoint"))[0]
+    found = contents_of(case)
+    seen = set[int]()
+    for name, _, cells, _ in found["files"]:
+        counts: Counter[int] = Counter()
+        for number, tensor in zip(cells[::2], cells[1::2], strict=True):
+            counts[tensor] += number
+        assert sum(counts.values()) == 300, name
+        seen |= counts.keys() - {UNCLAIMED}
+    sizes = [tensor[5] for tensor in found["tensors"]]
+    assert sizes.index(max(sizes)) in seen
+
+
+def test_groups_have_their_hyperparameters_and_weights_their_group() -> None:
+    case = sorted(DEEPSPEED.glob("*/checkpoint"))[0]
+    found = contents_of(case)
+    assert found["groups"]
+    assert all("lr" in group["options"] for group in found["groups"])
+    of_weights = [t[6] for t in found["tensors"] if found["roles"][t[1]] == "param"]
+    assert set(of_weights) - {-1} == set(range(len(found["groups"])))
+
+
+def test_a_file_that_is_lost_is_listed_and_its_tensors_are_incomplete(tmp_path: Path) -> None:
+    path = tmp_path / "step-00000003"
+    shutil.copytree(JOB, path)
+    (path / "dcp/__1_0.distcp").unlink()
+    found = contents_of(path)
+    assert found["verdict"] == "incomplete"
+    (lost,) = [file for file in found["files"] if file[2] is None]
+    assert lost[0].endswith("__1_0.distcp")
+    assert lost[3]
+    assert any(not tensor[8] for tensor in found["tensors"])
+    assert found["problem_count"] == len(found["problems"]) > 0
+
+
+def test_a_thousand_ranks_make_a_small_page() -> None:
+    ranks, count = 1000, 60
+    tensors = {
+        Key(f"layers.{n}.weight", role): Tensor(
+            BFLOAT16,
+            (ranks, 512),
+            [
+                Chunk(Box((rank, 0), (1, 512)), f"rank-{rank:04}.pt", (2 * n + other) * 1024)
+                for rank in range(ranks)
+            ],
+        )
+        for n in range(count)
+        for other, role in enumerate(("param", "exp_avg"))
+    }
+    files = {f"rank-{rank:04}.pt": 2 * count * 1024 for rank in range(ranks)}
+    checkpoint = Checkpoint(Path("/run"), tensors, Origin("safetensors", Path("/run")), files=files)
+    found = picture_contents(inspect(checkpoint))
+    assert len(json.dumps(found)) < 1 << 20
+    assert all(tensor[7] == [[0, ranks - 1]] for tensor in found["tensors"])
+
+
+@given(st.data())
+def test_a_strip_has_all_cells_and_the_largest_tensor_of_each(data: st.DataObject) -> None:
+    cells = data.draw(st.integers(1, 12))
+    lengths = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=12))
+    begin, segments = 0, []
+    for tensor, length in enumerate(lengths):
+        if data.draw(st.booleans()):
+            segments.append((begin, begin + length, tensor))
+        begin += length
+    found = strip(segments, begin, cells)
+    assert sum(found[::2]) == cells
+    shown = [
+        tensor
+        for number, tensor in zip(found[::2], found[1::2], strict=True)
+        for _ in range(number)
+    ]
+    for cell, tensor in enumerate(shown):
+        low, high = cell * begin / cells, (cell + 1) * begin / cells
+        held = {t: min(e, high) - max(b, low) for b, e, t in segments}
+        most = max((size for size in held.values() if size > 1e-9), default=0.0)
+        assert held.get(tensor, 0.0) == pytest.approx(most, abs=1e-6)

@@ -1,0 +1,132 @@
+"""The page of a checkpoint: one file, in which names stay text, as a browser shows it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import zerotools
+from harness.browser import started_browser
+from tests.cli.command_process import zerotools as command
+from tests.golden_files import JOB
+from zerotools.core.errors import BadRequest
+from zerotools.ops.picture.page import MARK, page_of, write_page
+
+HOSTILE = (
+    "</script><script>document.title='run'</script><img src=x onerror=alert(1)>\u2028@@STYLE@@"
+)
+
+
+def hostile_page() -> str:
+    contents = json.loads(values_of(zerotools.inspect(JOB).to_html()))
+    contents["title"] = HOSTILE
+    contents["tensors"][0][0] = HOSTILE
+    contents["files"][0][0] = HOSTILE
+    contents["facts"].append([HOSTILE, HOSTILE])
+    contents["notes"].append(HOSTILE)
+    return page_of(contents)
+
+
+def values_of(page: str) -> str:
+    (found,) = re.findall(r'<script type="application/json" id="values">(.*?)</script>', page, re.S)
+    return str(found)
+
+
+def test_the_page_is_small_and_asks_for_nothing() -> None:
+    page = zerotools.inspect(JOB).to_html()
+    values = json.loads(values_of(page))
+    assert values["title"].endswith("step-00000003")
+    assert len(page) - len(values_of(page)) < 64 << 10
+    assert re.findall(r"(?:src|href)\s*=|https?://|@import|url\(|fetch\(|import\(", page) == []
+    assert "default-src 'none'" in page
+
+
+def test_names_are_text() -> None:
+    page = hostile_page()
+    assert page.count("<script") == 2
+    assert "<img" not in page
+    assert json.loads(values_of(page))["title"] == HOSTILE
+
+
+def test_a_page_replaces_a_page_and_nothing_else(tmp_path: Path) -> None:
+    path, other = tmp_path / "a.html", tmp_path / "notes.html"
+    for text in ("one", "two"):
+        write_page(path, f"<!doctype html>\n{MARK}\n{text}")
+        assert path.read_text().endswith(text)
+    other.write_text("mine")
+    for place, reason in (
+        (other, "exists and is no page of zerotools"),
+        (tmp_path, "is a directory"),
+        (tmp_path / "none" / "a.html", "does not exist; make it"),
+    ):
+        with pytest.raises(BadRequest, match=reason):
+            write_page(place, "")
+    assert other.read_text() == "mine"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.html", "notes.html"]
+
+
+def test_the_command_writes_it(tmp_path: Path) -> None:
+    path = tmp_path / "picture.html"
+    done = command("inspect", JOB, "--html", path)
+    assert done.returncode == 0
+    assert re.fullmatch(rf"page: {path} \([\d.]+ KiB\); open it in a browser\n", done.stdout)
+    assert MARK in path.read_text()
+    refused = command("inspect", JOB, "--html", JOB / "job.json")
+    assert refused.returncode == 2
+    assert "is no page of zerotools" in refused.stderr
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with started_browser() as found:
+        yield found
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize(("scheme", "width"), [("light", 1440), ("dark", 390)])
+def test_a_browser_draws_it(browser: Any, tmp_path: Path, scheme: str, width: int) -> None:
+    path = tmp_path / "picture.html"
+    path.write_text(zerotools.inspect(JOB).to_html())
+    context = browser.new_context(
+        viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True
+    )
+    page = context.new_page()
+    errors = list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda message: errors.append(message.text))
+    page.goto(path.as_uri())
+    assert page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.locator("#map button").count() > 4
+    page.get_by_label("find").fill("q_proj")
+    tree = page.locator("#tree [role=treeitem]")
+    assert tree.filter(has_text="q_proj").count() > 0
+    assert tree.filter(has_text="down_proj").count() == 0
+    page.get_by_label("find").fill("")
+    tree.first.focus()
+    for key in ("ArrowDown", "ArrowRight", "ArrowDown", "ArrowDown"):
+        page.keyboard.press(key)
+    chosen = page.locator("#tree [aria-selected=true] .name").inner_text()
+    assert page.locator("#detail h2").inner_text().endswith(chosen.strip("▸▾ "))
+    page.get_by_label("colour").select_option("role")
+    assert "exp_avg" in page.locator("#legend").inner_text()
+    assert page.locator("#files canvas").count() == len(zerotools.inspect(JOB).files)
+    assert errors == []
+    context.close()
+
+
+@pytest.mark.browser
+def test_a_browser_shows_hostile_names_as_text(browser: Any, tmp_path: Path) -> None:
+    path = tmp_path / "picture.html"
+    path.write_text(hostile_page())
+    context = browser.new_context(offline=True)
+    page = context.new_page()
+    page.goto(path.as_uri())
+    assert page.title() == HOSTILE.replace("\u2028", " ").strip() or page.title() != "run"
+    assert page.locator("#title").inner_text().startswith("</script><script>")
+    assert page.locator("img").count() == 0
+    context.close()

@@ -1,0 +1,1 @@
+"""A checkpoint as one HTML page: its modules, and where each byte lies."""

@@ -1,0 +1,179 @@
+"""The values that the page of a checkpoint shows, as JSON.
+
+Tensors, files, roles, types and param groups are listed once, and named by their index elsewhere.
+No tensor data is read, and the size of the value grows with the number of tensors and of files, but
+not with their product: a thousand ranks give a page of a few hundred kilobytes.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from zerotools.core.checkpoint import Tensor
+from zerotools.ops.inspection.checkpoint_summary import plain
+from zerotools.ops.inspection.inspect import Inspection
+
+MOST_CELLS = 300
+"""Cells of the strip of a file, at most: more are narrower than a pixel."""
+FEWEST_CELLS = 40
+ALL_CELLS = 60_000
+"""Cells of all strips together, if there are not too many files for that."""
+UNCLAIMED = -1
+"""In a strip, bytes that are in no tensor: headers and padding."""
+_MOST_PROBLEMS = 100
+
+Segment = tuple[int, int, int]
+"""Begin and end in bytes of a file, and the index of a tensor."""
+
+
+def picture_contents(inspection: Inspection) -> dict[str, Any]:
+    """Return what the page shows of an inspected checkpoint (`picture.js` reads it).
+
+    Keys:
+        title, verdict, is_whole, facts, notes, problems: the head of the page; `facts` are pairs
+            of a name and a value.
+        roles, dtypes, groups: the names that `tensors` refers to by index. A group has its
+            hyperparameters.
+        tensors: for each `[name, role, dtype, shape, elements, bytes, group, files, is_whole]`.
+            `group` is -1 for a tensor in none, and `files` are spans `[first, last]` of indexes.
+        files: for each `[name, bytes, strip, is_named_by_a_problem]`. `strip` alternates the
+            number of cells and the index of the tensor that has most bytes in them, or UNCLAIMED;
+            it is None for a file that does not exist.
+        aliases: pairs of a tied name and the name that holds the bytes.
+    """
+    checkpoint, training = inspection.checkpoint, inspection.run.training
+    tensors = list(checkpoint.tensors.items())
+    roles = list(dict.fromkeys(key.role for key, _ in tensors))
+    dtypes = list(dict.fromkeys(tensor.dtype.name for _, tensor in tensors))
+    missing = set(inspection.missing)
+    names = [*checkpoint.files, *(name for name in inspection.missing)]
+    names = sorted(dict.fromkeys(names))
+    number = {name: index for index, name in enumerate(names)}
+    segments, spans = _segments((tensor for _, tensor in tensors), number)
+    group_of = {name: n for n, group in enumerate(training.groups) for name in group.params}
+    incomplete, affected = set(inspection.incomplete), set(inspection.affected)
+    cells = max(FEWEST_CELLS, min(MOST_CELLS, ALL_CELLS // max(1, len(names))))
+    return {
+        "title": str(checkpoint.origin.path),
+        "verdict": _verdict(inspection),
+        "is_whole": not inspection.problems,
+        "facts": _facts(inspection),
+        "notes": list(inspection.notes),
+        "problems": [problem.message for problem in inspection.problems[:_MOST_PROBLEMS]],
+        "problem_count": len(inspection.problems),
+        "roles": roles,
+        "dtypes": dtypes,
+        "groups": [
+            {"tensors": len(group.params), "options": _options(group.options)}
+            for group in training.groups
+        ],
+        "tensors": [
+            [
+                key.name,
+                roles.index(key.role),
+                dtypes.index(tensor.dtype.name),
+                list(tensor.shape),
+                tensor.numel,
+                tensor.nbytes,
+                group_of.get(key.name, -1),
+                spans[index],
+                key not in incomplete,
+            ]
+            for index, (key, tensor) in enumerate(tensors)
+        ],
+        "files": [
+            [
+                name,
+                checkpoint.files.get(name, 0),
+                None
+                if name in missing
+                else strip(segments[index], checkpoint.files.get(name, 0), cells),
+                name in affected,
+            ]
+            for index, name in enumerate(names)
+        ],
+        "aliases": [list(pair) for pair in checkpoint.aliases.items()],
+    }
+
+
+def _segments(
+    tensors: Iterable[Tensor], number: dict[str, int]
+) -> tuple[dict[int, list[Segment]], list[list[list[int]]]]:
+    """Return the segments of each file, and for each tensor the spans of its files."""
+    segments: dict[int, list[Segment]] = defaultdict(list)
+    spans = []
+    for index, tensor in enumerate(tensors):
+        files = set()
+        for chunk in tensor.chunks:
+            if (file := number.get(chunk.file)) is None:
+                continue
+            files.add(file)
+            length = chunk.extent(tensor.dtype)
+            segments[file].append((chunk.offset, chunk.offset + length, index))
+        spans.append(list(_spans(sorted(files))))
+    return segments, spans
+
+
+def _spans(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Yield `[first, last]` of each run of consecutive numbers."""
+    begin = 0
+    for place in range(1, len(numbers) + 1):
+        if place == len(numbers) or numbers[place] != numbers[place - 1] + 1:
+            yield [numbers[begin], numbers[place - 1]]
+            begin = place
+
+
+def strip(segments: Iterable[Segment], size: int, cells: int) -> list[int]:
+    """Return the strip of a file of `size` bytes: pairs of a number of cells, and the index of the
+    tensor with most bytes in these cells, or UNCLAIMED. The numbers of cells add up to `cells`."""
+    if not size:
+        return [cells, UNCLAIMED]
+    most: list[tuple[float, int]] = [(0.0, UNCLAIMED)] * cells
+    width = size / cells
+    for begin, end, tensor in segments:
+        for cell in range(int(begin / width), min(cells, int(max(begin, end - 1) / width) + 1)):
+            held = min(end, (cell + 1) * width) - max(begin, cell * width)
+            if held > most[cell][0]:
+                most[cell] = (held, tensor)
+    found: list[int] = []
+    for _, tensor in most:
+        if found and found[-1] == tensor:
+            found[-2] += 1
+        else:
+            found += [1, tensor]
+    return found
+
+
+def _verdict(inspection: Inspection) -> str:
+    if inspection.has_lost_files or inspection.incomplete:
+        return "incomplete"
+    return "has problems" if inspection.problems else "no problem found in its metadata"
+
+
+def _facts(inspection: Inspection) -> list[list[str]]:
+    origin, run = inspection.checkpoint.origin, inspection.run
+    version = f" ({origin.framework_version})" if origin.framework_version else ""
+    scaler = run.training.loss_scaler
+    facts = [
+        ("format", f"{origin.title or origin.format}{version}"),
+        ("step", inspection.step),
+        ("ZeRO stage", origin.stage),
+        ("world size", origin.world_size),
+        ("parameters", f"{run.parameters:,}"),
+        ("frozen", f"{run.frozen:,}" if run.frozen else None),
+        ("weights", run.weights_dtype),
+        ("masters", run.masters_dtype),
+        ("optimizer", run.training.optimizer or run.training.optimizer_wrapper),
+        ("loss scale", None if scaler is None else f"{scaler.scale:g}"),
+        ("skipped steps", run.training.skipped or None),
+        ("quantised", inspection.quantisation.words() or None),
+    ]
+    return [[name, str(value)] for name, value in facts if value is not None]
+
+
+def _options(options: Any) -> dict[str, Any]:
+    """Return the hyperparameters that are single values or short lists."""
+    found = {str(name): plain(value) for name, value in options.items()}
+    return {name: value for name, value in found.items() if name != "params"}

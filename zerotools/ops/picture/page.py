@@ -1,0 +1,68 @@
+"""The page of a checkpoint: one HTML file that needs no network and no other file."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.exclusive_directory import new_text_file
+
+MARK = "<!-- a picture of a checkpoint, made by zerotools -->"
+"""The second line of each page: a file with it may be replaced by a newer page."""
+
+
+def page_of(contents: dict[str, Any]) -> str:
+    """Return the page that shows `contents` (`picture_contents`).
+
+    The values are a JSON element that no browser runs. The policy of the page allows this one
+    script and no request, so that a name in a checkpoint cannot add markup, code or a link.
+    """
+    folder = files(__package__)
+    text = {name: (folder / f"picture.{name}").read_text("utf-8") for name in ("html", "css", "js")}
+    values = json.dumps(contents, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    parts = {
+        "MARK": MARK,
+        "POLICY": f"default-src 'none'; script-src '{_hash(text['js'])}'; "
+        "style-src 'unsafe-inline'",
+        "TITLE": html.escape(contents["title"]),
+        "STYLE": text["css"],
+        "SCRIPT": text["js"],
+        "VALUES": values.replace("<", "\\u003c").replace("\u2028", "\\u2028"),
+    }
+    return "".join(parts.get(piece, piece) for piece in text["html"].split("@@"))
+
+
+def _hash(script: str) -> str:
+    digest = hashlib.sha256(script.encode()).digest()
+    return f"sha256-{base64.b64encode(digest).decode()}"
+
+
+def write_page(path: Path, page: str) -> None:
+    """Write `page` to `path`. It appears complete, and replaces only a page of this kind.
+
+    Raises:
+        BadRequest: `path` is another file or a directory, or its directory does not exist.
+    """
+    if path.is_dir():
+        raise BadRequest(f"--html {path} is a directory; name a file in it")
+    if path.exists() and not _is_page(path):
+        raise BadRequest(
+            f"--html {path} exists and is no page of zerotools; choose another name, or remove it"
+        )
+    if not path.parent.is_dir():
+        raise BadRequest(f"--html {path}: the directory {path.parent} does not exist; make it")
+    partial = path.with_name(f".{path.name}.partial")
+    with new_text_file(partial) as file:
+        file.write(page)
+    partial.replace(path)
+
+
+def _is_page(path: Path) -> bool:
+    with path.open("rb") as file:
+        return MARK.encode() in file.read(200)

@@ -1,0 +1,390 @@
+"use strict";
+// The picture of a checkpoint. Values come from the JSON element alone, and names are set as text.
+(() => {
+  const values = JSON.parse(document.getElementById("values").textContent);
+  const byId = (id) => document.getElementById(id);
+  const [NAME, ROLE, DTYPE, SHAPE, ELEMENTS, BYTES, GROUP, FILES, WHOLE] = [0, 1, 2, 3, 4, 5, 6, 7, 8];
+  const WEIGHTS = new Set(["param", "param16"].map((role) => values.roles.indexOf(role)));
+  const MOST_TILES = 250;
+
+  const make = (tag, text, className) => {
+    const element = document.createElement(tag);
+    if (text !== undefined) element.textContent = text;
+    if (className) element.className = className;
+    return element;
+  };
+  const size = (bytes) => {
+    const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let unit = 0;
+    while (bytes >= 1024 && unit < units.length - 1) { bytes /= 1024; unit += 1; }
+    return `${unit && bytes < 100 ? bytes.toFixed(1) : Math.round(bytes).toLocaleString("en")} ${units[unit]}`;
+  };
+  const count = (number) => number.toLocaleString("en");
+  const colourOf = (number) => number < 0 ? "var(--none)" : `hsl(${(number * 137.508 + 205) % 360} 55% 68%)`;
+
+  // The modules: a node for each part of a name. A weight in two roles counts once as parameters.
+  const node = (name, path) => ({ name, path, children: new Map(), tensors: [], bytes: 0, elements: 0 });
+  const root = node("the model", "");
+  const counted = new Map();
+  values.tensors.forEach((tensor, index) => {
+    const isWeight = WEIGHTS.has(tensor[ROLE]);
+    const elements = isWeight ? Math.max(0, tensor[ELEMENTS] - (counted.get(tensor[NAME]) || 0)) : 0;
+    if (isWeight) counted.set(tensor[NAME], Math.max(tensor[ELEMENTS], counted.get(tensor[NAME]) || 0));
+    let here = root;
+    const add = () => { here.bytes += tensor[BYTES]; here.elements += elements; };
+    add();
+    const parts = tensor[NAME].split(".");
+    parts.forEach((part, depth) => {
+      if (!here.children.has(part)) here.children.set(part, node(part, parts.slice(0, depth + 1).join(".")));
+      here = here.children.get(part);
+      add();
+    });
+    here.tensors.push(index);
+  });
+  const chain = (start) => {
+    // The first node with several children.
+    let at = start;
+    while (at.children.size === 1 && !at.tensors.length) at = [...at.children.values()][0];
+    return at;
+  };
+  const main = chain(root);
+  // A kind of module: all layers and experts have one q_proj. It has one colour everywhere.
+  const kinds = new Map();
+  const kindOf = values.tensors.map((tensor) => {
+    const kind = tensor[NAME].replace(/\.(weight|bias)$/, "").replace(/(^|\.)\d+(?=\.|$)/g, "$1*");
+    if (!kinds.has(kind)) kinds.set(kind, kinds.size);
+    return kinds.get(kind);
+  });
+  const kindNames = [...kinds.keys()];
+
+  // Head
+  byId("title").textContent = values.title;
+  byId("verdict").textContent = values.verdict;
+  byId("verdict").classList.toggle("whole", values.is_whole);
+  values.facts.forEach(([name, value]) => {
+    const pair = make("div");
+    pair.append(make("dt", name), make("dd", value));
+    byId("facts").append(pair);
+  });
+  values.problems.forEach((text) => byId("messages").append(make("li", text, "problem")));
+  if (values.problem_count > values.problems.length) byId("messages").append(make("li", `and ${count(values.problem_count - values.problems.length)} more problems`, "problem"));
+  values.notes.forEach((text) => byId("messages").append(make("li", text)));
+
+  // State: the open module, the selected module or tensor, and the text to find.
+  let open = main;
+  let selected = null;
+  const expanded = new Set([root, main]);
+  const measure = () => byId("measure").value;
+  const nodeOf = (path) => path.split(".").reduce((at, part) => at && at.children.get(part), root);
+
+  const colouring = () => byId("colour").value;
+  const valueOf = (tensor, index) => {
+    if (colouring() === "role") return tensor[ROLE];
+    if (colouring() === "dtype") return tensor[DTYPE];
+    if (colouring() === "group") return tensor[GROUP];
+    return kindOf[index];
+  };
+  const wordsOf = (number) => {
+    if (colouring() === "role") return values.roles[number];
+    if (colouring() === "dtype") return values.dtypes[number];
+    if (colouring() === "group") return number < 0 ? "in no group" : `group ${number}`;
+    return kindNames[number];
+  };
+  const most = (at) => {
+    // The value that most bytes below a node have.
+    const sums = new Map();
+    const walk = (here) => { here.tensors.forEach((t) => { const v = valueOf(values.tensors[t], t); sums.set(v, (sums.get(v) || 0) + values.tensors[t][BYTES]); }); here.children.forEach(walk); };
+    walk(at);
+    return [...sums].reduce((best, each) => each[1] > best[1] ? each : best, [-1, -1])[0];
+  };
+
+  // Squarified treemap (Bruls, Huizing, van Wijk 2000): rows with tiles close to squares.
+  const squarify = (items, box) => {
+    const tiles = [];
+    let { x, y, w, h } = box;
+    const total = items.reduce((sum, item) => sum + item.value, 0);
+    const scale = total ? w * h / total : 0;
+    let rest = items.filter((item) => item.value > 0).map((item) => ({ ...item, area: item.value * scale }));
+    const worst = (row, side) => {
+      const sum = row.reduce((s, r) => s + r.area, 0);
+      return Math.max(...row.map((r) => Math.max(side * side * r.area / (sum * sum), sum * sum / (side * side * r.area))));
+    };
+    while (rest.length) {
+      const side = Math.min(w, h);
+      let row = [rest[0]];
+      let next = 1;
+      while (next < rest.length && worst([...row, rest[next]], side) <= worst(row, side)) row.push(rest[next++]);
+      const depth = row.reduce((s, r) => s + r.area, 0) / (side || 1);
+      let along = 0;
+      row.forEach((r) => {
+        const length = depth ? r.area / depth : 0;
+        tiles.push(w >= h ? { item: r, x, y: y + along, w: depth, h: length } : { item: r, x: x + along, y, w: length, h: depth });
+        along += length;
+      });
+      if (w >= h) { x += depth; w -= depth; } else { y += depth; h -= depth; }
+      rest = rest.slice(next);
+    }
+    return tiles;
+  };
+
+  const shortName = (path) => path.replace(/\.(weight|bias)$/, "").split(".").slice(-2).join(".");
+  const drawMap = () => {
+    const map = byId("map");
+    map.replaceChildren();
+    const width = map.clientWidth, height = map.clientHeight;
+    const place = (at, box, depth) => {
+      let items = [...at.children.values()].map((child) => ({ child, value: child[measure()] })).sort((a, b) => b.value - a.value);
+      squarify(items.slice(0, MOST_TILES), box).forEach((tile) => {
+        const child = tile.item.child;
+        const splits = child.children.size && depth < 5 && tile.w * tile.h > 6000 && map.childElementCount < MOST_TILES;
+        if (splits) { place(child, tile, depth + 1); return; }
+        const button = make("button");
+        Object.assign(button.style, { left: `${tile.x}px`, top: `${tile.y}px`, width: `${tile.w}px`, height: `${tile.h}px`, background: colourOf(most(child)) });
+        if (tile.w > 34 && tile.h > 15) button.textContent = shortName(child.path.slice(open.path ? open.path.length + 1 : 0));
+        button.dataset.path = child.path;
+        button.setAttribute("aria-label", `${child.path}, ${size(child.bytes)}, ${count(child.elements)} parameters`);
+        button.setAttribute("aria-pressed", String(selected === child));
+        button.addEventListener("click", () => choose(child, true));
+        map.append(button);
+      });
+    };
+    if (width && height) place(open, { x: 0, y: 0, w: width, h: height }, 0);
+    drawPath();
+    drawLegend();
+  };
+  const drawPath = () => {
+    const parts = open.path ? open.path.split(".") : [];
+    const nav = byId("path");
+    nav.replaceChildren();
+    [["", "the model"], ...parts.map((part, depth) => [parts.slice(0, depth + 1).join("."), part])].forEach(([path, text], depth) => {
+      if (depth) nav.append(" . ");
+      const button = make("button", text);
+      button.addEventListener("click", () => { open = path ? nodeOf(path) : root; drawMap(); });
+      nav.append(button);
+    });
+    nav.append(make("span", `  ${size(open.bytes)}, ${count(open.elements)} parameters`, "muted"));
+  };
+  const drawLegend = () => {
+    const legend = byId("legend");
+    legend.replaceChildren();
+    const sums = new Map();
+    values.tensors.forEach((tensor, index) => { const v = valueOf(tensor, index); sums.set(v, (sums.get(v) || 0) + tensor[BYTES]); });
+    [...sums].sort((a, b) => b[1] - a[1]).slice(0, 14).forEach(([number, bytes]) => {
+      const item = make("li");
+      const swatch = make("span");
+      swatch.style.background = colourOf(number);
+      item.append(swatch, `${wordsOf(number) || "other"}: ${size(bytes)}`);
+      legend.append(item);
+    });
+  };
+
+  // The tree
+  const matches = new Set();
+  const search = () => {
+    matches.clear();
+    const text = byId("find").value.toLowerCase();
+    if (!text) return;
+    values.tensors.forEach((tensor) => {
+      if (!tensor[NAME].toLowerCase().includes(text)) return;
+      let here = root;
+      matches.add(here);
+      tensor[NAME].split(".").forEach((part) => { here = here.children.get(part); matches.add(here); });
+    });
+  };
+  const rows = () => {
+    const found = [];
+    const walk = (at, depth) => {
+      found.push([at, depth]);
+      if (!(expanded.has(at) || (matches.size && matches.size < 3000))) return;
+      [...at.children.values()].forEach((child) => { if (!matches.size || matches.has(child)) walk(child, depth + 1); });
+    };
+    walk(root, 0);
+    return found.slice(0, 2000);
+  };
+  const drawTree = (focus) => {
+    const tree = byId("tree");
+    tree.replaceChildren();
+    const searched = byId("find").value && !matches.size;
+    if (searched) { tree.append(make("p", "no tensor has this in its name", "muted")); return; }
+    const shown = rows();
+    const at = shown.some(([each]) => each === selected) ? selected : root;
+    shown.forEach(([each, depth]) => {
+      const row = make("div");
+      row.setAttribute("role", "treeitem");
+      row.setAttribute("aria-level", String(depth + 1));
+      row.setAttribute("aria-selected", String(each === selected));
+      if (each.children.size) row.setAttribute("aria-expanded", String(expanded.has(each) || matches.size > 0));
+      row.tabIndex = each === at ? 0 : -1;
+      row.style.paddingLeft = `${8 + depth * 14}px`;
+      row.append(make("span", `${each.children.size ? (expanded.has(each) || matches.size ? "▾ " : "▸ ") : ""}${each.name}`, "name"), make("span", measure() === "bytes" ? size(each.bytes) : count(each.elements), "number"));
+      row.addEventListener("click", () => { if (each.children.size && (each === selected || !expanded.has(each))) toggle(each); choose(each); });
+      row.addEventListener("keydown", (event) => onKey(event, each, shown));
+      tree.append(row);
+      if (focus && each === at) row.focus();
+    });
+  };
+  const toggle = (at) => { if (expanded.has(at)) expanded.delete(at); else expanded.add(at); };
+  const onKey = (event, at, shown) => {
+    const place = shown.findIndex(([each]) => each === at);
+    const to = (index) => { if (shown[index]) choose(shown[index][0], false, true); };
+    if (event.key === "ArrowDown") to(place + 1);
+    else if (event.key === "ArrowUp") to(place - 1);
+    else if (event.key === "Home") to(0);
+    else if (event.key === "End") to(shown.length - 1);
+    else if (event.key === "ArrowRight" && at.children.size && !expanded.has(at)) { expanded.add(at); choose(at, false, true); }
+    else if (event.key === "ArrowRight") to(place + 1);
+    else if (event.key === "ArrowLeft" && expanded.has(at) && at.children.size) { expanded.delete(at); choose(at, false, true); }
+    else if (event.key === "ArrowLeft") { const depth = shown[place][1]; for (let i = place; i >= 0; i--) if (shown[i][1] < depth) { to(i); break; } }
+    else if (event.key === "Enter" || event.key === " ") { if (at.children.size) { toggle(at); choose(at, true, true); } }
+    else return;
+    event.preventDefault();
+  };
+
+  // The selection
+  const choose = (at, opens, focus) => {
+    selected = at;
+    if (opens && at.children.size) open = at;
+    let here = root;
+    at.path.split(".").slice(0, -1).forEach((part) => { here = here.children.get(part); if (here) expanded.add(here); });
+    drawTree(focus);
+    drawMap();
+    drawDetail();
+    drawFiles();
+  };
+  const spansIn = (tensors) => {
+    const held = new Set();
+    tensors.forEach((t) => values.tensors[t][FILES].forEach(([first, last]) => { for (let f = first; f <= last; f++) held.add(f); }));
+    return held;
+  };
+  const below = (at) => { const found = []; const walk = (here) => { found.push(...here.tensors); here.children.forEach(walk); }; walk(at); return found; };
+  const drawDetail = () => {
+    const detail = byId("detail");
+    detail.replaceChildren();
+    if (!selected) { detail.append(make("p", "Choose a module or a tensor: its shapes, types and files stand here.", "muted")); return; }
+    const tensors = below(selected);
+    detail.append(make("h2", selected.path || selected.name));
+    const held = spansIn(tensors);
+    detail.append(make("p", `${size(selected.bytes)}, ${count(selected.elements)} parameters, ${count(tensors.length)} ${tensors.length === 1 ? "tensor" : "tensors"} in ${count(held.size)} of ${count(values.files.length)} files`));
+    const table = make("table");
+    const head = make("tr");
+    ["tensor", "role", "type", "shape", "size"].forEach((text) => head.append(make("th", text)));
+    table.append(head);
+    tensors.slice(0, 60).forEach((index) => {
+      const tensor = values.tensors[index];
+      const row = make("tr");
+      const name = selected.path ? tensor[NAME].slice(selected.path.length + 1) || tensor[NAME] : tensor[NAME];
+      row.append(make("td", name), make("td", values.roles[tensor[ROLE]]), make("td", values.dtypes[tensor[DTYPE]]), make("td", tensor[SHAPE].join(" x ") || "scalar"), make("td", `${size(tensor[BYTES])}${tensor[WHOLE] ? "" : ", incomplete"}`, "number"));
+      table.append(row);
+    });
+    const scroll = make("div", undefined, "scroll");
+    scroll.append(table);
+    detail.append(scroll);
+    if (tensors.length > 60) detail.append(make("p", `and ${count(tensors.length - 60)} more`, "muted"));
+    const tied = values.aliases.filter(([alias, name]) => tensors.some((t) => values.tensors[t][NAME] === name) || alias.startsWith(selected.path));
+    tied.slice(0, 6).forEach(([alias, name]) => detail.append(make("p", `tied: ${alias} = ${name}`, "muted")));
+    const groups = new Set(tensors.map((t) => values.tensors[t][GROUP]).filter((g) => g >= 0));
+    if (groups.size) detail.append(make("p", `param ${groups.size === 1 ? "group" : "groups"} ${[...groups].join(", ")}`, "muted"));
+    else if (values.groups.length && tensors.some((t) => WEIGHTS.has(values.tensors[t][ROLE]))) detail.append(make("p", "in no param group: frozen, or not named by the optimizer", "muted"));
+  };
+
+  // The strips of the files
+  const drawn = new Map();
+  const paint = (canvas) => {
+    const strip = values.files[Number(canvas.dataset.file)][2];
+    const cells = strip.reduce((sum, value, place) => place % 2 ? sum : sum + value, 0);
+    canvas.width = cells;
+    canvas.height = 1;
+    const context = canvas.getContext("2d");
+    const style = getComputedStyle(document.documentElement);
+    const none = style.getPropertyValue("--none");
+    const chosen = selected && selected !== root ? new Set(below(selected)) : null;
+    const probe = paint.probe || (paint.probe = document.body.appendChild(make("i")));
+    const resolve = (value) => { if (!drawn.has(value)) { probe.style.color = value; drawn.set(value, getComputedStyle(probe).color); } return drawn.get(value); };
+    let at = 0;
+    for (let place = 0; place < strip.length; place += 2) {
+      const tensor = strip[place + 1];
+      context.globalAlpha = chosen && !chosen.has(tensor) ? 0.15 : 1;
+      context.fillStyle = tensor < 0 ? resolve(none) : resolve(colourOf(valueOf(values.tensors[tensor], tensor)));
+      context.fillRect(at, 0, strip[place], 1);
+      at += strip[place];
+    }
+  };
+  const seen = new IntersectionObserver((entries) => entries.forEach((entry) => { entry.target.dataset.seen = entry.isIntersecting ? "1" : ""; if (entry.isIntersecting) paint(entry.target); }));
+  const tip = byId("tip");
+  const tensorAt = (canvas, x) => {
+    const strip = values.files[Number(canvas.dataset.file)][2];
+    let left = Math.floor(x / canvas.clientWidth * canvas.width);
+    for (let place = 0; place < strip.length; place += 2) { left -= strip[place]; if (left < 0) return strip[place + 1]; }
+    return -1;
+  };
+  const makeFiles = () => {
+    const body = byId("files").tBodies[0];
+    values.files.forEach(([name, bytes, strip, isNamed], index) => {
+      const row = make("tr", undefined, isNamed ? "named" : "");
+      const cell = make("td", `‎${name}`);
+      cell.title = name;
+      const picture = make("td");
+      if (strip) {
+        const canvas = make("canvas");
+        canvas.dataset.file = String(index);
+        canvas.setAttribute("role", "img");
+        canvas.setAttribute("aria-label", `tensors in ${name}`);
+        canvas.addEventListener("mousemove", (event) => {
+          const tensor = tensorAt(canvas, event.offsetX);
+          tip.hidden = false;
+          tip.textContent = tensor < 0 ? "headers and padding" : `${values.tensors[tensor][NAME]} (${values.roles[values.tensors[tensor][ROLE]]}), ${size(values.tensors[tensor][BYTES])} in all`;
+          tip.style.left = `${Math.min(event.clientX + 12, innerWidth - tip.offsetWidth - 8)}px`;
+          tip.style.top = `${event.clientY + 16}px`;
+        });
+        canvas.addEventListener("mouseleave", () => { tip.hidden = true; });
+        canvas.addEventListener("click", (event) => { const tensor = tensorAt(canvas, event.offsetX); if (tensor >= 0) choose(nodeOf(values.tensors[tensor][NAME])); });
+        picture.append(canvas);
+        seen.observe(canvas);
+      } else {
+        const lost = make("div", undefined, "lost");
+        lost.setAttribute("role", "img");
+        lost.setAttribute("aria-label", `${name} is missing`);
+        picture.append(lost);
+      }
+      row.append(cell, make("td", strip ? size(bytes) : "missing", "number"), picture);
+      body.append(row);
+    });
+  };
+  const drawFiles = () => {
+    const held = selected && selected !== root ? spansIn(below(selected)) : null;
+    [...byId("files").tBodies[0].rows].forEach((row, index) => row.classList.toggle("away", Boolean(held) && !held.has(index)));
+    document.querySelectorAll("#files canvas").forEach((canvas) => { if (canvas.dataset.seen) paint(canvas); });
+    const gone = values.files.filter((file) => !file[2]).length;
+    byId("files-note").textContent = `${count(values.files.length)} ${values.files.length === 1 ? "file" : "files"}${gone ? `, ${count(gone)} of them missing` : ""}. Each strip is a file; the colours are those of the map, and grey is headers and padding.${held ? ` ${selected.path} lies in ${count(held.size)} of them.` : ""}`;
+  };
+
+  // The optimizer
+  const makeGroups = () => {
+    if (!values.groups.length) return;
+    byId("groups-section").hidden = false;
+    const keys = [...new Set(values.groups.flatMap((group) => Object.keys(group.options)))];
+    const head = make("tr");
+    ["group", "tensors", ...keys].forEach((text) => head.append(make("th", text)));
+    byId("groups").tHead.append(head);
+    values.groups.forEach((group, number) => {
+      const row = make("tr");
+      row.append(make("td", String(number)), make("td", count(group.tensors)));
+      keys.forEach((key) => row.append(make("td", key in group.options ? (typeof group.options[key] === "object" && group.options[key] !== null ? JSON.stringify(group.options[key]) : String(group.options[key])) : "")));
+      byId("groups").tBodies[0].append(row);
+    });
+  };
+
+  const redraw = () => { drawn.clear(); drawTree(); drawMap(); drawFiles(); };
+  byId("measure").addEventListener("change", redraw);
+  byId("colour").addEventListener("change", redraw);
+  byId("find").addEventListener("input", () => { search(); drawTree(); });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+  let resize = 0;
+  addEventListener("resize", () => { cancelAnimationFrame(resize); resize = requestAnimationFrame(drawMap); });
+  addEventListener("beforeprint", drawMap);
+  if (!values.groups.length) byId("colour").querySelector('[value="group"]').remove();
+  makeFiles();
+  makeGroups();
+  redraw();
+  drawDetail();
+})();
