@@ -84,7 +84,7 @@ class MachineOptions(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class GivenMachine:
-    """The values of the options on the machine. A value that is None is read from this machine."""
+    """The values of the options on the machine. None: the value is read from this machine."""
 
     gpus: int | None
     gpu_memory: int | None

@@ -70,7 +70,7 @@ class TensorFacts:
 class InspectResult:
     """The contents of a checkpoint, with the names of `zerotools inspect --json`.
 
-    A value that the files do not have is None. Counts of parameters are numbers of elements; tied
+    None: the files do not have the value. Counts of parameters are numbers of elements; tied
     weights count once. Sizes are in bytes; `files` has the size of each file by its name. `run` is
     the run that the checkpoint belongs to, if a known program wrote it. `next` lists commands for
     the next steps. `problems` is empty if the checkpoint is whole. `inspection` is the value from

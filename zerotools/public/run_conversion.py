@@ -39,7 +39,7 @@ class FileShare:
 @dataclass(frozen=True)
 class PartResult:
     """The result of part `index` of `of` parts, with the bytes that it writes. `missing` lists the
-    other parts that are not complete yet; in a dry run it is None.
+    other parts that are not complete yet; None in a dry run.
     """
 
     index: int

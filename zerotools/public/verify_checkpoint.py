@@ -85,7 +85,7 @@ class VerifyResult:
     """The result of `verify`.
 
     `verdict` is "whole", "unchecked" (no problem was found, but some bytes cannot be checked) or
-    "faulty"; in a dry run it is None. `findings` are the problems. `unchecked` has the reason for
+    "faulty"; None in a dry run. `findings` are the problems. `unchecked` has the reason for
     each file that no digest or checksum covers. `nonfinite` counts NaN and infinities by tensor.
     `files` are the files to read. With `part`, all of this describes that part only. `against` is
     the manifest or checkpoint of the option, and `record` the manifest inside the output itself.

@@ -37,8 +37,8 @@ class CgroupMemory:
 
     `left_bytes` and `limit_bytes` are those of the group with the least memory left; None if no
     group has a limit. `reclaims` and `ooms` are sums over all groups since they were made; None if
-    the kernel does not count them. `stalled_percent` is the percentage of the last 10 s in which
-    all tasks of a group waited for memory; None if it is unknown.
+    the kernel does not count them. `stalled_percent` is the percentage of the last 10 s that all
+    tasks of a group waited for memory; None if it is unknown.
     """
 
     left_bytes: int | None = None

@@ -1,4 +1,4 @@
-"""Memory of a GPU that no job of zerotools holds: of other programs, or of no known process."""
+"""Memory of a GPU that no job of zerotools holds: of other programs, or without a known process."""
 
 from __future__ import annotations
 

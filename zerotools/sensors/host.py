@@ -123,7 +123,7 @@ class NetworkUse:
         self._before: tuple[float, Counters] | None = None
 
     def read(self) -> tuple[float | None, float | None]:
-        """Return the received and the sent bytes per second; both are None at the first reading."""
+        """Return the received and the sent bytes per second, or twice None at the first reading."""
         when, now = self._clock(), self._counters()
         last, self._before = self._before, (when, now)
         if last is None or when <= last[0]:

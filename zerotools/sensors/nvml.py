@@ -111,9 +111,8 @@ class NvmlProbe:
                 self._child = self._start()
 
     def read(self) -> GpuReading:
-        """Ask the child for the GPUs. A new child is started if there is none and the pause after a
-        failure is over.
-        """
+        """Ask the child for the GPUs. Without a child, a new one is started after the pause that
+        follows a failure."""
         if self._stuck is not None and self._stuck.poll() is not None:
             self._stuck = None
         if self._stuck is not None:

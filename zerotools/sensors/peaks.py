@@ -17,7 +17,7 @@ TERA = 1e12
 
 class Peak(NamedTuple):
     """Peak operations per second in units of 10^12. `half` is for fp16, and for bf16 if the GPU
-    supports it. `fp32` is None if it is unknown.
+    supports it. None: `fp32` is unknown.
     """
 
     half: float

@@ -1,6 +1,6 @@
 """The state of the machine at one moment: only values.
 
-The unit of a value is in its name. A value that could not be measured is None, and the reason is in
+The unit of a value is in its name. None: the value could not be measured, and the reason is in
 another field: `Gpu.missing` has the reason for each field, `Gpu.error` if the GPU as a whole could
 not be read, and `gpus_error` if NVML could not.
 """
@@ -37,7 +37,7 @@ class Gpu:
     `error` is the reason why no job may use the GPU: its identity, memory or processes are not all
     known. `unmeasured` names what its driver never reports, its memory or its processes; then
     programs that are not jobs cannot be detected. `missing` has the reason for each other field
-    that is None. `memory_reserved_bytes` is memory of the driver, neither used nor free.
+    without a value. `memory_reserved_bytes` is memory of the driver, neither used nor free.
     `mig_instances` are the instances of a GPU in MIG mode (None: it is not); `error` reports this
     too. `throttle_reasons` are the current reasons for slow clocks. ECC errors are counted since
     the driver was loaded. `xids` are the last error numbers of the driver. `cpu_affinity` are the

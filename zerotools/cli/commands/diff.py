@@ -165,8 +165,8 @@ _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
 
 
 def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterator[str]:
-    """Yield the tensors whose values are furthest apart. A name that does not fit into its row is
-    on the line below it.
+    """Yield the tensors with the largest distances between values. A name that does not fit into
+    its row is on the line below it.
     """
     measured = difference.worst(len(difference.tensors))
     shown = measured[:top]
@@ -227,7 +227,7 @@ def _of(difference: CheckpointDiff, status: str) -> list[TensorDifference]:
 
 
 def _lacking_roles(difference: CheckpointDiff, status: str) -> set[str]:
-    """Return the roles, such as `exp_avg`, of which the other checkpoint has no tensor at all."""
+    """Return the roles, such as `exp_avg`, that the other checkpoint lacks completely."""
     found = {each.role for each in difference.tensors if each.status == status}
     return found - {each.role for each in difference.tensors if each.status != status}
 

@@ -111,8 +111,8 @@ def command(
     them.
 
     Standard error has the repairs, what happened to the keys of the config (mapped to a key of the
-    job file, passed through to DeepSpeed, or ignored), in what the job differs from the program,
-    and what to do next. --json has every key with its place.
+    job file, passed through to DeepSpeed, or ignored), the differences between the job and the
+    program, and the next step. --json has every key with its place.
     """
     if configs.lenient and not configs.any:
         raise BadRequest("--lenient is for a config, and a page is always repaired; leave it out")

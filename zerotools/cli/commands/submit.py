@@ -354,8 +354,8 @@ def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, s
     """Check the jobs without queueing them.
 
     The daemon checks files and the machine, as at a submit. It also builds each model without
-    weights, as the ranks would. Without a daemon these checks are skipped. `show` examples of each
-    job are printed.
+    weights, like the ranks. Without a daemon these checks are skipped. `show` examples of each job
+    are printed.
     """
     samples: Sequence[dict[str, Any] | None] = ()
     try:

@@ -31,7 +31,7 @@ def request_each(
     """Call `ask` with the number of each job, in order, and return the changed jobs and the
     refusals.
 
-    `told` returns the text that is printed for a changed job; None: nothing is printed. An array
+    Print the text that `told` returns for a changed job; None: nothing is printed. An array
     (`@7`) is one request with the body `of_array`. If one job is refused, the others are still
     changed, also within an array.
     """

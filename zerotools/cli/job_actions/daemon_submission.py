@@ -32,8 +32,8 @@ def check_all(
     """Let the daemon check all jobs before any is queued. Each refusal is reported with the name of
     the job's file: the last one is raised, the others go to stderr.
 
-    With `models`, the models are checked as well, as the ranks would do. Return a preview of `show`
-    examples for each job; the list is empty if `show` is 0.
+    With `models`, the models are checked as well, in the way of the ranks. Return a preview of
+    `show` examples for each job; the list is empty if `show` is 0.
 
     Raises:
         DaemonUnreachable: no daemon answers.

@@ -53,8 +53,8 @@ def charts(
 ) -> list[str]:
     """Return the lines of a chart for each kind of curve, after the titles of the jobs.
 
-    A kind without values has no chart, except the loss. The charts share `height` lines, unless
-    that is None or too few.
+    A kind without values has no chart, except the loss. The charts share `height` lines, if these
+    are given and enough.
     """
     kinds: list[
         tuple[str, Callable[[Curves], SeriesPoints], Callable[[float], str], float | None]

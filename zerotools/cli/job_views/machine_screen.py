@@ -86,8 +86,8 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, 
 def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot of the machine that the daemon describes in its response `machine`.
 
-    `own` is the snapshot that this process took; the daemon's values fill its gaps. It is None if
-    the daemon is on another machine.
+    `own` is the snapshot that this process took; the daemon's values fill its gaps. Pass None for a
+    daemon on another machine.
 
     Raises:
         DaemonUnreachable: the daemon is on another machine, and has no snapshot yet.

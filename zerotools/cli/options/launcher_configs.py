@@ -45,7 +45,7 @@ LINE = "the launch line"
 
 
 class RecipeOptions(NamedTuple):
-    """Values of --launch, --llamafactory and --axolotl, of which at most one may be given."""
+    """Values of --launch, --llamafactory and --axolotl. At most one may be given."""
 
     launch: str | None = None
     llamafactory: Path | None = None

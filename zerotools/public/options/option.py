@@ -91,7 +91,7 @@ _PLAIN = {
 class Option:
     """The declaration of one option. Its keyword is the key of the TypedDict.
 
-    `flag` is None if the flag is made from the keyword, as `--max-memory` from `max_memory`.
+    Without a `flag`, it is made from the keyword: `--max-memory` from `max_memory`.
     `short` is a second flag of one letter. `choices` are the allowed values if a Literal does not
     list them. `least` and `most` are the limits of an integer.
     """

@@ -36,7 +36,7 @@ class Session:
         self._xids = XidReports(kernel_log)
 
     def read(self) -> dict[str, Any]:
-        """Return all GPUs, or the reason why there are none."""
+        """Return all GPUs, or the reason without GPUs."""
         if pynvml is None:
             return _failure("no NVML: the Python package nvidia-ml-py is not installed")
         try:

@@ -106,9 +106,7 @@ def _memory(look: ScreenData, columns: int) -> Line:
 
 
 def _pressure(look: ScreenData, columns: int) -> Line:
-    """Return the cell of pressure: the percentage of the last 10 s in which tasks waited for a
-    resource.
-    """
+    """Return the cell of pressure: the share of the last 10 s that tasks waited, in per cent."""
     pressure = look.snapshot.host.pressure
     assert pressure is not None
     line: Line = [("PSI%", "strong")]

@@ -237,9 +237,8 @@ def speed_line(curve: CurveSummary, columns: int) -> Line:
 
 
 def loss_chart(reported: JobReports, columns: int, rows: int) -> list[Line]:
-    """Return a chart of the loss and of evaluations in `rows` rows, of which the title and the
-    steps take two. The chart itself has at least `LOWEST` rows.
-    """
+    """Return a chart of the loss and of evaluations in `rows` rows, two of them for the title and
+    the steps. The chart itself has at least `LOWEST` rows."""
     loss, evals = reported.loss, reported.eval_loss
     title: Line = [("loss ", "strong"), (_loss(loss.last), "curve")]
     if loss.least_step is not None:

@@ -21,7 +21,7 @@ WATCHED_SECONDS = 10.0
 @dataclass(frozen=True)
 class GpuHolder:
     """A process on a GPU. `owner` is a text, `kind` is `job` or `stranger` (any other process).
-    `held_bytes` is None if the driver does not report it.
+    `held_bytes` may be unknown (None).
     """
 
     pid: int

@@ -22,9 +22,8 @@ PLACES_SECONDS = 10.0
 
 @dataclass(frozen=True)
 class KeptCheckpoint:
-    """A checkpoint as the job reported it, and its directory. `seen` is None if the directory could
-    not be read, or if the job is on another machine.
-    """
+    """A checkpoint as the job reported it, and its directory. Without `seen`, the directory could
+    not be read, or the job is on another machine."""
 
     reported: ReportedCheckpoint
     seen: CheckpointDirectory | None
@@ -51,7 +50,7 @@ class JobDetails:
 
 class JobDetailsReader:
     """Reads the details of one job at a time, and remembers the reports of the last few jobs.
-    `places` is None if the jobs are on another machine.
+    Pass no `places` for jobs on another machine.
     """
 
     def __init__(

@@ -166,7 +166,7 @@ resumes.
 class ReportedCheckpoint:
     """A checkpoint as the job reported it.
 
-    `time` is in seconds since 1970. `verified` describes how it was verified; if it is None,
+    `time` is in seconds since 1970. `verified` describes how it was verified; without it,
     `not_verified` may have the reason.
     """
 
@@ -235,9 +235,8 @@ class ReportReader:
         )
 
     def _next_log(self, job: Job) -> _AttemptLog | None:
-        """Return the attempt to read next: first the older ones, then the newest until it ends;
-        None if there is none.
-        """
+        """Return the attempt to read next: first the older ones, then the newest until it ends.
+        None: no attempt is left."""
         if self._older is None:
             chain = history(self._client, job, pages=OLDER_PAGES)[:-1]
             self._older = [(j["id"], each["number"]) for j in chain for each in j["attempts"]]
