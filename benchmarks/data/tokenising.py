@@ -26,7 +26,7 @@ from typing import Any
 
 from benchmarks.data.datasets_map import cpu as cpu_seconds
 from harness.launching import TINY_LLAMA, job, run
-from zerotools.jobs.estimating.tokenizers import count_for
+from zerotools.jobs.memory_estimates.tokenizer_processes import count_for
 from zerotools.jobs.tables.data import DataSpec
 from zerotoolsd.trainer.data.corpus import read_pieces
 from zerotoolsd.trainer.data.encode_examples import ModelInput, prepare_examples

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from zerotools.cli.output.messages import say_error
 from zerotools.core.errors import EXIT_BROKEN_PIPE, EXIT_SYSTEM, BadRequest
-from zerotools.jobs.client.api_versions import NEEDED, missing_package
+from zerotools.jobs.client.daemon_compatibility import NEEDED, missing_package
 from zerotoolsd.app.command_line import answer, leave_stdout
 
 

@@ -37,7 +37,7 @@ from harness.left_groups import remove_groups
 from harness.patience import Deadline
 from harness.soak.trouble import GPUS, nvml_environment, nvml_library
 from zerotools.core.errors import DaemonUnreachable, ZerotoolsError
-from zerotools.jobs.drill.own_processes import LiveAttempt, live_attempts, signal_own
+from zerotools.jobs.chaos.own_processes import LiveAttempt, live_attempts, signal_own
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.states import HELD, ON_HOLD, PAUSED, STATES, TERMINAL
 

@@ -36,7 +36,7 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import submit_job
+from zerotools.jobs.slurm.submit_to_slurm import submit_job
 from zerotools.jobs.states import FAILED, HALTED, TERMINAL
 from zerotools.runs import checkpoint_dirs
 

@@ -22,7 +22,7 @@ from harness.forked import close_servers
 from harness.left_groups import remove_groups
 from harness.soak import rounds
 from harness.soak.trouble import Machine, nvml_library
-from zerotools.jobs.drill.drill_report import Tally
+from zerotools.jobs.chaos.chaos_report import Tally
 
 CONFIG = (
     "[limits]\ncpu_ranks = 4\n[retry]\nfirst_seconds = 0.1\nmost_seconds = 1.0\n"

@@ -11,7 +11,7 @@ from typing import Any
 from harness.faults.daemons import Place, Wanted
 from harness.faults.stories import FAILS_ONCE, ONCE, SLEEPS
 from harness.invariants import broken, failed
-from zerotools.jobs.drill.drill_report import Tally
+from zerotools.jobs.chaos.chaos_report import Tally
 
 RESTARTS: dict[str, Any] = {"max_restarts": 200, "retry": "always"}
 """Restarts for jobs of a round: a killed rank is a crash, of which a round has many."""

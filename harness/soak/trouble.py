@@ -20,7 +20,7 @@ from threading import Event, RLock
 
 from harness.faults.daemons import Place
 from harness.forked import Forked
-from zerotools.jobs.drill.own_processes import LiveAttempt, live_attempts, signal_own
+from zerotools.jobs.chaos.own_processes import LiveAttempt, live_attempts, signal_own
 
 GPUS = ("gpu GPU-a 81920 512 0", "gpu GPU-b 81920 512 0")
 NVML_FAULTS = (("hang", *GPUS), ("crash", *GPUS), ("init 999",), ("gpu GPU-a 81920 0 15",))

@@ -12,7 +12,7 @@ import pytest
 
 from tests.daemon.daemons import Daemon, daemon_in, make_job
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.jobs.client.location import connect
+from zerotools.jobs.client.daemon_address import connect
 
 HEAD = b"POST /v1/jobs HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
 

@@ -17,14 +17,14 @@ from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsErr
 from zerotools.formats.deepspeed.schema.ds_config import read_config
 from zerotools.formats.deepspeed.schema.tensor_parallel import read_layout
 from zerotools.jobs.imports.combine import JobFile, import_configs
+from zerotools.jobs.imports.reading.import_report import render
 from zerotools.jobs.imports.reading.job_keys import put
-from zerotools.jobs.imports.reading.report import render
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
 from zerotools.jobs.text.document import Document
-from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.toml_text import to_toml
-from zerotools.jobs.text.yaml_text import parse_yaml
+from zerotools.jobs.text.json_parser import parse_json
+from zerotools.jobs.text.toml_writer import to_toml
+from zerotools.jobs.text.yaml_parser import parse_yaml
 from zerotoolsd.config.daemon_config import load
 
 BASIS = {"model": {"path": "/m"}, "data": {"text": ["/t"]}, "train": {"steps": 9, "batch_size": 4}}

@@ -13,7 +13,7 @@ from zerotools.jobs.jobfile.parse import (
     job_to_dict,
     read_tree,
 )
-from zerotools.jobs.text.toml_text import to_toml
+from zerotools.jobs.text.toml_writer import to_toml
 
 
 def check(data: bytes) -> None:

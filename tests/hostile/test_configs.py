@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
+from zerotools.jobs.imports.reading.import_report import render
 from zerotools.jobs.imports.reading.job_keys import job_keys, put
-from zerotools.jobs.imports.reading.report import render
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
-from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.toml_text import to_toml
+from zerotools.jobs.text.json_parser import parse_json
+from zerotools.jobs.text.toml_writer import to_toml
 
 SAID = ("auto", "none", "cpu", "nvme", "2", "5e8", "true", "NO", "DEEPSPEED", "FSDP", "AdamW")
 TYPES = ("WarmupLR", "WarmupDecayLR", "WarmupCosineLR", "bf16", "fp16", "linear", "\x1b[2J", "")

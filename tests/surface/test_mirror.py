@@ -65,7 +65,7 @@ NOT_OF_ONE_MODULE: dict[str, tuple[str, ...]] = {
         "jobs/imports/test_deepspeed_memory",
         "jobs/imports/test_deepspeed_refusals",
         "jobs/imports/test_values",
-        "jobs/imports/recipes/test_public_scripts",
+        "jobs/imports/programs/test_public_scripts",
         "ops/conversions/test_autoep_logits",
         "ops/conversions/test_bridged_models",
         "ops/conversions/test_mapped",

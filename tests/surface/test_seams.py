@@ -58,7 +58,7 @@ REPLACED: Mapping[str, frozenset[str]] = {
     "daemon/trainer/test_attention_leak_check.py": frozenset(
         {"tiny_model.narrow", "attention_leak_check.small_model"}
     ),
-    "jobs/slurm/test_submitting.py": frozenset({"submitting.new_job_directory"}),
+    "jobs/slurm/test_submit_to_slurm.py": frozenset({"submit_to_slurm.new_job_directory"}),
     "ops/conversions/test_conversion.py": frozenset(
         {"execute_part.remove_journals", "zerotools.io.output.staging.Staging.commit"}
     ),

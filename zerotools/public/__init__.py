@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-    from zerotools.jobs.estimating.estimating import Estimate
+    from zerotools.jobs.memory_estimates.training_estimate import Estimate
     from zerotools.ops.comparison.diff_result import CheckpointDiff
     from zerotools.public.compare_checkpoints import diff
     from zerotools.public.convert_checkpoint import consolidate, convert, reshard
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "zerotools.core.errors": ("BadFile", "BadRequest", "Unsupported", "ZerotoolsError"),
-    "zerotools.jobs.estimating.estimating": ("Estimate",),
+    "zerotools.jobs.memory_estimates.training_estimate": ("Estimate",),
     "zerotools.ops.comparison.diff_result": ("CheckpointDiff",),
     "zerotools.public.compare_checkpoints": ("diff",),
     "zerotools.public.convert_checkpoint": ("consolidate", "convert", "reshard"),

@@ -21,8 +21,8 @@ from functools import partial
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.estimating.estimating import kernels_of
 from zerotools.jobs.jobfile.evaluation_job import is_evaluated
+from zerotools.jobs.memory_estimates.training_estimate import kernels_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.attempts.job_limits import why_refused

@@ -153,7 +153,7 @@ def main(path: Path, show: int) -> None:
     entry.loader.exec_module(module)
     module.make_importable()
     from zerotools.core.errors import ZerotoolsError
-    from zerotools.jobs.jobfile.stored import read_stored
+    from zerotools.jobs.jobfile.stored_job import read_stored
     from zerotools.jobs.tables.elastic import largest
     from zerotoolsd.trainer.rank.rank_errors import one_line
 

@@ -14,7 +14,7 @@ from zerotools.core.training_memory import MemoryLayout
 from zerotools.io.huggingface.model_sidecars import model_sidecars, sidecar_kind
 from zerotools.io.telemetry.metrics import Metrics
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
-from zerotools.jobs.preflight.resumable import not_resumable
+from zerotools.jobs.preflight.checkpoint_check import not_resumable
 from zerotools.jobs.tables.data import (
     BYTES,
     bounds_length,

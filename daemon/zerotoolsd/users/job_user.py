@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerotools.jobs.text.program_strings import too_long
+from zerotools.jobs.text.exec_limits import too_long
 from zerotoolsd.users import run_as_user
 from zerotoolsd.users.account import Account
 

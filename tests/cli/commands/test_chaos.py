@@ -12,19 +12,19 @@ import pytest
 
 from harness.started import Started
 from tests.daemon.waiting import wait_for
-from tests.jobs.drill import lying_program
+from tests.jobs.chaos import lying_program
 from zerotools.cli.commands.chaos import lines_of, perform
 from zerotools.cli.main import build, run
-from zerotools.jobs.drill.drill_report import DrillReport, Promise, Tally
-from zerotools.jobs.drill.faults import Fault
-from zerotools.jobs.drill.own_processes import VARIABLE
-from zerotools.jobs.drill.request import DrillRequest
+from zerotools.jobs.chaos.chaos_options import ChaosOptions
+from zerotools.jobs.chaos.chaos_report import ChaosReport, Guarantee, Tally
+from zerotools.jobs.chaos.inject_faults import Fault
+from zerotools.jobs.chaos.own_processes import VARIABLE
 
 RUN = [sys.executable, "-m", "zerotools", "chaos"]
 
 
-def report(*promises: Promise, place: Path | None = None) -> DrillReport:
-    return DrillReport(
+def report(*promises: Guarantee, place: Path | None = None) -> ChaosReport:
+    return ChaosReport(
         seed=7,
         seconds=75.0,
         faults=[Fault(1.0, "SIGKILL of a rank", "job 1"), Fault(2.0, "hold of a job", "job 2")],
@@ -40,7 +40,7 @@ def report(*promises: Promise, place: Path | None = None) -> DrillReport:
 
 
 def test_the_page_has_every_figure_and_fits_80_columns() -> None:
-    lines = list(lines_of(report(Promise("a holds"), Promise("b holds"))))
+    lines = list(lines_of(report(Guarantee("a holds"), Guarantee("b holds"))))
     assert max(map(len, lines)) < 80
     assert lines == [
         "",
@@ -66,8 +66,8 @@ def test_the_page_has_every_figure_and_fits_80_columns() -> None:
 
 
 def test_what_is_broken_is_said_with_where_to_look(tmp_path: Path) -> None:
-    broken = Promise("b holds", ["it\x1b[2J failed\nits log", *map(str, range(6))])
-    lines = list(lines_of(report(Promise("a holds"), broken, place=tmp_path)))
+    broken = Guarantee("b holds", ["it\x1b[2J failed\nits log", *map(str, range(6))])
+    lines = list(lines_of(report(Guarantee("a holds"), broken, place=tmp_path)))
     assert lines[-11:] == [
         "broken  b holds",
         "        it\\x1b[2J failed",
@@ -84,7 +84,7 @@ def test_a_program_that_loses_a_step_is_exit_status_1(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     program = Path(str(lying_program.__file__))
-    request = DrillRequest(  # no fault comes so soon
+    request = ChaosOptions(  # no fault comes so soon
         minutes=0.005, every=600.0, seed=1, jobs=1, directory=tmp_path, program=program
     )
     assert perform(request, as_json=False) == 1

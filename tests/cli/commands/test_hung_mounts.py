@@ -13,8 +13,8 @@ from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, an_attempt
 from tests.daemon.hung_disks import hung_disk
+from zerotools.jobs.client.daemon_address import RemoteMachine, forget_forwarding, record_forwarding
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import Elsewhere, leads_nowhere, leads_to
 
 QUIET = {"doing": None, "since": None, "last_progress": 0.0, "quiet": True, "last_line": None}
 COMMANDS = (
@@ -39,7 +39,9 @@ def test_no_command_opens_the_paths_of_a_job(
             named = {"output_dir": out, "resume_from": f"{out}/step-1", "script": program}
             service.change(view.id, spec={**view.spec, **named})
         if where != "here":
-            leads_to(client.socket, Elsewhere("box", "/s", str(disk.door), os.geteuid(), {}))
+            record_forwarding(
+                client.socket, RemoteMachine("box", "/s", str(disk.door), os.geteuid(), {})
+            )
         disk.hang()
         late = threading.Timer(patient(20), disk.let_go)
         late.start()
@@ -50,4 +52,4 @@ def test_no_command_opens_the_paths_of_a_job(
                 assert not disk.is_awaited, words
         finally:
             late.cancel()
-            leads_nowhere(client.socket)
+            forget_forwarding(client.socket)

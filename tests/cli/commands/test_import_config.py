@@ -8,13 +8,13 @@ from typing import NamedTuple
 import pytest
 
 from tests.jobs.imports import pages
-from tests.jobs.text.test_page_blocks import PAGE
+from tests.jobs.text.test_page_configs import PAGE
 from zerotools.cli.commands.import_config import page_import
 from zerotools.cli.main import build, run
 from zerotools.cli.output.language import columns_of, has_wide
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.programs.read_launch_line import read_launch
 from zerotools.jobs.imports.reading.job_keys import look_up
-from zerotools.jobs.imports.recipes.launch_line import read_launch
 from zerotools.jobs.jobfile.parse import parse_job
 
 CONFIGS = Path(__file__).parents[2] / "jobs" / "imports" / "configs"

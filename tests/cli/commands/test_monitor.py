@@ -24,7 +24,7 @@ from zerotools.cli.job_views.process_owners import (
 )
 from zerotools.cli.main import build, run
 from zerotools.core.errors import DaemonUnreachable
-from zerotools.jobs.client import location
+from zerotools.jobs.client import daemon_address
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.tables.script import AdoptedProcess
 from zerotools.sensors.fake import FakeProbe, fake_gpu
@@ -218,12 +218,12 @@ def test_what_is_not_seen_from_here_is_taken_from_the_daemon() -> None:
 def test_of_another_machine_the_daemon_tells_what_it_sees(
     zerotools: Command, client: DaemonClient
 ) -> None:
-    there = location.Elsewhere("gpu1", "/run/api.sock", "/home/ada", 1000, {})
-    location.leads_to(client.socket, there)
+    there = daemon_address.RemoteMachine("gpu1", "/run/api.sock", "/home/ada", 1000, {})
+    daemon_address.record_forwarding(client.socket, there)
     try:
         tree = json.loads(zerotools("monitor", "--once", "--json").out)
     finally:
-        location.leads_nowhere(client.socket)
+        daemon_address.forget_forwarding(client.socket)
     assert [gpu["uuid"] for gpu in tree["snapshot"]["gpus"]] == ["GPU-fake-0", "GPU-fake-1"]
     with pytest.raises(DaemonUnreachable, match="has no readings of"):
         snapshot_of(None, {"snapshot": None})

@@ -11,8 +11,8 @@ from tests.cli.conftest import Command
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import STEP, a_job, a_view, an_attempt
 from zerotools.cli.commands.show import page, suspects
+from zerotools.jobs.client.daemon_address import RemoteMachine, forget_forwarding, record_forwarding
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import Elsewhere, leads_nowhere, leads_to
 
 
 def test_show_has_attempts_peaks_and_reasons(zerotools: Command, service: FakeService) -> None:
@@ -173,9 +173,9 @@ def test_locks_of_this_machine_are_shown_for_its_own_jobs_alone(
     view = service.add(uid=os.geteuid(), state="running", phase=phase)
     service.change(1, spec={**view.spec, "script": {"launcher": "plain"}})
     if where != "here":
-        leads_to(client.socket, Elsewhere("box", "/s", "/home/ada", 1000, {}))
+        record_forwarding(client.socket, RemoteMachine("box", "/s", "/home/ada", 1000, {}))
     shown = zerotools("show", "1").out
-    leads_nowhere(client.socket)
+    forget_forwarding(client.socket)
     assert (str(lock) in shown) == (where == "here")
 
 

@@ -23,7 +23,7 @@ from zerotools.core.errors import (
     DaemonUnreachable,
 )
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.submissions import Submission, conflicts
+from zerotools.jobs.client.submission_conflicts import Submission, conflicts
 from zerotools.jobs.tables.spec import JobSpec
 
 

@@ -10,10 +10,10 @@ from tests.jobs.tables.test_slurm import job
 from zerotools.cli.job_actions import slurm_submission
 from zerotools.cli.job_actions.slurm_submission import members_for_slurm, submit_to_slurm
 from zerotools.core.errors import BadRequest, Unsupported
-from zerotools.jobs.client.submissions import Submission
+from zerotools.jobs.client.submission_conflicts import Submission
 from zerotools.jobs.slurm.job_directory import END, job_directories, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import submit_job
+from zerotools.jobs.slurm.submit_to_slurm import submit_job
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.daemon.users.other_users import UID, user_of
-from zerotools.jobs.text.program_strings import LONGEST_STRING, too_long
+from zerotools.jobs.text.exec_limits import LONGEST_STRING, too_long
 from zerotoolsd.users import run_as_user
 from zerotoolsd.users.job_user import given_env
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerotools.jobs.imports.combine import Imported
-from zerotools.jobs.imports.reading.report import KeyOutcome
+from zerotools.jobs.imports.reading.import_report import KeyOutcome
 
 os.environ.setdefault("DS_ACCELERATOR", "cpu")
 from deepspeed.runtime.config import DeepSpeedConfig

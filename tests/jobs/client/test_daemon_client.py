@@ -18,7 +18,7 @@ from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import JOB, a_job, a_view
 from tests.daemon.http.api.serving import serving
 from zerotools.core.errors import BadRequest, DaemonRefused, DaemonUnreachable
-from zerotools.jobs.client import api_versions
+from zerotools.jobs.client import daemon_compatibility
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
@@ -141,15 +141,15 @@ def test_which_of_the_two_is_to_be_upgraded_is_said_where_one_cannot_read_the_ot
 
 
 def test_a_daemon_that_says_no_api_version_speaks_the_first_one() -> None:
-    assert api_versions.api_versions({"version": "0.1.0"}) == (1,)
+    assert daemon_compatibility.api_versions({"version": "0.1.0"}) == (1,)
     later = {"version": "0.1.0", "api_versions": [2, 3]}
-    assert str(api_versions.which_to_upgrade(later, "0.9")).endswith(
+    assert str(daemon_compatibility.which_to_upgrade(later, "0.9")).endswith(
         "upgrade this zerotools to 0.1.0"
     )
-    older = str(api_versions.which_to_upgrade({"version": "0.1.0"}, "0.1.0"))
+    older = str(daemon_compatibility.which_to_upgrade({"version": "0.1.0"}, "0.1.0"))
     assert older.startswith("the daemon is an older zerotoolsd (0.1.0): upgrade it")
     same = {"version": "0.1.0", "api_versions": [1]}
-    assert api_versions.which_to_upgrade(same, "0.1.0") is None
+    assert daemon_compatibility.which_to_upgrade(same, "0.1.0") is None
 
 
 def test_what_an_older_daemon_has_not_is_said_to_need_an_upgrade(tmp_path: Path) -> None:
@@ -198,10 +198,10 @@ def test_only_what_was_set_is_sent(tmp_path: Path) -> None:
 
 def test_states_of_one_release_have_no_order() -> None:
     health = {"version": "0.3.0.dev0+gfffffffff", "api_versions": [1]}
-    other = str(api_versions.which_to_upgrade(health, "0.3.0.dev0+g111111111"))
+    other = str(daemon_compatibility.which_to_upgrade(health, "0.3.0.dev0+g111111111"))
     assert "of another commit: restart the daemon from this installation" in other
-    assert api_versions.which_to_upgrade(health, "0.3.0.dev0+gfffffffff") is None
-    later = str(api_versions.which_to_upgrade(health, "0.3.0"))
+    assert daemon_compatibility.which_to_upgrade(health, "0.3.0.dev0+gfffffffff") is None
+    later = str(daemon_compatibility.which_to_upgrade(health, "0.3.0"))
     assert later.endswith("upgrade the daemon and restart it (running jobs continue)")
-    earlier = str(api_versions.which_to_upgrade(health, "0.2.0"))
+    earlier = str(daemon_compatibility.which_to_upgrade(health, "0.2.0"))
     assert earlier.endswith("upgrade this zerotools to 0.3.0.dev0+gfffffffff")

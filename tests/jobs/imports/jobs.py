@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.jobs.imports.combine import Imported, JobFile, import_configs
-from zerotools.jobs.imports.reading.report import render
+from zerotools.jobs.imports.reading.import_report import render
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.text.document import Document
-from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.yaml_text import parse_yaml
+from zerotools.jobs.text.json_parser import parse_json
+from zerotools.jobs.text.yaml_parser import parse_yaml
 
 CONFIGS = Path(__file__).parent / "configs"
 BASE = Path("/base")

@@ -16,9 +16,9 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.imports.combine import import_configs
 from zerotools.jobs.jobfile.parse import parse_job
 from zerotools.jobs.launcher_keys.accelerate_keys import KNOWN, SECTIONS
-from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.toml_text import to_toml
-from zerotools.jobs.text.yaml_text import parse_yaml
+from zerotools.jobs.text.json_parser import parse_json
+from zerotools.jobs.text.toml_writer import to_toml
+from zerotools.jobs.text.yaml_parser import parse_yaml
 
 FREE = JOB.replace("gpus = 2", "") + "batch_size = 16\n"
 DEEPSPEED = "distributed_type: DEEPSPEED\n"

@@ -12,11 +12,11 @@ import pytest
 from tests.jobs.imports.jobs import BASE, CONFIGS, JOB, a_job, ds, ds_text, outcomes, report, said
 from zerotools.core.errors import Unsupported
 from zerotools.jobs.imports.combine import Imported, JobFile, hidden_size, import_configs
+from zerotools.jobs.imports.reading.import_report import render
 from zerotools.jobs.imports.reading.job_keys import accepts, look_up
-from zerotools.jobs.imports.reading.report import render
 from zerotools.jobs.jobfile.parse import parse_job, read_tree
-from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.toml_text import to_toml
+from zerotools.jobs.text.json_parser import parse_json
+from zerotools.jobs.text.toml_writer import to_toml
 
 ENGINE = 'engine = "deepspeed"\n' + JOB + "batch_size = 8\n"
 BLOG = """{

@@ -8,6 +8,7 @@ import pytest
 from tests.jobs.imports.jobs import JOB, TRAINERS, a_job, autos, ds, ds_text, outcomes, said
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.combine import import_configs
+from zerotools.jobs.launcher_keys.config_key import ValueKind
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS
 from zerotools.jobs.launcher_keys.deepspeed_releases import (
     REMOVED,
@@ -15,9 +16,8 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import (
     parse_release,
     removal,
 )
-from zerotools.jobs.launcher_keys.key_kinds import ValueKind
-from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.toml_text import to_toml
+from zerotools.jobs.text.json_parser import parse_json
+from zerotools.jobs.text.toml_writer import to_toml
 
 FOUR = a_job(JOB.replace("gpus = 2", "gpus = 4"))
 A_JOB = a_job(JOB + "batch_size = 16\nmicro_batch_size = 4\nlearning_rate = 1e-4\n")

@@ -10,7 +10,7 @@ import pytest
 
 from harness import forked
 from tests.jobs.imports.jobs import JOB, a_job, ds
-from zerotools.jobs.imports.reading.reader import TRAINER
+from zerotools.jobs.imports.reading.config_reader import TRAINER
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, clipping
 from zerotools.jobs.launcher_keys.trainer_keys import TRAINER_DEFAULTS

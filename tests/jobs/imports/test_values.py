@@ -18,8 +18,8 @@ from tests.jobs.imports.jobs import (
     said,
 )
 from zerotools.jobs.imports.combine import Imported, import_configs
-from zerotools.jobs.imports.reading.report import KeyOutcome
-from zerotools.jobs.text.json_text import parse_json
+from zerotools.jobs.imports.reading.import_report import KeyOutcome
+from zerotools.jobs.text.json_parser import parse_json
 
 BATCH = JOB + "batch_size = 8\n"
 ENGINE = 'engine = "deepspeed"\n' + BATCH
@@ -128,7 +128,7 @@ class TestAuto:
     def test_report_and_job_have_the_precision_of_accelerate(
         self, yaml: str, precision: str
     ) -> None:
-        from zerotools.jobs.text.yaml_text import parse_yaml
+        from zerotools.jobs.text.yaml_parser import parse_yaml
 
         both = '{"bf16": {"enabled": "auto"}, "fp16": {"enabled": "auto"}}'
         imported = import_configs(

@@ -7,7 +7,7 @@ import pytest
 from tests.jobs.jobfile.test_parse import parsed
 from zerotools.jobs.jobfile.job_memory import memory_layout_of
 from zerotools.jobs.jobfile.parse import job_to_dict
-from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.jobfile.stored_job import read_stored
 
 
 @pytest.mark.parametrize(

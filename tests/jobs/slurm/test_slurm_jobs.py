@@ -9,7 +9,7 @@ import pytest
 from tests.jobs.slurm.fake_programs import programs
 from tests.jobs.tables.test_slurm import job
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import submit_job
+from zerotools.jobs.slurm.submit_to_slurm import submit_job
 
 
 @pytest.mark.parametrize(

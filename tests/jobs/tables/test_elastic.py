@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict, parse_job
-from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotools.jobs.sweeps import check_key, put_key, remove_key
 from zerotools.jobs.tables.elastic import at_size, largest
 from zerotools.jobs.tables.spec import JobSpec

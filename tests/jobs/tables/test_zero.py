@@ -10,8 +10,8 @@ import pytest
 
 from harness.launching import job
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.estimating.job_workload import with_ranks
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.memory_estimates.job_workload import with_ranks
 from zerotools.jobs.tables.elastic import at_size
 from zerotools.jobs.tables.spec import JobSpec
 

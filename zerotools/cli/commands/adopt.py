@@ -13,8 +13,8 @@ from zerotools.cli.output import render
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.binding.durations import in_words, seconds_of
+from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import machine_behind
 
 LARGEST_PID = 2**22
 

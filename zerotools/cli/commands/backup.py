@@ -10,7 +10,7 @@ import click
 from zerotools.cli.options.click_options import json_option, state_dir_option
 from zerotools.cli.output import render
 from zerotools.jobs.client import queue_copies
-from zerotools.jobs.client.location import default_state_dir
+from zerotools.jobs.client.daemon_address import default_state_dir
 
 
 @click.command("backup")

@@ -16,9 +16,9 @@ from zerotools.cli.output.colours import paint
 from zerotools.cli.output.messages import say as say_message
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES, EXIT_DONE
-from zerotools.jobs.drill.drill import run
-from zerotools.jobs.drill.drill_report import DrillReport
-from zerotools.jobs.drill.request import DrillRequest, make_request
+from zerotools.jobs.chaos.chaos_options import ChaosOptions, make_request
+from zerotools.jobs.chaos.chaos_report import ChaosReport
+from zerotools.jobs.chaos.run_chaos import run
 
 MEANING = (
     "Effective training time: the share of the time from the first start to the end",
@@ -87,7 +87,7 @@ def command(
     return perform(request, as_json=as_json)
 
 
-def perform(request: DrillRequest, *, as_json: bool) -> int:
+def perform(request: ChaosOptions, *, as_json: bool) -> int:
     """Run the fault injection and print its progress: on stderr if stdout is for JSON."""
     stream = sys.stderr if as_json else sys.stdout
     say = functools.partial(print, file=stream, flush=True)
@@ -108,7 +108,7 @@ def perform(request: DrillRequest, *, as_json: bool) -> int:
     return EXIT_DONE if report.held else EXIT_DIFFERENCES
 
 
-def lines_of(report: DrillReport) -> Iterator[str]:
+def lines_of(report: ChaosReport) -> Iterator[str]:
     """Yield the lines of the final report."""
     tally = report.tally
     yield ""

@@ -15,9 +15,9 @@ from zerotools.cli.job_views.machine_screen import snapshot_of
 from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest, DaemonError
-from zerotools.jobs.client.api_versions import why_no_daemon
+from zerotools.jobs.client.daemon_address import default_socket, default_state_dir, machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import default_socket, default_state_dir, machine_behind
+from zerotools.jobs.client.daemon_compatibility import why_no_daemon
 from zerotools.jobs.doctor.bug_report import bug_report, write_report
 from zerotools.jobs.doctor.finding import LEVELS, OK, PROBLEM, DoctorFinding
 from zerotools.jobs.doctor.gpus import (

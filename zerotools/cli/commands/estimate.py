@@ -24,17 +24,17 @@ from zerotools.cli.options.launcher_configs import Configs, config_options, read
 from zerotools.cli.output import render
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DONE, EXIT_TOO_LARGE, BadRequest, ZerotoolsError
-from zerotools.jobs.estimating.config_writer import keys_text
-from zerotools.jobs.estimating.estimating import Estimate, assumed_length
-from zerotools.jobs.estimating.job_workload import is_job_file
-from zerotools.jobs.estimating.whole_job import (
+from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.memory_estimates.complete_job_file import (
     WITH_CONFIG,
     job_with_config,
     whole_job,
     without_placeholders,
 )
-from zerotools.jobs.jobfile.parse import job_from_tree
-from zerotools.jobs.text.toml_text import to_toml
+from zerotools.jobs.memory_estimates.config_writer import keys_text
+from zerotools.jobs.memory_estimates.job_workload import is_job_file
+from zerotools.jobs.memory_estimates.training_estimate import Estimate, assumed_length
+from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
 from zerotools.public.estimate_memory import (
     EstimateKeywords,

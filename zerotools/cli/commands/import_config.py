@@ -32,17 +32,17 @@ from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest, Unsupported, ZerotoolsError
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import Imported, JobFile
-from zerotools.jobs.imports.reading.report import Findings, next_steps, note_mends
-from zerotools.jobs.imports.reading.report import render as report_lines
+from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.read_launch_line import read_launch
+from zerotools.jobs.imports.reading.import_report import Findings, next_steps, note_mends
+from zerotools.jobs.imports.reading.import_report import render as report_lines
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.imports.recipes.launch_line import read_launch
-from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.imports.script_job import import_script
 from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
-from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.page_blocks import BlockKind, PageBlock, blocks_of, listed
-from zerotools.jobs.text.toml_text import to_toml
-from zerotools.jobs.text.yaml_text import parse_yaml
+from zerotools.jobs.text.json_parser import parse_json
+from zerotools.jobs.text.page_configs import BlockKind, PageBlock, blocks_of, listed
+from zerotools.jobs.text.toml_writer import to_toml
+from zerotools.jobs.text.yaml_parser import parse_yaml
 
 _CHOICES = {
     "model.path": "model.path, or model.config to start from random weights",

@@ -28,8 +28,15 @@ from zerotools.cli.options.click_options import (
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS, REQUIREMENTS, install_command
-from zerotools.jobs.estimating.first_job import FULL, METHODS, FirstJob, FirstTraining, first_job
-from zerotools.jobs.estimating.local_files import (
+from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.memory_estimates.first_job import (
+    FULL,
+    METHODS,
+    FirstJob,
+    FirstTraining,
+    first_job,
+)
+from zerotools.jobs.memory_estimates.local_files import (
     CONFIG,
     MOST_ENTRIES,
     SeenData,
@@ -37,8 +44,7 @@ from zerotools.jobs.estimating.local_files import (
     data_of,
     models_in,
 )
-from zerotools.jobs.jobfile.parse import job_from_tree
-from zerotools.jobs.text.toml_text import to_toml
+from zerotools.jobs.text.toml_writer import to_toml
 from zerotools.ops.estimate.fit_search import Way
 from zerotools.ops.estimate.recommendation import MOST_TOKENS, gib
 from zerotools.public.estimate_memory import GivenMachine, MachineOptions, given_machine

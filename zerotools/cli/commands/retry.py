@@ -14,8 +14,8 @@ from zerotools.cli.options.click_options import json_option, socket_option
 from zerotools.cli.options.submission_options import nodes_of, nodes_option
 from zerotools.cli.output import render
 from zerotools.core.errors import BadRequest
+from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import machine_behind
 
 
 @click.command("retry")

@@ -43,11 +43,11 @@ from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
+from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import machine_behind
 from zerotools.jobs.states import SUCCEEDED
 from zerotools.jobs.tables.eval import PREDICTIONS
-from zerotools.jobs.text.home_paths import expanded
+from zerotools.jobs.text.expand_home import expanded
 
 ATTEMPT_HEADERS = (
     "attempt",

@@ -52,17 +52,17 @@ from zerotools.cli.options.submission_options import (
 from zerotools.cli.output import render
 from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import BadRequest, DaemonUnreachable
-from zerotools.jobs.answer_times import reads_data
+from zerotools.jobs.client.daemon_address import RemoteMachine, machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import Elsewhere, machine_behind
-from zerotools.jobs.client.submissions import Submission
+from zerotools.jobs.client.submission_conflicts import Submission
 from zerotools.jobs.imports.combine import CONFIG
 from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_from_tree, job_to_dict
+from zerotools.jobs.submit_timeout import reads_data
 from zerotools.jobs.sweeps import members_of
-from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.rendezvous import MOST_NODES
 from zerotools.jobs.tables.spec import JobSpec
+from zerotools.jobs.tables.store_urls import in_store
 
 
 @click.command("submit", cls=GroupedCommand)
@@ -260,7 +260,9 @@ def command(
     return 0
 
 
-def _refuse_of_training(configs: Configs, array: ArrayOptions, machine: Elsewhere | None) -> None:
+def _refuse_of_training(
+    configs: Configs, array: ArrayOptions, machine: RemoteMachine | None
+) -> None:
     if configs.any or configs.lenient:
         raise BadRequest("--convert queues no training; leave --deepspeed and --accelerate out")
     if array.asked:
@@ -307,7 +309,9 @@ def _source(path: str) -> str:
     return "standard input" if path == "-" else path
 
 
-def _job(name: str, configs: Configs, machine: Elsewhere | None, slurm: SlurmOptions) -> JobSpec:
+def _job(
+    name: str, configs: Configs, machine: RemoteMachine | None, slurm: SlurmOptions
+) -> JobSpec:
     """Return the job in the file `name`. If the job runs on another machine, its paths are paths of
     that machine, and must not be relative to a directory here.
     """

@@ -14,8 +14,8 @@ from zerotools.cli.output import render
 from zerotools.core.counts import counted
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.binding.durations import in_words
+from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import machine_behind
 
 
 @click.command("web")

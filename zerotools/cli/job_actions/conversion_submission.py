@@ -12,7 +12,7 @@ import click
 
 from zerotools.cli.output.messages import say
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.client.submissions import Submission
+from zerotools.jobs.client.submission_conflicts import Submission
 from zerotools.jobs.jobfile.conversion_job import (
     IN_PARTS,
     check_conversion,

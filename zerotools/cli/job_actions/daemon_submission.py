@@ -15,10 +15,10 @@ from zerotools.cli.output import render
 from zerotools.cli.output.failure import report_error
 from zerotools.cli.output.messages import command_name, say
 from zerotools.core.errors import AnswerLost, BadRequest, DaemonUnreachable, ZerotoolsError
+from zerotools.jobs.client.captured_environment import OF_SLURM, capture, named, with_environment
+from zerotools.jobs.client.daemon_address import RemoteMachine
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.environment import OF_SLURM, capture, named, with_environment
-from zerotools.jobs.client.location import Elsewhere
-from zerotools.jobs.client.submissions import Submission, conflicts, with_source
+from zerotools.jobs.client.submission_conflicts import Submission, conflicts, with_source
 from zerotools.jobs.jobfile.parse import given_of, job_from_dict, job_to_dict
 from zerotools.jobs.sweeps import members_of
 from zerotools.jobs.tables.notify import masked_url, wrong_url
@@ -139,7 +139,7 @@ def _shown(spec: JobSpec) -> dict[str, Any]:
 
 
 def with_environment_options(
-    jobs: Sequence[Submission], options: Sequence[str], machine: Elsewhere | None
+    jobs: Sequence[Submission], options: Sequence[str], machine: RemoteMachine | None
 ) -> list[Submission]:
     """Return the jobs with environment variables of this shell added: the usual ones, and those of
     --env. Notes on variables that were not passed go to stderr.

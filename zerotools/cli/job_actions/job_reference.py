@@ -17,9 +17,9 @@ from click.shell_completion import CompletionItem
 
 from zerotools.cli.output.messages import command_name
 from zerotools.core.errors import BadRequest, DaemonUnreachable, ZerotoolsError
+from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import machine_behind
-from zerotools.jobs.client.submissions import Submission
+from zerotools.jobs.client.submission_conflicts import Submission
 from zerotools.jobs.states import TERMINAL, in_words
 from zerotools.jobs.tables.spec import SLURM
 

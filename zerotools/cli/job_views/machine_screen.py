@@ -23,8 +23,8 @@ from zerotools.cli.job_views.process_owners import Owners, find_owners
 from zerotools.cli.output import render
 from zerotools.core.counts import counted
 from zerotools.core.errors import DaemonError, DaemonUnreachable, ZerotoolsError
+from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import machine_behind
 from zerotools.jobs.states import ACTIVE
 from zerotools.jobs.tables.script import AdoptedProcess
 from zerotools.sensors.snapshot import Gpu, Host, Snapshot, Stall

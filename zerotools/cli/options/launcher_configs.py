@@ -18,8 +18,12 @@ from zerotools.cli.output.render import clean
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.imports.accelerate_yaml import YAML_KEYS
 from zerotools.jobs.imports.combine import CONFIG, Imported, JobFile, import_configs
-from zerotools.jobs.imports.reading.job_keys import look_up
-from zerotools.jobs.imports.reading.report import (
+from zerotools.jobs.imports.programs.axolotl import read_axolotl
+from zerotools.jobs.imports.programs.launcher_options import joined
+from zerotools.jobs.imports.programs.llamafactory import read_llamafactory
+from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.read_launch_line import read_launch
+from zerotools.jobs.imports.reading.import_report import (
     ENGLISH,
     FIRST,
     LATER,
@@ -28,18 +32,14 @@ from zerotools.jobs.imports.reading.report import (
     next_steps,
     render,
 )
+from zerotools.jobs.imports.reading.job_keys import look_up
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.imports.recipes.axolotl import read_axolotl
-from zerotools.jobs.imports.recipes.launch_line import read_launch
-from zerotools.jobs.imports.recipes.launcher_ranks import joined
-from zerotools.jobs.imports.recipes.llamafactory import read_llamafactory
-from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import read_tree
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release, installed_release
 from zerotools.jobs.text.document import LARGEST_FILE, Document, read_text, text_of
-from zerotools.jobs.text.home_paths import expanded
-from zerotools.jobs.text.json_text import parse_json
-from zerotools.jobs.text.yaml_text import parse_yaml
+from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.json_parser import parse_json
+from zerotools.jobs.text.yaml_parser import parse_yaml
 
 LINE = "the launch line"
 

@@ -27,15 +27,15 @@ from zerotools.core.errors import (
     Unsupported,
 )
 from zerotools.io.files.optional_packages import REQUIREMENTS, install_command
-from zerotools.jobs.answer_times import (
+from zerotools.jobs.client import daemon_address, daemon_compatibility
+from zerotools.jobs.client.daemon_address import machine_behind, shown_socket
+from zerotools.jobs.client.daemon_compatibility import NEEDED, why_no_daemon
+from zerotools.jobs.submit_timeout import (
     INTERPRETER_SECONDS,
     MANY_JOBS_SECONDS,
     WHOLE_LOOK_SECONDS,
     answer_seconds,
 )
-from zerotools.jobs.client import api_versions, location
-from zerotools.jobs.client.api_versions import NEEDED, why_no_daemon
-from zerotools.jobs.client.location import machine_behind, shown_socket
 
 if TYPE_CHECKING:
     from zerotools.jobs.tables.spec import JobSpec
@@ -65,7 +65,7 @@ class DaemonRequests:
     def __init__(
         self, socket: Path | None = None, *, timeout_seconds: float = TIMEOUT_SECONDS
     ) -> None:
-        self.socket = socket or location.default_socket()
+        self.socket = socket or daemon_address.default_socket()
         self._timeout = timeout_seconds
         self.deadline: float | None = None
         """The time (CLOCK_MONOTONIC) after which no request waits for its response."""
@@ -148,7 +148,9 @@ class DaemonRequests:
             return None
         finally:
             connection.close()
-        return api_versions.which_to_upgrade(health, zerotools.__version__) if health else None
+        return (
+            daemon_compatibility.which_to_upgrade(health, zerotools.__version__) if health else None
+        )
 
     def _unreachable(
         self, error: OSError | http.client.HTTPException, waited: float
@@ -161,7 +163,7 @@ class DaemonRequests:
                     install = f" (after {install_command(REQUIREMENTS[NEEDED])})"
                 why = (
                     f"nothing answers at {self.shown}; is zerotoolsd running? Start it with "
-                    f"'zerotoolsd'{install}, or set {location.SOCKET_VARIABLE} to its socket"
+                    f"'zerotoolsd'{install}, or set {daemon_address.SOCKET_VARIABLE} to its socket"
                 )
             case PermissionError():
                 why = f"the daemon at {self.shown} belongs to another user (permission denied)"
@@ -185,7 +187,7 @@ class SocketConnection(http.client.HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the socket. Raises OSError if nothing listens there."""
-        self.sock = location.connect(self._path, self._timeout_seconds)
+        self.sock = daemon_address.connect(self._path, self._timeout_seconds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +291,9 @@ class DaemonClient(DaemonRequests):
         try:
             jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
         except BadRequest:
-            asked = state in api_versions.FIRST_STATES or name is not None or user is not None
+            asked = (
+                state in daemon_compatibility.FIRST_STATES or name is not None or user is not None
+            )
             if asked or "api_versions" in self.health():
                 raise
             return []  # an older daemon, which has no job in a state that it does not know

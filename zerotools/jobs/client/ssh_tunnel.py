@@ -36,13 +36,13 @@ from zerotools.io.ssh.ssh_host import (
     ssh_program,
     ssh_words,
 )
-from zerotools.jobs.client.location import (
+from zerotools.jobs.client.daemon_address import (
     SOCKET_VARIABLE,
     STATE_VARIABLE,
     SYSTEM_STATE,
-    Elsewhere,
-    leads_nowhere,
-    leads_to,
+    RemoteMachine,
+    forget_forwarding,
+    record_forwarding,
 )
 
 END_SECONDS = 5.0
@@ -78,8 +78,8 @@ class SshTunnel:
         except BaseException:  # undone, and raised again
             self.close()
             raise
-        machine = Elsewhere(host.shown, there, answer.home, answer.uid, answer.environment)
-        leads_to(self.socket, machine)
+        machine = RemoteMachine(host.shown, there, answer.home, answer.uid, answer.environment)
+        record_forwarding(self.socket, machine)
 
     def _log_in(self) -> Answer:
         mark = f"zerotools-{secrets.token_hex(8)}"
@@ -157,7 +157,7 @@ class SshTunnel:
 
     def close(self) -> None:
         """End the connection, and remove the local socket."""
-        leads_nowhere(self.socket)
+        forget_forwarding(self.socket)
         master, self._master = self._master, None
         if master is not None:
             for pipe in (master.stdin, master.stdout):
@@ -204,7 +204,7 @@ class Answer:
 def places() -> tuple[str, ...]:
     """Return the possible sockets of a daemon on the other machine, as words for its shell.
 
-    The order is that of `location.default_socket`: the first socket that exists is used.
+    The order is that of `daemon_address.default_socket`: the first socket that exists is used.
     """
     return (
         f'"${SOCKET_VARIABLE}"',

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
-from zerotools.jobs.client.location import connect
+from zerotools.jobs.client.daemon_address import connect
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LITTLE_BYTES = 10 * 2**30

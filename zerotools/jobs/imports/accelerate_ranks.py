@@ -13,16 +13,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.imports.reading.batch import (
+from zerotools.jobs.imports.reading.batch_size import (
     JOB_SEQUENCE_RANKS,
     JOB_TENSOR_RANKS,
     ranks_key,
     world_size,
 )
-from zerotools.jobs.imports.reading.reader import ConfigReading
-from zerotools.jobs.imports.reading.report import KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.config_reader import ConfigReading
+from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.typed_keys import ConfigValue
-from zerotools.jobs.launcher_keys.launch_flags import SEVERAL_MACHINES
+from zerotools.jobs.launcher_keys.launcher_flags import SEVERAL_MACHINES
 from zerotools.jobs.tables.spec import NUMA_AUTO, NUMA_CORES
 
 _NAME = "parallelism_config"

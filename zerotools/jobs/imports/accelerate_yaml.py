@@ -12,9 +12,9 @@ from zerotools.jobs.imports.accelerate_ranks import (
     read_parallelism,
     read_ranks,
 )
+from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading, read_compile
+from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
 from zerotools.jobs.imports.reading.job_keys import JobTree, put
-from zerotools.jobs.imports.reading.reader import Claims, ConfigReading, read_compile
-from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, note_mends
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, judge_unknown_keys
 from zerotools.jobs.launcher_keys.accelerate_keys import (
     DEEPSPEED,
@@ -26,11 +26,11 @@ from zerotools.jobs.launcher_keys.accelerate_keys import (
     SECTIONS,
     TABLES,
 )
+from zerotools.jobs.launcher_keys.config_key import is_off
 from zerotools.jobs.launcher_keys.deepspeed_releases import LEAF_MODULES, NEWEST, Release
 from zerotools.jobs.launcher_keys.deepspeed_releases import release_text as release_said
-from zerotools.jobs.launcher_keys.key_kinds import is_off
 from zerotools.jobs.text.document import Document, Trail
-from zerotools.jobs.text.yaml_text import YamlKeys
+from zerotools.jobs.text.yaml_parser import YamlKeys
 
 YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)
 """The keys of an accelerate config. `parse_yaml` uses them to restore lost indentation."""

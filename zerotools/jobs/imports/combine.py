@@ -20,7 +20,11 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.imports.accelerate_yaml import Launched, read_accelerate
 from zerotools.jobs.imports.deepspeed_json import read_deepspeed
 from zerotools.jobs.imports.deepspeed_optimizer import read_missing
-from zerotools.jobs.imports.reading.batch import JOB_TOTAL, STEPS
+from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.trainer_arguments import read_batch_of, read_recipe
+from zerotools.jobs.imports.reading.batch_size import JOB_TOTAL, STEPS
+from zerotools.jobs.imports.reading.config_reader import Claim, Claims, ConfigReading, claims_of_job
+from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
 from zerotools.jobs.imports.reading.job_keys import (
     JobTree,
     accepts,
@@ -30,17 +34,13 @@ from zerotools.jobs.imports.reading.job_keys import (
     look_up,
     put,
 )
-from zerotools.jobs.imports.reading.reader import Claim, Claims, ConfigReading, claims_of_job
-from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
-from zerotools.jobs.imports.recipes.arguments import read_batch_of, read_recipe
-from zerotools.jobs.imports.recipes.recipe import Recipe
 from zerotools.jobs.jobfile.parse import job_from_tree, job_to_dict
 from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
 from zerotools.jobs.tables.deepspeed import DeepSpeedSpec
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.document import Document, read_text
-from zerotools.jobs.text.home_paths import expanded
+from zerotools.jobs.text.expand_home import expanded
 
 CONFIG = "deepspeed.config"
 OFF = ("none", 0, False)

@@ -14,11 +14,16 @@ from zerotools.jobs.imports.deepspeed_optimizer import (
     resolve_foreign,
 )
 from zerotools.jobs.imports.deepspeed_zero import read_zero
-from zerotools.jobs.imports.reading.batch import JOB_SEQUENCE_RANKS, JOB_TENSOR_RANKS, read_batch
+from zerotools.jobs.imports.reading.batch_size import (
+    JOB_SEQUENCE_RANKS,
+    JOB_TENSOR_RANKS,
+    read_batch,
+)
+from zerotools.jobs.imports.reading.config_reader import Claims, ConfigReading, read_compile_section
+from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, note_mends
 from zerotools.jobs.imports.reading.job_keys import JobTree, deepspeed_names, drop, look_up, put
-from zerotools.jobs.imports.reading.reader import Claims, ConfigReading, read_compile_section
-from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, note_mends
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, read_known_keys
+from zerotools.jobs.launcher_keys.config_key import KeyAction, is_off
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, NEVER_TAKEN
 from zerotools.jobs.launcher_keys.deepspeed_releases import (
     NEWEST,
@@ -30,7 +35,6 @@ from zerotools.jobs.launcher_keys.deepspeed_releases import (
     release_text,
     removal,
 )
-from zerotools.jobs.launcher_keys.key_kinds import KeyAction, is_off
 from zerotools.jobs.text.document import Document, Trail
 
 FIRST_STEP = (

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.config_reader import TRAINER, ConfigReading
+from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.job_keys import job_key_of
-from zerotools.jobs.imports.reading.reader import TRAINER, ConfigReading
-from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_keys import (
     CLIPS_ELSEWHERE,

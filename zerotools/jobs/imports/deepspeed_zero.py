@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.config_reader import ConfigReading
+from zerotools.jobs.imports.reading.import_report import KeyOutcome
 from zerotools.jobs.imports.reading.job_keys import deepspeed_names
-from zerotools.jobs.imports.reading.reader import ConfigReading
-from zerotools.jobs.imports.reading.report import KeyOutcome
 from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS
 

@@ -9,11 +9,11 @@ from typing import Any
 
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.imports.combine import Imported, JobFile, problem_of
+from zerotools.jobs.imports.programs.program_arguments import Program, Recipe
+from zerotools.jobs.imports.reading.import_report import Findings
 from zerotools.jobs.imports.reading.job_keys import JobTree, in_order, look_up, put
-from zerotools.jobs.imports.reading.report import Findings
-from zerotools.jobs.imports.recipes.recipe import Program, Recipe
 from zerotools.jobs.jobfile.parse import job_from_tree
-from zerotools.jobs.launcher_keys.launch_flags import STARTED_BY
+from zerotools.jobs.launcher_keys.launcher_flags import STARTED_BY
 
 _OUTPUT = "output_dir"
 _STOP = (

@@ -29,10 +29,10 @@ from zerotools.jobs.binding.bind import (
 )
 from zerotools.jobs.binding.declaration import keys_of, means_none
 from zerotools.jobs.tables.engine_tables import check_tables, misplaced_keys
-from zerotools.jobs.tables.far_places import why_not_read
 from zerotools.jobs.tables.job_rules import check
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.text.home_paths import expanded
+from zerotools.jobs.tables.store_urls import why_not_read
+from zerotools.jobs.text.expand_home import expanded
 
 _UNSET = JobSpec()
 _SCALARS = frozenset({str, int, float, bool, type(None)})
@@ -318,7 +318,7 @@ def problem_line(text: str, problem: str) -> int | None:
     if found is None:
         return None
     if text.lstrip().startswith("{"):
-        from zerotools.jobs.text.json_text import parse_json
+        from zerotools.jobs.text.json_parser import parse_json
 
         return parse_json(text, source="").lines.get(tuple(found[0].split(".")))
     return line_of(text, found[0])

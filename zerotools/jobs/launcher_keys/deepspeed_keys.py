@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from zerotools.jobs.launcher_keys.key_kinds import ConfigKey, KeyAction, ValueKind
+from zerotools.jobs.launcher_keys.config_key import ConfigKey, KeyAction, ValueKind
 
 _GATHERING = "how DeepSpeed gathers weights; the result is the same"
 _LOSSY = "compresses what DeepSpeed communicates; the engine torch communicates exactly"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from zerotools.jobs.launcher_keys.key_kinds import ValueKind
+from zerotools.jobs.launcher_keys.config_key import ValueKind
 
 DIRECT: Mapping[str, tuple[str, ValueKind]] = {
     "learning_rate": ("train.learning_rate", ValueKind.NUMBER),

@@ -19,6 +19,7 @@ from typing import Any
 from zerotools.core.errors import BadFile, BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.client.daemon_client import LogBytes
+from zerotools.jobs.slurm.claim_output_directory import claim_output
 from zerotools.jobs.slurm.job_directory import (
     LOG,
     VIEW,
@@ -29,9 +30,8 @@ from zerotools.jobs.slurm.job_directory import (
     who,
     write_record,
 )
-from zerotools.jobs.slurm.output_claim import claim_output
 from zerotools.jobs.slurm.slurm_commands import ControllerJob, SlurmCommands
-from zerotools.jobs.slurm.slurm_standing import (
+from zerotools.jobs.slurm.slurm_job_status import (
     FRESH_SECONDS,
     NO_VIEW,
     Known,
@@ -39,7 +39,7 @@ from zerotools.jobs.slurm.slurm_standing import (
     spec_of,
     standing_of,
 )
-from zerotools.jobs.slurm.submitting import find_number, own_of, submit_again
+from zerotools.jobs.slurm.submit_to_slurm import find_number, own_of, submit_again
 from zerotools.jobs.tables.job_rules import check
 from zerotools.jobs.tables.spec import JobSpec
 

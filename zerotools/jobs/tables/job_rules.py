@@ -8,14 +8,13 @@ from pathlib import PurePath
 
 from zerotools.core.training_memory import NF4
 from zerotools.jobs.binding.bind import show
-from zerotools.jobs.launcher_keys.launch_flags import PLACING, PLACING_VARIABLES
+from zerotools.jobs.launcher_keys.launcher_flags import PLACING, PLACING_VARIABLES
 from zerotools.jobs.tables.checkpoint import ADAPTER, check_checkpoint
 from zerotools.jobs.tables.data import BYTES, KINDS, check_data, kind_of, tokenizer_of
 from zerotools.jobs.tables.deepspeed_config import check_deepspeed
 from zerotools.jobs.tables.dpo import DpoSpec
 from zerotools.jobs.tables.elastic import check_sizes
 from zerotools.jobs.tables.eval import check_eval
-from zerotools.jobs.tables.far_places import in_store
 from zerotools.jobs.tables.fp16 import Fp16Spec, check_fp16
 from zerotools.jobs.tables.limits import check_limits
 from zerotools.jobs.tables.lora import check_lora
@@ -24,10 +23,10 @@ from zerotools.jobs.tables.metrics import check_metrics
 from zerotools.jobs.tables.model import FLASH, check_model
 from zerotools.jobs.tables.notify import check_notify
 from zerotools.jobs.tables.offload import check_offload
-from zerotools.jobs.tables.on_nodes import check_backend, on_nodes
 from zerotools.jobs.tables.rendezvous import check_rendezvous
 from zerotools.jobs.tables.script import check_script
 from zerotools.jobs.tables.slurm import check_slurm
+from zerotools.jobs.tables.slurm_nodes import check_backend, on_nodes
 from zerotools.jobs.tables.spec import (
     FP16_ON_CPU,
     NUMA_AUTO,
@@ -39,6 +38,7 @@ from zerotools.jobs.tables.spec import (
     check_time_limit,
 )
 from zerotools.jobs.tables.stall import check_stall
+from zerotools.jobs.tables.store_urls import in_store
 from zerotools.jobs.tables.train import check_optimizer, check_train
 from zerotools.jobs.tables.zero import check_zero
 

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 from zerotools.jobs.binding.durations import seconds_of
-from zerotools.jobs.text.program_strings import too_long
+from zerotools.jobs.text.exec_limits import too_long
 from zerotools.jobs.text.secrets import HIDDEN
 
 NOTICES = (

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
-from zerotools.jobs.text.program_strings import too_long
+from zerotools.jobs.text.exec_limits import too_long
 
 LAUNCHERS = ("plain", "torchrun", "accelerate", "deepspeed")
 MODEL, EVALUATED = "model", "evaluated.json"

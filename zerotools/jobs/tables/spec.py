@@ -33,7 +33,7 @@ from zerotools.jobs.tables.slurm import SlurmSpec
 from zerotools.jobs.tables.stall import StallSpec
 from zerotools.jobs.tables.train import TrainSpec
 from zerotools.jobs.tables.zero import ZeroSpec
-from zerotools.jobs.text.program_strings import too_long
+from zerotools.jobs.text.exec_limits import too_long
 
 ENGINES = ("torch", "deepspeed", "script")
 DEVICES = ("cuda", "cpu")

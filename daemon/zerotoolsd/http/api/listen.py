@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest, DaemonRefused
-from zerotools.jobs.client.location import Address, connect
+from zerotools.jobs.client.daemon_address import Address, connect
 from zerotoolsd.config.config_tables import ApiConfig
 from zerotoolsd.http.api.bearer_tokens import BearerTokens, read_tokens, tokens_path
 

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from aiohttp import web
 
 from zerotools.core.errors import BadFile, BadRequest, Unsupported, ZerotoolsError
-from zerotools.jobs.client.api_versions import API_VERSION
+from zerotools.jobs.client.daemon_compatibility import API_VERSION
 from zerotoolsd.interface.api_types import Conflict, Forbidden, NotFound, Unauthorized, Unavailable
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import resource
 from collections.abc import Iterator, Mapping
 
 from zerotools.jobs.tables.spec import JobSpec
-from zerotools.jobs.text.program_strings import LONGEST_STRING, room_of, room_taken, string_bytes
+from zerotools.jobs.text.exec_limits import LONGEST_STRING, room_of, room_taken, string_bytes
 
 _ADDED_PATH = 4096
 """Length of the longest path that may be appended to a program's PYTHONPATH."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import ZerotoolsError
-from zerotools.jobs.client.submissions import Places, conflicts
+from zerotools.jobs.client.submission_conflicts import Places, conflicts
 from zerotools.runs import checkpoint_dirs
 from zerotools.runs.file_names import MANIFEST
 

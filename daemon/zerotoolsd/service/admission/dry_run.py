@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.answer_times import REHEARSAL_SECONDS
 from zerotools.jobs.jobfile.parse import job_to_dict
+from zerotools.jobs.submit_timeout import REHEARSAL_SECONDS
 from zerotools.jobs.tables.data import ENCODED, kind_of
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.interface.api_types import CheckedJob, Unavailable

@@ -14,7 +14,6 @@ from typing import IO, Any
 
 from zerotools.core.errors import BadRequest
 from zerotools.io.files.optional_packages import EXTRAS, distribution_of, install_command, is_older
-from zerotools.jobs.answer_times import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotools.jobs.jobfile.evaluation_job import HARNESS
 from zerotools.jobs.preflight import (
     accelerate_config,
@@ -22,6 +21,7 @@ from zerotools.jobs.preflight import (
     deepspeed_accepts,
     known_tasks,
 )
+from zerotools.jobs.submit_timeout import DEEPSPEED_SECONDS, INTERPRETER_SECONDS
 from zerotools.jobs.tables.deepspeed import on_nvme
 from zerotools.jobs.tables.deepspeed_config import completed
 from zerotools.jobs.tables.spec import JobSpec

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import zerotools
-from zerotools.jobs.client.api_versions import API_VERSION
+from zerotools.jobs.client.daemon_compatibility import API_VERSION
 from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.interface.api_types import Unavailable
 from zerotoolsd.interface.prometheus_text import render

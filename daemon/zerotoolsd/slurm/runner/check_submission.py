@@ -11,7 +11,7 @@ import json
 import sys
 
 from zerotools.core.errors import BadRequest, ZerotoolsError
-from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotoolsd.service.admission import preflight
 
 

@@ -24,7 +24,7 @@ from zerotools.jobs.slurm.job_directory import (
     read_record,
     write_record,
 )
-from zerotools.jobs.slurm.slurm_standing import spec_of
+from zerotools.jobs.slurm.slurm_job_status import spec_of
 from zerotools.jobs.tables.spec import LOCAL
 from zerotoolsd.attempts import cause_of_end, end_event
 from zerotoolsd.attempts.cause_of_end import cause_of, saved_step

@@ -28,7 +28,7 @@ from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 from zerotools.jobs import states
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
-from zerotools.jobs.slurm.submitting import own_of
+from zerotools.jobs.slurm.submit_to_slurm import own_of
 from zerotools.jobs.tables.job_rules import most_nodes
 from zerotoolsd.attempts import last_report
 from zerotoolsd.attempts.cause_of_end import saved_step

@@ -25,11 +25,11 @@ from typing import Any
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported, ZerotoolsError
 from zerotools.io.telemetry.datagrams import Sender
 from zerotools.jobs import states
-from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotools.jobs.slurm.job_directory import JobDirectory, read_record, slurm_home, write_record
 from zerotools.jobs.slurm.slurm_commands import SlurmCommands
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import submit_again, submit_job
+from zerotools.jobs.slurm.submit_to_slurm import submit_again, submit_job
 from zerotools.jobs.states import TERMINAL
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.supervisor.exit_record.first_failure import EXIT_BAD_JOB, EXIT_NOT_READY

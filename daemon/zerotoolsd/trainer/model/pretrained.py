@@ -34,7 +34,7 @@ from zerotools.core.errors import BadFile, BadRequest
 from zerotools.core.hub_layout import HubBlock, HubLayout, is_unchanged
 from zerotools.formats.safetensors.header import read_header
 from zerotools.io.huggingface.model_directory import read_index
-from zerotools.jobs.preflight.resumable import quantised
+from zerotools.jobs.preflight.checkpoint_check import quantised
 from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, traced
 
 LISTED = 4

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from zerotools.core.errors import BadRequest
-from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.jobfile.stored_job import read_stored
 from zerotools.jobs.tables.elastic import at_size
 from zerotools.jobs.tables.spec import JobSpec
 from zerotools.runs.retention import DIRECTORY, directory_of_user

@@ -12,7 +12,7 @@ from tests.daemon.http.api.serving import serving
 from zerotools.cli.top.reading.disk_reader import DiskReader
 from zerotools.cli.top.reading.refresh import RecentSamples, ScreenReader
 from zerotools.core.errors import DaemonUnreachable
-from zerotools.jobs.client import location
+from zerotools.jobs.client import daemon_address
 from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.sensors.fake import FakeProbe, fake_gpu
 from zerotools.sensors.snapshot import Gpu, GpuProcess, Snapshot
@@ -84,8 +84,8 @@ def test_without_a_daemon_the_machine_is_there(tmp_path: Path) -> None:
 def test_another_machine_is_what_its_daemon_sees(
     service: FakeService, client: DaemonClient, tmp_path: Path
 ) -> None:
-    there = location.Elsewhere("gpu1", "/run/api.sock", "/home/ada", 1000, {})
-    location.leads_to(client.socket, there)
+    there = daemon_address.RemoteMachine("gpu1", "/run/api.sock", "/home/ada", 1000, {})
+    daemon_address.record_forwarding(client.socket, there)
     try:
         looking = ScreenReader(source(3), client, DiskReader())
         look = looking.look(None)
@@ -93,14 +93,14 @@ def test_another_machine_is_what_its_daemon_sees(
         assert [gpu.uuid for gpu in look.snapshot.gpus] == ["GPU-fake-0", "GPU-fake-1"]
         assert look.disks == ()
     finally:
-        location.leads_nowhere(client.socket)
+        daemon_address.forget_forwarding(client.socket)
     gone = tmp_path / "no.sock"
-    location.leads_to(gone, there)
+    daemon_address.record_forwarding(gone, there)
     try:
         with pytest.raises(DaemonUnreachable):
             ScreenReader(source(), DaemonClient(gone, timeout_seconds=1)).look(None)
     finally:
-        location.leads_nowhere(gone)
+        daemon_address.forget_forwarding(gone)
 
 
 def a_snapshot(*gpus: Gpu) -> Snapshot:

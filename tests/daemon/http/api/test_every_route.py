@@ -16,8 +16,8 @@ from tests.daemon.http.api.fakes import ADOPTABLE, FakeService
 from tests.daemon.http.api.made_views import JOB, an_attempt
 from tests.daemon.http.api.openapi.test_openapi_document import misfits
 from tests.matrices import FULL
+from zerotools.jobs.client.daemon_address import connect
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import connect
 from zerotoolsd.http.api.openapi.openapi_document import document
 
 METHODS = ("get", "post", "put", "patch", "delete")

@@ -11,8 +11,8 @@ import pytest
 
 from tests.daemon.http.api.fakes import FakeService
 from tests.daemon.http.api.made_views import JOB
+from zerotools.jobs.client.daemon_address import connect
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import connect
 
 
 def ask(

@@ -5,8 +5,8 @@ import socket
 import pytest
 
 from tests.daemon.http.api.fakes import FakeService
+from zerotools.jobs.client.daemon_address import connect
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import connect
 from zerotools.sensors.snapshot import Snapshot
 from zerotoolsd.http.api import machine
 from zerotoolsd.http.api.machine import framed

@@ -11,8 +11,12 @@ from typing import Any
 import pytest
 
 from tests.ops.estimate.tiny_configs import config
-from zerotools.jobs.estimating.tokenizers import PROCESS_BYTES, count_for, memory_limit_of
 from zerotools.jobs.jobfile.parse import job_from_dict
+from zerotools.jobs.memory_estimates.tokenizer_processes import (
+    PROCESS_BYTES,
+    count_for,
+    memory_limit_of,
+)
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.service.admission.memory_check import (

@@ -15,7 +15,7 @@ from tests.jobs.slurm.fake_programs import calls, programs
 from tests.jobs.tables.test_slurm import job
 from zerotools.jobs.slurm.job_directory import JobDirectory
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import submit_job
+from zerotools.jobs.slurm.submit_to_slurm import submit_job
 
 SRUN = """
 nodes=1

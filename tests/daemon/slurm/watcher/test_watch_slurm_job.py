@@ -12,7 +12,7 @@ from tests.jobs.tables.test_slurm import job
 from zerotools.io.telemetry.datagrams import Sender
 from zerotools.jobs.slurm.job_directory import END, VIEW, JobDirectory, write_record
 from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
-from zerotools.jobs.slurm.submitting import submit_job
+from zerotools.jobs.slurm.submit_to_slurm import submit_job
 from zerotoolsd.slurm.watcher.watch_slurm_job import (
     ReportRelay,
     is_end_reported,

@@ -13,7 +13,7 @@ import pytest
 from harness.launching import TINY_GPT2, TINY_LLAMA, job
 from zerotools.core.errors import BadRequest, Unsupported
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotools.jobs.jobfile.stored import read_stored
+from zerotools.jobs.jobfile.stored_job import read_stored
 
 pytestmark = pytest.mark.torch
 MAMBA = {"model_type": "mamba", "vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 1}

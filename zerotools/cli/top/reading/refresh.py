@@ -30,8 +30,8 @@ from zerotools.cli.top.reading.job_details import (
 )
 from zerotools.cli.top.reading.job_list import JobList, ListedJobs, leased_jobs
 from zerotools.core.errors import ZerotoolsError
+from zerotools.jobs.client.daemon_address import machine_behind
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotools.jobs.client.location import machine_behind
 from zerotools.jobs.states import TERMINAL
 from zerotools.sensors.snapshot import Snapshot
 from zerotools.sensors.snapshot_source import SnapshotSource

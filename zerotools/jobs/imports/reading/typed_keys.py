@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerotools.jobs.binding.bind import MAX_UNKNOWN, show
-from zerotools.jobs.imports.reading.report import Findings, KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.import_report import Findings, KeyOutcome, ReportRow
+from zerotools.jobs.launcher_keys.config_key import ConfigKey, ValueKind
 from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS, SECTIONS
-from zerotools.jobs.launcher_keys.key_kinds import ConfigKey, ValueKind
 from zerotools.jobs.text.document import Document, Trail
 
 AUTO = "auto"

@@ -11,7 +11,7 @@ from typing import Any
 
 from aiohttp import web
 
-from zerotools.jobs.client.api_versions import API_VERSION
+from zerotools.jobs.client.daemon_compatibility import API_VERSION
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.http.api.openapi.answer_schemas import answer_components, explanation_components
 from zerotoolsd.http.api.openapi.described_requests import (

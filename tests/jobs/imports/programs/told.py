@@ -1,0 +1,35 @@
+"""Recipes as the tests of their readers want them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.imports.combine import Imported, import_configs
+from zerotools.jobs.imports.programs.launcher_options import joined
+from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.read_launch_line import read_launch
+from zerotools.jobs.imports.reading.job_keys import look_up
+from zerotools.jobs.text.document import Document
+
+
+def of(recipe: Recipe, file: Document | None = None) -> Imported:
+    """The job that `recipe` amounts to, without files that it names."""
+    accelerate = None if recipe.accelerate is None else joined(file, recipe.accelerate)
+    return import_configs(None, recipe=recipe, accelerate=accelerate)
+
+
+def of_line(text: str, *, lines: bool = False) -> Imported:
+    """The job of a launch line."""
+    return of(read_launch(text, "run.sh", Path(), lines=lines))
+
+
+def key(imported: Imported, name: str) -> Any:
+    """A key of the job; fails where it is refused."""
+    assert imported.problem is None, str(imported.problem)
+    return look_up(imported.tree, name)
+
+
+def rows(imported: Imported, outcome: str) -> dict[str, str]:
+    """Titles of the rows of an outcome, and why."""
+    return {row.key: row.why for row in imported.findings.rows if row.outcome.value == outcome}

@@ -1,0 +1,211 @@
+"""The report of a fault-injection test: the guarantees of zerotools, and whether they held."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs import states
+from zerotools.jobs.chaos.inject_faults import Fault
+from zerotools.jobs.chaos.own_processes import describe, own_processes
+from zerotools.jobs.chaos.toy_program import RunLog
+from zerotools.jobs.chaos.toy_queue import ToyJob
+
+GONE_SECONDS = 5.0
+"""The time that processes may take to end."""
+ONCE = "each acknowledged job is in the queue once"
+ENDS = "each job ended as it should"
+ALONE = "no two attempts of a job ran at the same time"
+NEWEST = "no step ran again that a checkpoint had"
+WHOLE = "no saved step was lost"
+OVER = "nothing ran again after it was done"
+DAEMON = "the daemon ended only when it was killed"
+NOTHING_LEFT = "no process is left"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChaosReport:
+    """The results of a test.
+
+    `states` has the number of jobs that ended in each state. `attempts` counts the starts of jobs,
+    `began` the jobs that were started. `place` is the test's directory, if it is kept.
+    """
+
+    seed: int
+    seconds: float
+    faults: Sequence[Fault]
+    states: Mapping[str, int]
+    attempts: int
+    began: int
+    resumed: int
+    daemon_starts: int
+    tally: Tally
+    promises: Sequence[Guarantee]
+    place: Path | None
+
+    @property
+    def held(self) -> bool:
+        """True if every guarantee held."""
+        return all(promise.held for promise in self.promises)
+
+    @property
+    def by_kind(self) -> dict[str, int]:
+        """The number of injected faults by kind."""
+        return dict(sorted(Counter(fault.kind for fault in self.faults).items()))
+
+    @property
+    def restarts(self) -> int:
+        """The number of starts of jobs after their first start."""
+        return self.attempts - self.began
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the report for programs. `effective_training_time` is a fraction, or None if no
+        step was run."""
+        tally = self.tally
+        return {
+            "held": self.held,
+            "seed": self.seed,
+            "seconds": round(self.seconds, 3),
+            "effective_training_time": round(tally.effective, 4) if tally.seconds else None,
+            "steps_run": tally.steps_run,
+            "steps_kept": tally.steps_kept,
+            "ends": {"all": sum(self.states.values()), **self.states},
+            "restarts": self.restarts,
+            "resumed": self.resumed,
+            "daemon_starts": self.daemon_starts,
+            "faults": {"all": len(self.faults), "by_kind": self.by_kind},
+            "promises": [{**asdict(each), "held": each.held} for each in self.promises],
+            "timeline": [
+                {"seconds": round(each.seconds, 3), "kind": each.kind, "what": each.what}
+                for each in self.faults
+            ],
+            "directory": None if self.place is None else str(self.place),
+        }
+
+
+@dataclass
+class Guarantee:
+    """One guarantee, and a sentence for each violation."""
+
+    text: str
+    broken: list[str] = field(default_factory=list)
+
+    @property
+    def held(self) -> bool:
+        """True if no violation was found."""
+        return not self.broken
+
+
+def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Guarantee:
+    """Check that each acknowledged job is in the queue under its number, and that no other job has
+    its name."""
+    promise = Guarantee(ONCE)
+    names = Counter(str(each["name"]) for each in listed)
+    numbers = {int(each["id"]): str(each["name"]) for each in listed}
+    for job in jobs:
+        if job.number is not None and numbers.get(job.number) != job.name:
+            promise.broken.append(f"job {job.number} ({job.name}) was acknowledged and is lost")
+        if names[job.name] > 1:
+            promise.broken.append(f"{job.name} is in the queue {names[job.name]} times")
+    return promise
+
+
+def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None) -> Guarantee:
+    """Check that each job ended in a state that it may end in. `late` is a sentence on jobs that
+    did not end in time."""
+    promise = Guarantee(ENDS, [late] if late else [])
+    for job in jobs:
+        state = job.view.get("state")
+        if state is None:
+            continue  # it is one of the late ones
+        if state not in job.ends:
+            wanted = " or ".join(sorted(job.ends))
+            why = job.view.get("reason") or "no reason is recorded"
+            promise.broken.append(f"{_told(job)} is {state}, and not {wanted}: {why}")
+        elif state == states.SUCCEEDED:
+            promise.broken += [f"{_told(job)}: {why}" for why in runs[job.name].unfinished()]
+    return promise
+
+
+def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog]) -> list[Guarantee]:
+    """Check the order of steps in the logs of the programs: no step is lost, repeated, or run twice
+    at a time."""
+    alone, newest, whole, over = map(Guarantee, (ALONE, NEWEST, WHOLE, OVER))
+    for job in jobs:
+        run = runs[job.name]
+        alone.broken += [f"{_told(job)}: {why}" for why in run.beside]
+        newest.broken += [f"{_told(job)}: {why}" for why in run.again]
+        whole.broken += [f"{_told(job)}: {why}" for why in run.lost]
+        over.broken += [f"{_told(job)}: {why}" for why in (*run.late, *_again(job))]
+    return [alone, newest, whole, over]
+
+
+def _again(job: ToyJob) -> Iterator[str]:
+    """Yield the attempts that started after an attempt that had finished the job."""
+    for attempt in job.view.get("attempts", ())[:-1]:
+        try:
+            record = json.loads((Path(attempt["run_dir"]) / "exit.json").read_bytes())
+        except (OSError, ValueError):
+            continue
+        if isinstance(record, dict) and record.get("outcome") == "finished":
+            yield f"another attempt followed attempt {attempt['number']}, which had finished"
+
+
+def of_daemon(own_ends: Sequence[str]) -> Guarantee:
+    """Check that the daemon ended only when it was killed. `own_ends` lists its other ends."""
+    return Guarantee(DAEMON, list(own_ends))
+
+
+def of_processes(place: Path, patience: float = GONE_SECONDS) -> Guarantee:
+    """Check that no process remains after the daemon and every job have ended. `patience` is in
+    seconds."""
+    deadline = time.monotonic() + patience
+    while (left := own_processes(place)) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return Guarantee(NOTHING_LEFT, [f"{describe(pid)} is left" for pid in left])
+
+
+def _told(job: ToyJob) -> str:
+    return f"job {job.number} ({job.name})"
+
+
+@dataclass
+class Tally:
+    """Sums over jobs.
+
+    `seconds` is the time from the first start of each job to its end. `idle` counts the attempts
+    that found the last step already saved.
+    """
+
+    jobs: Counter[str] = field(default_factory=Counter)
+    attempts: int = 0
+    idle: int = 0
+    steps_run: int = 0
+    steps_kept: int = 0
+    kept_seconds: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, lines: Sequence[str], pace: float) -> None:
+        """Add the log of a job with steps of `pace` seconds."""
+        run = [int(line.split()[1]) for line in lines if line.startswith("step ")]
+        saved = [int(line.split()[1]) for line in lines if line.startswith("saved ")]
+        kept = max(saved, default=0)
+        self.attempts += sum(line.startswith("began") for line in lines)
+        self.steps_run += len(run)
+        self.steps_kept += kept
+        self.kept_seconds += kept * pace
+
+    @property
+    def kept(self) -> float:
+        """The fraction of the steps that were run which count in the results."""
+        return self.steps_kept / self.steps_run if self.steps_run else 1.0
+
+    @property
+    def effective(self) -> float:
+        """The fraction of the jobs' time that was spent on steps which count in the results."""
+        return self.kept_seconds / self.seconds if self.seconds else 1.0

@@ -1,0 +1,192 @@
+"""Run a fault-injection test, from its directory to its report.
+
+One thread does everything in turn: it keeps the daemon and the jobs running, and injects the next
+fault. However the test ends, also by a signal, it leaves no processes or files.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from zerotools.core.errors import BadRequest, DaemonError
+from zerotools.jobs.chaos import chaos_report
+from zerotools.jobs.chaos.chaos_options import ChaosOptions
+from zerotools.jobs.chaos.chaos_report import ChaosReport, Guarantee, Tally
+from zerotools.jobs.chaos.cleanup_process import CleanupProcess, end_all
+from zerotools.jobs.chaos.inject_faults import FaultMaker
+from zerotools.jobs.chaos.private_daemon import PrivateDaemon
+from zerotools.jobs.chaos.toy_program import RunLog
+from zerotools.jobs.chaos.toy_queue import ToyQueue
+
+PREFIX = "zerotools-drill-"
+PAUSE = 0.05
+LOOK_SECONDS = 0.25
+
+Say = Callable[[str], None]
+
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+
+
+def run(request: ChaosOptions, say: Say = lambda line: None) -> ChaosReport:
+    """Run a fault-injection test. `say` gets progress messages, one line each.
+
+    Raises:
+        DaemonUnreachable: no daemon can be started on this machine.
+        BadRequest: the test's directory cannot be made.
+    """
+    try:
+        place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=request.directory)).resolve()
+    except OSError as error:
+        raise BadRequest(
+            f"--directory {request.directory}: a directory cannot be made in it: {error.strerror}"
+        ) from None
+    report: ChaosReport | None = None
+    with ending_signals():
+        sweep = None
+        try:
+            sweep = CleanupProcess(place)
+            report = _Drill(place, request, say).run()
+        finally:
+            with uninterrupted():
+                end_all(place)
+                if sweep is not None:
+                    sweep.end()
+                if not request.keep and (report is None or report.held):
+                    shutil.rmtree(place, ignore_errors=True)
+    return report
+
+
+class _Drill:
+    def __init__(self, place: Path, request: ChaosOptions, say: Say) -> None:
+        self._place = place
+        self._request = request
+        self._say = say
+        self._daemon = PrivateDaemon(place, request.jobs)
+        self._queue = ToyQueue(place, self._daemon.client, request)
+        self._look_at = 0.0
+
+    def run(self) -> ChaosReport:
+        """Run the whole test."""
+        request, began = self._request, time.monotonic()
+        self._daemon.begin()
+        try:
+            self._queue.fill()
+            faults = FaultMaker(self._daemon, self._queue, request.seed, request.every)
+            end = time.monotonic() + request.trouble_seconds
+            while time.monotonic() < end:
+                self._go_on(self._queue.fill)
+                if (fault := faults.make()) is not None:
+                    self._say(str(fault))
+            faults.stop()
+            late = self._finish()
+            judged = self._judge(late)
+        finally:
+            with uninterrupted():
+                self._daemon.end()
+        if late is not None:
+            end_all(self._place)  # jobs run without a daemon, as intended
+        judged.append(chaos_report.of_processes(self._place))
+        held = all(promise.held for promise in judged)
+        attempts = [len(job.view.get("attempts", ())) for job in self._queue.jobs]
+        return ChaosReport(
+            seed=request.seed,
+            seconds=time.monotonic() - began,
+            faults=faults.made,
+            states=Counter(str(job.view.get("state", "late")) for job in self._queue.jobs),
+            attempts=sum(attempts),
+            began=sum(count > 0 for count in attempts),
+            resumed=self._queue.resumed,
+            daemon_starts=self._daemon.starts,
+            tally=self._tally(),
+            promises=judged,
+            place=None if held and not request.keep else self._place,
+        )
+
+    def _go_on(self, submit: Callable[[], None]) -> None:
+        """Keep the daemon running and update the states of the jobs, for a short time."""
+        self._daemon.keep_up()
+        if time.monotonic() >= self._look_at and not self._daemon.is_stopped:
+            with suppress(DaemonError):  # it was killed: the request is repeated
+                submit()
+                self._queue.look()
+            self._look_at = time.monotonic() + LOOK_SECONDS
+        time.sleep(PAUSE)
+
+    def _finish(self) -> str | None:
+        """Wait until all jobs have ended. Return None, or a sentence on the jobs that did not end
+        in time."""
+        queue, seconds = self._queue, self._request.end_seconds
+        left = sum(not job.is_over for job in queue.jobs)
+        self._say(f"no more faults: {left} jobs have {seconds:.0f} s to end")
+        deadline = time.monotonic() + seconds
+        while any(not job.is_over for job in queue.jobs):
+            if time.monotonic() > deadline:
+                late = f"no end came within {seconds:.0f} s"
+                self._say(f"{late}: all is ended now")
+                return f"{late}: {queue.said_of_live()}"
+            self._go_on(queue.submit)
+        return None
+
+    def _judge(self, late: str | None) -> list[Guarantee]:
+        jobs = self._queue.jobs
+        runs = {job.name: RunLog(job.lines(), job.steps) for job in jobs}
+        ends = chaos_report.of_ends(jobs, runs, late)
+        try:
+            once = chaos_report.of_queue(jobs, list(self._queue.listed()))
+        except DaemonError as error:
+            once = Guarantee(chaos_report.ONCE, [f"the daemon does not answer: {error}"])
+        daemon = chaos_report.of_daemon(self._daemon.own_ends)
+        return [once, ends, *chaos_report.of_runs(jobs, runs), daemon]
+
+    def _tally(self) -> Tally:
+        tally = Tally()
+        for job in self._queue.jobs:
+            if job.is_over:  # of others it is not known when they would have ended
+                tally.jobs[str(job.view["state"])] += 1
+                tally.add(job.lines(), job.pace)
+                tally.seconds += job.seconds
+        return tally
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def ending_signals() -> Iterator[None]:
+    """Make SIGTERM and SIGHUP raise SystemExit, as Ctrl-C raises KeyboardInterrupt."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, _leave) for number in _ENDING}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Ignore SIGINT, SIGTERM and SIGHUP inside the `with` block, so that the cleanup is
+    completed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    deaf = (signal.SIGINT, *_ENDING)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in deaf}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

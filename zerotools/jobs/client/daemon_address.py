@@ -1,0 +1,158 @@
+"""The address of the daemon: its state directory, its socket, and a connection to the socket.
+
+Client and daemon follow the same rules. A socket may be the end of an ssh tunnel; then messages
+name the other machine.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerotools.core.errors import BadRequest
+
+SOCKET_NAME = "api.sock"
+SOCKET_VARIABLE = "ZEROTOOLS_SOCKET"
+STATE_VARIABLE = "ZEROTOOLS_STATE_DIR"
+SYSTEM_STATE = Path("/var/lib/zerotools")
+RETRY_SECONDS = 0.01
+LONGEST_ADDRESS = 107
+"""The most bytes of a path in `sockaddr_un`, without the closing NUL (unix(7))."""
+
+
+def default_state_dir(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return $ZEROTOOLS_STATE_DIR; without it /var/lib/zerotools for root, otherwise a directory in
+    the XDG state directory."""
+    if given := environment.get(STATE_VARIABLE):
+        return Path(given).absolute()
+    if os.geteuid() == 0:
+        return SYSTEM_STATE
+    if given := environment.get("XDG_STATE_HOME"):
+        return Path(given).absolute() / "zerotools"
+    try:
+        return Path.home() / ".local" / "state" / "zerotools"
+    except RuntimeError:
+        raise BadRequest(
+            f"no home directory was found for the state; set {STATE_VARIABLE}"
+        ) from None
+
+
+def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
+    """Return $ZEROTOOLS_SOCKET; without it the socket in $ZEROTOOLS_STATE_DIR; without both the
+    usual path.
+
+    The usual path is in the user's runtime directory, or in the state directory if the user has no
+    runtime directory. For root it is always in the state directory: a system service does not have
+    the runtime directory of root's login.
+    """
+    if given := environment.get(SOCKET_VARIABLE):
+        return Path(given).absolute()
+    runtime = environment.get("XDG_RUNTIME_DIR")
+    login = os.geteuid() != 0 and not environment.get(STATE_VARIABLE)
+    if login and runtime and _is_ours(Path(runtime)):
+        return Path(runtime).absolute() / "zerotools" / SOCKET_NAME
+    return default_state_dir(environment) / SOCKET_NAME
+
+
+def _is_ours(directory: Path) -> bool:
+    """Return whether `directory` exists and belongs only to this user. The XDG rules require
+    this."""
+    try:
+        found = directory.stat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o22
+
+
+def connect(path: Path, timeout_seconds: float) -> socket.socket:
+    """Return a stream connected to the Unix socket at `path`, which may be longer than a socket
+    address. Raises OSError."""
+    link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        link.settimeout(timeout_seconds)
+        with Address(path) as address:
+            _connect_in_turn(link, address, time.monotonic() + timeout_seconds)
+    except BaseException:  # undone, and raised again
+        link.close()
+        raise
+    return link
+
+
+def _connect_in_turn(link: socket.socket, address: str, deadline: float) -> None:
+    """Connect; repeat while the listener's queue is full, when connect(2) fails with EAGAIN
+    (unix(7))."""
+    while True:
+        try:
+            link.connect(address)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise TimeoutError("the daemon's queue of connections is full") from None
+            time.sleep(RETRY_SECONDS)
+        else:
+            return
+
+
+class Address:
+    """A name of `path` that fits into `sockaddr_un`, valid inside the `with` block.
+
+    If the path is too long, the name goes through an open descriptor of its directory.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._directory: int | None = None
+
+    def __enter__(self) -> str:
+        if len(os.fsencode(self._path)) <= LONGEST_ADDRESS:
+            return str(self._path)
+        self._directory = os.open(self._path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/self/fd/{self._directory}/{self._path.name}"
+
+    def __exit__(self, *_: object) -> None:
+        if self._directory is not None:
+            os.close(self._directory)
+
+
+@dataclass(frozen=True)
+class RemoteMachine:
+    """The machine at the other end of a forwarded socket.
+
+    `host` and `socket` are for messages. `home`, `uid` and `environment` are those of the user's
+    login on that machine.
+    """
+
+    host: str
+    socket: str
+    home: str
+    uid: int
+    environment: Mapping[str, str]
+
+
+_machines: dict[Path, RemoteMachine] = {}
+
+
+def record_forwarding(socket: Path, machine: RemoteMachine) -> None:
+    """Record that the local `socket` is forwarded to `machine`."""
+    _machines[socket] = machine
+
+
+def forget_forwarding(socket: Path) -> None:
+    """Record that the local `socket` is no longer forwarded."""
+    _machines.pop(socket, None)
+
+
+def machine_behind(socket: Path | None) -> RemoteMachine | None:
+    """Return the machine that `socket` is forwarded to; None if the daemon runs on this machine."""
+    return None if socket is None else _machines.get(socket)
+
+
+def shown_socket(socket: Path) -> str:
+    """Return the address of the daemon at `socket` for messages: for a forwarded socket, the
+    address on the other machine."""
+    machine = _machines.get(socket)
+    return str(socket) if machine is None else f"{machine.host}:{machine.socket}"

@@ -1,0 +1,322 @@
+"""Find the command that starts a training program inside the commands that wrap it.
+
+srun -N 1 docker run --gpus all IMAGE bash -c "cd /src && torchrun --nproc_per_node 4 x.py"
+by ............................................            kind     words of the command
+
+`program_of` makes a job of engine `script` of the program.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+
+from zerotools.jobs.imports.programs.program_arguments import Program
+from zerotools.jobs.imports.programs.shell_parser import REST, Command, Word, commands_of
+from zerotools.jobs.launcher_keys.launcher_flags import (
+    CONSOLE_MODULES,
+    CONSOLE_PROGRAMS,
+    KEYWORDS,
+    MEETING,
+    MODULES,
+    PROGRAM_MODULES,
+    RANKS_BY,
+    RUNNERS,
+    SHELLS,
+    SHORT,
+    WORDS_AFTER,
+    WRAPPERS,
+)
+
+PYTHON = re.compile(r"python(?:3(?:\.\d+)?)?")
+_RUNS_TEXT = re.compile(r"-[a-z]*c")
+_VARIABLE = re.compile(r"[A-Za-z_]\w*=")
+_ENV = "--env="
+_BEFORE_VARIABLES = frozenset({"--env", "--ignore-environment", "--preserve-env"})
+"""Long options after which a variable may follow."""
+_TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
+_DEEPEST = 4
+"""The most levels of shells within shells."""
+
+
+_NO_NAME = "the program"
+_MODULE = frozenset(("module", "m"))
+_GIVEN_BY_THE_JOB = MEETING | frozenset(
+    (
+        "exclude",
+        "gpu_ids",
+        "include",
+        "multi_gpu",
+        "nnodes",
+        "node_rank",
+        "nproc_per_node",
+        "num_accelerators",
+        "num_gpus",
+        "num_machines",
+        "num_nodes",
+        "num_processes",
+        "standalone",
+        "use_env",
+    )
+)
+"""Options of launchers that the job sets: GPUs, port and address."""
+_OWN_VARIABLES = frozenset(
+    (
+        "CUDA_VISIBLE_DEVICES",
+        "FORCE_TORCHRUN",
+        "LOCAL_RANK",
+        "MASTER_ADDR",
+        "MASTER_PORT",
+        "NNODES",
+        "NODE_RANK",
+        "RANK",
+        "WORLD_SIZE",
+        RANKS_BY,
+    )
+)
+
+
+@dataclass(frozen=True)
+class StartCommand:
+    """A command that begins with the launcher `kind`. `by` are the words of the commands that wrap
+    it."""
+
+    kind: str
+    words: Sequence[Word]
+    by: Sequence[Word]
+
+    @property
+    def starter(self) -> str:
+        """The program that wraps the launcher, such as `docker run`, or the empty string."""
+        texts = [word.text for word in self.by]
+        pairs = (pair for pair in pairwise(texts) if pair in RUNNERS)  # `sudo docker run`
+        return " ".join(next(pairs, texts[:1]))
+
+
+def commands_within(text: str, source: str, depth: int = 0) -> Iterator[Command]:
+    """Yield the commands of a script. After a command that passes a text to a shell, yield the
+    commands of that text.
+
+    Raises:
+        BadRequest: a quote is not closed.
+    """
+    for command in commands_of(text, source):
+        yield command
+        inner, by = _given_to_a_shell(command.words)
+        if inner is None or depth == _DEEPEST:
+            continue
+        for each in commands_within(inner.source, source, depth + 1):
+            yield replace(
+                each,
+                words=[_below(word, inner.line) for word in each.words],
+                by=[*command.by, *by, *each.by],
+                settings={
+                    **command.settings,
+                    **{name: _below(word, inner.line) for name, word in each.settings.items()},
+                },
+            )
+
+
+def _below(word: Word, line: int) -> Word:
+    return replace(word, line=word.line + line - 1)
+
+
+def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word]]:
+    """Return the text that `eval` or `bash -c` runs, and the words before `bash` (such as
+    `srun`)."""
+    rest = _without_keywords(words)
+    if not rest:
+        return None, ()
+    if rest[0].text == "eval" and len(rest) > 1:
+        whole = " ".join(word.source for word in rest[1:])
+        return Word(whole, rest[1].line), ()
+    if not _starts_others(rest) and Path(rest[0].text).name not in SHELLS:
+        return None, ()
+    for at, word in enumerate(rest):
+        if Path(word.text).name in SHELLS:
+            behind = at + 1
+            while behind < len(rest) and rest[behind].text.startswith("-"):
+                if _RUNS_TEXT.fullmatch(rest[behind].text) and behind + 1 < len(rest):
+                    return rest[behind + 1], rest[:at]
+                behind += 1
+    return None, ()
+
+
+def started(words: Sequence[Word]) -> StartCommand | None:
+    """Return the launcher's command in `words`; None if they start no training program."""
+    rest = _without_keywords(words)
+    if not rest:
+        return None
+    if kind := _kind(rest):
+        return StartCommand(kind, rest, ())
+    if not _starts_others(rest):
+        return None
+    found = None
+    for at in range(1, len(rest)):
+        name = rest[at].text
+        if ("/" in name and not name.startswith(("/", "."))) or not (kind := _kind(rest[at:])):
+            continue  # an image such as deepspeed/deepspeed is not a program
+        found = StartCommand(kind, rest[at:], rest[:at])
+        before = rest[at - 1].text
+        if not before.startswith("-") or "=" in before:
+            break  # else it may be the value of that option
+    return found
+
+
+def settings_by(by: Sequence[Word]) -> dict[str, Word]:
+    """Return the variables that the words before a launcher set, such as A in `env A=1
+    torchrun`."""
+    found = {}
+    before = ""
+    for word in by:
+        option, before = before, word.text
+        if word.text.startswith(_ENV):
+            word = replace(word, text=word.text[len(_ENV) :], written=word.written[len(_ENV) :])
+        if option.startswith("--") and option not in _BEFORE_VARIABLES:
+            continue  # its value, as in `docker run --mount type=bind,source=/data`
+        if setting := _VARIABLE.match(word.text):
+            value = replace(
+                word, text=word.text[setting.end() :], written=word.written[setting.end() :]
+            )
+            found[setting[0][:-1]] = value
+    return found
+
+
+def script_of(words: Sequence[Word]) -> Word | None:
+    """Return the shell script that the command runs; None if it runs none."""
+    rest = _without_keywords(words)
+    at = next((i for i, word in enumerate(rest) if Path(word.text).name in SHELLS), None)
+    if rest and at is not None and (at == 0 or _starts_others(rest)):
+        rest = rest[at + 1 :]
+    if rest[:1] and rest[0].text in ("source", "."):
+        rest = rest[1:]
+    return rest[0] if rest and rest[0].text.endswith(".sh") else None
+
+
+def _without_keywords(words: Sequence[Word]) -> list[Word]:
+    rest = list(words)
+    while rest and rest[0].text in KEYWORDS:
+        rest = rest[1:]
+    return rest
+
+
+def _starts_others(words: Sequence[Word]) -> bool:
+    name = Path(words[0].text).name
+    return name in WRAPPERS or (len(words) > 1 and (name, words[1].text) in RUNNERS)
+
+
+def _kind(words: Sequence[Word]) -> str:
+    """Return the launcher that the command begins with, or the empty string."""
+    name = Path(words[0].text).name
+    texts = [word.text for word in words]
+    if name in ("deepspeed", "torchrun"):
+        return name
+    if name == "accelerate":
+        return name if texts[1:2] == ["launch"] else ""
+    if name in CONSOLE_PROGRAMS:
+        return name if texts[1:2] and texts[1] in CONSOLE_PROGRAMS[name] else ""
+    if not PYTHON.fullmatch(name):
+        return ""
+    if "-m" in texts[1:]:
+        module = texts[texts.index("-m") + 1 :][:1]
+        if module and module[0] in PROGRAM_MODULES:
+            return "python"
+        return MODULES.get(module[0], "python") if module and module[0] not in _TOOLS else ""
+    return "python" if any(text.endswith(".py") for text in texts[1:]) else ""
+
+
+def program_of(
+    start: StartCommand, program: Word, settings: Mapping[str, Word], source: str
+) -> Program:
+    """Return the program that begins with the word `program`, and the launcher of its ranks.
+
+    `source` is the file with the words; empty if they are not from a file.
+    """
+    unknown: list[str] = []
+    if start.kind in CONSOLE_MODULES:
+        launcher, options, words = _of_console(start)
+        name = f"{start.kind} {start.words[1].text}"
+    else:
+        at = next(i for i, word in enumerate(start.words) if word is program)
+        options, is_module = _options(start, at)
+        tail = [word for word in start.words[at:] if not word.problem.endswith(REST)]
+        words = [*([Word("-m", program.line)] if is_module else []), *tail]
+        launcher = "plain" if start.kind == "python" else start.kind
+        if launcher == "plain" and options:
+            words = [Word(text, program.line) for text in ("python", *options)] + words
+            options = []
+        name = Path(program.text).name if program.text and not program.problem else _NO_NAME
+        if not any(map(str.isalnum, program.text)) and not program.problem:
+            name = _NO_NAME
+            place = f"{source}:{program.line}: " if source else ""
+            unknown.append(f"{place}{program.text} stands for the program; write it")
+    for word in words:
+        if word.problem:
+            place = f"{source}:{word.line}: " if source else ""
+            unknown.append(f"{place}{word.source}: {word.problem}")
+    env = {
+        title: value.text
+        for title, value in settings.items()
+        if title not in _OWN_VARIABLES and not value.problem
+    }
+    return Program(
+        name,
+        f"{source}:{program.line}" if source else "the launch line",
+        tuple(word.text for word in words),
+        launcher,
+        tuple(options),
+        env,
+        tuple(unknown),
+    )
+
+
+def _of_console(start: StartCommand) -> tuple[str, list[str], list[Word]]:
+    launcher, module = CONSOLE_MODULES[start.kind]
+    method, line = start.words[1].text, start.words[1].line
+    if start.kind == "swift" and method in ("rlhf", "dpo"):
+        module = "swift.cli.rlhf"
+    words = [Word("-m", line), Word(module, line), *start.words[2:]]
+    if start.kind == "litgpt":
+        words = [Word("litgpt", line), *start.words[1:]]
+    if start.kind == "swift" and method == "dpo":
+        words += [Word("--rlhf_type", line), Word("dpo", line)]
+    if start.kind == "xtuner":
+        words += [Word("--launcher", line), Word("pytorch", line)]
+    return launcher, [], words
+
+
+def _options(start: StartCommand, until: int) -> tuple[list[str], bool]:
+    """Return the launcher's options except those that the job sets, and whether the launcher starts
+    a module."""
+    kept: list[str] = []
+    is_module = False
+    at, end = _first_option(start), until
+    while at < end:
+        word = start.words[at]
+        title, equals, _ = word.text.partition("=")
+        bare = title.lstrip("-").replace("-", "_")
+        name = SHORT.get(start.kind, {}).get(bare, bare)
+        takes = WORDS_AFTER[start.kind].get(name, 1 if start.kind == "accelerate" else 0)
+        width = 1 + (0 if equals else takes)
+        if not word.text.startswith("-"):
+            width = 1  # of an unknown option
+            kept.append(word.text)
+        elif name in _MODULE:
+            is_module = True
+        elif name not in _GIVEN_BY_THE_JOB:
+            kept += [each.text for each in start.words[at : min(at + width, end)]]
+        at += width
+    return kept, is_module
+
+
+def _first_option(start: StartCommand) -> int:
+    texts: Sequence[str] = [word.text for word in start.words]
+    if start.kind == "accelerate" and texts[1:2] == ["launch"]:
+        return 2
+    if start.kind != "python" and PYTHON.fullmatch(Path(texts[0]).name):
+        found = next(i for i, text in enumerate(texts) if text in MODULES)
+        return found + 1
+    return 1

@@ -1,0 +1,190 @@
+"""Read LLaMA-Factory's YAML: the Trainer's arguments, and datasets by their names in
+dataset_info.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.imports.programs.program_arguments import Recipe, YamlRecipe
+from zerotools.jobs.imports.reading.import_report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.launcher_keys.program_keys import (
+    LLAMAFACTORY_DEFAULTS,
+    LLAMAFACTORY_IGNORED,
+    LLAMAFACTORY_METHODS,
+    LLAMAFACTORY_NAMES,
+    LLAMAFACTORY_STAGES,
+)
+from zerotools.jobs.text.document import Document, read_text
+from zerotools.jobs.text.expand_home import expanded
+from zerotools.jobs.text.json_parser import parse_json
+
+REGISTER = "dataset_info.json"
+_COLUMNS = {"prompt": "prompt_column", "response": "response_column", "history": "history_column"}
+_DPO = "dpo"
+_ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
+
+
+def read_llamafactory(document: Document, beside: Path) -> Recipe:
+    """Return the recipe in the YAML file in the directory `beside`. Raises BadRequest if the YAML
+    is not LLaMA-Factory's."""
+    others = {"base_model": "axolotl's is given with --axolotl"}
+    others |= {"distributed_type": "accelerate's is given with --accelerate"}
+    yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
+    stage = yaml.left.get("stage")
+    is_dpo = stage is not None and stage.value == _DPO
+    examples = yaml.choice("stage", LLAMAFACTORY_STAGES, "sft")
+    adapters = yaml.choice("finetuning_type", LLAMAFACTORY_METHODS, "lora")
+    found = {**_data(yaml, beside, is_dpo=is_dpo), **_switches(yaml)}
+    loss = yaml.take("pref_loss")
+    if is_dpo and loss is not None and loss.value != "sigmoid":
+        yaml.refuse(loss, "is not supported; supported: sigmoid")
+    yaml.ignore(LLAMAFACTORY_IGNORED)
+    named = yaml.take("deepspeed")
+    given = {**yaml.renamed(LLAMAFACTORY_NAMES), **found}
+    place = document.place(("finetuning_type",))
+    given["use_lora"] = ConfigValue("use_lora", "finetuning_type", place, adapters)
+    if adapters and "lora_target_modules" not in given:
+        given["lora_target_modules"] = ConfigValue("", "(no lora_target)", place, "all")
+    return Recipe(
+        document.source,
+        given,
+        beside,
+        LLAMAFACTORY_DEFAULTS,
+        "LLaMA-Factory",
+        deepspeed=named if named is not None and named.value else None,
+        launcher="llamafactory-cli",
+        examples=examples,
+        preferences=is_dpo,
+        findings=yaml.findings,
+    )
+
+
+def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
+    """Return the files of the datasets that `dataset` names, as arguments."""
+    directory = yaml.left.get("dataset_dir")
+    root = _found("data" if directory is None else str(directory.value), beside)
+    given: dict[str, ConfigValue] = {}
+    for key, name in (("dataset", "train_file"), ("eval_dataset", "validation_file")):
+        named = yaml.take(key)
+        if named is None or not named.value:
+            continue
+        files = [
+            _file(yaml, named, str(entry), root, given, is_dpo=is_dpo)
+            for entry in _names(named.value)
+        ]
+        known = [file for file in files if file is not None]
+        if known and len(known) == len(files):
+            given[name] = replace(named, name=name, value=known)
+    return given
+
+
+def _switches(yaml: YamlRecipe) -> dict[str, ConfigValue]:
+    """Return the Trainer's arguments with the meaning of LLaMA-Factory's switches that are on."""
+    given = {}
+    for key, name, value in (
+        ("neat_packing", "packing", True),
+        ("mask_history", "loss_on", "last"),
+    ):
+        named = yaml.take(key)
+        if named is not None and named.value:
+            given[name] = replace(named, value=value)
+        elif named is not None:
+            yaml.row(KeyOutcome.IGNORED, named, None, "is off")
+    return given
+
+
+def _names(value: Any) -> list[Any]:
+    entries = value if isinstance(value, list) else str(value).split(",")
+    return [str(entry).strip() for entry in entries if str(entry).strip()]
+
+
+def _found(name: str, beside: Path) -> Path:
+    path = expanded(name)
+    return path if path.is_dir() or not (beside / path).is_dir() else beside / path
+
+
+def _file(
+    yaml: YamlRecipe,
+    named: ConfigValue,
+    name: str,
+    root: Path,
+    given: dict[str, ConfigValue],
+    *,
+    is_dpo: bool,
+) -> str | None:
+    """Return the file of a dataset. The settings of its entry in dataset_info.json are added to
+    `given`."""
+    key = "data.preferences" if is_dpo else "data.examples"
+    if not (root / REGISTER).exists():
+        why = f"{root / REGISTER} is not there to say which file it is; set {key}"
+        yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)
+        return None
+    try:
+        tree = parse_json(read_text(root / REGISTER, "register of datasets"), source=REGISTER).tree
+    except BadRequest as error:
+        yaml.findings.wrong.append(str(error))
+        return None
+    entry = tree.get(name)
+    if not isinstance(entry, Mapping):
+        yaml.findings.wrong.append(f"{named.said}: {root / REGISTER} has no {name}; correct it")
+        return None
+    file = entry.get("file_name")
+    if not isinstance(file, str):
+        why = f"{name} is on a hub and is not downloaded; set {key}"
+        yaml.row(KeyOutcome.IGNORED, replace(named, value=name), None, why)
+        return None
+    if bool(entry.get("ranking")) != is_dpo:
+        kind = "pairs of answers" if entry.get("ranking") else "single answers"
+        yaml.refuse(named, f"{name} has {kind}, and stage is {'' if is_dpo else 'not '}{_DPO}")
+    elif is_dpo:
+        _pairs(yaml, named, entry, given)
+    else:
+        _form(yaml, named, entry, given)
+    return str(root / file)
+
+
+def _pairs(
+    yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
+) -> None:
+    """Add the columns of the pairs of answers to `given`."""
+    columns = entry.get("columns")
+    columns = columns if isinstance(columns, Mapping) else {}
+    if columns.get("query") or columns.get("history"):
+        yaml.refuse(named, "has a prompt in several columns; join them in one")
+    talks = entry.get("formatting") == "sharegpt"
+    prompt = ("messages", "conversations") if talks else ("prompt", "instruction")
+    for name, column in (
+        ("prompt_column", columns.get(*prompt)),
+        ("chosen_column", columns.get("chosen", "chosen")),
+        ("rejected_column", columns.get("rejected", "rejected")),
+    ):
+        if name in given and given[name].value != column:
+            yaml.refuse(named, f"has datasets with other names of {name}; a job takes one")
+        given[name] = replace(named, name=name, value=column)
+
+
+def _form(
+    yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
+) -> None:
+    columns = entry.get("columns")
+    columns = columns if isinstance(columns, Mapping) else {}
+    form = "messages" if entry.get("formatting") == "sharegpt" else "alpaca"
+    own = {
+        key: columns[key] for key in _COLUMNS if key in columns and columns[key] != _ALPACA.get(key)
+    }
+    if form == "messages" and isinstance(columns.get("messages"), str):
+        given["messages_column"] = replace(named, value=columns["messages"])
+    elif form == "alpaca" and own:
+        form = "columns"
+        for key, name in _COLUMNS.items():
+            if isinstance(columns.get(key), str):
+                given[name] = replace(named, value=columns[key])
+    before = given.get("data_format")
+    if before is not None and before.value != form:
+        yaml.refuse(named, f"has datasets of the forms {before.value} and {form}; a job takes one")
+    given["data_format"] = replace(named, value=form)

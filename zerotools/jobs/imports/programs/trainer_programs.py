@@ -1,0 +1,305 @@
+"""Read the arguments of programs that use a Trainer with other defaults.
+
+These are alpaca-lora (finetune.py, and programs derived from it), the programs of DeepSpeed-Chat,
+Qwen's finetune.py, MedicalGPT's, and those of TRL and the alignment handbook, which are recognised
+by their names. Also read is TRL's console program (`trl sft`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.imports.programs.launch_wrappers import StartCommand
+from zerotools.jobs.imports.programs.launcher_options import flags_document
+from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.programs.shell_parser import Word
+from zerotools.jobs.imports.reading.import_report import KeyOutcome, ReportRow
+from zerotools.jobs.imports.reading.typed_keys import ConfigValue
+from zerotools.jobs.launcher_keys.launcher_flags import WORDS_AFTER
+from zerotools.jobs.launcher_keys.program_keys import (
+    ALPACA_LORA_DEFAULTS,
+    ALPACA_LORA_NAMES,
+    DEEPSPEED_CHAT_DEFAULTS,
+    DEEPSPEED_CHAT_DPO,
+    DEEPSPEED_CHAT_DPO_RATE,
+    DEEPSPEED_CHAT_OWN,
+    DPO_NAMES,
+    DPO_RATE,
+    MEDICAL_COLUMNS,
+    MEDICAL_DEFAULTS,
+    MEDICAL_DPO,
+    MEDICAL_DPO_IGNORED,
+    MEDICAL_DPO_SETS,
+    MEDICAL_IGNORED,
+    MEDICAL_TEXT,
+    QWEN_DEFAULTS,
+    QWEN_TARGETS,
+    SFT_RATE,
+    TRL_DEFAULTS,
+    TRL_LAUNCH,
+    TRL_OWN,
+    TRL_PRESETS,
+)
+from zerotools.jobs.launcher_keys.trainer_keys import TRAINERS_OWN
+
+_QWEN = re.compile(r"(?i)\b(qwen(?:1\.5)?)-(?!vl)")
+_MEDICAL_OWN = frozenset(("model_name_or_path", "train_file_dir"))
+_OF_TRL = re.compile(r"(?:^|[._/])(?:run_)?(sft|dpo)(?:\.py)?")
+
+
+PRESET = "accelerate_config"
+SCRIPTS = "trl.scripts."
+_FLAGS = WORDS_AFTER["accelerate"]
+
+
+def read_as_known(recipe: Recipe, program: str) -> Recipe:
+    """Return `recipe` with the names and defaults of `program`; unchanged if the program is not
+    known here."""
+    given = recipe.given
+    if "base_model" in given and TRAINERS_OWN.isdisjoint(given.keys() - {"output_dir"}):
+        return _alpaca_lora(recipe)
+    if "model_name_or_path" in given and not DEEPSPEED_CHAT_OWN.isdisjoint(given):
+        return _deepspeed_chat(recipe)
+    model = given.get("model_name_or_path")
+    of_qwen = None if model is None else _QWEN.search(str(model.value))
+    if program.endswith("finetune.py") and of_qwen is not None:
+        return _qwen(recipe, of_qwen[1].lower())
+    if _MEDICAL_OWN.issubset(given):
+        return _medical(recipe, program)
+    of_trl = _OF_TRL.search(program)
+    is_named = of_trl is not None and program.endswith(of_trl[0])
+    is_own = program.startswith(SCRIPTS) or not TRL_OWN.isdisjoint(given)
+    if of_trl is not None and is_named and is_own:
+        return _trl(recipe, is_dpo=of_trl[1] == "dpo")
+    return recipe
+
+
+def _alpaca_lora(recipe: Recipe) -> Recipe:
+    given = _renamed(recipe.given, ALPACA_LORA_NAMES)
+    given["use_lora"] = _always(recipe, "use_lora", True)
+    given.setdefault(
+        "lora_target_modules", _always(recipe, "lora_target_modules", ["q_proj", "v_proj"])
+    )
+    recipe.findings.differs.append(
+        'base model: in 8 bits there, and whole here; lora.frozen_precision = "nf4" takes 4 bits'
+    )
+    return replace(
+        recipe, given=given, defaults=ALPACA_LORA_DEFAULTS, who="alpaca-lora", examples=True
+    )
+
+
+def _qwen(recipe: Recipe, model: str) -> Recipe:
+    given = dict(recipe.given)
+    if "use_lora" in given:
+        given.setdefault(
+            "lora_target_modules",
+            _always(recipe, "lora_target_modules", list(QWEN_TARGETS[model])),
+        )
+        recipe.findings.differs.append(
+            "adapters: with a model that is not named chat, and without --q_lora, the embeddings "
+            "are trained as well there"
+        )
+    return replace(
+        recipe, given=given, defaults=QWEN_DEFAULTS, who="Qwen's finetune.py", examples=True
+    )
+
+
+def _deepspeed_chat(recipe: Recipe) -> Recipe:
+    is_dpo = not DEEPSPEED_CHAT_DPO.isdisjoint(recipe.given)
+    given = _renamed(recipe.given, DPO_NAMES) if is_dpo else dict(recipe.given)
+    padding = given.pop("num_padding_at_beginning", None)
+    if padding is not None:
+        recipe.findings.unsupported.append(
+            f"{padding.said}: it trains a reward model there, which is not supported; run the "
+            "program with --as script"
+        )
+    kind = given.pop("dtype", None)
+    if kind is not None and kind.value in ("fp16", "bf16"):
+        given[str(kind.value)] = replace(kind, value=True)
+    if "lora_dim" in given and str(given["lora_dim"].value) == "0":
+        del given["lora_dim"]  # all weights
+    if "lora_dim" in given:
+        recipe.findings.differs.append(
+            "adapters: on every linear layer below --lora_module_name there "
+            "(lora.target_modules), and at --lora_learning_rate; without --only_optimize_lora "
+            "all other weights are trained as well"
+        )
+    rate = {"learning_rate": DEEPSPEED_CHAT_DPO_RATE} if is_dpo else {}
+    return replace(
+        recipe,
+        given=given,
+        defaults={**DEEPSPEED_CHAT_DEFAULTS, **rate},
+        who="DeepSpeed-Chat",
+        examples=True,
+        preferences=is_dpo,
+    )
+
+
+def is_unread_trl(program: str) -> bool:
+    """Return whether the program is a script of TRL for a method that is not supported, such as
+    rewards."""
+    return program.startswith(SCRIPTS) and program.removeprefix(SCRIPTS) not in ("sft", "dpo")
+
+
+def _medical(recipe: Recipe, program: str) -> Recipe:
+    """Read the arguments of MedicalGPT: data are directories, and the program's name has the
+    stage."""
+    stage = next((name for name in MEDICAL_DEFAULTS if name in Path(program).name), None)
+    if stage is None:
+        recipe.findings.unsupported.append(
+            f"{recipe.source}: the arguments of {program} are not read; known programs: "
+            f"{', '.join(MEDICAL_DEFAULTS)}; run the program with --as script"
+        )
+        return recipe
+    is_dpo = stage == MEDICAL_DPO
+    given = dict(recipe.given)
+    for name in ("train_file", "validation_file"):
+        if (directory := given.pop(f"{name}_dir", None)) is not None:
+            kinds = ("txt", "json", "jsonl") if stage == MEDICAL_TEXT else ("json", "jsonl")
+            files = [f"{directory.value}/**/*.{kind}" for kind in kinds]
+            found = [file for file in files if any(_files(recipe, file))] or files
+            given[name] = replace(directory, name=name, value=found)
+    if is_dpo:
+        given |= {name: _always(recipe, name, each) for name, each in MEDICAL_COLUMNS.items()}
+        for name, value in MEDICAL_DPO_SETS.items():
+            given.setdefault(name, _always(recipe, name, value))
+        recipe.findings.differs.append(
+            "prompts: the question alone; system and history of a record are not read"
+        )
+    if stage == MEDICAL_TEXT:
+        given.pop("packing", None)  # text is one stream here, too
+    given = _renamed(given, {"qlora": "load_in_4bit", "neft_alpha": "neftune_noise_alpha"})
+    given.setdefault("use_peft", _always(recipe, "use_lora", True))
+    if not is_dpo:
+        given.setdefault("target_modules", _always(recipe, "target_modules", "all"))
+    for name, why in (MEDICAL_DPO_IGNORED if is_dpo else MEDICAL_IGNORED).items():
+        if (each := given.pop(name, None)) is not None:
+            row = ReportRow(KeyOutcome.IGNORED, each.title, each.place, each.value, None, why)
+            recipe.findings.rows.append(row)
+    return replace(
+        recipe,
+        given=given,
+        defaults=MEDICAL_DEFAULTS[stage],
+        who="MedicalGPT",
+        examples=stage != MEDICAL_TEXT,
+        preferences=is_dpo,
+    )
+
+
+def _files(recipe: Recipe, pattern: str) -> Iterator[Path]:
+    head, _, tail = pattern.partition("/**/")
+    return recipe.found(head).glob(f"**/{tail}")
+
+
+def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
+    recipe = _as_launched(recipe)
+    given = _renamed(recipe.given, DPO_NAMES) if is_dpo else dict(recipe.given)
+    defaults: dict[str, Any] = {
+        **TRL_DEFAULTS,
+        "learning_rate": DPO_RATE if is_dpo else SFT_RATE,
+    }
+    mixer = given.pop("dataset_mixer", None)  # of the alignment handbook
+    if mixer is not None and isinstance(mixer.value, Mapping):
+        given["dataset_name"] = replace(mixer, value=list(mixer.value))
+    loss = given.pop("loss_type", None)
+    if is_dpo and loss is not None and loss.value not in ("sigmoid", ["sigmoid"]):
+        recipe.findings.unsupported.append(
+            f"{loss.said} = {loss.value}: is not supported; supported: sigmoid"
+        )
+    return replace(
+        recipe,
+        given=given,
+        defaults=defaults,
+        who="TRL",
+        examples=True,
+        preferences=is_dpo,
+    )
+
+
+def _as_launched(recipe: Recipe) -> Recipe:
+    """Move the options of accelerate from TRL's YAML to the recipe's options of accelerate."""
+    given = dict(recipe.given)
+    count, preset = given.pop("num_processes", None), given.pop(PRESET, None)
+    if preset is not None:
+        options = preset_options(preset)
+        options |= {} if count is None else {"num_processes": count}
+        file, document = flags_document("accelerate", options, preset.place, recipe.findings)
+        recipe = replace(recipe, accelerate=document, accelerate_file=file)
+        count = options.get("num_processes")
+    if count is not None and isinstance(count.value, int) and recipe.ranks is None:
+        recipe = replace(recipe, ranks=count, launcher="")
+    return replace(recipe, given=given)
+
+
+def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict[str, ConfigValue]:
+    return {names.get(name, name): each for name, each in given.items()}
+
+
+def _always(recipe: Recipe, name: str, value: Any) -> ConfigValue:
+    """Return an argument that the program always has."""
+    place = recipe.source if recipe.program is None else recipe.program.place
+    title = "the program" if recipe.program is None else Path(recipe.program.name).name
+    return ConfigValue(name, title, place, value)
+
+
+def as_accelerate(start: StartCommand) -> StartCommand:
+    """Return the `accelerate launch` command that a command of TRL's console program runs. Other
+    commands are returned unchanged."""
+    if start.kind != "trl":
+        return start
+    first, method, *rest = start.words
+    options, arguments = _divided(rest)
+
+    def word(text: str) -> Word:
+        return Word(text, first.line)
+
+    script = word(f"{SCRIPTS}{method.text}")
+    words = [word("accelerate"), word("launch"), *options, word("-m"), script, *arguments]
+    return replace(start, kind="accelerate", words=words)
+
+
+def _divided(words: Sequence[Word]) -> tuple[list[Word], list[Word]]:
+    """Return the options of accelerate, and the arguments of the script."""
+    options: list[Word] = []
+    arguments: list[Word] = []
+    preset: Word | None = None
+    at = 0
+    while at < len(words):
+        title, equals, value = words[at].text.partition("=")
+        name = title.lstrip("-").replace("-", "_") if title.startswith("--") else ""
+        width = 1 if equals or _FLAGS.get(name) == 0 else 2
+        group = list(words[at : at + width])
+        if name == PRESET and (equals or len(group) > 1):
+            preset = Word(value, words[at].line) if equals else group[1]
+        elif name in _FLAGS or name in TRL_LAUNCH or name.startswith("fsdp_"):
+            options += group
+        else:
+            arguments.append(words[at])
+            width = 1
+        at += width
+    if preset is not None:
+        options = [*_preset(preset, options), *options]
+    return options, arguments
+
+
+def _preset(given: Word, others: Sequence[Word]) -> list[Word]:
+    """Return the options of the preset `given` without those in `others`. If `given` is a file,
+    return accelerate's option for a config file."""
+    if given.problem or given.text not in TRL_PRESETS:
+        return [Word("--config_file", given.line), given]
+    named = {word.text.partition("=")[0] for word in others}
+    return [
+        Word(f"--{name}" if value is True else f"--{name}={value}", given.line)
+        for name, value in TRL_PRESETS[given.text].items()
+        if f"--{name}" not in named
+    ]
+
+
+def preset_options(given: ConfigValue) -> dict[str, ConfigValue]:
+    """Return the options of accelerate for a preset that TRL's YAML names."""
+    preset = TRL_PRESETS.get(str(given.value), {"config_file": given.value})
+    return {name: replace(given, name=name, value=value) for name, value in preset.items()}

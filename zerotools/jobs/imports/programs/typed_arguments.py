@@ -1,0 +1,87 @@
+"""Read the arguments of a recipe by type, with the defaults of the program that reads them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.programs.program_arguments import Recipe
+from zerotools.jobs.imports.reading.config_reader import ConfigReading
+from zerotools.jobs.imports.reading.import_report import KeyOutcome
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue, typed
+from zerotools.jobs.launcher_keys.config_key import ValueKind
+
+_TRUE = ("yes", "true", "t", "y", "1")
+_FALSE = ("no", "false", "f", "n", "0")
+"""The spellings of false in transformers' `string_to_bool` (hf_argparser.py)."""
+_NOTHING = ("none", "null", "")
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+
+
+@dataclass
+class ArgumentReading:
+    """The state of reading one recipe for one job."""
+
+    recipe: Recipe
+    config: ConfigReading
+
+    def typed(self, name: str, kind: ValueKind) -> ConfigValue | None:
+        """Return the argument converted to `kind`, and mark it as read; None if it is absent, empty
+        or invalid."""
+        given = self.config.take(name)
+        if given is None:
+            return None
+        try:
+            value = _typed(kind, given.value)
+        except (ValueError, OverflowError):
+            what = f"{given.said} = {show(given.value)}: must be {kind.value}"
+            self.config.findings.wrong.append(what)
+            return None
+        if value is None:
+            self.config.row(KeyOutcome.IGNORED, given, None, "says nothing")
+            return None
+        return replace(given, value=value)
+
+    def default(self, name: str, key: str) -> None:
+        """Add a weak claim with the program's default of the absent argument `name`."""
+        if name in self.recipe.defaults:
+            self.weak(name, key, self.recipe.defaults[name])
+
+    def weak(self, name: str, key: str, value: Any) -> None:
+        """Add a weak claim: `value` is the value of `key` if the argument `name` is absent."""
+        self.config.default(name, key, value, f"{self.recipe.who}, its default")
+
+    def unsupported(self, given: ConfigValue, which: str) -> None:
+        """Refuse a value that another program supports."""
+        what = f"{given.said} = {show(given.value)}: is not supported; {which}"
+        self.config.findings.unsupported.append(what)
+
+    def path(self, given: ConfigValue, key: str, *, new: bool = False) -> None:
+        """Claim a path. It is made absolute, because the job file may be read from another
+        directory. Unless the path is `new`, a missing file is reported."""
+        found = self.recipe.found(str(given.value))
+        value: Any = str(Path.cwd() / found)
+        why = "" if new or found.exists() else "is not there now"
+        self.config.map(replace(given, value=value), key, value, why)
+
+
+def _typed(kind: ValueKind, value: Any) -> Any:
+    if isinstance(value, str) and value.lower() in _NOTHING and kind is not ValueKind.TEXT:
+        return None
+    if kind is ValueKind.BOOL:
+        if isinstance(value, str) and value.lower() in (*_TRUE, *_FALSE):
+            return value.lower() in _TRUE
+        if type(value) is int and value in (0, 1):
+            return bool(value)
+    if kind is ValueKind.TEXT and isinstance(value, bool):
+        raise ValueError
+    if kind is ValueKind.TEXT and isinstance(value, (int, float)):
+        return str(value)
+    if value == AUTO and kind in (ValueKind.COUNT, ValueKind.NUMBER):
+        raise ValueError  # of DeepSpeed's JSON; the Trainer wants a number
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        value = int(value)
+    return typed(kind, value)[0]

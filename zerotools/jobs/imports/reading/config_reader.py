@@ -1,0 +1,248 @@
+"""Classes that the readers of all configs use: the keys not read yet, claims on the job,
+findings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.imports.reading.import_report import (
+    NOT_TAKEN,
+    Findings,
+    KeyOutcome,
+    ReportRow,
+    ResolvedAuto,
+)
+from zerotools.jobs.imports.reading.job_keys import accepts, default_of, job_keys, look_up
+from zerotools.jobs.imports.reading.typed_keys import AUTO, ConfigValue
+from zerotools.jobs.launcher_keys.deepspeed_releases import NEWEST, Release
+
+TRAINER: Mapping[str, Any] = {
+    "train.optimizer": "adamw",
+    "train.learning_rate": 5e-5,
+    "train.betas": (0.9, 0.999),
+    "train.eps": 1e-8,
+    "train.weight_decay": 0.0,
+    "train.max_grad_norm": 1.0,
+    "train.schedule": "linear",
+    "train.warmup_steps": 0,
+    "zero.stage": 2,
+}
+"""The defaults of Hugging Face's Trainer, for an `"auto"` and for a config without an optimizer.
+From transformers 5.23, training_args.py; the stage is accelerate 1.15's, utils/dataclasses.py,
+DeepSpeedPlugin."""
+
+
+_KEY = "train.compile"
+
+
+@dataclass(frozen=True)
+class JobValue:
+    """A value of a key of the job, and its source."""
+
+    value: Any
+    origin: str
+
+
+@dataclass
+class ConfigReading:
+    """The state of reading one config for one job.
+
+    `remaining` has the keys that no reader has taken yet. The table of keys decides the outcome of
+    keys that remain at the end.
+    """
+
+    source: str
+    remaining: dict[str, ConfigValue]
+    claims: Claims
+    findings: Findings
+    engine: str = "torch"
+    release: Release = NEWEST
+    settled: dict[str, Any] = field(init=False)
+    """The final values for DeepSpeed, by dotted key; None for DeepSpeed's default."""
+
+    def __post_init__(self) -> None:
+        self.settled = {name: given.value for name, given in self.remaining.items()}
+
+    def peek(self, name: str) -> Any:
+        """Return the value of a key; None if the key is absent."""
+        return self.remaining[name].value if name in self.remaining else None
+
+    def take(self, name: str) -> ConfigValue | None:
+        """Return the key and remove it from `remaining`; None if it is absent."""
+        return self.remaining.pop(name, None)
+
+    def known(self, key: str) -> JobValue | None:
+        """Return the value of the job's key `key`: from a claim, else the Trainer's default, else
+        the job file's default."""
+        claim = self.claims.of(key)
+        if claim is not None:
+            return JobValue(claim.value, claim.place)
+        if key in TRAINER:
+            return JobValue(TRAINER[key], "Hugging Face's Trainer, its default")
+        default = default_of(key) if key in job_keys() else None
+        return None if default is None else JobValue(default, f"the job file's default, {key}")
+
+    def said(self, key: str) -> bool:
+        """Return whether a source states the job's key `key`. A launcher's default is no
+        statement."""
+        claim = self.claims.of(key)
+        return claim is not None and not claim.weak
+
+    def map(self, given: ConfigValue, key: str, value: Any, why: str = "") -> None:
+        """Claim `value` for the job's `key`, and report it. For an `"auto"`, another source's value
+        is kept."""
+        if given.note != AUTO:
+            self.claims.add(key, value, given.said, shown=given.value)
+        elif self.claims.of(key) is None and value is not None:
+            self.claims.add(key, value, given.said, weak=True)
+        self.row(KeyOutcome.MAPPED, given, key, why)
+
+    def row(
+        self, outcome: KeyOutcome, given: ConfigValue, job: str | None = None, why: str = ""
+    ) -> None:
+        """Add a row for `given` to the report."""
+        note = '"auto"' if given.note == AUTO else given.note
+        text = "; ".join(part for part in (note, why) if part)
+        row = ReportRow(outcome, given.title, given.place, given.value, job, text)
+        self.findings.rows.append(row)
+
+    def refuse(self, given: ConfigValue, why: str) -> None:
+        """Refuse a key that engine torch does not support. With engine deepspeed, the key is passed
+        to DeepSpeed."""
+        if self.engine == "deepspeed":
+            self.row(KeyOutcome.PASSED, given)
+        else:
+            self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
+
+    def default(self, name: str, key: str, value: Any, why: str = "") -> None:
+        """Claim a launcher's default for the absent key `name`, and report it. Values of other
+        sources and of earlier launchers stay."""
+        before = self.claims.of(key)
+        self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
+        if before is not None and before.weak and before.shown == value:
+            return  # reported once already
+        if before is not None:
+            why = f"{NOT_TAKEN}{before.place} says {show(before.shown)}"
+        row = ReportRow(KeyOutcome.DEFAULT, name, self.source, value, key, why)
+        self.findings.rows.append(row)
+
+    def resolve(self, name: str, value: Any, origin: str) -> None:
+        """Replace the `"auto"` of `name` by `value`, and report `origin`, the source of the
+        value."""
+        given = self.remaining[name]
+        self.findings.autos.append(ResolvedAuto(given.title, given.place, value, origin))
+        self.remaining[name] = replace(given, value=value, note=AUTO)
+        self.settled[name] = list(value) if isinstance(value, tuple) else value
+
+
+def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
+    """Return the claims of the job file. Invalid values are left out; the job is refused for them
+    later."""
+    claims = Claims()
+    for key in job_keys():
+        value = look_up(tree, key)
+        if value is not None and accepts(key, value):
+            claims.add(key, value, f"{source} {key}")
+    return claims
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One source's value for a key of the job.
+
+    `place` is the source, such as `ds.json:12 gradient_clipping`, and `shown` the value as written
+    there. A `weak` claim is a launcher's default, which any other claim overrides.
+    """
+
+    key: str
+    value: Any
+    place: str
+    shown: Any
+    weak: bool = False
+
+
+@dataclass
+class Claims:
+    """All claims on keys of one job, in the order of their sources."""
+
+    said: list[Claim] = field(default_factory=list)
+
+    def add(
+        self, key: str, value: Any, place: str, *, shown: Any = None, weak: bool = False
+    ) -> None:
+        """Record that `place` sets `key` to `value`."""
+        self.said.append(Claim(key, value, place, value if shown is None else shown, weak))
+
+    def of(self, key: str) -> Claim | None:
+        """Return the strongest claim on `key`, the first of equally strong ones; None without a
+        claim."""
+        about = [claim for claim in self.said if claim.key == key]
+        return next((claim for claim in about if not claim.weak), about[0] if about else None)
+
+    def about(self) -> list[str]:
+        """Return every key with a claim."""
+        return list(dict.fromkeys(claim.key for claim in self.said))
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield a sentence for each key with two different claims, with both sources."""
+        for key in self.about():
+            strong = [claim for claim in self.said if claim.key == key and not claim.weak]
+            for other in strong[1:]:
+                if not same(strong[0].value, other.value):
+                    yield (
+                        f"{key}: {strong[0].place} says {show(strong[0].shown)}, "
+                        f"{other.place} says {show(other.shown)}; make them agree"
+                    )
+                    break
+
+
+def same(left: Any, right: Any) -> bool:
+    """Return whether two values mean the same: 1 and 1.0 do, true and 1 do not."""
+    if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
+        return len(left) == len(right) and all(map(same, left, right))
+    return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
+
+
+def read_compile(reading: ConfigReading) -> None:
+    """Map the backend in accelerate's `dynamo_config`. Other settings of dynamo are ignored."""
+    given = reading.take("dynamo_config")
+    if given is None:
+        return
+    options: Mapping[str, Any] = given.value if isinstance(given.value, Mapping) else {}
+    backend = str(options.get("dynamo_backend", given.value or "no")).upper()
+    if not options and backend == "{}":
+        backend = "NO"
+    if backend in ("NO", "FALSE", "NONE", ""):
+        reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
+    elif backend == "INDUCTOR":
+        reading.map(given, _KEY, True, "block by block; how is left to torch.compile")
+    else:
+        what = (
+            f"{given.said}: dynamo_backend {backend}: the engine torch compiles only with INDUCTOR"
+        )
+        reading.findings.unsupported.append(what)
+
+
+def read_compile_section(reading: ConfigReading) -> None:
+    """Map DeepSpeed's `compile`: `deepcompile`, or in releases before 0.14.4 `enabled`."""
+    if reading.engine == "deepspeed":
+        return
+    names = ("compile.deepcompile", "compile.enabled", "compile.disable")
+    switches = {name: given for name in names if (given := reading.take(name)) is not None}
+    on = {n: bool(g.value) is not n.endswith("disable") for n, g in switches.items()}
+    compiles = any(on[n] for n in on) and all(on.get(n, True) for n in names[1:])
+    for name, given in switches.items():
+        if compiles and on[name]:
+            reading.map(given, _KEY, True, "block by block, by torch.compile")
+        else:
+            reading.row(KeyOutcome.IGNORED, given, None, "nothing is compiled")
+    backend = reading.take("compile.backend")
+    if backend is None:
+        return
+    if compiles and backend.value not in (None, "inductor"):
+        reading.refuse(backend, "the engine torch compiles only with inductor")
+    else:
+        reading.row(KeyOutcome.IGNORED, backend, None, "as the engine torch does it")

@@ -1,0 +1,403 @@
+"""Estimate the memory that a model with options, or a job, needs on a machine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from zerotools.core.errors import ZerotoolsError
+from zerotools.core.training_memory import SHARDED, MemoryLayout
+from zerotools.jobs.jobfile.parse import job_from_tree
+from zerotools.jobs.memory_estimates.config_writer import (
+    accelerate_text,
+    deepspeed_tree,
+    job_tree,
+    way_keys,
+    with_keys,
+)
+from zerotools.jobs.tables.model import AUTO
+from zerotools.jobs.tables.spec import JobSpec
+from zerotools.ops.estimate.activation_memory import EAGER, REPEATED, MicroBatch, on_gpus
+from zerotools.ops.estimate.fit_search import Freedom, Way, Ways, ways_of
+from zerotools.ops.estimate.model_shape import USUAL_LENGTH, ModelShape
+from zerotools.ops.estimate.offload_table import (
+    ALL,
+    ALL_DISK,
+    DISK,
+    NONE,
+    OFFLOADS,
+    OPTIMIZER,
+    PARAMS,
+    STAGES,
+    Row,
+    Workload,
+    row_of_layout,
+    rows_of,
+)
+from zerotools.ops.estimate.rank_memory import NOT_MEASURED, Machine, RankMemory
+from zerotools.ops.estimate.recommendation import Choice, choose
+from zerotools.sensors.snapshot import BF16_CAPABILITY, Snapshot
+
+SCHEMA = "zerotools.estimate/1"
+
+
+FLASH, EFFICIENT = "torch's flash kernel", "torch's memory-efficient kernel with repeated keys"
+SCORES = "the scores of all pairs of tokens are kept"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimate of one training on one machine.
+
+    `rows` has the memory for each stage and offload, `search` the configurations that fit, and
+    `choice` the cheapest of these. For a job file, `asked` is the row of the job as written, `job`
+    all its keys, and `batch` its number of sequences of a step. `tables` are the tables of a job
+    file for the model and its adapters. `assumed` is a sentence on the assumed sequence length, if
+    the request has none.
+    """
+
+    work: Workload = field(repr=False)
+    machine: Machine
+    rows: tuple[Row, ...] = field(repr=False)
+    choice: Choice = field(repr=False)
+    asked: Row | None = field(default=None, repr=False)
+    tables: Mapping[str, Mapping[str, Any]] = field(default_factory=dict, repr=False)
+    batch: int | None = None
+    search: Ways = field(default_factory=lambda: Ways(()), repr=False)
+    job: Mapping[str, Any] | None = field(default=None, repr=False)
+    assumed: str | None = None
+
+    @property
+    def ways(self) -> tuple[Way, ...]:
+        """Every smallest set of changes that makes the training fit, cheapest first."""
+        return self.search.found
+
+    @property
+    def fits(self) -> bool:
+        """True if the job fits as written; without a job file, if any stage and offload fits for
+        training all weights. If activations are not known, only the model state counts."""
+        row = self.choice.row if self.asked is None else self.asked
+        return row is not None and row.fits is not False
+
+    @property
+    def stage(self) -> int | None:
+        """The ZeRO stage of the cheapest configuration that fits; None if none fits."""
+        return None if self.choice.row is None else self.choice.row.stage
+
+    @property
+    def offload(self) -> str | None:
+        """What the cheapest configuration that fits offloads, such as "none" or "optimizer"."""
+        return None if self.choice.row is None else self.choice.row.offload
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """The memory of each GPU that the chosen row needs."""
+        return None if self.choice.row is None else self.choice.row.peak_bytes
+
+    @property
+    def host_bytes(self) -> int | None:
+        """The host memory that all ranks of one node need in the chosen row."""
+        return None if self.choice.row is None else self.choice.row.host_bytes
+
+    @property
+    def reason(self) -> str:
+        """Why the row was chosen, or why no row fits."""
+        return self.choice.reason
+
+    @property
+    def advice(self) -> tuple[str, ...]:
+        """Further advice, as sentences."""
+        return self.choice.advice
+
+    @property
+    def largest_batch(self) -> int | None:
+        """The largest number of sequences of this length at a time that fits in the chosen row."""
+        return self.choice.largest_batch
+
+    @property
+    def largest_sequence_length(self) -> int | None:
+        """The longest single sequence that fits in the chosen row, in tokens."""
+        return self.choice.largest_sequence
+
+    @property
+    def parameters(self) -> int:
+        """The number of parameters of the model."""
+        return self.work.model.count
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """The assumptions of the estimate, as sentences."""
+        micro = self.work.micro if self.machine.on_gpu else None
+        kernel = None if micro is None else attention_assumption(micro)
+        assumed = (each for each in (self.assumed, kernel) if each is not None)
+        return (*assumed, *self.work.model.notes, *self.machine.notes)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the estimate as plain values; sizes in bytes."""
+        work, chosen = self.work, self.choice.row
+        micro = work.micro
+        return {
+            "schema": SCHEMA,
+            "model": {
+                "source": work.model.source,
+                "parameters": work.model.count,
+                "trained": sum(p.numel for p in work.model.parameters if p.is_trained),
+                "knows_activations": work.model.architecture is not None,
+            },
+            "machine": {
+                "gpus": self.machine.gpus,
+                "gpu_memory_bytes": self.machine.gpu_memory if self.machine.on_gpu else None,
+                "host_memory_bytes": self.machine.host_memory,
+            },
+            "engine": work.layout.engine,
+            "precision": work.layout.precision,
+            "optimizer": work.layout.optimizer,
+            "micro_batch": None
+            if micro is None
+            else {
+                "sequences": micro.batch,
+                "sequence_length": micro.sequence,
+                "activation_checkpointing": micro.checkpointing,
+            },
+            "rows": [_row_json(row) for row in self.rows],
+            "asked": None if self.asked is None else _row_json(self.asked),
+            "choice": None if chosen is None else _row_json(chosen),
+            "reason": self.choice.reason,
+            "advice": list(self.choice.advice),
+            "largest_batch": self.choice.largest_batch,
+            "largest_sequence": self.choice.largest_sequence,
+            "notes": list(self.notes),
+            "not_measured": list(NOT_MEASURED) if self.machine.on_gpu else [],
+            "configs": None if self.search.best is None else self.configs(self.search.best),
+            "ways": [self._way_json(way) for way in self.ways],
+            "nearest": None if self.search.nearest is None else self._way_json(self.search.nearest),
+        }
+
+    def configs(self, way: Way) -> dict[str, Any]:
+        """Return the config files for the configuration `way`, by launcher."""
+        micro, layout = way.work.micro, way.row.layout
+        tables = {**self._model_table(way), **self.tables, **way.lora_table}
+        batch = self.batch or self._batch_of_step
+        return {
+            "job": job_tree(tables, layout, micro, batch, on_gpu=self.machine.on_gpu),
+            "deepspeed": deepspeed_tree(layout, micro),
+            "accelerate": accelerate_text(layout),
+        }
+
+    def job_of(self, way: Way) -> dict[str, Any]:
+        """Return the job file for the configuration `way`: all keys of the job with the changes of
+        `way`. For an estimate without a job file, return the values that the estimate knows."""
+        if self.job is None:
+            tree: dict[str, Any] = self.configs(way)["job"]
+            return tree
+        return with_keys(self.job, self.keys_of(way))
+
+    def keys_of(self, way: Way) -> dict[str, Any]:
+        """Return the keys of the job file that `way` sets, by dotted name; None removes a key."""
+        asked = None if self.asked is None else self.asked.layout
+        return way_keys(way, self.work, asked, self.batch)
+
+    def _model_table(self, way: Way) -> dict[str, Any]:
+        """Return the table `[model]` for a model that is only a number of parameters. It has no
+        weights, so adapters are not possible."""
+        shape, micro = self.work.model.config, way.work.micro
+        if shape is None or way.lora_table:
+            return {}
+        positions = max(USUAL_LENGTH, 0 if micro is None else micro.sequence)
+        return {"model": {"config": {**shape, "max_position_embeddings": positions}}}
+
+    @property
+    def _batch_of_step(self) -> int | None:
+        micro, layout = self.work.micro, self.work.layout
+        if micro is None:
+            return None
+        times = 1 if layout.accumulate is None else 2
+        shares = max(1, layout.world_size // (micro.sequence_ranks * layout.tensor_ranks))
+        return times * micro.examples * shares
+
+    def _way_json(self, way: Way) -> dict[str, Any]:
+        return {
+            "changes": [change.name.lower() for change in way.changes],
+            "words": way.words,
+            "slowdown": way.slowdown.value,
+            "gpus": way.row.layout.world_size if self.machine.on_gpu else None,
+            "stage": way.row.stage,
+            "offload": way.row.offload,
+            "fits": way.row.fits,
+            "as_asked": way.is_as_asked,
+            "peak_bytes": way.row.peak_bytes,
+            "host_bytes": way.row.host_bytes,
+            "disk_bytes": way.disk_bytes,
+            "keys": self.keys_of(way),
+        }
+
+
+def _row_json(row: Row) -> dict[str, Any]:
+    memory: RankMemory = row.memory
+    return {
+        "stage": row.stage,
+        "offload": row.offload,
+        "fits": row.fits,
+        "peak_bytes": memory.peak,
+        "device_bytes": dict(memory.device),
+        "host_bytes_of_rank": dict(memory.host),
+        "host_bytes": row.host_bytes,
+        "disk_bytes_of_rank": memory.disk,
+    }
+
+
+def estimate_model(
+    model: ModelShape,
+    machine: Machine,
+    *,
+    batch: int | None = None,
+    sequence: int | None = None,
+    precision: str = "bf16",
+    optimizer: str = "adamw",
+    engine: str = "torch",
+    accumulation: int = 1,
+    checkpointing: bool = False,
+    stages: Sequence[int] = STAGES,
+    offloads: Sequence[str] = OFFLOADS,
+    model_table: Mapping[str, Any] | None = None,
+) -> Estimate:
+    """Estimate every stage and offload for a model.
+
+    Each rank processes `batch` sequences (default 1) of `sequence` tokens (default: the model's
+    usual length) at a time.
+    """
+    layout = MemoryLayout(
+        stage=3,
+        world_size=machine.gpus,
+        precision=precision,
+        optimizer=optimizer,
+        accumulate=SHARDED if accumulation > 1 else None,
+        engine=engine,
+    )
+    longest = sequence or model.usual_length
+    micro = MicroBatch(batch or 1, longest, precision, checkpointing, on_gpus(precision))
+    tables = {"model": model_table} if model_table else {}
+    # A model that is only a size, or a directory, may have weights to train adapters on.
+    has_weights = "config" not in tables.get("model", {})
+    free = Freedom(stages=stages, offloads=offloads, adapters=has_weights, packed=has_weights)
+    work = Workload(model, layout, micro, sums=layout.accumulate)
+    found = estimate_work(work, machine, free, tables)
+    return found if sequence else replace(found, assumed=assumed_length(model))
+
+
+def estimate_job(
+    work: Workload,
+    machine: Machine,
+    stages: Sequence[int] = STAGES,
+    offloads: Sequence[str] = OFFLOADS,
+    job: Mapping[str, Any] | None = None,
+) -> Estimate:
+    """Estimate the job of `work` as written, and with every other stage and offload. `job` has the
+    keys of the job file."""
+    work = replace(work, layout=replace(work.layout, world_size=machine.gpus))
+    asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
+    keys = job or {}
+    tables = {name: keys[name] for name in ("model", "lora") if name in keys}
+    batch = keys.get("train", {}).get("batch_size")
+    has_weights = "path" in tables.get("model", {})
+    is_fresh = "resume_from" not in keys  # a run keeps its optimizer and its trained parameters
+
+    def allows(way: Way) -> bool:
+        if not keys or work.layout.engine != "torch":
+            return True
+        changed = with_keys(keys, way_keys(way, work, work.layout, batch))
+        try:
+            job_from_tree(changed, source="job", base_dir=Path.cwd())
+        except ZerotoolsError:
+            return False
+        return True
+
+    free = Freedom(
+        stages=stages,
+        offloads=offloads,
+        optimizer=is_fresh,
+        adapters=has_weights and is_fresh,
+        packed=has_weights,
+        allows=allows,
+    )
+    found = estimate_work(work, machine, free, tables)
+    return replace(found, asked=asked, batch=batch, job=job)
+
+
+def offload_of(layout: MemoryLayout) -> str:
+    """Return the offload of a layout by its name in the table of estimates."""
+    optimizer, params = layout.offload_optimizer, layout.offload_params != "none"
+    if optimizer == "disk":
+        return ALL_DISK if params else DISK
+    if params:
+        return ALL if optimizer != "none" or layout.engine == "torch" else PARAMS
+    return NONE if optimizer == "none" else OPTIMIZER
+
+
+def estimate_work(
+    work: Workload, machine: Machine, free: Freedom, tables: Mapping[str, Mapping[str, Any]]
+) -> Estimate:
+    """Estimate every stage and offload of `work`, and find the changes with which it fits.
+
+    `tables` are the tables of a job file for the model and its adapters.
+    """
+    rows = rows_of(work, machine, free.stages, free.offloads)
+    ways = ways_of(work, machine, free)
+    choice = choose(work, machine, rows, ways)
+    return Estimate(work, machine, tuple(rows), choice, tables=tables, search=ways)
+
+
+def assumed_length(model: ModelShape) -> str:
+    """Return a sentence on the assumed sequence length, for a request without one."""
+    return (
+        f"sequences of {model.usual_length:,} tokens are assumed; --sequence-length sets another "
+        "length"
+    )
+
+
+def model_table_of(model: str) -> dict[str, Any]:
+    """Return the job file's `[model]` for the path `model` of a command line; empty if nothing
+    exists there."""
+    path = Path(model)
+    if not path.exists():
+        return {}
+    return {"config" if path.is_file() else "path": str(path.absolute())}
+
+
+def attention_assumption(micro: MicroBatch) -> str | None:
+    """Return a sentence on the attention kernel that the estimate assumes; None for the flash
+    kernel."""
+    if micro.attention == EAGER:
+        return f"attention: eager, so {SCORES}"
+    if micro.attention != REPEATED:
+        return None
+    if micro.precision == "fp32":
+        return f"attention: {EFFICIENT}; no GPU has a flash kernel for fp32"
+    return (
+        f"attention: {EFFICIENT}, as on V100, T4 and RTX 20; GPUs of compute capability 8.0 and "
+        "newer have a flash kernel, which keeps less"
+    )
+
+
+def kernels_of(spec: JobSpec, snapshot: Snapshot) -> str | None:
+    """Return a sentence on the attention kernel of a job on each kind of GPU of this machine; None
+    if no GPU is known."""
+    wanted = spec.model.attention
+    if wanted == EAGER:
+        return f"attention: eager, so {SCORES}"
+    if wanted not in (None, AUTO, "sdpa"):
+        return f"attention: {wanted}"
+    found = dict.fromkeys(_by_card(spec.train.precision, snapshot))
+    return f"attention: {'; '.join(found)}" if found else None
+
+
+def _by_card(precision: str, snapshot: Snapshot) -> Iterator[str]:
+    for gpu in snapshot.gpus:
+        if gpu.compute_capability is None:
+            continue
+        has_flash = precision != "fp32" and gpu.compute_capability >= BF16_CAPABILITY
+        capability = ".".join(map(str, gpu.compute_capability))
+        where = f"{gpu.name or 'a GPU'} (compute capability {capability})"
+        yield f"{FLASH if has_flash else EFFICIENT} on {where}"

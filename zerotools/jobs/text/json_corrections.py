@@ -1,0 +1,299 @@
+"""JSON copied from a web page, corrected: quotes, punctuation, commas, comments, text around it.
+
+One pass over the text writes the corrected one, piece by piece; the strict parser then reads `text`
+of the result, so this module never accepts text that is not JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+
+from zerotools.jobs.text.text_corrections import (
+    BLANKS,
+    DOUBLE,
+    INVISIBLE,
+    ODD,
+    SINGLE,
+    WIDE,
+    Broken,
+    LineIndex,
+    Mends,
+    bad_word,
+    is_placeholder,
+    placeholder,
+    without_numbers,
+)
+
+_COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_NO_WORD = re.escape(DOUBLE + SINGLE + INVISIBLE + "".join(WIDE))
+_WORD = re.compile(rf"(?:(?!//|/\*)[^\s{{}}\[\]():,;=#{_NO_WORD}])+")
+_QUOTE = re.escape(DOUBLE + SINGLE)
+_SETTING = re.compile(rf"[{_QUOTE}]\w+[{_QUOTE}][ \t{ODD}]*[:\uff1a]")
+_COLON = re.compile(rf"[ \t{ODD}]*[:=\uff1a\uff1d]")
+_NEXT_SETTING = re.compile(rf"[ \t{ODD}]+{_SETTING.pattern}")
+"""Behind the last quote of a value: a comma was lost between two settings of one line."""
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_LITERALS = {"true": "true", "false": "false", "none": "null", "null": "null"}
+_NAME = re.compile(r"[A-Za-z_][\w./@-]*")
+_BRACKETS = {"(": "[", ")": "]"}
+_AFTER = r"[:,;=}\])\uff1a\uff0c\uff1b\uff1d\uff5d\uff3d]"
+_ENDS_STRING = re.compile(rf"[ \t\u00a0\u3000]*(?:{_AFTER}|#|//|/\*|\r?\n|$)")
+
+
+def mend_json(text: str) -> Mends:
+    """Return the mended text, and each mend with its line.
+
+    Raises:
+        Broken: something that cannot be mended without a guess.
+    """
+    mends = Mends()
+    pen = _Pen(without_numbers(text, mends), mends)
+    pen.write()
+    mends.text = "".join(pen.out)
+    return mends
+
+
+_ALONE = re.compile(r"""\s*(?:\}|:\s*["']?(?:\.{2,}|\u2026)+)""")
+"""The text after dots in quotes that replace settings: the end, or dots again. Keys may be dots."""
+
+
+class _Pen:
+    def __init__(self, text: str, mends: Mends) -> None:
+        self.text = text
+        self.mends = mends
+        self.places = LineIndex(text)
+        self.at = 0
+        self.out: list[str] = []
+        self._last = "open"
+        """The kind of the last token written: open, key, colon, value or comma."""
+        self._end = 0
+        """Index in `out` behind the last value, or of the last comma."""
+        self._comma_line = 0
+        self._depth = 0
+
+    def write(self) -> None:
+        """Mend all of the text."""
+        wrapped = self._begin()
+        while self.at < len(self.text):
+            if self._space() or self._comment():
+                continue
+            if self._depth == 0 and self._last == "value":
+                self._rest()
+                return
+            self._token()
+        if wrapped:
+            self._close("}")
+
+    def _note(self, what: str, at: int | None = None) -> None:
+        self.mends.note(self.places.number(self.at if at is None else at), what)
+
+    def _begin(self) -> bool:
+        """Skip what stands before the first brace; whether the outer braces had to be added."""
+        while self.at < len(self.text) and (self._space() or self._comment()):
+            pass
+        start = min((i for i in map(self.text.find, ("{", "\uff5b")) if i >= 0), default=-1)
+        first = self.text[self.at : self.at + 1]
+        if first and first in DOUBLE + SINGLE:
+            self._note("the outer braces are missing")
+            self.out.append("{")
+            self._depth, self._last = 1, "open"
+            return True
+        if start < 0:
+            raise Broken(self.at, "a config begins with {", "put { before it, and } at its end")
+        if start > self.at:
+            self._refuse_settings(self.at, start)
+            self._note("text before the first {")
+            self.out.append("\n" * self.text.count("\n", self.at, start))
+            self.at = start
+        return False
+
+    def _rest(self) -> None:
+        """Check the text after the object: it must not contain another object."""
+        rest = self.text[self.at :]
+        again = min((i for i in map(rest.find, ("{", "\uff5b")) if i >= 0), default=-1)
+        if again >= 0:
+            raise Broken(self.at + again, "a second object begins here", "keep only the config")
+        if rest.lstrip(ODD + " \t\r\n").startswith(("}", "]", "\uff5d", ",", "\uff0c")):
+            what = "the object has ended before this, and it closes or continues one"
+            raise Broken(self.at, what, "remove it, or a } before it")
+        self._refuse_settings(self.at, len(self.text))
+        self._note("text after the last }")
+        self.at = len(self.text)
+
+    def _refuse_settings(self, start: int, end: int) -> None:
+        """Refuse settings in the text around the object; other text there is left out."""
+        found = _SETTING.search(self.text, start, end)
+        if found is not None:
+            what = "this setting stands outside of the object"
+            raise Broken(found.start(), what, "put it between the outer braces, or remove it")
+
+    def _space(self) -> bool:
+        character = self.text[self.at]
+        if character in " \t\r\n":
+            self.out.append(character)
+        elif character in BLANKS:
+            self._note("a non-breaking or other odd space")
+            self.out.append(" ")
+        elif character in INVISIBLE:
+            self._note("an invisible character")
+        else:
+            return False
+        self.at += 1
+        return True
+
+    def _comment(self) -> bool:
+        if not self.text.startswith(("#", "//", "/*"), self.at):
+            return False
+        found = _COMMENT.match(self.text, self.at)
+        if found is None:
+            raise Broken(self.at, "a comment begins with /* and never ends", "add */")
+        self._note("a comment")
+        self.out.append("\n" * found[0].count("\n"))
+        self.at = found.end()
+        return True
+
+    def _token(self) -> None:
+        character = self.text[self.at]
+        plain = WIDE.get(character, character)
+        if plain != character:
+            self._note(f"{character} for {plain}")
+        if plain in _BRACKETS:
+            self._note(f"{plain} for {_BRACKETS[plain]}")
+            plain = _BRACKETS[plain]
+        if plain in "{[":
+            self._member()
+            self._put(plain, "open")
+            self._depth += 1
+            self.at += 1
+        elif plain in "}]":
+            self._close(plain)
+            self.at += 1
+        elif plain in ":=":
+            self._colon(plain)
+        elif plain in ",;":
+            self._comma(plain)
+        elif character in DOUBLE + SINGLE:
+            self._string()
+        else:
+            self._word()
+
+    def _put(self, piece: str, kind: str) -> None:
+        self.out.append(piece)
+        self._last, self._end = kind, len(self.out)
+
+    def _member(self) -> None:
+        """Begin a key or a value: behind another a comma was lost."""
+        if self._last == "value":
+            line = self.places.number(self.at)
+            before = "".join(self.out[self._end :]).count("\n")
+            self.mends.note(line - before, "a missing comma")
+            self.out.insert(self._end, ",")
+
+    def _close(self, closer: str) -> None:
+        if self._last == "comma":
+            self.mends.note(self._comma_line, "a trailing comma")
+            self.out[self._end - 1] = ""
+        self._put(closer, "value")
+        self._depth -= 1
+
+    def _colon(self, plain: str) -> None:
+        if plain == "=":
+            self._note("= for :")
+            self.at += self.text.startswith("=>", self.at)
+        self.at += 1
+        self._put(":", "colon")
+
+    def _comma(self, plain: str) -> None:
+        if plain == ";":
+            self._note("; for ,")
+        if self._last in ("comma", "open"):
+            self._note("an extra comma")
+        else:
+            self._put(",", "comma")
+            self._comma_line = self.places.number(self.at)
+        self.at += 1
+
+    def _string(self) -> None:
+        opener = self.text[self.at]
+        kind = DOUBLE if opener in DOUBLE else SINGLE
+        end = self._closer(kind, opener)
+        inner = self.text[self.at + 1 : end]
+        if is_placeholder(inner) and _ALONE.match(self.text, end + 1):
+            raise placeholder(self.at)
+        self._member()
+        if opener == '"' and self.text[end] == '"':
+            piece = self.text[self.at : end + 1]
+        else:
+            self._note("single quotes" if kind is SINGLE else "typographic quotes")
+            piece = json.dumps(inner, ensure_ascii=False)
+        if any(c in ODD for c in (inner[:1], inner[-1:]) if c):
+            self._note("a non-breaking or other odd space")
+            piece = f'"{piece[1:-1].strip(ODD)}"'
+        self._put(piece, "value")
+        self.at = end + 1
+        self._key()
+
+    def _closer(self, kind: str, opener: str) -> int:
+        """Return the end of the string that begins here: the first quote of its kind that is
+        followed by a token of JSON."""
+        at = self.at + 1
+        while at < len(self.text) and self.text[at] != "\n":
+            if self.text[at] == "\\" and opener == '"':
+                at += 2
+                continue
+            if self.text[at] in kind and (
+                _ENDS_STRING.match(self.text, at + 1) or _NEXT_SETTING.match(self.text, at + 1)
+            ):
+                return at
+            at += 1
+        later = self.text.find(opener, self.at + 1)
+        newline = self.text.find("\n", self.at)
+        if 0 <= later < (newline if newline >= 0 else len(self.text)):
+            return later
+        raise Broken(self.at, "this string is not closed on its line", 'add "')
+
+    def _key(self) -> None:
+        """Mark the last token as a key if a colon follows, so that nothing is inserted before the
+        colon."""
+        if _COLON.match(self.text, self.at):
+            self._last = "key"
+
+    def _word(self) -> None:
+        found = _WORD.match(self.text, self.at)
+        if found is None:
+            what = f"{self.text[self.at]!r} has no meaning here"
+            raise Broken(self.at, what, "remove it")
+        word = found[0]
+        if is_placeholder(word):
+            raise placeholder(self.at)
+        self._member()
+        self._put(self._meant(word), "value")
+        self.at = found.end()
+        self._key()
+
+    def _meant(self, word: str) -> str:
+        if word in _LITERALS.values() or _NUMBER.fullmatch(word):
+            return word
+        if word.lower() in _LITERALS and word[:1].isalpha():
+            meant = _LITERALS[word.lower()]
+            self._note(f"{word} for {meant}")
+            return meant
+        number = _number(word)
+        if number is not None:
+            self._note(f"{word} for {number}")
+            return number
+        wrong = bad_word(self.at, word)
+        if not _NAME.fullmatch(word) or "without quotes" not in wrong.what:
+            raise wrong
+        self._note(f"{word} without quotes")
+        return json.dumps(word)
+
+
+def _number(word: str) -> str | None:
+    """Return `.5`, `5.`, `+1`, `1_000` and full-width digits as JSON has them."""
+    plain = unicodedata.normalize("NFKC", word).replace("_", "").removeprefix("+")
+    plain = re.sub(r"^(-?)\.", r"\g<1>0.", plain)
+    plain = re.sub(r"\.(?=$|[eE])", ".0", plain)
+    return plain if _NUMBER.fullmatch(plain) else None

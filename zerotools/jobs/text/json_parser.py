@@ -1,0 +1,298 @@
+"""Parse JSON as people copy it from web pages: strictly, with line and column of an error.
+
+An error has the likely correction. `Scanner` yields the tokens of JSON (RFC 8259).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.text.document import DEEPEST, Document, Trail
+from zerotools.jobs.text.json_corrections import mend_json
+from zerotools.jobs.text.text_corrections import (
+    ODD,
+    Broken,
+    LineIndex,
+    bad_string,
+    bad_word,
+    character_name,
+    is_placeholder,
+    message,
+    placeholder,
+)
+
+_CLOSES = {"{": "}", "[": "]"}
+
+
+MAX_DIGITS = 400
+_SPACE = re.compile(r"[ \t\r\n]*")
+_COMMENT = re.compile(r"#[^\n]*|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_STRING = re.compile(r'"(?:[^"\\\x00-\x1f]++|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*+"')
+_WORD = re.compile(r"[^\s{}\[\]:,\"#/]+")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?")
+_LITERALS = {"true": True, "false": False, "null": None}
+_COMMENTS = ("#", "//", "/*")
+
+
+def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
+    """Parse the object in `text`. `lenient` corrects text from a web page, and lists each
+    correction.
+
+    Raises:
+        BadRequest: it is not JSON, or an object repeats a key; the message shows the line, and the
+            likely correction.
+    """
+    parser = _Parser(text)
+    try:
+        return Document(source, parser.whole(), parser.lines, text=text)
+    except Broken as broken:
+        if lenient:
+            return _mended(text, source)
+        further = mended_too(lambda: _mended(text, source))
+        raise BadRequest(message(source, parser.places, broken, further=further)) from None
+
+
+def _mended(text: str, source: str) -> Document:
+    """Return the mended tree. Raises BadRequest."""
+    try:
+        mends = mend_json(text)
+    except Broken as broken:
+        raise BadRequest(message(source, LineIndex(text), broken)) from None
+    parser = _Parser(mends.text)
+    try:
+        tree = parser.whole()
+    except Broken as broken:
+        raise BadRequest(message(source, parser.places, broken)) from None
+    notes = mends.lines_of(source)
+    return Document(source, tree, parser.lines, notes, text=text, mended=mends.text)
+
+
+def mended_too(mended: Callable[[], Document]) -> str:
+    """Return the effect of `--lenient` on an unreadable text; empty if it would not help."""
+    try:
+        count = len(mended().accepted)
+    except BadRequest:
+        return ""
+    others = f" and {count - 1} more" if count > 1 else ""
+    return f" (--lenient mends this{others}, and shows the result)"
+
+
+class _Parser:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self.places = LineIndex(text)
+        self.scanner = Scanner(text)
+        self.lines: dict[Trail, int] = {}
+        self._open: list[Token] = []
+        self._suspect: tuple[int, str] | None = None
+
+    def whole(self) -> dict[str, Any]:
+        first = self._first()
+        if first.kind == "end":
+            raise Broken(first.start, "the file is empty", "write { } at least")
+        if first.kind != "{":
+            raise Broken(first.start, "a config begins with {", "put { before it, and } at its end")
+        tree = self._object(first, ())
+        rest = self.scanner.next()
+        if rest.kind == "}":
+            raise Broken(rest.start, "this } closes nothing", "remove it, or a } before it")
+        if rest.kind != "end":
+            raise Broken(rest.start, "the object has ended before this", "remove what follows")
+        return tree
+
+    def _first(self) -> Token:
+        try:
+            return self.scanner.next()
+        except Broken as broken:
+            if self._text.find("{") > broken.offset and "without quotes" in broken.what:
+                what = "there is text before the first {"
+                raise Broken(broken.offset, what, "remove it") from None
+            raise
+
+    def _value(self, token: Token, trail: Trail) -> Any:
+        if token.kind == "{":
+            return self._object(token, trail)
+        if token.kind == "[":
+            return self._list(token, trail)
+        if token.kind in ("string", "scalar"):
+            return token.value
+        if token.kind == "end":
+            raise self._unclosed(token)
+        raise Broken(token.start, "a value is missing here", "write one, such as true or 1")
+
+    def _object(self, opener: Token, trail: Trail) -> dict[str, Any]:
+        self._enter(opener)
+        tree: dict[str, Any] = {}
+        token = self.scanner.next()
+        while token.kind != "}":
+            name = self._key(token, trail, tree)
+            tree[name] = self._value(self.scanner.next(), (*trail, name))
+            if is_placeholder(name) and is_placeholder(str(tree[name])):
+                raise placeholder(token.start)
+            token = self._separator(opener)
+        self._open.pop()
+        return tree
+
+    def _list(self, opener: Token, trail: Trail) -> list[Any]:
+        self._enter(opener)
+        entries: list[Any] = []
+        token = self.scanner.next()
+        while token.kind != "]":
+            entries.append(self._value(token, (*trail, str(len(entries)))))
+            token = self._separator(opener)
+        self._open.pop()
+        return entries
+
+    def _enter(self, opener: Token) -> None:
+        self._open.append(opener)
+        if len(self._open) > DEEPEST:
+            raise Broken(opener.start, f"this is nested deeper than {DEEPEST} levels", "flatten it")
+
+    def _key(self, token: Token, trail: Trail, tree: dict[str, Any]) -> str:
+        if token.kind == "end":
+            raise self._unclosed(token)
+        if token.kind != "string":
+            what = "a key must be a string" if token.kind == "scalar" else "a key is missing here"
+            raise Broken(token.start, what, 'write "key": value')
+        name = str(token.value)
+        line = self.places.number(token.start)
+        if name in tree:
+            raise Broken(
+                token.start,
+                f"the key {show(name)} is also on line {self.lines[(*trail, name)]}",
+                "keep one of the two",
+            )
+        self.lines[(*trail, name)] = line
+        self._watch_indentation(token, name)
+        colon = self.scanner.next()
+        if colon.kind != ":" and is_placeholder(name):
+            raise placeholder(token.start)
+        if colon.kind != ":":
+            raise Broken(token.end, f"a colon is missing after {show(name)}", "write : there")
+        return name
+
+    def _separator(self, opener: Token) -> Token:
+        """Return the token that begins the next member, or closes what `opener` opened."""
+        before = self.scanner.at
+        token = self.scanner.next()
+        closer = _CLOSES[opener.kind]
+        if token.kind == ",":
+            after = self.scanner.next()
+            if after.kind == closer:
+                raise Broken(token.start, f"a comma stands before {closer}", "remove it")
+            if after.kind == ",":
+                raise Broken(after.start, "two commas follow each other", "remove one")
+            if after.kind == "end":
+                raise self._unclosed(after)
+            return after
+        if token.kind == closer:
+            return token
+        if token.kind == "end":
+            raise self._unclosed(token)
+        if token.kind in ("]", "}"):
+            line = self.places.number(opener.start)
+            what = f"{token.kind} closes the {opener.kind} of line {line}"
+            raise Broken(token.start, what, f"write {closer}, or add one before it")
+        raise Broken(before, "a comma is missing here", "write , after the value")
+
+    def _watch_indentation(self, token: Token, name: str) -> None:
+        """Remember the first key that is indented like the line of its object: a } is missing
+        before it."""
+        opened = self.places.number(self._open[-1].start)
+        line = self.places.number(token.start)
+        if self._suspect is None and len(self._open) > 1 and line != opened:
+            indent = self.places.indent(line)
+            starts_line = self.places.column(token.start) == indent + 1
+            if starts_line and indent <= self.places.indent(opened):
+                self._suspect = (opened, name)
+
+    def _unclosed(self, end: Token) -> Broken:
+        opener = self._open[-1]
+        line = self.places.number(opener.start)
+        closer = _CLOSES[opener.kind]
+        if self._suspect is not None:
+            opened, name = self._suspect
+            what = f"the file ends before a {closer}; the {{ of line {opened} seems to lack its }}"
+            return Broken(end.start, what, f"close it before {show(name)}")
+        what = f"the file ends, and the {opener.kind} of line {line} is not closed"
+        return Broken(end.start, what, f"add {closer}")
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """`kind` is the character itself for `{}[]:,`, else "string", "scalar" or "end"."""
+
+    kind: str
+    value: Any
+    start: int
+    end: int
+
+
+class Scanner:
+    """Tokens of `text`, one after another."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+
+    @property
+    def at(self) -> int:
+        """Offset of the end of the last token."""
+        return self._at
+
+    def next(self) -> Token:
+        """Return the next token. Raises Broken."""
+        self._skip()
+        text, at = self._text, self._at
+        if at == len(text):
+            return Token("end", None, at, at)
+        if text[at] in "{}[]:,":
+            return self._take(text[at], None, at + 1)
+        if text[at] == '"':
+            found = _STRING.match(text, at)
+            if found is None:
+                raise bad_string(text, at)
+            return self._take("string", json.loads(found[0]), found.end())
+        if text[at] in ODD:
+            raise Broken(at, f"{character_name(text[at])} stands here", "write a plain space")
+        word = _WORD.match(text, at)
+        if word is None:  # a lone slash
+            raise Broken(at, f"{text[at]!r} has no meaning here", "remove it")
+        if is_placeholder(word[0]):
+            raise placeholder(at)
+        return self._take("scalar", self._scalar(word[0]), word.end())
+
+    def _take(self, kind: str, value: Any, end: int) -> Token:
+        start, self._at = self._at, end
+        return Token(kind, value, start, end)
+
+    def _skip(self) -> None:
+        space = _SPACE.match(self._text, self._at)
+        assert space is not None
+        self._at = space.end()
+        if self._text.startswith(_COMMENTS, self._at):
+            if _COMMENT.match(self._text, self._at) is None:
+                raise Broken(self._at, "a comment begins with /* and never ends", "add */")
+            raise Broken(self._at, "JSON has no comments", "remove it")
+
+    def _scalar(self, word: str) -> Any:
+        if word in _LITERALS:
+            return _LITERALS[word]
+        number = _NUMBER.fullmatch(word)
+        if number is None:
+            raise bad_word(self._at, word)
+        if len(word) > MAX_DIGITS:
+            raise Broken(self._at, f"this number has {len(word)} characters", "shorten it")
+        if number[1] is None and number[2] is None:
+            return int(word)
+        value = float(word)
+        if not math.isfinite(value):
+            raise Broken(self._at, f"{word} is larger than any number", "write a smaller one")
+        return value

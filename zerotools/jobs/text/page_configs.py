@@ -1,0 +1,199 @@
+"""The configs and launch lines of a web page, as people save it: text, Markdown or HTML."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from html.parser import HTMLParser
+
+from zerotools.core.counts import counted
+from zerotools.jobs.text.text_corrections import ODD
+
+
+class BlockKind(StrEnum):
+    """The kind of a block of a page."""
+
+    LAUNCH = "launch line"
+    DEEPSPEED = "DeepSpeed config"
+    ACCELERATE = "accelerate config"
+
+
+@dataclass(frozen=True)
+class PageBlock:
+    """A part of a page that begins at `line`, from 1, in the words of the page."""
+
+    kind: BlockKind
+    line: int
+    text: str
+
+    @property
+    def in_place(self) -> str:
+        """The text with as many empty lines before it as on the page, so that positions agree."""
+        return "\n" * (self.line - 1) + self.text
+
+
+_BLANK = rf"[ \t{ODD}]"
+_LAUNCHER = re.compile(
+    rf"{_BLANK}*(?:[$%>]+{_BLANK}+)?(?:(?:nohup|env|time|sudo|exec|[A-Za-z_]\w*=\S*){_BLANK}+)*"
+    rf"(?:deepspeed|torchrun|accelerate{_BLANK}+launch|(?:llamafactory-cli|axolotl){_BLANK}+train|"
+    rf"(?:swift|trl){_BLANK}+(?:sft|dpo)|python[\d.]*{_BLANK}+-m{_BLANK}+"
+    rf"(?:torch\.distributed\.\w+|deepspeed\S*|accelerate\S*)){_BLANK}+\S"
+)
+_SETS = re.compile(
+    rf"{_BLANK}*(?:export{_BLANK}+)?[A-Za-z_]\w*=|{_BLANK}*(?:#|cd{_BLANK}|conda{_BLANK})"
+)
+_CONTINUES = re.compile(rf"\\{_BLANK}*(?:#.*)?$")
+_OPTION = re.compile(rf"{_BLANK}*(?:--|[\u2012-\u2015]{{1,2}})[A-Za-z]")
+_OPENS = re.compile(rf"{_BLANK}*(?:[\w.]+{_BLANK}*=?{_BLANK}*)?[{{\uff5b]")
+_STRING = re.compile("\"[^\"\\n]*\"|'[^'\\n]*'|\u201c[^\u201d\\n]*\u201d")
+_REMARK = re.compile(r"(?:#|//).*|/\*.*?\*/")
+_OF_DEEPSPEED = re.compile(
+    r"\b(?:zero_optimization|train_batch_size|train_micro_batch_size_per_gpu|fp16|bf16"
+    r"|gradient_accumulation_steps|gradient_clipping|optimizer|scheduler)\b"
+)
+_KEY = re.compile(rf"{_BLANK}*(?:-{_BLANK}|([A-Za-z_]\w*){_BLANK}*[:\uff1a](?!//))")
+_OF_ACCELERATE = frozenset(
+    (
+        "compute_environment",
+        "deepspeed_config",
+        "distributed_type",
+        "fsdp_config",
+        "machine_rank",
+        "main_training_function",
+        "mixed_precision",
+        "num_machines",
+        "num_processes",
+    )
+)
+_FEWEST_KEYS = 3
+"""Keys of accelerate's that a block has at least."""
+_LONGEST_JSON = 400
+"""Lines of a JSON object at most: a page may leave out its last brace."""
+_WIDEST = 76
+"""Columns of a line of the list of blocks."""
+_BLOCK_TAGS = frozenset(
+    ("br", "code", "div", "h1", "h2", "h3", "h4", "h5", "h6", "li", "p", "pre", "td", "tr")
+)
+_UNSEEN_TAGS = frozenset(("script", "style", "head", "noscript"))
+
+
+def blocks_of(text: str) -> list[PageBlock]:
+    """Return the configs and launch lines of a page, in order."""
+    lines = page_text(text).split("\n")
+    found: list[PageBlock] = []
+    at = 0
+    while at < len(lines):
+        block = _json(lines, at) or _launch(lines, at) or _yaml(lines, at)
+        if block is None:
+            at += 1
+            continue
+        found.append(_with_settings(lines, block, found))
+        at = block.line - 1 + block.text.count("\n") + 1
+    return found
+
+
+def page_text(text: str) -> str:
+    """Return the text of a page that may be HTML, as a browser shows it."""
+    head = text.lstrip()[:200].lower()
+    if not head.startswith(("<!doctype", "<html", "<?xml")) and "<body" not in head:
+        return text
+    parser = _Page()
+    parser.feed(text)
+    parser.close()
+    return "".join(parser.parts)
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__(convert_charrefs=True)
+        self.parts: list[str] = []
+        self._unseen = 0
+        self._verbatim = 0
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self._unseen += tag in _UNSEEN_TAGS
+        self._verbatim += tag == "pre"
+        if tag == "br" or (tag in _BLOCK_TAGS - {"code"}):
+            self._new_line()
+
+    def handle_endtag(self, tag: str) -> None:
+        self._unseen -= tag in _UNSEEN_TAGS and self._unseen > 0
+        self._verbatim -= tag == "pre" and self._verbatim > 0
+        if tag in _BLOCK_TAGS - {"code", "br"}:
+            self._new_line()
+
+    def handle_data(self, data: str) -> None:
+        if not self._unseen:
+            self.parts.append(data if self._verbatim else re.sub(r"[ \t\n\r]+", " ", data))
+
+    def _new_line(self) -> None:
+        if self.parts and not self.parts[-1].endswith("\n"):
+            self.parts.append("\n")
+
+
+def _block(kind: BlockKind, lines: list[str], begin: int, end: int) -> PageBlock:
+    return PageBlock(kind, begin + 1, "\n".join(lines[begin:end]))
+
+
+def _json(lines: list[str], at: int) -> PageBlock | None:
+    if _OPENS.match(lines[at]) is None:
+        return None
+    depth = 0
+    for end in range(at, min(len(lines), at + _LONGEST_JSON)):
+        bare = _REMARK.sub("", _STRING.sub("", lines[end]))
+        depth += len(re.findall("[{\uff5b]", bare)) - len(re.findall("[}\uff5d]", bare))
+        if depth <= 0:
+            block = _block(BlockKind.DEEPSPEED, lines, at, end + 1)
+            return block if _OF_DEEPSPEED.search(block.text) else None
+    return None
+
+
+def _launch(lines: list[str], at: int) -> PageBlock | None:
+    if _LAUNCHER.match(lines[at]) is None:
+        return None
+    end = at + 1
+    while end < len(lines):
+        following = next((i for i in range(end, len(lines)) if lines[i].strip()), None)
+        goes_on = following is not None and _OPTION.match(lines[following]) is not None
+        if goes_on and following is not None:
+            end = following + 1
+        elif _CONTINUES.search(lines[end - 1]):
+            end += 1
+        else:
+            break
+    return _block(BlockKind.LAUNCH, lines, at, end)
+
+
+def _yaml(lines: list[str], at: int) -> PageBlock | None:
+    end = at
+    keys: set[str] = set()
+    while end < len(lines) and (found := _KEY.match(lines[end])) is not None:
+        keys.add(found[1] or "")
+        end += 1
+    if len(keys & _OF_ACCELERATE) < _FEWEST_KEYS:
+        return None
+    return _block(BlockKind.ACCELERATE, lines, at, end)
+
+
+def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) -> PageBlock:
+    """Return a launch line with the variables that are set above it."""
+    if block.kind is not BlockKind.LAUNCH:
+        return block
+    least = before[-1].line - 1 + before[-1].text.count("\n") + 1 if before else 0
+    begin = first = block.line - 1
+    while begin > least and (not lines[begin - 1].strip() or _SETS.match(lines[begin - 1])):
+        begin -= 1
+        first = begin if lines[begin].strip() else first
+    return _block(BlockKind.LAUNCH, lines, first, block.line + block.text.count("\n"))
+
+
+def listed(blocks: list[PageBlock]) -> Iterator[str]:
+    """Yield a line for each block: its number, its first line, kind and beginning."""
+    for number, block in enumerate(blocks, 1):
+        begin = next(line.strip() for line in block.text.split("\n") if line.strip())
+        size = counted(block.text.count("\n") + 1, "line")
+        head = f"{number:>3}  line {block.line}: {block.kind.value}, {size}: "
+        room = _WIDEST - len(head)
+        yield head + (begin if len(begin) <= room else f"{begin[: room - 3]}...")

@@ -1,0 +1,150 @@
+"""A shell script as it comes off a web page, mended: spaces, quotes, dashes, comments, line ends.
+
+Every line keeps its number, so that a report can name it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from zerotools.jobs.text.text_corrections import (
+    BLANKS,
+    DOUBLE,
+    INVISIBLE,
+    SINGLE,
+    Mends,
+    without_numbers,
+)
+
+_BLANKS = str.maketrans(dict.fromkeys(BLANKS, " "))
+_SPACES = _BLANKS | str.maketrans(dict.fromkeys(INVISIBLE))
+_QUOTES = str.maketrans(
+    dict.fromkeys(DOUBLE.replace('"', ""), '"')
+    | dict.fromkeys(SINGLE.replace("'", "").replace("`", ""), "'")
+)
+_WIDE = str.maketrans(
+    {"\uff03": "#", "\uff3c": "\\", "\uff0d": "-", "\uff1d": "=", "\uff04": "$", "\uff1b": ";"}
+)
+_FENCE = re.compile(r"[ \t]*(?:```|~~~).*")
+_PROMPT = re.compile(
+    r"(?:[ \t]*(?:\d{1,3}[.)](?=[ \t]+[A-Za-z./$])"
+    r"|\$|>>>|%|\([\w.-]+\) ?\$|[\w.-]+@[\w.-]+:[^ ]*[$#])[ \t]+(?=\S))+"
+)
+"""Also the number of a step."""
+_SECOND = re.compile(r"[ \t]*>[ \t]+(?=-)")
+"""Before an option: before anything else it sends the output to a file."""
+_PLACEHOLDER = re.compile("(?<![<\\w])[<\u2039]([A-Za-z](?:[\\w ./-]*\\w)?)[>\u203a]")
+_LONG_DASH = re.compile("(?<![^\\s\"'])[\u2012-\u2015\u2212]{1,2}(?=[A-Za-z])")
+_MINUS = re.compile("[\u2010-\u2015\u2212](?=[\\d.\\w])")
+_CUT_END = re.compile(r"\\[ \t]+(?:#.*)?$")
+"""A backslash that is not the last character, so that the command ends there."""
+_PART = re.compile(r"--[A-Za-z]|(?<=[ \t])(?:-[A-Za-z](?=[ \t])|[\w./-]+\.py\b)")
+"""A text that a comment would not have: an option, or a program."""
+_OPTION = re.compile(r"[ \t]*--[A-Za-z]")
+
+LINE_END = "the end of the line behind a \\"
+COMMENT = "a comment in the middle of a command"
+
+
+def mend_shell(text: str) -> Mends:
+    """Return the mended script, and each mend with its line."""
+    mends = Mends()
+    lines = without_numbers(text.replace("\r\n", "\n"), mends).split("\n")
+    for i, line in enumerate(lines):
+        lines[i] = _characters(line, i + 1, mends)
+    _without_second_prompts(lines, mends)
+    for i, line in enumerate(lines):
+        lines[i] = _without_comment(line, i + 1, mends)
+    _join(lines, mends)
+    mends.text = "\n".join(lines)
+    return mends
+
+
+def as_typed(word: str) -> str:
+    """Return `word` with plain spaces and quotes, which have no meaning within quotes."""
+    return word.translate(_BLANKS).translate(_QUOTES)
+
+
+def _characters(line: str, number: int, mends: Mends) -> str:
+    """Return `line` with the characters that were typed."""
+    steps: tuple[tuple[str, Callable[[str], str]], ...] = (
+        ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
+        ("a full-width character", lambda s: s.translate(_WIDE)),
+        ("the fence around a block of code", lambda s: "" if _FENCE.fullmatch(s) else s),
+        ("a prompt", lambda s: _PROMPT.sub("", s, count=1)),
+        ("typographic quotes", lambda s: s.translate(_QUOTES)),
+        ("a placeholder, written like a variable", lambda s: _PLACEHOLDER.sub(_as_variable, s)),
+        ("a long dash for --", lambda s: _LONG_DASH.sub("--", s)),
+        ("a long dash for -", lambda s: _MINUS.sub("-", s)),
+    )
+    for what, mend in steps:
+        mended = mend(line)
+        if mended != line:
+            mends.note(number, what)
+        line = mended
+    return line
+
+
+def _as_variable(found: re.Match[str]) -> str:
+    return "$" + re.sub(r"\W+", "_", found[1].strip())
+
+
+def _without_second_prompts(lines: list[str], mends: Mends) -> None:
+    """Remove the `>` that a shell shows for continued commands."""
+    for i in range(1, len(lines)):
+        if lines[i - 1].rstrip().endswith("\\") and (found := _SECOND.match(lines[i])):
+            lines[i] = lines[i][found.end() :]
+            mends.note(i + 1, "a prompt")
+
+
+def _without_comment(line: str, number: int, mends: Mends) -> str:
+    """Return `line` without a comment that would end its command: options behind it are of the
+    command."""
+    mended = _CUT_END.sub(r"\\", line)
+    if mended != line:
+        mends.note(number, LINE_END)
+        line = mended
+    if line.lstrip().startswith("#"):
+        return line
+    begin = _comment_at(line) if line.endswith("\\") else None
+    if begin is None:
+        return line
+    mends.note(number, COMMENT)
+    kept = f"{line[:begin]}{_options_in(line[begin + 1 : -1])}"
+    return f"{kept.rstrip()} \\"
+
+
+def _comment_at(line: str) -> int | None:
+    """Return the position of a comment after a blank, outside of quotes."""
+    quote = ""
+    for at, character in enumerate(line):
+        if quote:
+            quote = "" if character == quote else quote
+        elif character in "\"'":
+            quote = character
+        elif character == "#" and line[:at].endswith((" ", "\t")):
+            return at
+    return None
+
+
+def _options_in(comment: str) -> str:
+    """Return the text of a comment from its first option or program."""
+    found = _PART.search(comment)
+    return "" if found is None else comment[found.start() :].rstrip()
+
+
+def _join(lines: list[str], mends: Mends) -> None:
+    """Continue each line in front of one that begins with an option, which begins no command."""
+    before: int | None = None
+    for i, line in enumerate(lines):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        if before is not None and _OPTION.match(line) and not lines[before].endswith("\\"):
+            lines[before] = f"{lines[before][: _comment_at(lines[before])].rstrip()} \\"
+            mends.note(before + 1, "no \\ at the end of a line that continues")
+        if before is not None and _OPTION.match(line):
+            for between in range(before + 1, i):
+                lines[between] = "\\"
+                mends.note(between + 1, "an empty line or a comment within a command")
+        before = i

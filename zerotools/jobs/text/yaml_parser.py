@@ -1,0 +1,321 @@
+"""Parse YAML as accelerate writes it: mappings of scalars and lists, each key with its line.
+
+PyYAML is an extra (`zerotools[yaml]`): its events are walked here without recursion, no tag is
+obeyed, and anchors, which accelerate never writes, are refused, so no document grows. `mend_yaml`
+corrects YAML that was copied from a web page: spaces, quotes, colons, indentation.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
+from importlib import import_module
+from types import ModuleType
+from typing import Any
+
+from zerotools.core.errors import BadRequest
+from zerotools.io.files.optional_packages import missing
+from zerotools.jobs.binding.bind import show
+from zerotools.jobs.text.document import DEEPEST, Document, Trail
+from zerotools.jobs.text.json_parser import MAX_DIGITS, mended_too
+from zerotools.jobs.text.text_corrections import (
+    BLANKS,
+    DOUBLE,
+    INVISIBLE,
+    ODD,
+    SINGLE,
+    Broken,
+    LineIndex,
+    Mends,
+    character_name,
+    is_placeholder,
+    message,
+    placeholder,
+    without_numbers,
+)
+
+_OUTSIDE = re.compile(
+    r"""(?:'[^'\n]*'|"[^"\n]*"|(?<=\s)\#[^\n]*|^\#[^\n]*)|[^'"\n#]+|['"#]""", re.MULTILINE
+)
+"""Quoted text, a comment, or what stands outside of both."""
+_PLAIN = "tag:yaml.org,2002:"
+_CONVERTED = (f"{_PLAIN}null", f"{_PLAIN}bool", f"{_PLAIN}int", f"{_PLAIN}float")
+
+
+_LINE = re.compile(r"[ ]*([A-Za-z_]\w*)[ ]*:(?:[ ]|$)")
+_TIGHT = re.compile(r"([ ]*[A-Za-z_]\w*):(?=[^\s:/\\])")
+_WIDE_COLON = re.compile(r"([ ]*[A-Za-z_]\w*)[ ]*\uff1a[ ]*")
+_REMARK = re.compile(r"[ ]+//.*$")
+_FENCE = re.compile(r"[ ]*(?:```|~~~).*")
+_SPACES = str.maketrans(dict.fromkeys(BLANKS, " ") | dict.fromkeys(INVISIBLE, None))
+_QUOTES = str.maketrans(
+    dict.fromkeys(DOUBLE.replace('"', ""), '"') | dict.fromkeys(SINGLE.replace("'", ""), "'")
+)
+_ALL_GPUS = re.compile(r"^(\s*gpu_ids\s*:\s*all)[a-z]+\s*$")
+
+
+def parse_yaml(
+    text: str, *, source: str, lenient: bool = False, keys: YamlKeys | None = None
+) -> Document:
+    """Return the mapping in `text`.
+
+    `lenient` repairs a text from a web page by `keys`, the keys of such a file, and lists each
+    repair.
+
+    Raises:
+        BadRequest: it is not YAML, has a key twice, an anchor or a tag, or is not a mapping.
+        Unsupported: PyYAML is not installed.
+    """
+    yaml = _library(source)
+    if lenient:
+        return _mended(yaml, text, source, keys)
+    try:
+        return _read(yaml, text, source)
+    except Broken as broken:
+        further = mended_too(lambda: _mended(yaml, text, source, keys))
+        raise BadRequest(message(source, LineIndex(text), broken, "YAML", further)) from None
+
+
+def _mended(yaml: ModuleType, text: str, source: str, keys: YamlKeys | None) -> Document:
+    """Return the mended tree. Raises BadRequest."""
+    mends = Mends(text)
+    try:
+        mends = mend_yaml(text, keys or YamlKeys())
+        document = _read(yaml, mends.text, source)
+    except Broken as broken:
+        raise BadRequest(message(source, LineIndex(mends.text), broken, "YAML")) from None
+    if mends.text == text:
+        return document
+    notes = mends.lines_of(source)
+    return replace(document, accepted=notes, mended=mends.text)
+
+
+def _read(yaml: ModuleType, text: str, source: str) -> Document:
+    """Read the lines. Raises Broken."""
+    _refuse_odd_spaces(text)
+    builder = _Builder(yaml)
+    try:
+        for event in yaml.parse(text, Loader=yaml.SafeLoader):
+            builder.take(event)
+    except yaml.YAMLError as error:
+        raise _broken(error) from None
+    if not isinstance(builder.root, dict):
+        raise Broken(0, "a config is a mapping, `key: value` on each line", "write one")
+    return Document(source, builder.root, builder.lines)
+
+
+def _refuse_odd_spaces(text: str) -> None:
+    """Refuse odd spaces: YAML takes them for letters, so that a key indented with them is in
+    another section."""
+    for found in _OUTSIDE.finditer(text):
+        if found[0][0] in "'\"#" and len(found[0]) > 1:
+            continue
+        at = next((i for i, c in enumerate(found[0]) if c in ODD), None)
+        if at is not None:
+            offset = found.start() + at
+            raise Broken(
+                offset, f"{character_name(text[offset])} stands here", "write a plain space"
+            )
+
+
+def _library(source: str) -> ModuleType:
+    try:
+        return import_module("yaml")
+    except ImportError:
+        raise missing(f"{source}: reading YAML", "yaml", "save the config as JSON") from None
+
+
+def _broken(error: Any) -> Broken:
+    mark = getattr(error, "problem_mark", None)
+    if mark is None:
+        at = getattr(error, "position", 0)
+        return Broken(at if isinstance(at, int) else 0, "a character is not printable", "remove it")
+    what = str(getattr(error, "problem", None) or "this cannot be read")
+    if "'\\t'" in what:
+        return Broken(mark.index, "YAML is not indented with tabs", "write spaces")
+    return Broken(mark.index, what, "write `key: value`, each key of a section as far indented")
+
+
+class _Builder:
+    """Events to plain values."""
+
+    def __init__(self, yaml: ModuleType) -> None:
+        self._yaml = yaml
+        self._loader = yaml.SafeLoader("")
+        self.root: Any = None
+        self.lines: dict[Trail, int] = {}
+        self._open: list[Any] = []
+        self._trails: list[Trail] = []
+        self._keys: list[str | None] = []
+        self._documents = 0
+
+    def take(self, event: Any) -> None:
+        """Add the contents of `event`. Raises Broken."""
+        name = type(event).__name__
+        at = event.start_mark.index
+        if name == "DocumentStartEvent":
+            self._documents += 1
+            if self._documents > 1:
+                raise Broken(at, "a second document begins", "remove it")
+        if getattr(event, "anchor", None) is not None:
+            raise Broken(at, "an anchor or alias is here", "write the value itself")
+        if getattr(event, "tag", None) is not None:
+            raise Broken(at, "a tag stands here", "remove it")
+        if name in ("MappingStartEvent", "SequenceStartEvent"):
+            self._enter({} if name.startswith("M") else [], event)
+        elif name in ("MappingEndEvent", "SequenceEndEvent"):
+            self._leave()
+        elif name == "ScalarEvent":
+            self._scalar(event)
+
+    def _enter(self, container: Any, event: Any) -> None:
+        if len(self._open) == DEEPEST:
+            what = f"this is nested deeper than {DEEPEST} levels"
+            raise Broken(event.start_mark.index, what, "flatten it")
+        trail = self._add(container, event)
+        self._open.append(container)
+        self._trails.append(trail)
+        self._keys.append(None)
+
+    def _leave(self) -> None:
+        self._open.pop()
+        self._trails.pop()
+        self._keys.pop()
+
+    def _scalar(self, event: Any) -> None:
+        if self._open and isinstance(self._open[-1], dict) and self._keys[-1] is None:
+            self._key(event)
+        else:
+            self._add(self._value(event), event)
+
+    def _key(self, event: Any) -> None:
+        name, line = str(event.value), event.start_mark.line + 1
+        trail = (*self._trails[-1], name)
+        if name in self._open[-1]:
+            what = f"the key {show(name)} is also on line {self.lines[trail]}"
+            raise Broken(event.start_mark.index, what, "keep one of the two")
+        self.lines[trail] = line
+        self._keys[-1] = name
+
+    def _add(self, value: Any, event: Any) -> Trail:
+        if not self._open:
+            self.root = value
+            return ()
+        parent, key = self._open[-1], self._keys[-1]
+        if isinstance(parent, list):
+            parent.append(value)
+            return (*self._trails[-1], str(len(parent) - 1))
+        if key is None:
+            raise Broken(event.start_mark.index, "a key must be plain text", "write `key: value`")
+        parent[key] = value
+        self._keys[-1] = None
+        return (*self._trails[-1], key)
+
+    def _value(self, event: Any) -> Any:
+        tag = self._loader.resolve(self._yaml.ScalarNode, event.value, event.implicit)
+        if tag not in _CONVERTED:
+            return event.value
+        if len(event.value) > MAX_DIGITS:
+            at = event.start_mark.index
+            raise Broken(at, f"this number has {len(event.value)} characters", "shorten it")
+        value = self._loader.construct_object(self._yaml.ScalarNode(tag, event.value))
+        if isinstance(value, float) and not math.isfinite(value):
+            raise Broken(event.start_mark.index, f"{event.value} is not finite", "write a number")
+        return value
+
+
+@dataclass(frozen=True)
+class YamlKeys:
+    """The keys of a kind of YAML file, for restoring lost indentation.
+
+    `known` are dotted names, `sections` the keys that hold other keys, and `prefixes` has the
+    beginning of the keys of a section. Without keys it does not change the indentation, and does
+    not drop the text around.
+    """
+
+    known: Collection[str] = ()
+    sections: Collection[str] = ()
+    prefixes: Mapping[str, str] = field(default_factory=dict)
+
+    def belongs(self, name: str, section: str) -> bool:
+        """Return whether the key `name` is one of `section`."""
+        prefix = self.prefixes.get(section)
+        in_section = f"{section}.{name}" in self.known
+        return in_section or (prefix is not None and name.startswith(prefix))
+
+
+def mend_yaml(text: str, keys: YamlKeys) -> Mends:
+    """Return the mended text, and each mend with its line.
+
+    Raises:
+        Broken: something that cannot be mended without a guess.
+    """
+    mends = Mends()
+    lines, offset = without_numbers(text, mends).split("\n"), 0
+    for i, line in enumerate(lines):
+        if "\u2026" in line and is_placeholder(line):
+            raise placeholder(offset)
+        offset += len(line) + 1
+        lines[i] = _characters(line, i + 1, mends)
+    _drop_text_around(lines, keys, mends)
+    _indent(lines, keys, mends)
+    mends.text = "\n".join(lines)
+    return mends
+
+
+def _characters(line: str, number: int, mends: Mends) -> str:
+    """Return `line` with the characters that were typed."""
+    steps = (
+        ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
+        ("letters behind the `all` of gpu_ids", lambda s: _ALL_GPUS.sub(r"\1", s)),
+        ("a tab in the indentation", _without_tabs),
+        ("\uff1a for :", lambda s: _WIDE_COLON.sub(r"\g<1>: ", s, count=1)),
+        ("typographic quotes", lambda s: s.translate(_QUOTES) if ":" in s else s),
+        ("a comment of another language", lambda s: _REMARK.sub("", s) if ":" in s else s),
+        ("no space after the colon", lambda s: _TIGHT.sub(r"\g<1>: ", s, count=1)),
+    )
+    for what, mend in steps:
+        mended = mend(line)
+        if mended != line:
+            mends.note(number, what)
+        line = mended
+    return line
+
+
+def _without_tabs(line: str) -> str:
+    body = line.lstrip(" \t")
+    return line[: len(line) - len(body)].replace("\t", "  ") + body
+
+
+def _key(line: str) -> str | None:
+    found = _LINE.match(line)
+    return found[1] if found else None
+
+
+def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
+    """Empty what stands before the first known key and after the last, if it is not YAML."""
+    known = {name.split(".")[-1] for name in keys.known}
+    config = [i for i, line in enumerate(lines) if _key(line) in known]
+    for i, line in enumerate(lines):
+        fence = _FENCE.fullmatch(line) is not None
+        outside = bool(config) and not config[0] <= i <= config[-1]
+        strange = _key(line) is None and line.strip() not in ("", "---") and line.strip()[0] != "#"
+        if fence or (outside and strange and not line.lstrip().startswith("- ")):
+            mends.note(i + 1, "text around the config")
+            lines[i] = ""
+
+
+def _indent(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
+    """Put keys back below the section that stands before them."""
+    section = None
+    for i, line in enumerate(lines):
+        name = _key(line)
+        if name is None or line.startswith(" "):
+            continue
+        if name in keys.sections and line.split(":", 1)[1].split("#")[0].strip() == "":
+            section = name
+        elif section is not None and name not in keys.known and keys.belongs(name, section):
+            mends.note(i + 1, f"lost indentation: {name} belongs to {section}")
+            lines[i] = f"  {line}"
