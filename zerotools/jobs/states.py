@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 ON_HOLD = "on_hold"
-"""Held by its user, or as a job with a dependency that ended otherwise, until it is released. None
-of its processes runs."""
+"""Held by its user, or because a dependency ended otherwise than required, until it is released. No
+process of the job runs."""
 WAITING = "waiting"
 """It waits for a time, or for other jobs, before it is queued."""
 QUEUED = "queued"
@@ -21,14 +21,14 @@ LAUNCHING = "launching"
 RUNNING = "running"
 STOPPING = "stopping"
 PAUSING = "pausing"
-"""Its attempt has a request to save and end; after that the job is `paused`."""
+"""The attempt has a request to save and end. Then the job is `paused`."""
 YIELDING = "yielding"
-"""Its attempt has a request to save and end; after that the job is queued again."""
+"""The attempt has a request to save and end. Then the job is queued again."""
 PAUSED = "paused"
-"""Paused by its user with its saved state, until it is unpaused. None of its processes runs."""
+"""Paused by its user with its saved state, until it is released. No process of the job runs."""
 WAITING_RETRY = "waiting_retry"
 HELD = "held"
-"""Held by the daemon with the reason, until a user resumes or cancels it; an attempt may still
+"""Held by the daemon with a reason, until a user releases or cancels it. An attempt may still
 run."""
 SUCCEEDED = "succeeded"
 FAILED = "failed"
@@ -55,23 +55,23 @@ STATES = (
 )
 TERMINAL = frozenset({SUCCEEDED, FAILED, CANCELLED, HALTED})
 GIVING_WAY = frozenset({PAUSING, YIELDING})
-"""States of a job with a request to save and end, which continues later."""
+"""States of a job that saves and ends, and continues later."""
 ACTIVE = frozenset({LAUNCHING, RUNNING, STOPPING, *GIVING_WAY})
 """States of a job that may have processes."""
 
 HOLDING = "holding"
 """The displayed name of PAUSING: the job saves, and then is held."""
 WORDS: Mapping[str, str] = MappingProxyType({ON_HOLD: HELD, PAUSED: HELD, PAUSING: HOLDING})
-"""The displayed name of a state, if it differs from the stored one."""
+"""Stored state -> displayed name, if they differ."""
 STATE_WORDS = tuple(dict.fromkeys(WORDS.get(state, state) for state in STATES))
-"""Every displayed name, once."""
+"""All displayed names, without repetition."""
 
 
 VERBS = ("hold", "release", "retry")
 OLD_NAMES_END = "0.5"
 """The release that removes old names of commands and requests."""
 OLD_VERBS: Mapping[str, str] = {"pause": "hold", "unpause": "release", "resume": "retry"}
-"""Older names of the verbs; `resume` of a job that the daemon holds is `release`."""
+"""Older name of a verb -> verb. `resume` of a job that the daemon holds means `release`."""
 
 
 def word_of(state: str) -> str:
@@ -92,7 +92,7 @@ def in_words(state: str) -> str:
 
 
 class VerbRow(NamedTuple):
-    """One kind of job, in words that complete "a job that", its stored states, and the result of
+    """One kind of job: words that complete "a job that ...", its stored states, and the effect of
     each verb."""
 
     job: str
@@ -139,11 +139,12 @@ VERB_ROWS = (
         retry="refused, unless --from-start is given",
     ),
 )
-"""Every state, in exactly one row."""
+"""The rows of the table. Each state is in exactly one row."""
 
 
 def help_of(verb: str) -> str:
-    """Return the column of `verb` as a table for its help page; no line is wider than 78."""
+    """Return the effects of `verb` as a table for its help page. No line is wider than 78
+    columns."""
     width = max(len(each.job) for each in VERB_ROWS)
     rows = [f"  {each.job.ljust(width)}  {getattr(each, verb)}" for each in VERB_ROWS]
     old = next(each for each, new in OLD_VERBS.items() if new == verb)

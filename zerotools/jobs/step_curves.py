@@ -21,7 +21,7 @@ CurvePoints = dict[int, float]
 """A value for each step."""
 
 REWARDS = ("reward_chosen", "reward_rejected", "reward_margin", "reward_accuracy")
-"""Further reports of training on preferences, besides the loss."""
+"""Values in the reports of training on preferences, in addition to the loss."""
 OF_STEPS: Mapping[str, str] = {
     "loss": "loss",
     "lr": "lr",
@@ -32,7 +32,7 @@ OF_STEPS: Mapping[str, str] = {
     "gpu_bytes": "gpu_peak_bytes",
     "time": "time",
 }
-"""Fields of `Curves`, and the keys of a step's message."""
+"""Field of `Curves` -> key in the report of a step."""
 OF_EVALUATIONS: Mapping[str, str] = {
     "eval_loss": "loss",
     "perplexity": "perplexity",
@@ -44,7 +44,7 @@ OF_EVALUATIONS: Mapping[str, str] = {
     "eval_reward_accuracy": "reward_accuracy",
     "eval_time": "time",
 }
-"""The same of an evaluation's."""
+"""Field of `Curves` -> key in the report of an evaluation."""
 NO_SCORES = frozenset(
     {
         *("event", "phase", "rank", "step", "steps", "time", "clock", "seconds", "sequences"),
@@ -53,17 +53,20 @@ NO_SCORES = frozenset(
         *REWARDS,
     }
 )
-"""Keys of an evaluation's message that are not scores; every other key with a number is a score."""
+"""Keys in the report of an evaluation that are not scores. Every other key with a number is a
+score."""
 MOST_SCORES = 200
-"""Names of scores of one job; a program may make up any number of names."""
+"""The most names of scores that are kept for a job. A program may report any number of names."""
 
 
 @dataclass(frozen=True)
 class Curves:
-    """Of rank 0: `host_bytes` of its process, `gpu_bytes` of its GPU. Times are in seconds since
-    1970. `not_finite` are the steps and evaluations with a loss that was NaN or infinite. `scores`
-    are those of evaluations that no other field has, by name: `hellaswag/acc`, or what a program
-    reports."""
+    """The reports of rank 0 as columns.
+
+    `host_bytes` is the memory of its process, `gpu_bytes` that of its GPU. Times are in seconds
+    since 1970. `not_finite` lists the steps and evaluations with a loss that was NaN or infinite.
+    `scores` has the scores of evaluations that have no field, by name, such as `hellaswag/acc`.
+    """
 
     loss: CurvePoints = field(default_factory=dict)
     eval_loss: CurvePoints = field(default_factory=dict)
@@ -90,7 +93,8 @@ class Curves:
     score_time: CurvePoints = field(default_factory=dict)
 
     def take(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add the reports of one attempt; they replace existing ones from its first step."""
+        """Add the reports of one attempt. They replace existing reports from the attempt's first
+        step on."""
         told = [each for each in records if each.get("event") in ("step", "eval")]
         known = (step for each in told if (step := step_of(each)) is not None)
         first = min(known, default=None)
@@ -102,7 +106,8 @@ class Curves:
             self._add(record)
 
     def take_scores(self, records: Iterable[Mapping[str, Any]]) -> None:
-        """Add the scores of evaluations that another job made of checkpoints of this one."""
+        """Add scores from the evaluations of another job, which evaluated this job's
+        checkpoints."""
         for record in records:
             if record.get("event") == "eval" and (step := step_of(record)) is not None:
                 self._add_scores(step, record)
@@ -129,19 +134,20 @@ class Curves:
 
 
 def scores_in(record: Mapping[str, Any]) -> dict[str, float]:
-    """Return the scores of an evaluation's message that have no separate column, by name."""
+    """Return the scores in an evaluation's report that have no field in `Curves`, by name."""
     numbers = ((name, finite(value)) for name, value in record.items() if name not in NO_SCORES)
     return {name: value for name, value in numbers if value is not None}
 
 
 def step_of(record: Mapping[str, Any]) -> int | None:
-    """Return the step of a message; None: it has no valid one."""
+    """Return the step of a report; None if it has no valid step."""
     step = record.get("step")
     return step if type(step) is int and 0 <= step < 2**63 else None
 
 
 def finite(value: object) -> float | None:
-    """Return a finite number, or None: a job's values may be of any type."""
+    """Return `value` if it is a finite number, else None. Reports of a job may have values of any
+    type."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     is_number = abs(value) <= sys.float_info.max and math.isfinite(value)

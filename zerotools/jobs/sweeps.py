@@ -1,4 +1,4 @@
-"""A job file as many jobs: every combination of the values of some of its keys."""
+"""Expand a job file into many jobs: every combination of the values of some keys."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from zerotools.jobs.tables.spec import JobSpec
 
 MOST_MEMBERS = 1000
 INDEX_VARIABLE = "ZEROTOOLS_ARRAY_INDEX"
-"""In the environment of each member's ranks: its number, from 0."""
+"""The environment variable of each job's ranks with the job's number in the array, from 0."""
 _ENV = "env."
 _OWN = frozenset({"name", "output_dir", "captured_env", "env"})
-"""Keys that are different for each member anyway."""
+"""Keys that an array cannot vary, because they differ for each job anyway."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayMember:
-    """One of the jobs; `label` names its values, such as `train.steps=40`."""
+    """One of the jobs. `label` has its values, such as `train.steps=40`."""
 
     index: int
     tree: Mapping[str, Any]
@@ -34,7 +34,8 @@ class ArrayMember:
 
 
 def values_of(text: str) -> tuple[str, list[Any]]:
-    """Return the key and the values in `train.learning_rate=1e-4,3e-4`: TOML, or plain words.
+    """Parse `train.learning_rate=1e-4,3e-4` into the key and its values, which are TOML or plain
+    words.
 
     Raises BadRequest.
     """
@@ -79,10 +80,10 @@ def members_of(
 ) -> list[ArrayMember]:
     """Return the jobs of `tree`, each with its output directory and its name.
 
-    They are all combinations of the values of `sweep`, `count` times (None: once). All of it is
-    checked before anything is made.
+    They are all combinations of the values of `sweep`, each `count` times (None: once). Everything
+    is validated before a job is made.
 
-    Raises BadRequest: a key that the job file does not have, too many jobs.
+    Raises BadRequest: an unknown key, or too many jobs.
     """
     return list(each_member(tree, sweep, count))
 
@@ -136,8 +137,11 @@ def check_key(key: str, what: str, own: frozenset[str]) -> None:
 
 
 def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
-    """Set a dotted key. A value in the position of a table stays, and is refused when the job is
-    read. If it is a valid value of the key (`gpus = 4`), the table replaces it."""
+    """Set a dotted key.
+
+    If a scalar is in the place of a table, a valid value of the key (`gpus = 4`) is replaced by the
+    table. An invalid one stays, and is refused when the job is parsed.
+    """
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     for name in tables:
         below = tree.setdefault(name, {})
@@ -150,7 +154,7 @@ def put_key(tree: dict[str, Any], key: str, value: Any) -> None:
 
 
 def remove_key(tree: dict[str, Any], key: str) -> None:
-    """Leave a dotted key to its default; nothing happens if it was."""
+    """Remove a dotted key, so that it has its default."""
     *tables, last = key.split(".", 1) if key.startswith(_ENV) else key.split(".")
     at: Any = tree
     for name in tables:

@@ -66,7 +66,8 @@ def _take(
     own: JobDirectory,
     why_taken: Callable[[JobDirectory], str | None],
 ) -> int | None:
-    """Return the number of the claim; None: the job had it before. Raises BadRequest, OSError."""
+    """Return the number of the new claim; None if the job already has a claim. Raises BadRequest,
+    OSError."""
     while True:
         newest = max(_numbers(place), default=0)
         held = read_record(place / str(newest) / CLAIM) if newest else None

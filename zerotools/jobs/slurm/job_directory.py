@@ -59,12 +59,13 @@ def slurm_home(environment: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True)
 class JobDirectory:
-    """The directory of one job. Values are None if they do not exist, or are not complete yet."""
+    """The directory of one job. A method returns None for a file that does not exist or is not
+    complete."""
 
     path: Path
 
     def job(self) -> dict[str, Any] | None:
-        """Return `job.json`: `spec` and `given` are trees of the job file."""
+        """Return `job.json`, which has the trees of the job file `spec` and `given`."""
         return read_record(self.path / JOB)
 
     def submissions(self) -> list[int]:
@@ -76,11 +77,12 @@ class JobDirectory:
         return self.path / SUBMISSIONS / str(number)
 
     def submission(self, number: int) -> dict[str, Any] | None:
-        """Return `submission.json`: `token`, `time`, and `job_id`, None while that is not known."""
+        """Return `submission.json`: `token`, `time`, and `job_id`, which is None until Slurm's
+        number is known."""
         return read_record(self.submission_path(number) / SUBMISSION)
 
     def end(self, number: int) -> dict[str, Any] | None:
-        """Return how a submission ended."""
+        """Return the record of a submission's end."""
         return read_record(self.submission_path(number) / END)
 
     def attempts(self) -> list[int]:
@@ -100,14 +102,15 @@ class JobDirectory:
         return read_record(self.path / STOP)
 
     def ask_stop(self, who: str) -> None:
-        """Request that its nodes save and end, and that waiting ones do not begin."""
+        """Request that the job's nodes save and end, and that waiting nodes do not begin."""
         write_record(self.path / STOP, {"who": who, "time": time.time()})
 
     def new_submission(self, token: str, after: int | None = None) -> int:
-        """Make the directory of the submission after `after`, or after the newest; its maker
-        submits.
+        """Make the directory of the submission after `after` (default: after the newest). Only the
+        process that makes it submits.
 
-        Raises FileExistsError: another process made it; FileNotFoundError: the job was removed.
+        Raises FileExistsError: another process made it. Raises FileNotFoundError: the job was
+        removed.
         """
         number = (max(self.submissions(), default=0) if after is None else after) + 1
         path = self.submission_path(number)
@@ -210,7 +213,7 @@ def job_directories(home: Path) -> list[JobDirectory]:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return a record, or None if it does not exist, or cannot be read."""
+    """Return a record; None if it does not exist or cannot be read."""
     try:
         tree = read_json(path, _LARGEST, beside=lambda: 0, is_source=False)
     except (OSError, ValueError, BadFile):
@@ -219,7 +222,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_record(path: Path, tree: Mapping[str, Any]) -> None:
-    """Write a record whole, flushed, and replace the one before. Mode 0600. Raises OSError."""
+    """Replace a record by `tree`. The new file is complete and flushed, with mode 0600. Raises
+    OSError."""
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
     with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:
@@ -237,7 +241,7 @@ def _numbered(path: Path) -> list[int]:
 
 
 def who() -> str:
-    """Return this user, for records that others read."""
+    """Return the name of this user, for records that other users read."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

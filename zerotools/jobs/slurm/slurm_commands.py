@@ -19,10 +19,12 @@ from typing import Any
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 
 SECONDS = 45.0
-"""Longer than the clients of Slurm try by themselves (MessageTimeout, 10 s by default)."""
+"""The time limit of a program. It is longer than the time that Slurm's programs try
+(MessageTimeout, 10 s by default)."""
 _LEAST = (20, 11)
 _FILTERS_JSON = (23, 2)
-"""From then on `squeue --json` heeds --jobs; before, it lists every job of the cluster."""
+"""The first version with a `squeue --json` that filters by --jobs. Older ones list every job of the
+cluster."""
 _SILENT = re.compile(
     r"unable to contact slurm controller|connection refused|connection timed out|"
     r"socket timed out|zero bytes were transmitted|communication connection failure|"
@@ -36,7 +38,8 @@ _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
 _NEVER = frozenset({"SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_WAIT"})
-"""One job, of the cluster that the other programs ask, and no waiting for its end."""
+"""Variables of sbatch that are not passed on: zerotools submits one job, to the cluster of the
+other programs, and does not wait for its end."""
 _OTHER_NAMES = {
     "JOB_NAME": ("SBATCH_JOB_NAME",),
     "MEM": ("SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU", "SBATCH_MEM_PER_NODE"),
@@ -53,7 +56,7 @@ HELD_AGAIN = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD"})
 
 
 class SlurmCommands:
-    """The programs, found in PATH of `environment`."""
+    """Slurm's programs. They are searched in the PATH of `environment`."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         # Variables of a surrounding job would be taken for options of the new one.
@@ -76,8 +79,8 @@ class SlurmCommands:
         return place
 
     def _refuse_lost_config(self, program: str) -> None:
-        """Raise an error if the config file is missing: the programs would search for it for a
-        minute."""
+        """Raise an error if Slurm's config file is missing. Without this check the programs would
+        search for it for a minute."""
         config = self.environment.get("SLURM_CONF")
         if config and not Path(config).exists():
             raise SlurmUnreachable(
@@ -102,11 +105,11 @@ class SlurmCommands:
         return self._version
 
     def submit(self, script: str, options: Sequence[str] = ()) -> str:
-        """Submit a script; return the number of the job, as text.
+        """Submit a script. Return the number of the job, as text.
 
         Raises:
-            BadRequest: Slurm refuses it; the error has Slurm's text.
-            SlurmUnreachable: it is unknown whether it was accepted.
+            BadRequest: Slurm refuses the job; the error has Slurm's text.
+            SlurmUnreachable: it is unknown whether Slurm accepted the job.
         """
         own = {name for line in script.splitlines() for name in _option_names(line)}
         defaults = {
@@ -178,7 +181,7 @@ class SlurmCommands:
             raise
 
     def cancel(self, number: str) -> None:
-        """End a job: a running one by SIGTERM and later SIGKILL. A finished one stays unchanged.
+        """End a job: a running one by SIGTERM and later SIGKILL. A finished job does not change.
 
         Raises BadRequest and SlurmUnreachable.
         """
@@ -196,16 +199,17 @@ class SlurmCommands:
                 raise
 
     def requeue(self, number: str) -> None:
-        """Queue a running job again. Raises BadRequest: it may not; and SlurmUnreachable."""
+        """Queue a running job again. Raises BadRequest if Slurm does not allow it, and
+        SlurmUnreachable."""
         self._run("scontrol", ["requeue", number])
 
     def begin_now(self, number: str) -> None:
-        """Lift the wait of two minutes that Slurm gives a job that it queues again; raises as
+        """Remove the delay of two minutes that Slurm adds to a requeued job. Raises as
         `requeue`."""
         self._run("scontrol", ["update", f"JobId={number}", "StartTime=now"])
 
     def node_address(self, node: str) -> str:
-        """Return the address of a node for other nodes; its name if no other is known."""
+        """Return the address of a node for other nodes; the node's name if no address is known."""
         try:
             said = self._run("scontrol", ["--oneliner", "show", "node", node])
         except (BadRequest, SlurmUnreachable, Unsupported):
@@ -214,7 +218,7 @@ class SlurmCommands:
         return found[1] if found else node
 
     def test_only(self, script: str) -> str:
-        """Return the output of `sbatch --test-only` for a script: its expected start. Raises
+        """Return the output of `sbatch --test-only`, which has the expected start. Raises
         BadRequest."""
         return self._run("sbatch", ["--test-only"], given=script, stderr_too=True).strip()
 
@@ -264,15 +268,15 @@ class SlurmCommands:
 
 
 def _own_words(stderr: str) -> str:
-    """Return the errors of a client of Slurm, without what stands before each."""
+    """Return the errors in the output of a Slurm program, without the prefix of each line."""
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in stderr.splitlines()]
     kept = [line for line in lines if line and "PMIx" not in line]
     return "; ".join(dict.fromkeys(kept))[:500]
 
 
 def _option_names(line: str) -> list[str]:
-    """Return the variables of sbatch's environment that would go before an option of a script's
-    line."""
+    """Return the environment variables of sbatch that would override the options on a line of a
+    script."""
     found = re.match(r"#SBATCH --(no-)?([\w-]+)", line)
     if found is None:
         return []
@@ -282,8 +286,11 @@ def _option_names(line: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerJob:
-    """One job in the controller's list. `state` is one of Slurm's base states; `completing`: it is
-    ending; `reason` is the reason why it waits; `comment` is the one it was submitted with."""
+    """One job in the controller's list.
+
+    `state` is one of Slurm's base states, and `completing` is true while the job is ending.
+    `reason` is why the job waits, and `comment` is the comment of its submission.
+    """
 
     number: str
     state: str
@@ -297,17 +304,17 @@ class ControllerJob:
 
     @property
     def waits(self) -> bool:
-        """True if it will start, as far as known."""
+        """True if the job is expected to start."""
         return self.state in PENDING or self.state in HELD_AGAIN
 
     @property
     def goes(self) -> bool:
-        """True if it runs, or is ending."""
+        """True if the job runs, or is ending."""
         return self.state in GOING or self.completing
 
     @property
     def is_over(self) -> bool:
-        """True if it will not run any more."""
+        """True if the job will not run any more."""
         return not self.waits and not self.goes
 
 
@@ -335,7 +342,8 @@ def jobs_of_text(text: str) -> list[ControllerJob]:
 
 
 def jobs_of_json(text: str) -> list[ControllerJob]:
-    """Parse `squeue --json`, of any version. Raises ValueError: it is not that."""
+    """Parse the output of `squeue --json`, of any version. Raises ValueError if it is something
+    else."""
     tree = json.loads(text)
     jobs = tree.get("jobs") if isinstance(tree, dict) else None
     if not isinstance(jobs, list):

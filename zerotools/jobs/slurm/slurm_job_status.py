@@ -7,7 +7,7 @@ Slurm reports its end                   failed or cancelled: it ended before it 
 Slurm does not know it (any more)       its records decide: it has a heartbeat, or is lost
 Slurm does not answer                   the last known state, which may be out of date
 
-A job whose nodes have written no record has the view of `first_view`.
+Before the nodes of a job write a record, its view is that of `first_view`.
 """
 
 from __future__ import annotations
@@ -66,11 +66,14 @@ NO_VIEW: dict[str, Any] = {  # also of a job with an unreadable record
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The facts for the decision. `view` is the view that the job's nodes wrote of this submission,
-    `end` its end, and `asked` is true if a user has requested its end. `controller` is Slurm's
-    record, None: it does not know the job. `silent` is the reason why Slurm's controller could not
-    be reached. `quiet_seconds` is the age of its last change of records, None: it has none yet;
-    `submitted_seconds` is the age of its submission."""
+    """The facts from which the state is computed.
+
+    `view` is the view that the job's nodes wrote for this submission, and `end` its end. `asked` is
+    true if a user has requested the end. `controller` is Slurm's record (None: Slurm does not know
+    the job). `silent` is the reason why Slurm's controller could not be reached. `quiet_seconds` is
+    the age of the last change of the records (None: no records yet), and `submitted_seconds` the
+    age of the submission.
+    """
 
     view: Mapping[str, Any] | None
     end: Mapping[str, Any] | None
@@ -82,7 +85,8 @@ class Known:
 
 
 def standing_of(known: Known) -> tuple[str, str | None]:
-    """Return the job's state, one of `zerotools.jobs.states`, and why, in one sentence."""
+    """Return the job's state, one of `zerotools.jobs.states`, and a sentence with the reason, or
+    None."""
     state, reason = _by_records(known)
     if known.end is not None:
         return str(known.end.get("state") or state), known.end.get("reason")
@@ -148,7 +152,7 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
 def _ended_by_slurm(
     found: ControllerJob, known: Known, reason: str | None
 ) -> tuple[str, str | None]:
-    """Return the state of a job without a recorded end: Slurm, or its machine, ended it."""
+    """Return the state of a job that Slurm or its machine ended before the job recorded an end."""
     how = found.state.lower().replace("_", " ")
     told = f" ({found.reason})" if found.reason else ""
     if known.asked or found.state == "CANCELLED":

@@ -1,6 +1,6 @@
-"""The jobs of one user under Slurm, by their directories: listed, shown, read, stopped, resumed.
+"""List, show, stop and resume the jobs of one user under Slurm, from their directories.
 
-Its values are those of a daemon's jobs, so that the same commands show both. A job has the number
+The views have the form of a daemon's jobs, so the same commands show both. A job has the number
 that Slurm gave to any of its submissions: `slurm:4711`.
 """
 
@@ -49,7 +49,7 @@ _MOST_RECORDS = 1000
 
 
 ENDED = "slurm.json"
-"""In a submission's directory."""
+"""The file name of the saved record, in the directory of a submission."""
 _FINAL = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
     | {"PREEMPTED", "TIMEOUT"}
@@ -57,7 +57,7 @@ _FINAL = frozenset(
 
 
 class SlurmJobs:
-    """Every method that names a job takes its number or `slurm:NUMBER`."""
+    """The jobs of one user. A `reference` or `job_id` is a number or `slurm:NUMBER`."""
 
     def __init__(self, commands: SlurmCommands | None = None, home: Path | None = None) -> None:
         self._commands = commands or SlurmCommands()
@@ -82,8 +82,10 @@ class SlurmJobs:
         return self._views([self.directory(reference)])[0]
 
     def find(self, reference: str | None) -> dict[str, Any]:
-        """Return the job of a number, `slurm:NUMBER` or a name; None: the newest. Raises
-        BadRequest: it does not exist, or several unfinished jobs have the name."""
+        """Return the job with a number, `slurm:NUMBER` or a name; without `reference` the newest.
+
+        Raises BadRequest: it does not exist, or several unfinished jobs have the name.
+        """
         if reference is None:
             found = self._views(job_directories(self._home)[:1])
             if not found:
@@ -127,11 +129,11 @@ class SlurmJobs:
                 yield record["job_id"]
 
     def refuse_taken(self, spec: JobSpec, *, own: str | None = None) -> None:
-        """Raise an error if an unfinished job, in another directory than `own`, writes into the
-        output directory of `spec`.
+        """Raise an error if another unfinished job writes into the output directory of `spec`.
+        `own` is the directory of the job itself.
 
         Raises:
-            BadRequest: names the job.
+            BadRequest: with the name of the other job.
         """
         if spec.output_dir is None:
             return
@@ -148,15 +150,15 @@ class SlurmJobs:
                 )
 
     def claim_output(self, spec: JobSpec, directory: JobDirectory) -> Callable[[], None]:
-        """Claim the output directory, as `claim_output` of that module, for a job that names
-        one."""
+        """Claim the output directory of a job that names one. Return a function that withdraws the
+        claim."""
         if spec.output_dir is None:
             return lambda: None
         return claim_output(spec.output_dir, directory, self._unfinished)
 
     def _unfinished(self, directory: JobDirectory) -> str | None:
-        """Return the job of a directory with its state, for a sentence, or None if it is over or
-        gone."""
+        """Return the job of a directory and its state in words; None if the job has ended or was
+        removed."""
         try:
             if not directory.path.exists():
                 return None
@@ -322,9 +324,9 @@ class SlurmJobs:
     # -- changing
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        """Request that a job saves and ends; a waiting one is removed from Slurm's queue.
+        """Request that a job saves and ends. A waiting job is removed from Slurm's queue.
 
-        Raises SlurmUnreachable: the request is recorded all the same, for a running job.
+        Raises SlurmUnreachable: also then the request is recorded, and a running job obeys it.
         """
         view, directory = self.job(job_id), self.directory(job_id)
         if view["state"] in states.TERMINAL:
@@ -355,10 +357,10 @@ class SlurmJobs:
     def resume(
         self, job_id: str, *, nodes: int | None = None, max_nodes: int | None = None
     ) -> dict[str, Any]:
-        """Submit a finished job again, to continue from its newest checkpoint.
+        """Submit a finished job again. It continues from its newest checkpoint.
 
-        It runs on `nodes`, or up to `max_nodes`, instead of the numbers that it had. Raises
-        BadRequest and SlurmUnreachable.
+        It runs on `nodes`, or on up to `max_nodes`; by default on the same numbers as before.
+        Raises BadRequest and SlurmUnreachable.
         """
         directory = self.directory(job_id)
         newest = max(directory.submissions(), default=0)
@@ -393,8 +395,8 @@ def _submission_of(view: Mapping[str, Any] | None) -> int | None:
 
 
 def _output_of(directory: JobDirectory) -> str | None:
-    """Return the output directory of a job, with links followed; None if it is the job's directory,
-    or unknown."""
+    """Return the output directory of a job with links resolved; None if it is unknown, or in the
+    job's own directory."""
     spec = (directory.job() or {}).get("spec")
     given = spec.get("output_dir") if isinstance(spec, Mapping) else None
     return os.path.realpath(given) if isinstance(given, str) else None
@@ -416,7 +418,8 @@ def _quiet_seconds(directory: JobDirectory) -> float:
 
 
 def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
-    """Return bytes, their start, and the size of the file; a missing file is empty."""
+    """Return some bytes of a file, their offset, and the size of the file. A missing file is
+    empty."""
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -427,7 +430,8 @@ def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
 
 
 def keep_word(submission: Path, found: ControllerJob) -> None:
-    """Record the end of a Slurm job, unless it may continue."""
+    """Save Slurm's record of a job that has ended, because the controller forgets it after
+    minutes."""
     if found.state not in _FINAL or found.completing:
         return
     word = {"number": found.number, "state": found.state, "reason": found.reason}
@@ -437,7 +441,7 @@ def keep_word(submission: Path, found: ControllerJob) -> None:
 
 
 def kept_word(submission: Path, number: str) -> ControllerJob | None:
-    """Return the record of the job of this number, or None."""
+    """Return the saved record of Slurm's job `number`, or None."""
     word = read_record(submission / ENDED) or {}
     if word.get("number") != number or word.get("state") not in _FINAL:
         return None

@@ -44,15 +44,16 @@ from zerotools.jobs.tables.spec import JobSpec
 LOOK_AGAIN_SECONDS = 1.0
 LOOKS = 3
 SUBMIT_SECONDS = 3 * SECONDS
-"""How long a submit may take that another call has begun: sbatch, and the search for its job."""
+"""The time that a submit of another call may take: sbatch, and the search for its job."""
 POLL_SECONDS = 0.2
 
 Claim = Callable[[JobDirectory], Callable[[], None]]
-"""Called before a job is handed over; returns what takes that back. Raises BadRequest."""
+"""A function that claims the output directory before a job is submitted. It returns a function that
+withdraws the claim. Raises BadRequest."""
 
 
 COMMENT = "zerotools:"
-"""The beginning of our jobs' comment, which identifies a job with a lost number."""
+"""The beginning of the comment of our jobs in Slurm. It identifies a job with an unknown number."""
 _EXIT_UNSHARED = 78
 
 
@@ -61,7 +62,8 @@ def _no_claim(directory: JobDirectory) -> Callable[[], None]:
 
 
 def record_of(spec: JobSpec, *, attended: bool = False) -> dict[str, Any]:
-    """Return the contents of `job.json` of a job; `attended`: a daemon has it in its queue too."""
+    """Return the contents of `job.json` for a job. `attended` is true if a daemon has the job in
+    its queue."""
     return {
         "spec": job_to_dict(spec),
         "given": given_of(spec),
@@ -84,13 +86,15 @@ def submit_job(
     attended: bool = False,
     claim: Claim = _no_claim,
 ) -> tuple[JobDirectory, str | None]:
-    """Queue a job; return its directory, and Slurm's number, or None if it is unknown whether it
-    was queued. A job with the same `key` is not queued again: if another call
-    submits it at this moment, wait for that. `after`: dependencies, as sbatch takes them;
-    `options`: more options of sbatch.
+    """Submit a job. Return its directory, and Slurm's number, or None if it is unknown whether
+    Slurm queued the job.
+
+    A job with the same `key` is not queued again; if another call is submitting it, wait for that
+    call. `after` has dependencies in sbatch's form, and `options` further options of sbatch.
 
     Raises:
-        BadRequest: Slurm refuses the job; the error has its text, and the job's files are removed.
+        BadRequest: Slurm refuses the job; the error has Slurm's text, and the job's files are
+            removed.
         SlurmUnreachable: the controller does not answer; no job was queued.
     """
     commands.version()
@@ -114,11 +118,11 @@ def submit_job(
 
 
 class SubmittedByOther(BadRequest):
-    """Another call submits the job at this moment."""
+    """Another call is submitting the job."""
 
 
 def _wait_for_other(commands: SlurmCommands, directory: JobDirectory, submission: int) -> bool:
-    """Wait while another call hands the submission to Slurm. False: that was refused."""
+    """Wait while another call submits the job. Return False if Slurm refused it."""
     looked = time.monotonic()
     while (record := directory.submission(submission)) is not None:
         age = time.time() - float(record.get("time") or 0.0)
@@ -143,11 +147,12 @@ def submit_again(
     options: Sequence[str] = (),
     claim: Claim = _no_claim,
 ) -> str | None:
-    """Make the next submission of a job, to continue it; as `submit_job`. `newest`: the finished
-    one, if it was checked before.
+    """Make the next submission of a job, which continues it. Return as `submit_job`.
 
-    Raises BadRequest: also if another process submits it at this moment (SubmittedByOther), or
-    writes into its output directory.
+    `newest` is the number of the finished submission, if it was checked before.
+
+    Raises BadRequest: also if another process is submitting the job (SubmittedByOther), or writes
+    into its output directory.
     """
     take_back = claim(directory)
     try:
@@ -205,7 +210,7 @@ def _hand_over(
 
 
 def _take_back(directory: JobDirectory, place: Path, stopped: Mapping[str, Any] | None) -> None:
-    """Undo the submission, so that all is as before."""
+    """Undo a submission: remove its files, and restore the record of a stop."""
     shutil.rmtree(place, ignore_errors=True)
     if stopped is not None:
         write_record(directory.path / STOP, stopped)
@@ -222,8 +227,11 @@ def script_of(
 def find_number(
     commands: SlurmCommands, directory: JobDirectory, submission: int, *, looks: int = LOOKS
 ) -> str | None:
-    """Return Slurm's number of a submission; None if it is not known, or was not submitted. An
-    unknown number is searched `looks` times. Raises SlurmUnreachable."""
+    """Return Slurm's number of a submission; None if it is unknown, or if the submission was not
+    queued.
+
+    An unknown number is searched `looks` times. Raises SlurmUnreachable.
+    """
     record = directory.submission(submission) or {}
     known = record.get("job_id")
     if isinstance(known, str):
@@ -236,8 +244,8 @@ def find_number(
 
 
 def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
-    """Return the controller's record of the newest submission's number, if it is of this job: a
-    controller that lost its state gives numbers a second time, to any job."""
+    """Return the controller's record `found` if it belongs to this job. A controller that lost its
+    state gives the same number to another job."""
     if found is None:
         return None
     if not found.comment.startswith(COMMENT):  # some clusters keep no comments
@@ -248,7 +256,8 @@ def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJo
 
 
 def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str | None:
-    """Return the job with the token; a controller that was about to queue it may take a moment."""
+    """Return Slurm's number of the job with the token. The search is repeated, because a controller
+    may need a moment to queue a job."""
     for again in range(looks):
         if again:
             time.sleep(LOOK_AGAIN_SECONDS)
@@ -289,7 +298,7 @@ def batch_script(
 
 
 def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> Iterator[str]:
-    """Yield the options of sbatch, one text each, quoted as in a shell."""
+    """Yield the options of sbatch, one string each, quoted for a shell."""
     slurm = spec.slurm
     given = {
         "job-name": name_in_slurm(spec.name),
@@ -320,7 +329,7 @@ def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> I
 
 
 def name_in_slurm(name: str | None) -> str:
-    """Return the name of a job there."""
+    """Return the name of a job in Slurm."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name or "zerotools")[:100]
 
 

@@ -9,10 +9,10 @@ from zerotools.jobs.binding.bind import show
 from zerotools.jobs.binding.declaration import key
 
 BYTES = "bytes"
-"""`tokenizer`: one token per byte."""
+"""The value of `tokenizer` for one token per byte."""
 KINDS = ("text", "tokens", "examples", "preferences")
 ENCODED = ("examples", "preferences")
-"""The kinds with records that go through a tokenizer one by one."""
+"""The kinds of data with records that are tokenised one by one."""
 TOKEN_TYPES = ("uint16", "uint32", "int32", "int64")
 CHAT_TEMPLATE = ("auto", "on", "off")
 TURN_FIELDS = (
@@ -41,7 +41,7 @@ _OF_BOTH = (
     "ignore_fields",
 )
 SUM_TOLERANCE = 1e-4
-"""Of weights that are written with few digits: 0.3333 three times is not 1."""
+"""The tolerance for the sum of weights with few digits: 3 x 0.3333 is not 1."""
 STREAM_LENGTH = 256
 """The default `sequence_length` of `text` and `tokens`."""
 _OF_EXAMPLES = (
@@ -244,7 +244,7 @@ class DataSpec:
 
 
 def kind_of(data: DataSpec) -> str:
-    """Return the one of `KINDS` that the job is trained on."""
+    """Return which of `KINDS` the job is trained on."""
     return next((kind for kind in KINDS if getattr(data, kind)), "text")
 
 
@@ -255,7 +255,8 @@ def patterns_of(data: DataSpec) -> tuple[str, ...]:
 
 
 def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
-    """Return the directory of the tokenizer; `BYTES` for one token per byte, None without one."""
+    """Return the directory of the tokenizer; `BYTES` for one token per byte, None if no tokenizer
+    is needed."""
     kind = kind_of(data)
     if data.tokenizer is not None:
         return data.tokenizer
@@ -267,8 +268,8 @@ def tokenizer_of(data: DataSpec, model_path: str | None) -> str | None:
 def fixed_length(data: DataSpec, positions: int | None) -> int | None:
     """Return the tokens of each sequence; None if each example has its own length.
 
-    `positions` are those of the model, None if it has no limit. Then examples have none either, and
-    cannot be packed without a `sequence_length`.
+    `positions` is the model's maximum length (None: no limit). Without a limit, examples have no
+    fixed length, and cannot be packed without a `sequence_length`.
     """
     if kind_of(data) not in ENCODED:
         return data.sequence_length or STREAM_LENGTH
@@ -276,20 +277,20 @@ def fixed_length(data: DataSpec, positions: int | None) -> int | None:
 
 
 def stated_length(data: DataSpec) -> int | None:
-    """Return the `sequence_length` of the job, if it cuts examples."""
+    """Return the job's `sequence_length` if it truncates examples; else None."""
     return data.sequence_length if data.truncation != SEPARATE else None
 
 
 def bounds_length(data: DataSpec) -> bool:
-    """Return whether the job limits the length of a sequence. Else the model's positions do, and
-    few examples reach them."""
+    """Return whether the job limits the length of a sequence. Otherwise the model's positions limit
+    it, and few examples reach them."""
     stated = data.sequence_length is not None or data.truncation == SEPARATE
     return kind_of(data) not in ENCODED or data.packing or stated
 
 
 def longest_sequence(data: DataSpec, positions: int | None) -> int | None:
-    """Return the most tokens of a sequence that a model of so many `positions` reads; None: any
-    number."""
+    """Return the most tokens of a sequence for a model with this number of `positions`; None
+    without a limit."""
     if kind_of(data) not in ENCODED:
         return data.sequence_length or STREAM_LENGTH
     if data.truncation == SEPARATE and not data.packing:
@@ -315,7 +316,7 @@ def check_data(data: DataSpec) -> Iterator[str]:
 
 
 def _check_unused(data: DataSpec, kind: str) -> Iterator[str]:
-    """Yield keys that say something about another kind of data."""
+    """Yield a problem for each key that is only for another kind of data."""
     defaults = {item.name: item.default for item in fields(data)}
     both = _OF_BOTH if kind == "preferences" else ()
     unused = [f"data.{name}" for name in _OF_EXAMPLES if kind != "examples" and name not in both]
@@ -378,7 +379,7 @@ def _check_separate(data: DataSpec) -> Iterator[str]:
 
 
 def _check_format(data: DataSpec) -> Iterator[str]:
-    """Yield columns that the format does not have."""
+    """Yield a problem for each column that the format does not have."""
     of_columns = ("prompt_column", "response_column", "input_column", "history_column")
     foreign = {
         COLUMNS: ("messages_column", "tools_column"),

@@ -23,7 +23,8 @@ _OWN_LOOPS = {
     "compile.deepcompile": "needs a call of engine.compile(), which a job does not make",
     "data_efficiency.enabled": "works in DeepSpeed's data loader, but a job reads its data itself",
 }
-"""Features that our loop cannot have, with the reason; 0, 1 and false switch them off."""
+"""Features that zerotools' training loop does not support -> the reason. The values 0, 1 and false
+turn them off."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,7 @@ class DeepSpeedSpec:
 
     @property
     def tree(self) -> Mapping[str, Any]:
-        """The configuration; empty if there is none yet, or it is not read yet."""
+        """The configuration; empty if the job has none, or if it was not read yet."""
         return self.config if isinstance(self.config, Mapping) else {}
 
 
@@ -77,20 +78,20 @@ def device_of(config: Mapping[str, Any], what: str) -> str:
 
 
 def on_nvme(config: Mapping[str, Any]) -> bool:
-    """Return whether DeepSpeed keeps state on a disk, in a form that cannot be resumed."""
+    """Return whether DeepSpeed keeps state on NVMe, which cannot be resumed."""
     return "nvme" in (device_of(config, "optimizer"), device_of(config, "param"))
 
 
 def optimizer_of(config: Mapping[str, Any]) -> str:
-    """Return the optimizer by the job file's name for it, or DeepSpeed's own in lower case; empty
-    if the configuration has no optimizer."""
+    """Return the job file's name for the optimizer; without one, DeepSpeed's name in lower case.
+    Empty if the configuration has no optimizer."""
     name = str(at(config, "optimizer.type", "")).lower()
     return "adamw" if name in ADAMS else name
 
 
 def unresolved(tree: Mapping[str, Any], where: str = "") -> Iterator[str]:
-    """Yield the dotted keys with an unresolved `"auto"`, without those for which DeepSpeed has such
-    a value."""
+    """Yield the dotted keys with an unresolved `"auto"`, except the keys that DeepSpeed itself
+    accepts with `"auto"`."""
     for name, value in tree.items():
         if value == "auto" and not f"{where}{name}".startswith(_OWN_AUTOS):
             yield f"{where}{name}"

@@ -30,8 +30,8 @@ _PLACES = {"nvme": "disk"}
 
 
 def offloaded_to(spec: JobSpec) -> tuple[str, str]:
-    """Return the devices of optimizer and parameters, by the job file's names: its own, or
-    DeepSpeed's."""
+    """Return the offload devices of optimizer and parameters, by the job file's names, for either
+    engine."""
     if spec.engine != "deepspeed":
         return spec.offload.optimizer, spec.offload.params
     optimizer, params = (device_of(spec.deepspeed.tree, what) for what in ("optimizer", "param"))
@@ -39,7 +39,7 @@ def offloaded_to(spec: JobSpec) -> tuple[str, str]:
 
 
 def completed(spec: JobSpec) -> ConfigTree:
-    """Return `deepspeed.config` of `spec` with missing values from the job."""
+    """Return `deepspeed.config` of `spec`, with missing values added from the job."""
     config = copy.deepcopy({n: v for n, v in spec.deepspeed.tree.items() if v is not None})
     train = spec.train
     per_rank = train.batch_size // spec.all_ranks
@@ -88,7 +88,7 @@ def _complete_optimizer(config: ConfigTree, spec: JobSpec) -> None:
 
 
 def _optimizer_parameters(spec: JobSpec, known: Collection[str]) -> Iterator[tuple[str, Any]]:
-    """Yield those of the `known` parameters in `optimizer.params` that the job sets, with its
+    """Yield those of the `known` parameters of `optimizer.params` that the job sets, with the job's
     values."""
     for item in keys_of(spec.train):
         section, _, parameter = (item.metadata["deepspeed"] or "").rpartition(".")
@@ -109,7 +109,7 @@ def _complete_scheduler(config: ConfigTree, spec: JobSpec) -> None:
 
 
 def check_deepspeed(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems with the engine's keys."""
+    """Yield the problems of a job with the keys that engine deepspeed uses."""
     config = spec.deepspeed.config
     if spec.engine != "deepspeed":
         if config is not None:
@@ -158,7 +158,7 @@ def _check_torch_only(spec: JobSpec) -> Iterator[str]:
 
 
 def _changed_keys_of(engine: str, table: Any, unset: Any, where: str) -> Iterator[str]:
-    """Yield the keys and tables that only `engine` has, and that differ from their default."""
+    """Yield the keys and tables that only `engine` has, and that are not at their defaults."""
     for item in keys_of(table):
         value, default = getattr(table, item.name), getattr(unset, item.name)
         name = f"{where}{item.name}"

@@ -1,11 +1,13 @@
 """Elastic jobs: the allowed world sizes, and the job at each size.
 
-Every size trains on the same sequences in the same order, because these depend only on the seed and
-the step; only the number of them on a rank changes. A forward pass of an elastic job never has more
-sequences than at its largest size, unless `micro_batch_size` sets it: with fewer ranks each
-accumulates more of them, and needs no more memory for activations. Example: with `batch_size` 24
-and `gpus = {min = 2, max = 8}` a rank of 8 has 3 sequences in one pass, one of 4 twice 3, one of 2
-four times 3; one of 6 twice 2, because 3 does not divide its 4.
+At every size the job trains on the same sequences in the same order, because these depend only on
+the seed and the step. Only the number of sequences on a rank changes. Unless `micro_batch_size` is
+set, a forward pass never has more sequences than at the largest size. So with fewer ranks, each
+rank accumulates more passes and needs no more memory for activations.
+
+Example: with `batch_size` 24 and `gpus = {min = 2, max = 8}`, a rank of 8 has one pass of 3
+sequences, a rank of 4 has two passes of 3, and a rank of 2 has four passes of 3. A rank of 6 has
+two passes of 2, because 3 does not divide its 4 sequences.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ _MOST_LISTED = 12
 
 
 def at_size(spec: JobSpec, size: int) -> JobSpec:
-    """Return the job that an attempt of `size` ranks runs; a job of one size is that already."""
+    """Return the job that an attempt of `size` ranks runs. A job that is not elastic is returned
+    unchanged."""
     if spec.size_range is None:
         return spec
     spec, whole = _with_ranks(spec, size), spec
@@ -45,19 +48,19 @@ def _with_ranks(spec: JobSpec, size: int) -> JobSpec:
 
 
 def _pass_of(batch: int, shares: int, most_shares: int) -> int:
-    """Return sequences in a forward pass: of those that divide the rank's, the most that a rank of
-    the largest size has."""
+    """Return the sequences of a forward pass: the largest divisor of the rank's sequences that is
+    at most the number of a rank at the largest size."""
     whole, most = batch // shares, batch // most_shares
     return max((count for count in range(1, most + 1) if whole % count == 0), default=1)
 
 
 def largest(spec: JobSpec) -> JobSpec:
-    """Return the job at the most ranks that it may have."""
+    """Return the job at its largest number of ranks."""
     return at_size(spec, max(spec.sizes, default=spec.world_size))
 
 
 def check_sizes(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems with a range of ranks."""
+    """Yield the problems with the range of ranks."""
     wanted = spec.size_range
     if wanted is None:
         return

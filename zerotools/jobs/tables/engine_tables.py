@@ -12,7 +12,7 @@ from zerotools.jobs.tables.spec import ENGINES, JobSpec
 
 SCRIPT = "script"
 NEEDED = ("model", "data", "train")
-"""The tables that an engine of ours cannot do without."""
+"""The tables that the engines torch and deepspeed require."""
 SHARED = ("metrics", "stall", "limits", "memory", "notify", "rendezvous", "slurm")
 """The tables that every engine has."""
 
@@ -32,10 +32,11 @@ def _unknown_to_scripts() -> frozenset[str]:
 
 
 def check_tables(tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield missing tables, and tables that a job of this engine cannot have.
+    """Yield a problem for each missing table, and for each table that the job's engine does not
+    have.
 
-    One mistake is one problem: for an unknown engine nothing else is reported, and for a job with
-    only `[script]` only `engine = "script"` is, and none of the tables of another.
+    One mistake gives one problem. For an unknown engine nothing else is reported. A job with
+    `[script]` as its only table gets only the advice to set `engine = "script"`.
     """
     engine = tree.get("engine", "torch")
     if engine not in ENGINES:

@@ -14,9 +14,9 @@ PREDICTIONS = "predictions"
 MAX_NEW_TOKENS = 256
 """The default `max_new_tokens`, if the model has the positions for twice as many."""
 GENERATION_KEYS = ("max_predictions", "max_new_tokens", "num_beams")
-"""The keys that say how to generate."""
+"""The keys that are for generation."""
 TASK_KEYS = ("task_dir", "few_shot", "limit")
-"""The keys that are for `tasks` alone."""
+"""The keys that are only for `tasks`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +98,7 @@ class EvalSpec:
 
     @property
     def has_data(self) -> bool:
-        """True where a loss is computed on the way."""
+        """True if a loss is computed during training."""
         return bool(self.files or self.fraction)
 
 

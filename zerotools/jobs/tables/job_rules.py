@@ -1,4 +1,4 @@
-"""The rules of the job file: those of each table, and those between tables."""
+"""Check the rules of the job file: those of each table, and those between tables."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _OPTIMIZERS = ("adamw", "adam", "sgd")
 
 
 def check(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """Return the problems of `spec`, and its legitimate but unsupported settings."""
+    """Return the problems of `spec`, and its settings that are valid but not supported."""
     if spec.backend == SLURM:
         return _check_under_slurm(spec)
     wrong, unsupported = _check_here(spec)
@@ -54,7 +54,7 @@ def check(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
-    """Do the same as `check` at the fewest and at the most nodes that Slurm may give."""
+    """Return the results of `check` for the fewest and for the most nodes that Slurm may give."""
     wrong, unsupported = [*check_backend(spec), *check_slurm(spec.slurm)], dict[str, None]()
     if wrong:
         return wrong, []
@@ -71,8 +71,8 @@ def _check_under_slurm(spec: JobSpec) -> tuple[list[str], list[str]]:
 
 
 def most_nodes(spec: JobSpec, given: int) -> int:
-    """Return the number of the given nodes that the job can use: of 3, perhaps only 2, if their
-    ranks divide the batch evenly. At least 1, which may also be invalid."""
+    """Return how many of the `given` nodes the job can use, at least 1. Of 3 nodes it may use only
+    2, if their ranks divide the batch. The job may be invalid even with 1."""
     placed = replace(spec, output_dir=spec.output_dir or "/")
     for nodes in range(given, 1, -1):
         if not _check_here(on_nodes(placed, nodes))[0]:
@@ -224,7 +224,8 @@ def _check_generation(spec: JobSpec) -> Iterator[str]:
 
 
 def _check_tasks(spec: JobSpec) -> Iterator[str]:
-    """Yield an error for tasks on an exported model without a tokenizer."""
+    """Yield a problem if the job has evaluation tasks and its exported model will have no
+    tokenizer."""
     if not spec.eval.tasks or not any(getattr(spec.data, kind) for kind in KINDS):
         return
     named = tokenizer_of(spec.data, spec.model.path)
@@ -339,7 +340,7 @@ def _check_supported(spec: JobSpec) -> Iterator[str]:
 
 
 def check_packed(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems if frozen weights are kept in 4 bits."""
+    """Yield the problems of a job that keeps frozen weights in 4 bits."""
     said = f'lora.frozen_precision = "{NF4}"'
     if not spec.lora.packs_frozen:
         if not spec.lora.double_quant and spec.lora.frozen_precision != NF4:
@@ -363,7 +364,8 @@ def check_packed(spec: JobSpec) -> Iterator[str]:
 
 
 def check_tensor_ranks(spec: JobSpec) -> Iterator[str]:
-    """Yield the problems if ranks compute with one layer's weights together."""
+    """Yield the problems of a job with tensor parallelism: several ranks share the weights of a
+    layer."""
     zero, train = spec.zero, spec.train
     if zero.tensor_ranks == 1:
         return

@@ -57,12 +57,12 @@ class LoraSpec:
 
     @property
     def packs_frozen(self) -> bool:
-        """True if frozen linear layers keep their weights in few bits."""
+        """True if frozen linear layers store their weights in few bits."""
         return self.rank is not None and self.frozen_precision == NF4
 
     @property
     def scale(self) -> float:
-        """How often an adapter is added to its weight."""
+        """The factor of the adapter's product when it is added to its weight."""
         rank = self.rank or 1
         return (2 * rank if self.alpha is None else self.alpha) / rank
 

@@ -10,7 +10,7 @@ from zerotools.jobs.binding.declaration import key
 
 TENSORBOARD = ("auto", "on", "off")
 WANDB, MLFLOW = "wandb", "mlflow"
-"""The trackers, as their packages and their keys are called."""
+"""The trackers: the names of their packages and of their keys."""
 _LONGEST_PROJECT = 128
 _NOT_IN_PROJECTS = frozenset("\\#?%:")
 
@@ -51,7 +51,7 @@ class MetricsSpec:
 
     @property
     def trackers(self) -> dict[str, str]:
-        """Each tracker that the job names, and the project or experiment there."""
+        """Tracker -> its project or experiment, for each tracker that the job names."""
         named = {WANDB: self.wandb, MLFLOW: self.mlflow}
         return {name: project for name, project in named.items() if project is not None}
 

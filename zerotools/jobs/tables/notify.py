@@ -101,7 +101,7 @@ def wrong_sending(rules: SendingRules) -> Iterator[str]:
 
 
 def wrong_url(url: str) -> str | None:
-    """Return the reason why nothing can be sent to this address; None: its form is valid."""
+    """Return why nothing can be sent to this URL; None if its form is valid."""
     if len(url) > LONGEST_URL or not url.isprintable() or not url.isascii() or " " in url:
         return f"must be an address of at most {LONGEST_URL} printable ASCII characters"
     try:
@@ -117,7 +117,7 @@ def wrong_url(url: str) -> str | None:
 
 
 def masked_url(url: str) -> str:
-    """Return the address without the part after its host: for many services that is the key."""
+    """Return the URL without the part after its host, which is a secret of many services."""
     try:
         parts = urlsplit(url)
         netloc = parts.netloc.rpartition("@")[2]

@@ -12,8 +12,8 @@ from zerotools.jobs.text.exec_limits import too_long
 
 LAUNCHERS = ("plain", "torchrun", "accelerate", "deepspeed")
 MODEL, EVALUATED = "model", "evaluated.json"
-"""In the `output_dir` of a job that evaluates: the exported model, and the checkpoint that it is
-of."""
+"""Names in the `output_dir` of a job that evaluates: the exported model, and the checkpoint that it
+was exported from."""
 
 
 _TEXT = re.compile(r"([1-9][0-9]{0,9}):([0-9]{1,19}):([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})")
@@ -66,7 +66,7 @@ class ScriptSpec:
 
     @property
     def process(self) -> AdoptedProcess | None:
-        """The process that the job watches; None: it starts one."""
+        """The process that the job watches; None if the job starts a process."""
         return None if self.adopted is None else adopted_process(self.adopted)
 
 
@@ -113,7 +113,7 @@ def _check_adopted(adopted: str, script: ScriptSpec) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class AdoptedProcess:
-    """A process of one boot, by its start."""
+    """A running process that a job watches, identified by boot, pid and start time."""
 
     pid: int
     start_ticks: int
@@ -124,7 +124,7 @@ class AdoptedProcess:
 
 
 def adopted_process(text: str) -> AdoptedProcess:
-    """Return the process of `script.adopted`. Raises ValueError."""
+    """Parse `script.adopted`. Raises ValueError."""
     found = _TEXT.fullmatch(text)
     if found is None:
         raise ValueError("must be PID:START:BOOT, as zerotools adopt fills it in")

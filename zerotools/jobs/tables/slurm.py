@@ -16,7 +16,7 @@ OURS = (
     *("job-name", "nodes", "no-requeue", "ntasks", "ntasks-per-node", "open-mode", "output"),
     *("parsable", "requeue", "signal", "wait", "wrap"),
 )
-"""Options of sbatch that zerotools gives itself, and `slurm.options` may not."""
+"""Options of sbatch that zerotools sets, and that `slurm.options` must not have."""
 _SHORT = {
     "a": "array",
     "b": "begin",

@@ -1,4 +1,5 @@
-"""A job with `backend = "slurm"` as its nodes run it: several machines with a rendezvous."""
+"""The job that each node runs for a job with `backend = "slurm"`: several machines with a
+rendezvous."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ _SOME_ADDRESS = "node:29500"
 def on_nodes(
     spec: JobSpec, nodes: int, *, address: str = _SOME_ADDRESS, node_rank: int = 0
 ) -> JobSpec:
-    """Return the job of node `node_rank` of `nodes`, with ranks that meet at `address`."""
+    """Return the job of node `node_rank` of `nodes`. Its ranks meet at `address`."""
     place = RendezvousSpec()
     if nodes > 1:
         place = replace(place, address=address, nodes=nodes, node_rank=node_rank)
@@ -25,8 +26,8 @@ def on_nodes(
 
 
 def of_node(spec: JobSpec, nodes: int, address: str, node_rank: int) -> JobSpec:
-    """Do the same as `on_nodes` for one of the possible numbers of Slurm's nodes: with fewer of
-    them a rank needs no more memory for activations (`elastic`)."""
+    """Return the job as `on_nodes` does, for one of the node counts that Slurm may give. With fewer
+    nodes a rank needs no more memory for activations (see `elastic`)."""
     counts, each = spec.slurm.node_counts, spec.world_size
     if len(counts) > 1 and spec.engine == "torch":
         spec = with_passes_of(spec, nodes * each, max(nodes, *counts) * each)

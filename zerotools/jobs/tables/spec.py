@@ -1,8 +1,8 @@
-"""The job file: one frozen `JobSpec`, with the meaning of each key.
+"""The job file as one frozen dataclass, `JobSpec`, with the meaning of each key.
 
-The dataclasses are the schema. Every field carries its meaning, its bounds and its allowed values
-in `key(...)`; the parser (`zerotools.jobs.jobfile.parse`) and `docs/reference/job-file.md` are both
-driven by them, so a key that is not here does not exist.
+The dataclasses are the schema. `key(...)` gives each field its meaning, its bounds and its allowed
+values. The parser (`zerotools.jobs.jobfile.parse`) and `docs/reference/job-file.md` follow from
+them, so a key exists only if it is declared here.
 """
 
 from __future__ import annotations
@@ -66,14 +66,14 @@ RESERVED_ENV = frozenset(
         "ZEROTOOLS_TOKEN",
     }
 )
-"""Variables that each rank gets from the daemon."""
+"""Environment variables that the daemon sets for each rank."""
 
 FP16_ON_CPU = "ZEROTOOLS_FP16_ON_CPU"
 """`env.ZEROTOOLS_FP16_ON_CPU = "1"` lets a job train in fp16 on CPUs: for tests and recipes."""
 
 
 MOST_RANKS = 1024
-"""More than one machine has GPUs, or cores for ranks."""
+"""An upper bound: no machine has as many GPUs, or cores for ranks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,23 +260,23 @@ class JobSpec:
         "Notifications about changes of the job.", factory=NotifySpec, imported=False
     )
     given: Mapping[str, Any] | None = field(default=None, compare=False, repr=False)
-    """Not a key: the tree that the job was made from. Keys that are not in it got the defaults."""
+    """Not a key. The tree that the job was parsed from; keys that it lacks have their defaults."""
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage; None: a program of the user decides."""
+        """The ZeRO stage; None if the user's program decides."""
         return None if self.engine == "script" else self.zero.stage
 
     @property
     def size_range(self) -> SizeRange | None:
-        """The bounds of the world size of an elastic job; None: it has one size."""
+        """The bounds of the world size of an elastic job; None for other jobs."""
         wanted = self.ranks if self.device == "cpu" else self.gpus
         return wanted if isinstance(wanted, SizeRange) else None
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The world sizes that the job may have, ascending: of an elastic job those that divide
-        its batch evenly. None of them: its range has no such size."""
+        """The world sizes that the job may have, ascending. For an elastic job these are the sizes
+        that divide its batch; empty if its range has no such size."""
         wanted = self.size_range
         if wanted is None:
             return (self.world_size,)
@@ -287,23 +287,24 @@ class JobSpec:
 
     @property
     def all_ranks(self) -> int:
-        """Number of ranks of all nodes together; under Slurm, of the fewest nodes."""
+        """The number of ranks on all nodes together; under Slurm, on the fewest nodes."""
         return self.world_size * self.fewest_nodes
 
     @property
     def shares(self) -> int:
-        """Into how many parts a step's sequences are divided: one for all ranks that compute the
-        same sequences together."""
+        """The number of parts into which a step's sequences are divided. Ranks that compute the
+        same sequences together get one part."""
         return max(1, self.all_ranks // self.zero.share_ranks)
 
     @property
     def fewest_nodes(self) -> int:
-        """How many machines train the job, at least."""
+        """The least number of machines that train the job."""
         return self.slurm.node_counts[0] if self.backend == SLURM else self.rendezvous.nodes
 
     @property
     def world_size(self) -> int:
-        """Number of ranks here; of an elastic job, the fewest that it starts with."""
+        """The number of ranks on this machine; for an elastic job, the fewest that it starts
+        with."""
         wanted = self.ranks if self.device == "cpu" else self.gpus
         if wanted is None:
             return 1
@@ -313,7 +314,7 @@ class JobSpec:
 
 
 def with_key(spec: JobSpec, table: str, **values: Any) -> JobSpec:
-    """Return `spec` with other `values` of keys of a table, as if its file had them."""
+    """Return `spec` with other `values` for keys of a table, as if the job file had them."""
     given = None
     if spec.given is not None:
         given = {**spec.given, table: {**spec.given.get(table, {}), **values}}
@@ -391,9 +392,11 @@ class SizeRange:
     def sizes(
         self, batch: int, micro: int | None, shard: int | None, together: int = 1
     ) -> tuple[int, ...]:
-        """Return the world sizes in it, ascending, that divide the batch evenly: `batch` sequences
-        of a step, `micro` of a forward pass, `shard` ranks that share one copy of the weights, and
-        `together` ranks that take one share of the sequences."""
+        """Return the world sizes in the range that divide the batch, ascending.
+
+        `batch` is the number of sequences of a step, `micro` that of a forward pass. `shard` ranks
+        share one copy of the weights, and `together` ranks compute the same sequences.
+        """
         found = range(max(1, self.min), min(self.max, batch * together, MOST_RANKS) + 1)
         return tuple(
             size

@@ -13,7 +13,8 @@ from zerotools.jobs.binding.durations import seconds_of
 ACTIONS = ("end", "report", "off")
 NEVER = "never"
 DEADLINES = {"start": 7200, "data": 7200, "step": 600, "evaluation": 1800, "save": 7200}
-"""Seconds, for the trainer; a script has those alone that its job file states."""
+"""Default limits of the trainer in seconds. A script has only the limits that its job file
+states."""
 _SPAN = 'seconds, text such as `"2h"`, or `"never"`'
 
 
@@ -70,7 +71,7 @@ class StallSpec:
 
 
 def limits(stall: StallSpec) -> dict[str, int | str | None]:
-    """Return each limit, in its written form."""
+    """Return each limit as written in the job file."""
     return {
         "start": stall.start_limit,
         "data": stall.data_limit,
@@ -93,8 +94,8 @@ def check_stall(stall: StallSpec) -> Iterator[str]:
 
 
 def limits_of(stall: StallSpec, *, own_program: bool) -> dict[str, Any]:
-    """Return the supervisor's settings: the action, the factor, and the limits in seconds; None:
-    never."""
+    """Return the supervisor's settings: the action, the factor, and the limits in seconds (None: no
+    limit)."""
     usual: dict[str, int] = {} if own_program else DEADLINES
     found = {name: usual.get(name) if v is None else v for name, v in limits(stall).items()}
     seconds = {n: None if v is None or v == NEVER else seconds_of(v) for n, v in found.items()}

@@ -1,4 +1,4 @@
-"""URLs of object stores that a job file names. No store is accessed here."""
+"""Check the URLs of object stores in a job file. No store is accessed here."""
 
 from __future__ import annotations
 
@@ -41,5 +41,5 @@ def why_not_read(url: str) -> Iterator[str]:
 
 
 def in_store(path: str | None) -> bool:
-    """Return whether a path of a job lies in a store."""
+    """Return whether a path of a job is a URL of an object store."""
     return path is not None and is_url(path)

@@ -245,7 +245,7 @@ class TrainSpec:
 
     @property
     def total_steps(self) -> int:
-        """The value of `steps`; the trainer sets it if the job file has `epochs`.
+        """The number of steps. If the job file has `epochs`, the trainer sets it.
 
         Raises ValueError: it is not set yet.
         """

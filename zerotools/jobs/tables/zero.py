@@ -51,7 +51,7 @@ class ZeroSpec:
 
     @property
     def share_ranks(self) -> int:
-        """How many ranks together take one share of a step's sequences."""
+        """The number of ranks that compute the same part of a step's sequences together."""
         return self.sequence_ranks * self.tensor_ranks
 
 

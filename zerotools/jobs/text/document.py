@@ -1,4 +1,4 @@
-"""A config file as values that know the line on which they stand."""
+"""A config file as a tree of values, with the line of each key."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from zerotools.core.errors import BadRequest
 
 LARGEST_FILE = 1 << 20
 DEEPEST = 32
-"""The limit of nested objects; those of DeepSpeed nest five levels."""
+"""The most levels of nested objects. Objects in DeepSpeed's configs have at most five levels."""
 
 Trail = tuple[str, ...]
-"""The keys that lead to a value; an element of a list counts by its index."""
+"""The keys that lead to a value. An element of a list has its index as its key."""
 
 
 @dataclass(frozen=True)
 class Document:
-    """The tree of a file, and the line of each key in it.
+    """The tree of a file, and the line of each key.
 
-    `titles` has the user's name of a key if the tree was made of another file's keys; `accepted`
-    lists the corrections of `--lenient`, `mended` is the corrected text; `text` is the whole file
-    as it was written.
+    `titles` has the key in the user's file, if the tree was made from the keys of another file.
+    `accepted` lists the corrections of `--lenient`, and `mended` is the corrected text. `text` is
+    the original text of the file.
     """
 
     source: str
@@ -39,17 +39,18 @@ class Document:
         return (self.titles or {}).get(trail) or ".".join(trail)
 
     def place(self, trail: Trail) -> str:
-        """Return `ds.json:12`, or only the file for a key that is not written in it."""
+        """Return the position of a key, such as `ds.json:12`, or only the file if the key is not in
+        it."""
         line = self.lines.get(trail)
         return self.source if line is None else f"{self.source}:{line}"
 
 
 def read_text(path: Path, what: str) -> str:
-    """Return the UTF-8 text of a config or job file, without a byte order mark; `what` names it in
-    errors.
+    """Return the UTF-8 text of a config or job file, without a byte order mark. `what` describes
+    the file in errors.
 
     Raises:
-        BadRequest: it is not there, cannot be read, is larger than 1 MiB, or not UTF-8.
+        BadRequest: the file does not exist, cannot be read, is larger than 1 MiB, or is not UTF-8.
     """
     try:
         with path.open("rb") as stream:
@@ -62,11 +63,11 @@ def read_text(path: Path, what: str) -> str:
 
 
 def text_of(data: bytes, source: str, what: str) -> str:
-    """Return text as in `read_text`, from bytes that were read: one more than the limit means too
-    many.
+    """Return the text of bytes, as `read_text` does. The caller reads at most one byte more than
+    the limit.
 
     Raises:
-        BadRequest: there are too many, or they are not UTF-8.
+        BadRequest: there are more bytes than the limit, or they are not UTF-8.
     """
     if len(data) > LARGEST_FILE:
         raise BadRequest(f"{source}: a {what} has {LARGEST_FILE} bytes at most, and this has more")

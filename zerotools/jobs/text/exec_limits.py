@@ -10,20 +10,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 LONGEST_STRING = 131_071
-"""Bytes of one argument, or of NAME=VALUE."""
+"""The most bytes of one argument, or of NAME=VALUE."""
 _LEAST_ROOM = 128 << 10
 _MOST_ROOM = 6 << 20
 _POINTER_AND_NUL = 9
 
 
 def string_bytes(text: str) -> int:
-    """Return how many bytes `text` is in a process; of names that are not UTF-8, too."""
+    """Return the number of bytes of `text` in a process, also for names that are not UTF-8."""
     return len(text) if text.isascii() else len(text.encode("utf-8", "surrogateescape"))
 
 
 def too_long(text: str, name: str | None = None) -> str | None:
-    """Return why no process can get `text` as an argument, or as the value of the variable
-    `name`."""
+    """Return why `text` is too long for an argument, or for the value of the variable `name`; None
+    if it is not."""
     if 4 * (len(text) + len(name or "") + 1) <= LONGEST_STRING:
         return None  # whatever the characters are
     length = string_bytes(text if name is None else f"{name}={text}")
@@ -37,13 +37,13 @@ def too_long(text: str, name: str | None = None) -> str | None:
 
 
 def room_taken(arguments: Iterable[str], environment: Mapping[str, str]) -> int:
-    """Return the bytes that these take of the stack of a new process."""
+    """Return the bytes that arguments and environment take of the stack of a new process."""
     strings = [*arguments, *(f"{name}={value}" for name, value in environment.items())]
     return sum(string_bytes(text) + _POINTER_AND_NUL for text in strings)
 
 
 def room_of(stack_bytes: int) -> int:
-    """Return the bytes that all strings may take under this limit on the stack; below 0: no
-    limit."""
+    """Return the bytes that all strings may take with this limit on the stack; a negative
+    `stack_bytes` means no limit."""
     quarter = _MOST_ROOM if stack_bytes < 0 else stack_bytes // 4
     return max(_LEAST_ROOM, min(quarter, _MOST_ROOM))

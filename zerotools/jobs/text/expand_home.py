@@ -1,4 +1,4 @@
-"""Paths that begin with `~`."""
+"""Expand paths that begin with `~`."""
 
 from __future__ import annotations
 

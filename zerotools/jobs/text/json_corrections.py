@@ -1,7 +1,8 @@
-"""JSON copied from a web page, corrected: quotes, punctuation, commas, comments, text around it.
+"""Correct JSON that was copied from a web page: quotes, punctuation, commas, comments, text around
+it.
 
-One pass over the text writes the corrected one, piece by piece; the strict parser then reads `text`
-of the result, so this module never accepts text that is not JSON.
+One pass over the text writes the corrected text. The strict parser then reads the result, so this
+module never accepts text that is not JSON.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _QUOTE = re.escape(DOUBLE + SINGLE)
 _SETTING = re.compile(rf"[{_QUOTE}]\w+[{_QUOTE}][ \t{ODD}]*[:\uff1a]")
 _COLON = re.compile(rf"[ \t{ODD}]*[:=\uff1a\uff1d]")
 _NEXT_SETTING = re.compile(rf"[ \t{ODD}]+{_SETTING.pattern}")
-"""Behind the last quote of a value: a comma was lost between two settings of one line."""
+"""Text after the last quote of a value that shows a missing comma between two settings on one
+line."""
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
 _LITERALS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _NAME = re.compile(r"[A-Za-z_][\w./@-]*")
@@ -43,10 +45,10 @@ _ENDS_STRING = re.compile(rf"[ \t\u00a0\u3000]*(?:{_AFTER}|#|//|/\*|\r?\n|$)")
 
 
 def mend_json(text: str) -> Mends:
-    """Return the mended text, and each mend with its line.
+    """Return the corrected text, and each correction with its line.
 
     Raises:
-        Broken: something that cannot be mended without a guess.
+        Broken: an error that could only be corrected by a guess.
     """
     mends = Mends()
     pen = _Pen(without_numbers(text, mends), mends)
@@ -56,7 +58,8 @@ def mend_json(text: str) -> Mends:
 
 
 _ALONE = re.compile(r"""\s*(?:\}|:\s*["']?(?:\.{2,}|\u2026)+)""")
-"""The text after dots in quotes that replace settings: the end, or dots again. Keys may be dots."""
+"""Text after quoted dots that stand for omitted settings: the end, or dots again. Otherwise the
+dots are a key."""
 
 
 class _Pen:
@@ -69,12 +72,12 @@ class _Pen:
         self._last = "open"
         """The kind of the last token written: open, key, colon, value or comma."""
         self._end = 0
-        """Index in `out` behind the last value, or of the last comma."""
+        """The index in `out` after the last value, or of the last comma."""
         self._comma_line = 0
         self._depth = 0
 
     def write(self) -> None:
-        """Mend all of the text."""
+        """Correct the whole text."""
         wrapped = self._begin()
         while self.at < len(self.text):
             if self._space() or self._comment():
@@ -90,7 +93,8 @@ class _Pen:
         self.mends.note(self.places.number(self.at if at is None else at), what)
 
     def _begin(self) -> bool:
-        """Skip what stands before the first brace; whether the outer braces had to be added."""
+        """Skip the text before the first brace. Return whether the outer braces were missing and
+        had to be added."""
         while self.at < len(self.text) and (self._space() or self._comment()):
             pass
         start = min((i for i in map(self.text.find, ("{", "\uff5b")) if i >= 0), default=-1)
@@ -110,7 +114,7 @@ class _Pen:
         return False
 
     def _rest(self) -> None:
-        """Check the text after the object: it must not contain another object."""
+        """Raise an error if another object follows the object."""
         rest = self.text[self.at :]
         again = min((i for i in map(rest.find, ("{", "\uff5b")) if i >= 0), default=-1)
         if again >= 0:
@@ -123,7 +127,7 @@ class _Pen:
         self.at = len(self.text)
 
     def _refuse_settings(self, start: int, end: int) -> None:
-        """Refuse settings in the text around the object; other text there is left out."""
+        """Refuse settings in the text around the object. Other text is left out."""
         found = _SETTING.search(self.text, start, end)
         if found is not None:
             what = "this setting stands outside of the object"
@@ -184,7 +188,7 @@ class _Pen:
         self._last, self._end = kind, len(self.out)
 
     def _member(self) -> None:
-        """Begin a key or a value: behind another a comma was lost."""
+        """Begin a key or a value. If it follows another value, insert the missing comma."""
         if self._last == "value":
             line = self.places.number(self.at)
             before = "".join(self.out[self._end :]).count("\n")
@@ -236,8 +240,8 @@ class _Pen:
         self._key()
 
     def _closer(self, kind: str, opener: str) -> int:
-        """Return the end of the string that begins here: the first quote of its kind that is
-        followed by a token of JSON."""
+        """Return the end of the string that begins here: the first quote of its kind before a token
+        of JSON."""
         at = self.at + 1
         while at < len(self.text) and self.text[at] != "\n":
             if self.text[at] == "\\" and opener == '"':
@@ -292,7 +296,8 @@ class _Pen:
 
 
 def _number(word: str) -> str | None:
-    """Return `.5`, `5.`, `+1`, `1_000` and full-width digits as JSON has them."""
+    """Return `.5`, `5.`, `+1`, `1_000` and full-width digits in the form of JSON; None for other
+    words."""
     plain = unicodedata.normalize("NFKC", word).replace("_", "").removeprefix("+")
     plain = re.sub(r"^(-?)\.", r"\g<1>0.", plain)
     plain = re.sub(r"\.(?=$|[eE])", ".0", plain)

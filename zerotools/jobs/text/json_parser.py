@@ -42,12 +42,12 @@ _COMMENTS = ("#", "//", "/*")
 
 
 def parse_json(text: str, *, source: str, lenient: bool = False) -> Document:
-    """Parse the object in `text`. `lenient` corrects text from a web page, and lists each
+    """Parse the object in `text`. With `lenient`, correct text from a web page, and list each
     correction.
 
     Raises:
-        BadRequest: it is not JSON, or an object repeats a key; the message shows the line, and the
-            likely correction.
+        BadRequest: the text is not JSON, or an object repeats a key; the message shows the line,
+            and the likely correction.
     """
     parser = _Parser(text)
     try:
@@ -75,7 +75,8 @@ def _mended(text: str, source: str) -> Document:
 
 
 def mended_too(mended: Callable[[], Document]) -> str:
-    """Return the effect of `--lenient` on an unreadable text; empty if it would not help."""
+    """Return a sentence on what `--lenient` would do with an invalid text; empty if it would not
+    help."""
     try:
         count = len(mended().accepted)
     except BadRequest:
@@ -179,7 +180,8 @@ class _Parser:
         return name
 
     def _separator(self, opener: Token) -> Token:
-        """Return the token that begins the next member, or closes what `opener` opened."""
+        """Return the token after a member: the beginning of the next member, or the end of
+        `opener`'s object."""
         before = self.scanner.at
         token = self.scanner.next()
         closer = _CLOSES[opener.kind]
@@ -203,8 +205,8 @@ class _Parser:
         raise Broken(before, "a comma is missing here", "write , after the value")
 
     def _watch_indentation(self, token: Token, name: str) -> None:
-        """Remember the first key that is indented like the line of its object: a } is missing
-        before it."""
+        """Record the first key with the indentation of its object's line: a } is missing before
+        it."""
         opened = self.places.number(self._open[-1].start)
         line = self.places.number(token.start)
         if self._suspect is None and len(self._open) > 1 and line != opened:
@@ -227,7 +229,7 @@ class _Parser:
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """`kind` is the character itself for `{}[]:,`, else "string", "scalar" or "end"."""
+    """A token. `kind` is the character itself for `{}[]:,`, else "string", "scalar" or "end"."""
 
     kind: str
     value: Any
@@ -244,7 +246,7 @@ class Scanner:
 
     @property
     def at(self) -> int:
-        """Offset of the end of the last token."""
+        """The offset after the last token."""
         return self._at
 
     def next(self) -> Token:

@@ -1,4 +1,4 @@
-"""The configs and launch lines of a web page, as people save it: text, Markdown or HTML."""
+"""Find the configs and launch lines in a saved web page: text, Markdown or HTML."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class BlockKind(StrEnum):
 
 @dataclass(frozen=True)
 class PageBlock:
-    """A part of a page that begins at `line`, from 1, in the words of the page."""
+    """A config or launch line of a page, which begins at `line` (from 1), with the page's text."""
 
     kind: BlockKind
     line: int
@@ -30,7 +30,8 @@ class PageBlock:
 
     @property
     def in_place(self) -> str:
-        """The text with as many empty lines before it as on the page, so that positions agree."""
+        """The text after as many empty lines as precede it on the page, so that line numbers
+        agree."""
         return "\n" * (self.line - 1) + self.text
 
 
@@ -68,11 +69,11 @@ _OF_ACCELERATE = frozenset(
     )
 )
 _FEWEST_KEYS = 3
-"""Keys of accelerate's that a block has at least."""
+"""The least number of accelerate's keys in a block of its config."""
 _LONGEST_JSON = 400
-"""Lines of a JSON object at most: a page may leave out its last brace."""
+"""The most lines of a JSON object: a page may omit its last brace."""
 _WIDEST = 76
-"""Columns of a line of the list of blocks."""
+"""The width of the list of blocks in columns."""
 _BLOCK_TAGS = frozenset(
     ("br", "code", "div", "h1", "h2", "h3", "h4", "h5", "h6", "li", "p", "pre", "td", "tr")
 )
@@ -178,7 +179,7 @@ def _yaml(lines: list[str], at: int) -> PageBlock | None:
 
 
 def _with_settings(lines: list[str], block: PageBlock, before: list[PageBlock]) -> PageBlock:
-    """Return a launch line with the variables that are set above it."""
+    """Return a launch line together with the variables that are set above it."""
     if block.kind is not BlockKind.LAUNCH:
         return block
     least = before[-1].line - 1 + before[-1].text.count("\n") + 1 if before else 0

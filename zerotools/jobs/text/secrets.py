@@ -1,8 +1,8 @@
-"""Possible secrets, recognised by their name or their form, and texts without them.
+"""Recognise possible secrets by their name or their form, and remove them from texts.
 
-Names come first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Forms that a service
-gives its keys (`hf_...`, `ghp_...`) and passwords in URLs are found without a name. It is a net,
-not a proof: a secret under an innocent name, and without a known form, is shown.
+Names are tried first: `WANDB_API_KEY=...`, `--hub-token ...`, `db.password=...`. Keys in a
+service's form (`hf_...`, `ghp_...`) and passwords in URLs are found without a name. The search is
+not complete: a secret with an ordinary name and without a known form is shown.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ HIDDEN = "***"
 Result = TypeVar("Result")
 Steps = Generator[None, None, Result]
 LEAST_CHARACTERS = 4
-"""Shorter values are not searched in other texts, because half of every word would be hidden."""
+"""Shorter secrets are not searched in other texts, because they would hide parts of many words."""
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _ALWAYS = frozenset(
@@ -31,7 +31,7 @@ _KEYS = frozenset(
         *("storage", "service", "deploy", "license", "app", "master", "shared"),
     }
 )
-"""A `key` of these is a secret; of others, such as a sort key, it is not."""
+"""Words before `key` with which it is a secret; a sort key is not."""
 _NOT_TOKENS = frozenset(
     {
         *("pad", "eos", "bos", "unk", "sep", "cls", "mask", "per", "special", "image", "start"),
@@ -39,12 +39,12 @@ _NOT_TOKENS = frozenset(
         *("prompt", "response", "separator", "first", "last", "next", "each"),
     }
 )
-"""A `token` of these is one of a tokenizer."""
+"""Words before `token` with which it is a token of a tokenizer."""
 
 _MAY_NAME = re.compile(
     "secret|pass|pwd|key|token|auth|credential|cookie|dsn|bearer|jwt", re.IGNORECASE
 )
-"""A part of each name of a secret; it excludes most other names quickly."""
+"""Parts of names: each name of a secret has one. Most other names are excluded quickly."""
 _KNOWN_AT_ONCE, _CHARACTERS_AT_ONCE, _WORD_COST, _NAMES_AT_ONCE = 16, 16_384, 8, 1000
 _FORMS = re.compile(
     r"\b(?:hf_[A-Za-z0-9]{20,}|sk-[A-Za-z0-9_-]{20,}|gh[pousr]_[A-Za-z0-9]{20,}"
@@ -56,7 +56,7 @@ _BEARER = re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{8,}")
 _MAY_HOLD = re.compile(
     r"[=:\s]|hf_|sk-|gh[pousr]_|github_pat_|glpat-|xox[abprs]-|AKIA|ASIA|AIza|eyJ"
 )
-"""A part of each text with a secret; most words of a command lack it."""
+"""Parts of texts: each text with a secret has one. Most words of a command have none."""
 _NAMED = re.compile(r"""(?<![\w.-])(?P<name>[\w.-]++)(?P<between>["']?\s*+[=:]\s*+|\s++)""")
 """A name and the text up to its value. No position is tried twice: the time is proportional to the
 length of the text."""
@@ -82,12 +82,12 @@ def is_secret_name(name: str) -> bool:
 
 
 class LongestFirst(tuple[str, ...]):
-    """Secrets, in the order of the search."""
+    """Secrets, the longest first, as they are searched in texts."""
 
 
 def longest_first(known: Iterable[str]) -> LongestFirst:
-    """Return the secrets among `known` that are looked for in texts, in order. A caller that masks
-    many texts does it once."""
+    """Return the secrets in `known` that are searched in texts, in order. Callers that mask many
+    texts compute this once."""
     if isinstance(known, LongestFirst):
         return known
     long = {value for value in known if len(value) >= LEAST_CHARACTERS}
@@ -95,7 +95,7 @@ def longest_first(known: Iterable[str]) -> LongestFirst:
 
 
 def mask_text(text: str, known: Iterable[str] = ()) -> str:
-    """`text` without what looks like a secret in it, and without the secrets `known`."""
+    """Return `text` without possible secrets, and without the secrets in `known`."""
     return result_of(_masked_text(text, longest_first(known)))
 
 
@@ -122,7 +122,7 @@ def _masked_text(text: str, known: LongestFirst) -> Steps[str]:
 
 
 def _is_given(found: re.Match[str]) -> bool:
-    """Return whether the following text is the value of a secret."""
+    """Return whether the text after a name is the value of a secret."""
     name, between = found.group("name", "between")
     # "the token is wrong" is a sentence; "--token xyz" is an option.
     return (name.startswith("-") or not between.isspace()) and is_secret_name(name)
@@ -135,7 +135,7 @@ def mask_arguments(arguments: Sequence[str], known: Iterable[str] = ()) -> list[
 
 
 def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
-    """Return the values under names of secrets, in steps."""
+    """Return the values with names of secrets. A generator that does the work in steps."""
     found = list[str]()
     for count, (name, value) in enumerate(values.items(), 1):
         found += [value] if is_secret_name(name) else []
@@ -145,12 +145,12 @@ def named_secret_steps(values: Mapping[str, str]) -> Steps[list[str]]:
 
 
 def secret_arguments(arguments: Sequence[str]) -> list[str]:
-    """Return the values that `mask_arguments` hides if a value is one word of the command."""
+    """Return the values that `mask_arguments` hides, if each is one word of the command."""
     return result_of(secret_argument_steps(arguments))
 
 
 def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
-    """Do as `secret_arguments` in steps."""
+    """Return the same as `secret_arguments`. A generator that does the work in steps."""
     found = list[str]()
     for count, (before, word) in enumerate(zip(("", *arguments), arguments, strict=False), 1):
         if count % _NAMES_AT_ONCE == 0:
@@ -164,13 +164,13 @@ def secret_argument_steps(arguments: Sequence[str]) -> Steps[list[str]]:
 
 
 def mask_tree(tree: Any, known: Iterable[str] = ()) -> Any:
-    """Return plain values without secrets: those under secret names, and those in texts."""
+    """Return plain values without secrets: values under secret names, and secrets in texts."""
     return result_of(mask_steps(tree, known))
 
 
 def mask_steps(tree: Any, known: Iterable[str] = ()) -> Steps[Any]:
-    """As `mask_tree`, in steps of some milliseconds between which something else can be done.
-    Returns the tree."""
+    """Return the same as `mask_tree`. A generator that does the work in steps of some milliseconds,
+    so that the caller can do something else between them."""
     found = longest_first(known)
     if found:
         together = "\0".join(_texts_in(tree))
@@ -192,7 +192,7 @@ def _texts_in(tree: Any) -> Iterator[str]:
 
 
 def result_of(steps: Steps[Result]) -> Result:
-    """Take all steps at once."""
+    """Run all steps, and return the result."""
     while True:
         try:
             next(steps)

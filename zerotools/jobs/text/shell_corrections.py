@@ -1,6 +1,7 @@
-"""A shell script as it comes off a web page, mended: spaces, quotes, dashes, comments, line ends.
+"""Correct a shell script that was copied from a web page: spaces, quotes, dashes, comments, line
+ends.
 
-Every line keeps its number, so that a report can name it.
+Every line keeps its number, so that messages can name it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ _PLACEHOLDER = re.compile("(?<![<\\w])[<\u2039]([A-Za-z](?:[\\w ./-]*\\w)?)[>\u2
 _LONG_DASH = re.compile("(?<![^\\s\"'])[\u2012-\u2015\u2212]{1,2}(?=[A-Za-z])")
 _MINUS = re.compile("[\u2010-\u2015\u2212](?=[\\d.\\w])")
 _CUT_END = re.compile(r"\\[ \t]+(?:#.*)?$")
-"""A backslash that is not the last character, so that the command ends there."""
+"""A backslash with a blank after it, so that the command would end there."""
 _PART = re.compile(r"--[A-Za-z]|(?<=[ \t])(?:-[A-Za-z](?=[ \t])|[\w./-]+\.py\b)")
 """A text that a comment would not have: an option, or a program."""
 _OPTION = re.compile(r"[ \t]*--[A-Za-z]")
@@ -48,7 +49,7 @@ COMMENT = "a comment in the middle of a command"
 
 
 def mend_shell(text: str) -> Mends:
-    """Return the mended script, and each mend with its line."""
+    """Return the corrected script, and each correction with its line."""
     mends = Mends()
     lines = without_numbers(text.replace("\r\n", "\n"), mends).split("\n")
     for i, line in enumerate(lines):
@@ -67,7 +68,7 @@ def as_typed(word: str) -> str:
 
 
 def _characters(line: str, number: int, mends: Mends) -> str:
-    """Return `line` with the characters that were typed."""
+    """Return `line` with ASCII characters in place of typographic ones."""
     steps: tuple[tuple[str, Callable[[str], str]], ...] = (
         ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
         ("a full-width character", lambda s: s.translate(_WIDE)),
@@ -91,7 +92,7 @@ def _as_variable(found: re.Match[str]) -> str:
 
 
 def _without_second_prompts(lines: list[str], mends: Mends) -> None:
-    """Remove the `>` that a shell shows for continued commands."""
+    """Remove the prompt `>` that a shell shows for continued lines."""
     for i in range(1, len(lines)):
         if lines[i - 1].rstrip().endswith("\\") and (found := _SECOND.match(lines[i])):
             lines[i] = lines[i][found.end() :]
@@ -99,8 +100,8 @@ def _without_second_prompts(lines: list[str], mends: Mends) -> None:
 
 
 def _without_comment(line: str, number: int, mends: Mends) -> str:
-    """Return `line` without a comment that would end its command: options behind it are of the
-    command."""
+    """Return `line` without a comment that would end its command. Options after the comment belong
+    to the command."""
     mended = _CUT_END.sub(r"\\", line)
     if mended != line:
         mends.note(number, LINE_END)
@@ -129,13 +130,14 @@ def _comment_at(line: str) -> int | None:
 
 
 def _options_in(comment: str) -> str:
-    """Return the text of a comment from its first option or program."""
+    """Return the part of a comment that begins with its first option or program."""
     found = _PART.search(comment)
     return "" if found is None else comment[found.start() :].rstrip()
 
 
 def _join(lines: list[str], mends: Mends) -> None:
-    """Continue each line in front of one that begins with an option, which begins no command."""
+    """Append a backslash to each line before a line that begins with an option, because no command
+    begins with an option."""
     before: int | None = None
     for i, line in enumerate(lines):
         if not line.strip() or line.lstrip().startswith("#"):

@@ -39,7 +39,7 @@ _DOTS = re.compile(r"(?:\.{2,}|\u2026)+")
 
 
 WIDEST = 76
-"""Characters of a line that are shown."""
+"""The most characters of a line in a message."""
 _WORDS = {"true": "true", "false": "false", "none": "null", "null": "null"}
 _NO_NUMBERS = ("nan", "infinity", "inf")
 _CURLY = "\u2018\u2019\u201c\u201d"
@@ -47,7 +47,7 @@ _CURLY = "\u2018\u2019\u201c\u201d"
 
 @dataclass
 class Mends:
-    """The corrections, by line; `text` is the whole corrected text."""
+    """The corrections of a text, by line. `text` is the corrected text."""
 
     text: str = ""
     _notes: set[tuple[int, str]] = field(default_factory=set)
@@ -62,23 +62,25 @@ class Mends:
         return tuple(f"{source}:{line}: {what}" for line, what in self.notes)
 
     def note(self, line: int, what: str) -> None:
-        """Remember `what` of `line`, from 1; of one kind once a line."""
+        """Record the correction `what` for a line (from 1). The same correction is recorded once
+        for each line."""
         self._notes.add((line, what))
 
 
 def is_placeholder(word: str) -> bool:
-    """Return whether `word` is an ellipsis, which replaces omitted text of a page."""
+    """Return whether `word` is an ellipsis, with which a page marks omitted text."""
     return _DOTS.fullmatch(word.strip()) is not None
 
 
 def placeholder(offset: int) -> Broken:
-    """Return the error for dots: only the reader of the page knows their meaning."""
+    """Return the error for an ellipsis at `offset`. It cannot be corrected: only the user knows
+    what was omitted."""
     what = "the dots stand for settings that the page left out"
     return Broken(offset, what, "write them, or remove the dots if there is nothing to add")
 
 
 def character_name(character: str) -> str:
-    """Return a name that people can search for."""
+    """Return the name of a character for messages, so that users can search for it."""
     if character in BLANKS + INVISIBLE:
         name = unicodedata.name(character, f"U+{ord(character):04X}").lower()
         return {"no-break space": "a non-breaking space"}.get(name, f"the character {name}")
@@ -86,8 +88,10 @@ def character_name(character: str) -> str:
 
 
 def without_numbers(text: str, mends: Mends) -> str:
-    """Return `text` without the line numbers that were copied with it: lines one after another that
-    begin with numbers one after another, most of them with more behind. Text may stand around them.
+    """Return `text` without line numbers that were copied from a page.
+
+    Line numbers are consecutive numbers at the beginning of consecutive lines, most of which have
+    more text. Other text may precede and follow these lines.
     """
     lines = text.split("\n")
     found = {i: m for i, line in enumerate(lines) if (m := _NUMBERED.match(line))}
@@ -106,7 +110,7 @@ def without_numbers(text: str, mends: Mends) -> str:
 
 
 class Broken(Exception):
-    """The error at the character at `offset`; `mend` is the correction."""
+    """An error in JSON at the character `offset`. `mend` is the likely correction."""
 
     def __init__(self, offset: int, what: str, mend: str) -> None:
         super().__init__(what)
@@ -163,7 +167,7 @@ def bad_string(text: str, offset: int) -> Broken:
 
 
 class LineIndex:
-    """The starts of the lines of a text."""
+    """The offsets of the beginnings of the lines of a text."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -178,13 +182,13 @@ class LineIndex:
         return offset - self._starts[self.number(offset) - 1] + 1
 
     def indent(self, number: int) -> int:
-        """Return spaces and tabs that line `number` begins with."""
+        """Return the spaces and tabs at the beginning of line `number`."""
         start = self._starts[number - 1]
         blank = re.compile("[ \t]*").match(self._text, start)
         return blank.end() - start if blank else 0
 
     def line(self, number: int) -> str:
-        """Return line `number` without its end."""
+        """Return line `number` without its line end."""
         start = self._starts[number - 1]
         end = self._text.find("\n", start)
         return self._text[start : end if end >= 0 else None].rstrip("\r")
@@ -193,7 +197,7 @@ class LineIndex:
 def message(
     source: str, lines: LineIndex, broken: Broken, language: str = "JSON", further: str = ""
 ) -> str:
-    """Return `ds.json:7:23: what; mend`, then the line and a mark below its column."""
+    """Return `ds.json:7:23: error; correction`, then the line and a mark under the column."""
     line, column = lines.number(broken.offset), lines.column(broken.offset)
     shown, caret = _window(lines.line(line), column - 1)
     number = f"{line:>6} | "
@@ -203,7 +207,7 @@ def message(
 
 
 def _window(line: str, at: int) -> tuple[str, int]:
-    """Return the part of `line` around `at`, and where `at` is in it."""
+    """Return the part of `line` around column `at`, and the position of `at` in that part."""
     start = 0 if len(line) <= WIDEST else max(0, min(at - WIDEST // 2, len(line) - WIDEST))
     part = "".join(c if c.isprintable() else " " for c in line[start : start + WIDEST])
     return part, at - start

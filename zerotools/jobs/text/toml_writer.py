@@ -1,4 +1,4 @@
-"""A tree of plain values as TOML 1.0, with comments for some of its keys."""
+"""Write a tree of plain values as TOML 1.0, with comments for some of its keys."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(tree: Mapping[str, Any], comments: Mapping[str, str]) -> str:
-    """Return `tree` as TOML; `comments` are by dotted key.
+    """Return `tree` as TOML. `comments` has comments by dotted key.
 
     Raises:
-        BadRequest: a null, which TOML cannot say.
+        BadRequest: a null, which TOML does not have.
     """
     return "\n".join(_table(tree, (), comments)).lstrip("\n") + "\n"
 

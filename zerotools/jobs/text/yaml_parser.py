@@ -39,7 +39,7 @@ from zerotools.jobs.text.text_corrections import (
 _OUTSIDE = re.compile(
     r"""(?:'[^'\n]*'|"[^"\n]*"|(?<=\s)\#[^\n]*|^\#[^\n]*)|[^'"\n#]+|['"#]""", re.MULTILINE
 )
-"""Quoted text, a comment, or what stands outside of both."""
+"""Quoted text, a comment, or text outside of both."""
 _PLAIN = "tag:yaml.org,2002:"
 _CONVERTED = (f"{_PLAIN}null", f"{_PLAIN}bool", f"{_PLAIN}int", f"{_PLAIN}float")
 
@@ -61,11 +61,12 @@ def parse_yaml(
 ) -> Document:
     """Return the mapping in `text`.
 
-    `lenient` repairs a text from a web page by `keys`, the keys of such a file, and lists each
-    repair.
+    With `lenient`, correct text from a web page with the help of `keys`, the keys of such a file,
+    and list each correction.
 
     Raises:
-        BadRequest: it is not YAML, has a key twice, an anchor or a tag, or is not a mapping.
+        BadRequest: the text is not YAML, repeats a key, has an anchor or a tag, or is not a
+            mapping.
         Unsupported: PyYAML is not installed.
     """
     yaml = _library(source)
@@ -107,8 +108,8 @@ def _read(yaml: ModuleType, text: str, source: str) -> Document:
 
 
 def _refuse_odd_spaces(text: str) -> None:
-    """Refuse odd spaces: YAML takes them for letters, so that a key indented with them is in
-    another section."""
+    """Refuse unusual spaces. YAML reads them as letters, so a key that is indented with them would
+    be in another section."""
     for found in _OUTSIDE.finditer(text):
         if found[0][0] in "'\"#" and len(found[0]) > 1:
             continue
@@ -139,7 +140,7 @@ def _broken(error: Any) -> Broken:
 
 
 class _Builder:
-    """Events to plain values."""
+    """Builds plain values from the events of PyYAML."""
 
     def __init__(self, yaml: ModuleType) -> None:
         self._yaml = yaml
@@ -152,7 +153,7 @@ class _Builder:
         self._documents = 0
 
     def take(self, event: Any) -> None:
-        """Add the contents of `event`. Raises Broken."""
+        """Add an event. Raises Broken."""
         name = type(event).__name__
         at = event.start_mark.index
         if name == "DocumentStartEvent":
@@ -228,11 +229,11 @@ class _Builder:
 
 @dataclass(frozen=True)
 class YamlKeys:
-    """The keys of a kind of YAML file, for restoring lost indentation.
+    """The keys of a kind of YAML file, to restore lost indentation.
 
-    `known` are dotted names, `sections` the keys that hold other keys, and `prefixes` has the
-    beginning of the keys of a section. Without keys it does not change the indentation, and does
-    not drop the text around.
+    `known` has dotted names, `sections` the keys that hold other keys, and `prefixes` the prefix of
+    the keys of a section. Without keys, the indentation is not changed, and text around the YAML is
+    not dropped.
     """
 
     known: Collection[str] = ()
@@ -247,10 +248,10 @@ class YamlKeys:
 
 
 def mend_yaml(text: str, keys: YamlKeys) -> Mends:
-    """Return the mended text, and each mend with its line.
+    """Return the corrected text, and each correction with its line.
 
     Raises:
-        Broken: something that cannot be mended without a guess.
+        Broken: an error that could only be corrected by a guess.
     """
     mends = Mends()
     lines, offset = without_numbers(text, mends).split("\n"), 0
@@ -266,7 +267,7 @@ def mend_yaml(text: str, keys: YamlKeys) -> Mends:
 
 
 def _characters(line: str, number: int, mends: Mends) -> str:
-    """Return `line` with the characters that were typed."""
+    """Return `line` with ASCII characters in place of typographic ones."""
     steps = (
         ("a non-breaking or other odd space", lambda s: s.translate(_SPACES)),
         ("letters behind the `all` of gpu_ids", lambda s: _ALL_GPUS.sub(r"\1", s)),
@@ -295,7 +296,7 @@ def _key(line: str) -> str | None:
 
 
 def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
-    """Empty what stands before the first known key and after the last, if it is not YAML."""
+    """Empty the lines before the first known key and after the last one, if they are not YAML."""
     known = {name.split(".")[-1] for name in keys.known}
     config = [i for i, line in enumerate(lines) if _key(line) in known]
     for i, line in enumerate(lines):
@@ -308,7 +309,7 @@ def _drop_text_around(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
 
 
 def _indent(lines: list[str], keys: YamlKeys, mends: Mends) -> None:
-    """Put keys back below the section that stands before them."""
+    """Indent keys under the section that precedes them."""
     section = None
     for i, line in enumerate(lines):
         name = _key(line)
