@@ -39,7 +39,7 @@ from zerotools.jobs.memory_estimates.first_job import (
 from zerotools.jobs.memory_estimates.local_files import (
     CONFIG,
     MOST_ENTRIES,
-    SeenData,
+    FoundData,
     data_in,
     data_of,
     models_in,
@@ -184,7 +184,7 @@ def _model(given: Path | None, *, yes: bool) -> Path:
     return given
 
 
-def _data(given: str | None, *, yes: bool) -> SeenData:
+def _data(given: str | None, *, yes: bool) -> FoundData:
     seen = next(data_in(Path.cwd()), None)
     if given is None and not yes:
         given = _ask("Which data? A file, a directory or a pattern", seen and seen.pattern)
