@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 from math import prod
 
 import pytest
@@ -41,6 +41,15 @@ def test_a_flat_range_is_at_most_2n_minus_1_boxes_in_order(
     assert len(boxes) <= max(1, 2 * len(shape) - 1)
     assert not any(box.is_empty for box in boxes)
     assert [cell for box in boxes for cell in cells(box)] == cells(Box.whole(shape))[begin:end]
+
+
+@pytest.mark.parametrize("shape", [(4,), (3, 3), (2, 2, 3)])
+def test_every_range_of_a_small_tensor_is_its_cells(shape: tuple[int, ...]) -> None:
+    """Examples seldom draw one that begins inside a row and ends an element before the next."""
+    whole = cells(Box.whole(shape))
+    for begin, end in combinations(range(len(whole) + 1), 2):
+        boxes = boxes_of_range(shape, begin, end)
+        assert [cell for box in boxes for cell in cells(box)] == whole[begin:end]
 
 
 def test_the_bound_of_2n_minus_1_is_reached() -> None:
