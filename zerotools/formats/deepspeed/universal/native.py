@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 from zerotools.formats.deepspeed.schema.model_states import ModelStates
 from zerotools.formats.deepspeed.universal.optimizer_state import UniversalState
-from zerotools.formats.deepspeed.writing.source_checks import compare_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +38,8 @@ def check_weights(source: Checkpoint) -> None:
         Unsupported: they disagree, so the files are of two saves.
         BadFile: a file is truncated.
     """
+    from zerotools.formats.deepspeed.writing.source_checks import compare_weights
+
     compare_weights(source, weight_pairs(source))
 
 
