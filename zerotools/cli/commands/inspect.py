@@ -21,7 +21,7 @@ from zerotools.cli.output.colours import paint
 from zerotools.core.counts import counted
 from zerotools.core.errors import EXIT_DIFFERENCES
 from zerotools.formats.list_run_checkpoints import RunCheckpoint, RunListing
-from zerotools.ops.inspection.checkpoint_summary import RunSummary, plain
+from zerotools.ops.inspection.checkpoint_summary import CheckpointSummary, plain
 from zerotools.ops.inspection.inspect import Inspection
 from zerotools.ops.inspection.next_commands import is_model
 from zerotools.public.inspect_checkpoint import InspectResult, inspect
@@ -166,7 +166,7 @@ def _facts(inspection: Inspection) -> list[str]:
     )
 
 
-def _parameters(run: RunSummary) -> str:
+def _parameters(run: CheckpointSummary) -> str:
     parts = []
     if run.trainable is not None:
         parts.append(f"{run.trainable:,} trainable")
@@ -177,13 +177,13 @@ def _parameters(run: RunSummary) -> str:
     return f"{run.parameters:,}" + (f" ({', '.join(parts)})" if parts else "")
 
 
-def _types(run: RunSummary) -> str:
+def _types(run: CheckpointSummary) -> str:
     if run.masters_dtype and run.masters_dtype != run.weights_dtype:
         return f"{run.weights_dtype}, masters {run.masters_dtype}"
     return run.weights_dtype or ""
 
 
-def _optimizer(run: RunSummary) -> str:
+def _optimizer(run: CheckpointSummary) -> str:
     if not run.has_optimizer:
         return ""
     known = (run.training.optimizer, run.training.optimizer_wrapper)
@@ -192,7 +192,7 @@ def _optimizer(run: RunSummary) -> str:
     return f"{names}: {states}" if names else states
 
 
-def _scaler(run: RunSummary) -> str:
+def _scaler(run: CheckpointSummary) -> str:
     """Return the loss scale and its kind; empty if the run does not scale its loss."""
     scaler = run.training.loss_scale
     return f"{scaler.scale:g}, {'dynamic' if scaler.dynamic else 'static'}" if scaler else ""
@@ -201,7 +201,7 @@ def _scaler(run: RunSummary) -> str:
 SHOWN_HYPERPARAMETERS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 
-def _groups(run: RunSummary) -> list[str]:
+def _groups(run: CheckpointSummary) -> list[str]:
     rows = []
     for number, (group, count) in enumerate(
         zip(run.training.groups, run.group_elements, strict=True)

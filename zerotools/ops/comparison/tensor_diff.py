@@ -307,8 +307,8 @@ def _compared(
 
 
 def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
-    """Return the types in which both tensors are equal, if one is float16 and the other bfloat16
-    (as after an export): neither type holds all values of the other.
+    """Return the types that make both tensors equal, if one is float16 and the other bfloat16 (as
+    after an export): neither type holds all values of the other.
     """
     two = task.two
     if {two.ours.dtype, two.theirs.dtype} != {FLOAT16, BFLOAT16}:

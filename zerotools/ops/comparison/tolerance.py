@@ -1,4 +1,4 @@
-"""The difference that `--tolerance` allows, and the type in which two tensors are compared."""
+"""The difference that `--tolerance` allows, and the common type of a comparison."""
 
 from __future__ import annotations
 

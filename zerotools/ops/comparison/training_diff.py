@@ -123,7 +123,7 @@ def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[
 
 
 def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
-    """Return param groups under the names by which tensors are compared; of tied names only one."""
+    """Return param groups under the compared names; of tied names only one."""
     aliases = side.checkpoint.aliases
     return [
         ParamGroup(
@@ -165,7 +165,7 @@ def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[
 def _scalars(
     side: Side, training: TrainingState, compared: Collection[Key]
 ) -> dict[Key, Callable[[], Any]]:
-    """Return the numbers of the optimizer's state, each of which is read on access."""
+    """Return the numbers of the optimizer's state; each number is read on access."""
     aliases = side.checkpoint.aliases
 
     def value_of(key: Key) -> Callable[[], Any]:

@@ -1,5 +1,5 @@
-"""`zerotools convert`: write the same checkpoint in another format. The user is told the parts that
-the format cannot hold.
+"""`zerotools convert`: write the same checkpoint in another format, and list the parts that the
+format cannot hold.
 """
 
 from __future__ import annotations

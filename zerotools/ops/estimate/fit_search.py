@@ -365,7 +365,7 @@ class _Search:
             self._take(self._sets(_LORA, (ALL,)), plain, self._machine, _LORA)
 
     def _take_together(self) -> bool:
-        """Add settings in which several ranks compute a sequence, or a layer, together; return
+        """Add settings with several ranks that compute a sequence, or a layer, together; return
         whether any fits.
         """
         work, machine, architecture = self._work, self._machine, self._work.model.architecture

@@ -20,7 +20,7 @@ _MOST_TREES = 10_000
 
 
 @dataclass(frozen=True)
-class RunSummary:
+class CheckpointSummary:
     """`training` is the state of the run. The other values are of the stored tensors: counts are in
     elements, and tied weights are counted once. `shared` are the elements of aliases, which are not
     counted, and `group_elements` the elements of each param group. `states` are the roles of the
@@ -43,7 +43,7 @@ class RunSummary:
         return bool(self.states or self.training.optimizer or self.training.optimizer_wrapper)
 
 
-def summarize(checkpoint: Checkpoint, training: TrainingState) -> RunSummary:
+def summarize(checkpoint: Checkpoint, training: TrainingState) -> CheckpointSummary:
     """Combine the state from the format with the facts of its tensors."""
     weights = _weights(checkpoint)
     parameters = {name: t for name, t in weights.items() if name not in training.buffers}
@@ -54,7 +54,7 @@ def summarize(checkpoint: Checkpoint, training: TrainingState) -> RunSummary:
     stored = _most(checkpoint, "param", trained)
     computes = training.precision or copies or stored
     is_updated = bool(states or training.optimizer or training.optimizer_wrapper or copies)
-    return RunSummary(
+    return CheckpointSummary(
         training,
         parameters=_elements(parameters, parameters),
         trainable=None if trained is None else _elements(parameters, trained),
@@ -102,7 +102,7 @@ def _most(checkpoint: Checkpoint, role: str, names: Set[str] | None) -> DType | 
     return max(sizes, key=sizes.__getitem__, default=None)
 
 
-def training_to_json(run: RunSummary) -> dict[str, Any]:
+def training_to_json(run: CheckpointSummary) -> dict[str, Any]:
     """Return the keys of `zerotools inspect --json` on the training."""
     training = run.training
     return {

@@ -16,7 +16,11 @@ from zerotools.core.training_state import TrainingState
 from zerotools.formats import FORMATS, FormatTable, training_of
 from zerotools.formats.list_run_checkpoints import RunListing
 from zerotools.ops.execution.plan import prove_source, stored_elements
-from zerotools.ops.inspection.checkpoint_summary import RunSummary, summarize, training_to_json
+from zerotools.ops.inspection.checkpoint_summary import (
+    CheckpointSummary,
+    summarize,
+    training_to_json,
+)
 from zerotools.ops.quantised.find_quantised import recognise
 from zerotools.ops.quantised.quantisation import Quantisation
 
@@ -46,7 +50,7 @@ class Inspection:
     roles: tuple[RoleSummary, ...]
     problems: tuple[Problem, ...]
     claimed_bytes: int
-    run: RunSummary
+    run: CheckpointSummary
     incomplete: tuple[Key, ...] = ()
     training_notes: tuple[str, ...] = ()
     quantisation: Quantisation = field(default_factory=Quantisation)

@@ -166,6 +166,6 @@ class _Fetching:
 
 
 def _pieces(source: FarSource, begin: int, end: int) -> list[memoryview]:
-    """Return the byte ranges [begin, end) of a file, in order, that are requested in parallel."""
+    """Return the bytes [begin, end) of a file in order, from several requests in parallel."""
     ranges = [(at, min(end, at + _PIECE)) for at in range(begin, end, _PIECE)]
     return [part for parts in source.fetch(ranges)() for part in parts]

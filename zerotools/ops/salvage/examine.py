@@ -206,9 +206,9 @@ def _examined(given: ToExamine, files: SoundFiles, budget: MemoryBudget) -> Exam
 def _judged(
     given: ToExamine, files: SoundFiles, sound: Mapping[Key, Tensor], budget: MemoryBudget
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield each tensor that has a digest in the manifest, and whether its bytes match. A tensor
-    that matches is whole, even if the checksum of the record around it differs; the others are
-    lost.
+    """Yield the tensors that have a digest in the manifest, with the chunks that it proves to be
+    undamaged. A tensor with that digest is whole, even if the checksum of the record around it
+    differs; of the others nothing is left.
     """
     if given.manifest is None:
         return

@@ -198,7 +198,8 @@ def in_pieces(
     source: Checkpoint, target: Target, mixed: Mapping[Key, FilledWeight]
 ) -> tuple[Checkpoint, Target]:
     """Return source and target with the tensors in `mixed` divided into pieces; each piece is one
-    chunk of `target`. The third result converts tensors that were read back from the output.
+    chunk of `target`. `compared` of the target converts the tensors of the output when it is read
+    back.
 
     Raises:
         BadFile: a tensor has the name of a piece.

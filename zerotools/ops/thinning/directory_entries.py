@@ -1,4 +1,4 @@
-"""The entries of a checkpoint's directory; every kept entry must be in the new directory."""
+"""The entries of a checkpoint's directory. Every kept entry must be in the new directory."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Entries:
     status: Mapping[str, os.stat_result]
 
     def directories(self) -> list[str]:
-        """Return the directories below the root, those above first."""
+        """Return the directories below the root; each comes after the one that contains it."""
         found = (name for name, each in self.status.items() if stat.S_ISDIR(each.st_mode))
         return sorted(name for name in found if name)
 
@@ -38,12 +38,13 @@ class Entries:
         return self.status[name].st_size if self.is_file(name) else 0
 
     def freed_by(self, name: str) -> int:
-        """Return bytes of the file that are free without it: none where other names have it,
-        too."""
+        """Return the bytes that become free if the file is removed: 0 if the file has other
+        names.
+        """
         return self.size_of(name) if self.status[name].st_nlink == 1 else 0
 
     def newest(self) -> float:
-        """Return when the newest file was written, in seconds since 1970."""
+        """Return the time of the newest file, in seconds since 1970."""
         files = [self.status[name] for name in self.files()] or [*self.status.values()]
         return max(status.st_mtime_ns for status in files) / 1e9
 
@@ -74,7 +75,7 @@ class Entries:
             sources.note(self.root / name, self.status[name])
 
     def check_same(self, name: str, path: Path) -> None:
-        """Raise an error if the second name of an entry is another file by now.
+        """Raise an error if the new name of an entry leads to another file than before.
 
         Raises:
             BadFile: another file has replaced it.
@@ -161,8 +162,10 @@ def _below(directory: Path, prefix: str) -> Iterator[tuple[str, os.stat_result]]
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    """Return the values that identify the state of an entry. A directory's time adds nothing to its
-    entries, and the change time of an inode changes with each new name."""
+    """Return the values that identify the state of an entry. The time of a directory is left out,
+    because its entries are compared. So is the change time of an inode, because each new name
+    changes it.
+    """
     if stat.S_ISDIR(status.st_mode):
         return (stat.S_IFMT(status.st_mode), status.st_ino)
     return (stat.S_IFMT(status.st_mode), status.st_ino, status.st_size, status.st_mtime_ns)

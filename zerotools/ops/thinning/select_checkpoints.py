@@ -1,4 +1,4 @@
-"""Which checkpoints of a run are meant: the older ones, by number and age."""
+"""Select the checkpoints of a run to thin: the older ones, by number and age."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """Those to thin, oldest first, and those that stay, each with the reason."""
+    """The checkpoints to thin, oldest first, and those that stay, each with the reason."""
 
     chosen: tuple[RunCheckpoint, ...]
     stays: tuple[tuple[Path, str], ...]
@@ -122,7 +122,7 @@ def _written(path: Path) -> float:
 
 
 def _hinted(path: Path) -> dict[str, str]:
-    """Return the names that hints say, with the hint."""
+    """Return the names that hints such as `latest` have, each with its hint."""
     found = {}
     for name in _HINTS:
         try:
@@ -141,5 +141,5 @@ def _hinted(path: Path) -> dict[str, str]:
 
 
 def paths_of(selected: Iterable[RunCheckpoint]) -> list[Path]:
-    """Return their paths."""
+    """Return the paths of checkpoints."""
     return [each.path for each in selected]

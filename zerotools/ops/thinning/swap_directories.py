@@ -33,16 +33,20 @@ _PROBES = (".probe-1", ".probe-2")
 
 
 class Workspace:
-    """Use as a context. `cleared` are the bytes that an earlier run had left there."""
+    """The locked directory next to a checkpoint. Use as a context manager. `cleared` is the number
+    of bytes that an earlier run had left there.
+    """
 
     def __init__(self, subject: Path, exchange: Exchange = exchange) -> None:
-        """Take the `subject`, the checkpoint's directory or file, and the system's `exchange`."""
+        """Prepare for `subject`, the checkpoint's directory or file; `exchange` is the system
+        call.
+        """
         self._subject = subject
         self._path = workspace_of(subject)
         self._exchange = exchange
         self.cleared = 0
         self.links = False
-        """Whether files can be given a second name there."""
+        """Whether the file system supports hard links."""
         self.exchanged = False
 
     @property
@@ -70,10 +74,10 @@ class Workspace:
         return self
 
     def _probe(self) -> None:
-        """Find out whether the exchange can be made, before anything is written.
+        """Check that the exchange is possible, before anything is written.
 
         Raises:
-            Unsupported: the file system has no such step.
+            Unsupported: the file system cannot exchange two names in one step.
             BadRequest: the directory cannot be renamed.
         """
         first, second = (self._path / name for name in _PROBES)
@@ -155,8 +159,10 @@ class Workspace:
 
 
 def clear_left(directory: Path) -> int:
-    """Remove files of interrupted runs in `directory`, also next to deleted checkpoints; return the
-    bytes freed. A running run is not touched. Files that cannot be removed stay."""
+    """Remove files that interrupted runs left in `directory`, also next to deleted checkpoints;
+    return the bytes freed. Files of a run in progress are not touched. Files that cannot be removed
+    stay.
+    """
     cleared = 0
     with suppress(OSError):
         for path in [each for each in directory.iterdir() if is_workspace(each.name)]:
@@ -208,7 +214,7 @@ def has_leftovers(subject: Path) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove it with all below, also where directories have the mode of protected ones."""
+    """Remove a path and everything below it, also directories that are write-protected."""
     if path.is_dir() and not path.is_symlink():
         _open_up(path)
         for folder, names, _ in os.walk(path):

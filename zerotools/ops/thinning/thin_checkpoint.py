@@ -1,4 +1,6 @@
-"""Thin a checkpoint in place: check, make the copy next to it, check that, exchange the two."""
+"""Thin a checkpoint in place: check it, make the copy next to it, check the copy, and exchange the
+two. The planned or finished result has a documented JSON form (docs/reference/thin-json.md).
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,10 @@ _SLACK = 2**20
 
 @dataclass(frozen=True)
 class Thinned:
-    """The result: `cleared` are the bytes that an interrupted run had left, `notes` sentences on
-    problems next to the checkpoint. `checked` is None if the checkpoint was not changed."""
+    """The result. `cleared` is the number of bytes that an interrupted run had left, `notes` are
+    sentences on problems next to the checkpoint. `checked` is None if the checkpoint was not
+    changed.
+    """
 
     plan: ThinPlan
     checked: CheckedCopy | None
@@ -43,12 +47,13 @@ def thin(
     exchange: Exchange = exchange_names,
 ) -> Thinned:
     """Carry `plan` out. Whenever it is interrupted, the checkpoint is whole: unchanged, or thinned.
-    With `force`, a checkpoint with problems is thinned too, and kept data keeps them. `permit`
-    raises if the checkpoint is needed unchanged: it is called before anything is written, and again
-    before the exchange, because the copy takes time. `exchange` is the system's.
+    With `force`, a checkpoint with problems is thinned too, and the kept data still has these
+    problems. `permit` raises if the checkpoint must stay unchanged. It is called before anything is
+    written, and again before the exchange, because the copy takes time. `exchange` is the system
+    call.
 
     Raises:
-        BadRequest: a process writes there, the disk is full, or it cannot be exchanged.
+        BadRequest: a process writes there, the disk is full, or the two cannot be exchanged.
         BadFile: it has problems, or changed since `plan` was made. It stays unchanged.
         Unsupported: its file system cannot exchange two names in one step.
     """
@@ -100,7 +105,9 @@ def _make(
 
 
 class _Flushing:
-    """Flushes files while others are written and all are checked; done at its end."""
+    """Flushes files in a thread while others are written and checked; at its end all are
+    flushed.
+    """
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1)
@@ -166,7 +173,7 @@ class Outcome:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Bytes of the tensors that go, by role; masters are called so."""
+        """Bytes of the tensors that are removed, by role; masters have their own role here."""
         return {} if self.plan is None else self.plan.dropped
 
     @property

@@ -1,4 +1,4 @@
-"""The effect of thinning a checkpoint: a value, made without writing a file."""
+"""Plan what thinning a checkpoint removes, writes and frees. No file is written."""
 
 from __future__ import annotations
 
@@ -37,9 +37,10 @@ _LONGEST_HINT = 4096
 @dataclass(frozen=True)
 class ThinPlan:
     """The plan for the checkpoint in `subject`, a directory or a file. Names of files are relative
-    to it: `removed` are deleted, `rewritten` are written again or are new, all others stay
-    unchanged. `problems` are those of its structure; with any of them it is thinned only by force.
-    `notes` are sentences for the user."""
+    to it: `removed` are deleted, `rewritten` are written again or are new, and all others stay
+    unchanged. `problems` are those of its structure; a checkpoint with problems is thinned only
+    with `force`. `notes` are sentences for the user.
+    """
 
     subject: Path
     source: Checkpoint
@@ -69,7 +70,7 @@ class ThinPlan:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """Bytes of the tensors that go, by role; the masters are called so."""
+        """Bytes of the tensors that are removed, by role; masters have their own role here."""
         stays = set(self.thinning.kept.values())
         found: dict[str, int] = {}
         for key, tensor in self.source.tensors.items() if self.has_work else ():
@@ -96,8 +97,9 @@ class ThinPlan:
 
     @property
     def freed(self) -> int:
-        """Bytes of files that are free afterwards, as `bytes_before` counts: fewer where files have
-        other names elsewhere, and below 0 where all that goes has them."""
+        """Bytes that become free, counted as in `bytes_before`. It is less if removed files have
+        other names elsewhere, and negative if all of them have.
+        """
         if not self.has_work:
             return 0
         gone = (name for name in self.entries.files() if name in self.removed | {*self.rewritten})
@@ -168,7 +170,9 @@ def prepare(
 def _refuse_several(
     path: Path, source: Checkpoint, options: ReadOptions, table: FormatTable
 ) -> None:
-    """Raise an error if the choice of a run's checkpoint would be a guess."""
+    """Raise an error if the path has several checkpoints, and the choice of one would be a
+    guess.
+    """
     chosen = source.root if path.is_dir() else source.origin.path
     if options.tag is not None or not path.is_dir() or chosen == path:
         return
@@ -181,7 +185,7 @@ def _refuse_several(
 
 
 def _subject(source: Checkpoint) -> Path:
-    """Return the directory or file that is the checkpoint, with all that belongs to it."""
+    """Return the directory or file that is exactly the checkpoint."""
     if not source.origin.path.is_dir():
         return source.origin.path.absolute()
     root = source.root.absolute()
@@ -211,8 +215,9 @@ def _below(
 def _records(
     subject: Path, source: Checkpoint, thinning: Thinning, now: float
 ) -> dict[str, FilePlan]:
-    """Return the records of the thinning, next to the files and in a job's directory, and that of
-    the job, which records that it cannot continue from here."""
+    """Return the records of the thinning, for the directory of the files and for the job's
+    directory, and the job's own record with the remark that no job can continue from here.
+    """
     lost = source.tensors.keys() - set(thinning.kept.values())
     gone = {MASTERS if key.role == "param" else key.role for key in lost}
     before = read_thinned(source.root)
@@ -257,7 +262,7 @@ def _notes(
 
 
 def _names(hint: Path, name: str) -> bool:
-    """Return whether the file `latest` names `name`."""
+    """Return whether the file `latest` contains `name`."""
     try:
         text = read_regular(hint, _LONGEST_HINT, is_source=False)
         return text.decode("utf-8", "replace").strip() == name
@@ -266,7 +271,7 @@ def _names(hint: Path, name: str) -> bool:
 
 
 def leftover_note(plan: ThinPlan) -> str | None:
-    """Return a sentence on files of an earlier run, or None."""
+    """Return a sentence on files that an interrupted run has left, or None."""
     if not has_leftovers(plan.subject):
         return None
     name = os.fspath(plan.subject.name)

@@ -1,8 +1,10 @@
-"""The new directory of a thinned checkpoint.
+"""Make the new directory of a thinned checkpoint, and check it.
 
 Kept files get a second name there, or are copied if the file system has no links; changed files are
-written again. Modes, owners and times are those of the files before, so tools that sort checkpoints
-by age sort them as before.
+written again. Modes, owners and times are those of the files before, so that tools that sort
+checkpoints by age sort them as before. `verify` then checks the new directory. Tensors in files
+that were written again are compared with the checkpoint by their digests; the other files are the
+same files under another name.
 
 The owner of the checkpoint may change it during the operation, and the caller may be root. So file
 attributes are taken from the recorded entries, and not read again under a name that may now be a
@@ -79,7 +81,7 @@ def build(
 
 
 class _Written:
-    """Makes the files in several threads; `names` are the written ones."""
+    """Makes the files in several threads; `names` are the files that were written."""
 
     def __init__(
         self,
@@ -148,7 +150,7 @@ def _above(name: str) -> list[str]:
 
 
 def _like_the_others(entries: Entries, made: Path) -> None:
-    """Give a new file its owner and age: a checkpoint is as old as its newest file."""
+    """Give a new file the owner of the checkpoint, and the time of its newest file."""
     _own(entries.root, entries.status[""], made)
     newest = entries.newest()
     os.utime(made, (newest, newest))
@@ -166,7 +168,9 @@ def _as_before(before: Path, status: os.stat_result, after: Path) -> None:
 
 
 def _take_attributes(before: Path, after: Path) -> None:
-    """Copy the attributes of users and the access lists; the system sets others (security)."""
+    """Copy the user attributes and access lists of a file; the system sets the others
+    (security).
+    """
     for name in os.listxattr(before, follow_symlinks=False):
         if name.startswith(("user.", "system.posix_acl_")):
             value = os.getxattr(before, name, follow_symlinks=False)
@@ -191,9 +195,10 @@ NOTHING_CHANGED = "nothing was changed"
 
 @dataclass(frozen=True)
 class CheckedCopy:
-    """`compared` tensors lie in files that were written again, and have the digests of the
-    checkpoint's. `soundness` is the verdict of `verify`, and `findings` are its problems, if these
-    were accepted."""
+    """The result of the check. `compared` tensors lie in files that were written again, and have
+    the digests of the checkpoint's tensors. `soundness` is the verdict of `verify`, and `findings`
+    are its problems, if they were accepted.
+    """
 
     tensors: int
     compared: int
@@ -237,12 +242,12 @@ def check_copy(
 
 
 def _named(plan: ThinPlan, copy: Path, message: str) -> str:
-    """Return a message on the copy, with the names that the files have in the checkpoint."""
+    """Return a message on the copy, with the names of files in the checkpoint."""
     return message.replace(str(copy), str(plan.subject))
 
 
 def _sidecar(plan: ThinPlan, force: bool) -> Against | None:
-    """Return the manifest of digests next to the checkpoint, which also describes the kept data."""
+    """Return the manifest next to the checkpoint, which also has digests of the kept data."""
     try:
         return beside(files_of(plan.source, plan.table))
     except (BadFile, Unsupported):
@@ -295,7 +300,7 @@ def _compare(
 
 
 def _in_files(found: Checkpoint, copy: Path, written: Collection[str]) -> Iterator[Key]:
-    """Yield the tensors with a part in a file that was written."""
+    """Yield the tensors with a part in one of the files `written`."""
     new = {copy / name if name else copy for name in written}
     for key, tensor in found.tensors.items():
         if any(found.root.absolute() / file in new for file, _ in chunk_locations(tensor)):

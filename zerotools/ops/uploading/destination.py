@@ -1,4 +1,4 @@
-"""Whatever a command writes: to a disk, or to a store."""
+"""Write an output to a disk or to an object store, as its path requires."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def write(
     on_bytes: Callable[[int], None] = lambda _: None,
     check: Callable[[WriteReport], None] = lambda _: None,
 ) -> WriteReport:
-    """Write by `perform` or `perform_upload`."""
+    """Write the output with `perform`, or with `perform_upload` if the destination is in a
+    store.
+    """
     carry_out = perform
     if isinstance(conversion.destination, RemotePath):
         from zerotools.ops.uploading.upload import perform_upload
@@ -38,7 +40,7 @@ def write(
 
 
 def check_write(conversion: Conversion, *, overwrite: bool, resume: bool = False) -> None:
-    """Check by `check_output` or `check_upload`."""
+    """Check the destination with `check_output`, or with `check_upload` if it is in a store."""
     if isinstance(conversion.destination, RemotePath):
         from zerotools.ops.uploading.upload import check_upload
 

@@ -1,8 +1,12 @@
-"""A conversion with output in an object store.
+"""Carry out a conversion with output in an object store.
 
 Several files are made and sent at once, each in order, in parts of bounded size. The files that
 identify a checkpoint (an index, `.metadata`, `latest`) are sent when all others exist, then a job's
-manifest, and the marker last of all (`far_staging`).
+manifest, and last the marker (`far_staging`).
+
+An archive has the CRC-32 of a record before the record too, but a store takes the bytes of an
+object in order. So records are made ahead, as many as fit into `held` bytes, and sent when their
+CRC-32 is known. A record that is larger is made twice.
 """
 
 from __future__ import annotations
@@ -155,7 +159,7 @@ class _Upload:
         self._lock = Lock()
 
     def run(self) -> WriteReport:
-        """Send every file that is not there yet."""
+        """Send every file that is not complete in the store."""
         done = [name for name in self._staging.done if name in self._files]
         left = [name for name in self._files if name not in self._staging.done]
         sizes = _tensor_bytes(self._conversion)
@@ -179,7 +183,7 @@ class _Upload:
         return report
 
     def _in_order(self, names: list[str]) -> tuple[list[str], list[str]]:
-        """Return the names with those last that identify a checkpoint."""
+        """Return the names of files; those that identify a checkpoint come last."""
         signs = format_of(self._conversion.target.checkpoint, self._conversion.table).signs
         last = [name for name in names if PurePosixPath(name).name in (*signs, *_LAST)]
         return [name for name in names if name not in last], last
@@ -252,8 +256,9 @@ def _marker(conversion: Conversion, staging: FarStaging, found: ReadBack) -> byt
 def file_stream(
     source: ByteSource, file: str, plan: FilePlan, held: int, note: Note
 ) -> Iterator[bytes]:
-    """Yield all bytes of `file`, in pieces of bounded size. `note` is as that of `ByteSource.read`,
-    and gets each byte once. The errors are the same."""
+    """Yield all bytes of `file`, in pieces of bounded size. `note` is as in `ByteSource.read`, and
+    gets each byte once. The errors are the same.
+    """
     patches = _Patches()
     ordered = sorted(plan.checksums, key=lambda each: each.start)
     at = first = 0
@@ -282,8 +287,9 @@ def file_stream(
 
 
 def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int, int]:
-    """Return the stretch of the records that are held together, and the number of the one after
-    them."""
+    """Return the range of the records that are held together, and the number of the record after
+    them.
+    """
     begin = end = min(ordered[first].start, *ordered[first].target_offset)
     number = first
     while number < len(ordered):
@@ -295,7 +301,7 @@ def _span(ordered: Sequence[Checksum], first: int, held: int) -> tuple[int, int,
 
 
 class _Patches:
-    """The known checksums, by their position."""
+    """The checksums that are known, by their position in the file."""
 
     def __init__(self) -> None:
         self._known: list[tuple[int, bytes]] = []
@@ -305,7 +311,7 @@ class _Patches:
             insort(self._known, (offset, crc.to_bytes(4, "little")))
 
     def put(self, pieces: Iterator[bytes], at: int) -> Iterator[bytes]:
-        """Yield pieces that follow one another from byte `at` on, with the checksums in them."""
+        """Yield consecutive pieces from byte `at` on, with the known checksums put in."""
         for piece in pieces:
             first = bisect_left(self._known, (at - 3, b""))
             last = bisect_left(self._known, (at + len(piece), b""))

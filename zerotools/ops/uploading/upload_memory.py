@@ -1,4 +1,4 @@
-"""The division of a budget's memory between making, waiting and sending."""
+"""Divide the memory budget of an upload between making, holding and sending."""
 
 from __future__ import annotations
 
@@ -17,8 +17,10 @@ _MIB = 2**20
 
 @dataclass(frozen=True, slots=True)
 class UploadMemory:
-    """A quarter of the budget is for parts being sent, a quarter for records with a checksum before
-    them, and the rest for making tiles. `files` are sent at once, and `parts` of each."""
+    """The division of the budget: a quarter for parts that are being sent, a quarter for records
+    that wait for their checksum, and the rest for making tiles. `files` are sent at once, with
+    `parts` parts of each.
+    """
 
     files: int
     parts: int

@@ -1,7 +1,7 @@
-"""The files of a checkpoint, and the archives in them.
+"""The files of a checkpoint, and the zip archives in them with the CRC-32 of each record.
 
-They are the files with its tensors, the files read to find these, and the files next to them in
-directories of the checkpoint.
+The files are those with its tensors, those that were read to find the tensors, and others next to
+them in directories of the checkpoint.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class CheckpointFiles:
     essential: frozenset[str]
 
     def on_disk(self) -> int:
-        """Return how many bytes they take on the disk."""
+        """The number of bytes that the files take on the disk."""
         return data_of(self.base / name for name in self.names)
 
     def name_of(self, path: Path) -> str:
@@ -90,7 +90,9 @@ def subject_of(checkpoint: Checkpoint) -> Path:
 
 
 def archives_in(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
-    """Return archives that lie one behind another in a file: {file: {offset: length}}, in bytes."""
+    """Return the archives that lie one after another in a file: {file: {offset: length}}, in
+    bytes.
+    """
     found = archives_of(checkpoint)
     if isinstance(checkpoint.state, BlobTrees):
         for item in checkpoint.state.places():
@@ -129,8 +131,9 @@ NO_CHECKSUMS = "no checksums"
 
 @dataclass
 class FilesToScan:
-    """`faults` are (file, sentence); `unchecked` are files that contain no checksums, with the
-    reason."""
+    """The files to read. `faults` are (file, sentence); `unchecked` are files without checksums,
+    with the reason.
+    """
 
     files: list[ScannedFile] = field(default_factory=list)
     faults: list[tuple[str, str]] = field(default_factory=list)
@@ -158,7 +161,9 @@ def files_to_scan(checkpoint: Checkpoint, files: CheckpointFiles) -> FilesToScan
 
 
 def claimed_as(checkpoint: Checkpoint, path: Path) -> str | None:
-    """Return the name of a file in a checkpoint's tensors, or None if it is not one of theirs."""
+    """Return the name that the checkpoint's tensors use for a file, or None if no tensor is in
+    it.
+    """
     for root in (checkpoint.root, checkpoint.root.absolute()):
         if path.is_relative_to(root):
             name = path.relative_to(root).as_posix()

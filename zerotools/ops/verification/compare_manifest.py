@@ -1,4 +1,6 @@
-"""The reference of a comparison: a manifest, or another checkpoint."""
+"""Compare a checkpoint with a manifest of digests, or with another checkpoint of any format and
+number of ranks.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,17 @@ from zerotools.runs.thinning_record import read_thinned
 _MAX_NAMED = 3
 _COPY = "param16"
 _OF_SEVERAL = {"has": "have", "is": "are"}
-"""The verbs with which a difference of one tensor begins, for several."""
+"""The plural of the verb with which a difference begins."""
 
 
 @dataclass(frozen=True)
 class TensorComparison:
-    """`equal` tensors have the bytes of the manifest, `cast` those of one of its casts or the
-    reverse. `differing` has the difference of each other tensor; `notes` are sentences on tensors
-    that only one of the two holds, if that is not a fault. `narrower` are those of `cast` with bits
-    that the manifest does not cover, with its type. `is_complete` means that it has all tensors."""
+    """`equal` tensors have the bytes of the manifest, `cast` tensors those of a cast of them, or
+    the reverse. `differing` has the difference of each other tensor. `notes` are sentences on
+    tensors that only one of the two has, if that is not a fault. `narrower` are tensors of `cast`
+    with bits that the manifest does not cover, with the manifest's type. `is_complete`: the
+    manifest has all tensors.
+    """
 
     equal: tuple[Key, ...]
     cast: tuple[Key, ...]
@@ -53,8 +57,9 @@ class TensorComparison:
 
 
 def same_layout(manifest: DigestManifest, found: DigestManifest, sizes: Mapping[str, int]) -> bool:
-    """Return whether the manifest is of files such as these: of the same format, stage and ranks,
-    with some file of the same name and size."""
+    """Return whether the manifest describes files such as these: the same format, stage and ranks,
+    and at least one file of the same name and size.
+    """
     if _layout(manifest) != _layout(found):
         return False
     return any(sizes.get(name) == each.size for name, each in manifest.files.items())
@@ -67,7 +72,7 @@ def _layout(manifest: DigestManifest) -> tuple[object, ...]:
 def compare_files(
     known: Mapping[str, FileDigest], found: Mapping[str, FileDigest], by: str = "the manifest"
 ) -> Iterator[tuple[str, str]]:
-    """Yield (file, fault) for every file that differs from `by`."""
+    """Yield (file, fault) for every file that differs from the manifest `by`."""
     for name, expected in known.items():
         actual = found.get(name)
         if actual is None:
@@ -107,9 +112,10 @@ def compare_tensors(
     thinned: bool = False,
     portion: Portion = WHOLE,
 ) -> TensorComparison:
-    """Compare by names and roles, through tied names, and through casts if the types differ. A
-    `thinned` checkpoint may lack the manifest's optimizer state. `found` has the tensors of
-    `portion`."""
+    """Compare tensors by name and role, through tied names, and through casts if the types differ.
+    A `thinned` checkpoint may lack optimizer state that the manifest has. `found` has the digests
+    of the tensors of `portion`.
+    """
     aliases = {**found.aliases, **manifest.aliases}
     equal, cast, rough, differing = [], [], dict[Key, DType](), dict[Key, str]()
     matched: set[Key] = set()
@@ -165,7 +171,7 @@ def _known_as(ours: TensorDigest, theirs: TensorDigest) -> DType:
 
 
 def _is_cast_of(ours: TensorDigest, theirs: TensorDigest) -> bool:
-    """Return whether ours is a cast of theirs: then the manifest covers every bit of ours."""
+    """Return whether our tensor is a cast of theirs: then the manifest covers every bit of ours."""
     own = ours.dtype.name
     return own in ours.casts and ours.casts[own] == theirs.casts.get(own)
 
@@ -183,8 +189,9 @@ def _only(keys: Sequence[Key], named: Mapping[Key, str], what: str) -> Iterator[
 def _counterpart(
     key: Key, tensors: Mapping[Key, TensorDigest], aliases: Mapping[str, str]
 ) -> Key | None:
-    """Return the same tensor in the other checkpoint. Formats for weights call buffers parameters,
-    and any of several tied names may have the bytes."""
+    """Return the key of the same tensor in the other checkpoint. Formats of weights store buffers
+    as parameters, and any of several tied names may have the bytes.
+    """
     names = list(tied_names(key.name, aliases))
     roles = {"param": ("param", "buffer", _COPY), "buffer": ("buffer", "param")}
     for name in names:
@@ -212,8 +219,9 @@ def relation(ours: TensorDigest, theirs: TensorDigest) -> str | None:
 
 
 def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> bool:
-    """Return whether a tensor that the other lacks repeats one that it has: a 16-bit copy of a
-    master, or a tied name."""
+    """Return whether a tensor that the other checkpoint lacks only repeats one that it has: a
+    16-bit copy of a master, or a tied name.
+    """
     own = holder.tensors[key]
     names = [
         name
@@ -226,7 +234,7 @@ def _is_repeated(key: Key, holder: DigestManifest, other: DigestManifest) -> boo
 
 
 def said(differing: Mapping[Key, str]) -> Iterator[tuple[str, Key]]:
-    """Yield one sentence for each kind of difference, with the first of its tensors."""
+    """Yield one sentence for each kind of difference, with the first tensor that has it."""
     by_what: dict[str, list[Key]] = {}
     for key, what in differing.items():
         by_what.setdefault(what, []).append(key)
@@ -249,7 +257,9 @@ _FEWEST_TO_TELL = 2
 
 @dataclass(frozen=True)
 class Against:
-    """A manifest and its name: its path, or that of the checkpoint it was made from."""
+    """The manifest to compare with. Its name is its path, or the path of the checkpoint that it was
+    made from.
+    """
 
     manifest: DigestManifest
     path: Path
@@ -263,15 +273,15 @@ def against(
     verified: Beside = nothing_beside,
     portion: Portion = WHOLE,
 ) -> Against:
-    """Return the user's reference: a manifest (a `.json` file), or a checkpoint with tensors to
-    read.
+    """Return the reference that the user named: a manifest (a `.json` file), or a checkpoint to
+    read the tensors of.
 
-    The size of a manifest is limited to that for the `verified` bytes. Of a checkpoint, the tensors
-    that `portion` may need are read.
+    The size of a manifest is limited by the size of the `verified` checkpoint. Of a checkpoint,
+    only the tensors that `portion` may need are read.
 
     Raises:
         BadRequest: `path` does not exist.
-        BadFile: the manifest is damaged, or the checkpoint.
+        BadFile: the manifest or the checkpoint is damaged.
         Unsupported: the manifest is of another version.
     """
     if path.suffix == ".json" and not path.is_dir():
@@ -312,8 +322,9 @@ def beside(files: CheckpointFiles) -> Against | None:
 
 
 class Comparing:
-    """One checkpoint and its reference. `keys` are its sound tensors that have digests; those of
-    `portion` are compared. Computed digests are kept in `digests`."""
+    """Compares one checkpoint with its reference. `keys` are its sound tensors that have digests;
+    only those of `portion` are compared. Computed digests are kept in `digests`.
+    """
 
     def __init__(
         self,
@@ -336,15 +347,15 @@ class Comparing:
         self.digests: dict[Key, TensorDigest] = {}
 
     def manifest(self, digests: Mapping[str, FileDigest]) -> DigestManifest:
-        """Return the manifest of this checkpoint, with all of its tensors that are sound."""
+        """Return the manifest of this checkpoint, with all sound tensors."""
         self._digest(self._keys)
         return self._manifest(digests)
 
     def compare(
         self, other: Against, digests: Mapping[str, FileDigest], claims: ClaimedBytes
     ) -> tuple[list[Finding], Comparison]:
-        """Compare file by file if the manifest is of files such as these, else by tensors. So a
-        checkpoint that was thinned later is compared by its remaining tensors.
+        """Compare file by file if the manifest describes such files, else tensor by tensor. So a
+        checkpoint that was thinned is compared by its remaining tensors.
 
         Raises:
             BadRequest: the manifest is of another model.
@@ -388,8 +399,9 @@ class Comparing:
         return found, Comparison(path, count, notes=notes, is_exact=is_exact)
 
     def _stranger(self, other: Against) -> Finding | None:
-        """Return a finding if no tensor agrees with the manifest: then it is of another checkpoint,
-        and this one is not damaged."""
+        """Return a finding if no tensor agrees with the manifest: then the manifest is of another
+        checkpoint, and this one is not damaged.
+        """
         shared = [key for key in self._own if key in other.manifest.tensors]
         if len(shared) < _FEWEST_TO_TELL:
             return None

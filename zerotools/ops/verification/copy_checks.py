@@ -1,7 +1,9 @@
-"""Whether every weight is the cast of its master, element by element.
+"""Check that values which are stored twice are equal: further copies of a block, and weights that
+are casts of their masters.
 
-The two are written from one another at each step, and lie in different files in different order: so
-this shows whether flat buffers lie as the files say, and whether all files are of one step.
+Weights and masters are updated together at each step, and lie in different files in different
+order. So this check shows whether flat buffers lie where the files say, and whether all files are
+of one step.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _PART_BYTES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """`elements` of `numel` differ, the first of them at `first` of the flattened tensor."""
+    """A weight that is not the cast of its master: `elements` of `numel` elements differ, the first
+    at index `first` of the flattened tensor.
+    """
 
     name: str
     elements: int
@@ -100,7 +104,7 @@ def _blocks(
 def _compare(
     opened: OpenFiles, pair: _Pair, begin: int, end: int, scratch: Scratch
 ) -> tuple[int, int]:
-    """Return (elements that differ, the first of them)."""
+    """Return how many elements differ, and the index of the first."""
     wide, narrow = pair.master.tensor.dtype, pair.weight.tensor.dtype
     room = min(_PART_BYTES, scratch.tile.nbytes // 4) // 16 * 16
     step = room // max(wide.itemsize, narrow.itemsize)
@@ -128,8 +132,9 @@ def _compare(
 def counts_of(
     checkpoint: Checkpoint, wanted: Mapping[Key, bool], budget: MemoryBudget
 ) -> dict[Key, ValueCounts]:
-    """Return the counts of odd elements of tensors that are not contiguous in their files; True for
-    a key means that values below zero are odd too."""
+    """Return the counts of NaN, infinite and (if a key has True) negative elements of tensors that
+    are not contiguous in their files.
+    """
     found: dict[Key, ValueCounts] = {}
 
     def blocks() -> Iterator[tuple[Key, FlatValues, int, int]]:
@@ -169,8 +174,8 @@ def differing_replicas(
     budget: MemoryBudget,
     sources: Sources | None = None,
 ) -> Iterator[tuple[Key, str]]:
-    """Compare each further copy of a block with its first, byte by byte; yield each part that
-    differs, with the difference. With `sources`, changed files are refused.
+    """Compare each further copy of a block with its first, byte by byte; yield each copy that
+    differs, with the difference. With `sources`, files that changed are refused.
 
     Raises:
         BadFile: a file is truncated or changed.
@@ -210,7 +215,7 @@ def differing_replicas(
 
 
 def _replicas(tensor: Tensor) -> Iterator[tuple[Chunk, Chunk]]:
-    """Yield (copy, first) of every block that is in several positions."""
+    """Yield (copy, first) for every further copy of a block."""
     known: dict[Box, Chunk] = {}
     for chunk in tensor.chunks:
         if chunk.box.is_empty:

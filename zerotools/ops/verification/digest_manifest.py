@@ -1,6 +1,12 @@
-"""NAME.zerotools.json: the digests of a checkpoint's tensors and files.
+"""NAME.zerotools.json: the digests of a checkpoint's tensors and files
+(docs/reference/digest-manifest.md).
 
-It lies next to the checkpoint, never inside (docs/reference/digest-manifest.md).
+It lies next to the checkpoint, never inside. An output of zerotools also has the digests of its
+files inside, in its marker (`WrittenRecord`), which moves with the output. A manifest may be of a
+tag directory or of the run's directory around it:
+
+    run.zerotools.json               has   global_step6/mp_rank_00_model_states.pt, rng_state_0.pth
+    run/global_step6.zerotools.json  has   mp_rank_00_model_states.pt
 """
 
 from __future__ import annotations
@@ -64,7 +70,7 @@ def manifest_of(
     files: Mapping[str, FileDigest],
     name: str,
 ) -> DigestManifest:
-    """Return the manifest of a checkpoint with known digests."""
+    """Return the manifest of a checkpoint from its digests."""
     origin = checkpoint.origin
     return DigestManifest(
         name,
@@ -80,8 +86,9 @@ def manifest_of(
 
 
 def digested(checkpoint: Checkpoint, training: TrainingState) -> list[Key]:
-    """Return the tensors that have a digest: single numbers such as `step` are in `scalars`,
-    however the format keeps them."""
+    """Return the tensors that have a digest. Single numbers such as `step` are in `scalars`
+    instead, however the format stores them.
+    """
     return [key for key in checkpoint.tensors if key not in training.scalars]
 
 
@@ -275,8 +282,9 @@ def _number(value: object) -> int | float:
 
 
 def aligned(manifest: DigestManifest, files: CheckpointFiles) -> DigestManifest | None:
-    """Return the manifest with names as in `files`, and without files around these; None if it has
-    none of them."""
+    """Return the manifest with file names as in `files`, without files of other directories; None
+    if it has none of `files`.
+    """
     if manifest.files.keys() & files.names.keys():
         return manifest
     tag = f"{files.base.resolve().name}/"
@@ -300,15 +308,18 @@ def sidecars_of(files: CheckpointFiles) -> Iterator[tuple[Path, bool]]:
 
 @dataclass(frozen=True)
 class WrittenRecord:
-    """`command` is that of zerotools that wrote the files, `files` have their digests."""
+    """The record inside an output: `command` is the zerotools command that wrote the files, `files`
+    have their digests.
+    """
 
     path: Path
     command: str
     files: Mapping[str, FileDigest]
 
     def conflict(self, manifest: DigestManifest) -> str | None:
-        """Return a file for which a manifest differs, so that it is of another checkpoint, or
-        None."""
+        """Return a file that differs from the manifest, so that the manifest is of another
+        checkpoint; else None.
+        """
         for name, own in self.files.items():
             other = manifest.files.get(name)
             if other is not None and other != own:

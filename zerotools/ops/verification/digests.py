@@ -98,7 +98,7 @@ def digests_of(
 
 
 class _Growing:
-    """The blocks of a tensor that are digested so far."""
+    """A tensor while its blocks are digested."""
 
     def __init__(self, tensor: Tensor, casts: bool) -> None:
         self._tensor = tensor
@@ -125,7 +125,7 @@ def _types(dtype: DType) -> tuple[DType, ...]:
 
 
 class FlatValues:
-    """The elements of one tensor in row-major order, however they lie in files.
+    """The elements of one tensor in row-major order, wherever they lie in files.
 
     Raises:
         BadFile: chunks do not cover the tensor, or do not lie inside their files.
@@ -189,8 +189,9 @@ class _Block:
 
 
 class _Hashers:
-    """The digests of one block: of its bytes, and of its casts, which are made in the buffer
-    `room`."""
+    """Computes the digests of one block: of its bytes, and of its casts, which are made in the
+    buffer `room`.
+    """
 
     def __init__(self, dtype: DType, room: Array, cast: Cast, *, casts: bool) -> None:
         self._dtype = dtype
@@ -218,7 +219,9 @@ class _Hashers:
 
 
 def canonical_cast(values: Array, target: DType, room: Array, cast: Cast = numpy_cast) -> Array:
-    """Return `values` in bfloat16 or float16, every NaN as `NAN_BITS`, as bytes in the buffer."""
+    """Return the bytes of `values` in bfloat16 or float16, with every NaN as `NAN_BITS`, in the
+    buffer.
+    """
     out = room.view(numpy_dtype(target))
     cast(out, values)
     if count_values(out).nans:

@@ -1,5 +1,9 @@
-"""Every byte of a checkpoint's files, read once: the CRC-32 of each record, and the odd values
-among the numbers in them."""
+"""Read every byte of a checkpoint's files once: check the CRC-32 of each record, and count values
+that are not finite.
+
+`ClaimedBytes` maps the bytes of a file to the elements of tensors. A thousand ranks have
+millions of ranges, so each is kept as numbers and not as an object.
+"""
 
 from __future__ import annotations
 
@@ -48,8 +52,9 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class ScannedFile:
-    """A file to be read: `name` is relative to the directory of all, `claimed_as` its name among
-    the claims. `records` are in order and do not overlap."""
+    """A file to be read. `name` is relative to the common directory, `claimed_as` its name in
+    `ClaimedBytes`. `records` are in order and do not overlap.
+    """
 
     name: str
     size: int
@@ -59,8 +64,9 @@ class ScannedFile:
 
 @dataclass
 class FileScan:
-    """The result for one file. `error` is the reason why it could not be read to its end, `digest`
-    that of all of its bytes, if requested."""
+    """The result for one file. `error` is why the file could not be read to its end; `digest` is
+    that of all its bytes, if requested.
+    """
 
     file: ScannedFile
     damaged: list[tuple[Record, int]] = field(default_factory=list)
@@ -127,7 +133,7 @@ def scan(
 
 
 class _BlockDigests:
-    """The digests of the blocks of one read, with bytes that come in order."""
+    """Computes the digests of the blocks of a file from bytes that come in order."""
 
     def __init__(self) -> None:
         self._ended = bytearray()
@@ -148,7 +154,7 @@ class _BlockDigests:
         self._hasher, self._left = block_hasher(), BLOCK_BYTES
 
     def end(self) -> bytes:
-        """Return all digests, one behind another."""
+        """Return all digests, concatenated."""
         if self._left < BLOCK_BYTES:
             self._next()
         return bytes(self._ended)
@@ -163,7 +169,7 @@ def _stretches(number: int, file: ScannedFile, records_only: bool) -> Iterator[_
 
 
 def _meeting(records: Sequence[Record], starts: Sequence[int], begin: int, end: int) -> range:
-    """Return the numbers of the records that [begin, end) of a file is a part of."""
+    """Return the numbers of the records that overlap [begin, end) of a file."""
     first = bisect_left(starts, begin)
     if first and records[first - 1].begin + records[first - 1].length > begin:
         first -= 1
@@ -171,7 +177,7 @@ def _meeting(records: Sequence[Record], starts: Sequence[int], begin: int, end: 
 
 
 def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Record, int]]:
-    """Yield records with another CRC-32 than they should have, which follows."""
+    """Yield the records with a wrong CRC-32, each with the one that was computed."""
     found = [0] * len(records)
     for part in parts:
         for number, (crc, length) in part.crcs.items():
@@ -182,7 +188,7 @@ def _damaged(records: Sequence[Record], parts: list[_Seen]) -> Iterator[tuple[Re
 
 
 class _Reader:
-    """Reads stretches; used by all threads."""
+    """Reads parts of files; all threads use it."""
 
     def __init__(
         self,
@@ -220,8 +226,9 @@ class _Reader:
         return seen
 
     def _buffer(self, scratch: Scratch) -> Array:
-        """Return a buffer for one read and the slack, used instead of a tile and its input; with a
-        small budget, the tile."""
+        """Return a buffer for one read and some extra bytes. It uses the memory of a tile and its
+        input, or with a small budget that of a tile.
+        """
         if scratch.tile.nbytes < BLOCK_BYTES:
             return scratch.tile
         if not hasattr(self._own, "buffer"):
@@ -267,9 +274,11 @@ class _Reader:
 
 @dataclass(frozen=True)
 class ClaimedBytes:
-    """`keys` are the tensors of floating-point numbers by their numbers. `places` has rows for each
-    file: (first byte, end, number of the tensor, largest end so far), in order. `elsewhere` are
-    tensors with elements that are not contiguous in their files, which one pass cannot separate."""
+    """The bytes of files that are elements of tensors. `keys` are the tensors of floating-point
+    numbers, by number. `places` has rows for each file: (first byte, end, number of the tensor,
+    largest end so far), in order. `elsewhere` are tensors with elements that are not contiguous in
+    their files; one pass cannot separate them.
+    """
 
     keys: list[Key] = field(default_factory=list)
     tensors: list[Tensor] = field(default_factory=list)
@@ -289,7 +298,7 @@ class ClaimedBytes:
 
 
 def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
-    """Return the claims of every tensor of floating-point numbers; each box counts once."""
+    """Return the bytes of all tensors of floating-point numbers; each box counts once."""
     claims, rows = ClaimedBytes(), dict[str, "array[int]"]()
     for key, tensor in checkpoint.tensors.items():
         if not tensor.dtype.is_float or not tensor.numel:
@@ -316,8 +325,7 @@ def claims_of(checkpoint: Checkpoint) -> ClaimedBytes:
 
 
 def _extents(tensor: Tensor) -> Iterator[tuple[str, int, int | None]]:
-    """Yield (file, offset, bytes) of each box once; None bytes if others lie between its
-    elements."""
+    """Yield (file, offset, bytes) of each box once; bytes is None if the box is not contiguous."""
     itemsize = tensor.dtype.itemsize
     if isinstance(tensor.chunks, Ranges):
         for begin, end, file, offset in tensor.chunks.each():

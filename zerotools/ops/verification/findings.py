@@ -1,4 +1,6 @@
-"""The findings of a verification, and their verdict."""
+"""The faults that a verification found, its verdict, and its JSON
+(docs/reference/verify-json.md).
+"""
 
 from __future__ import annotations
 
@@ -61,10 +63,10 @@ class Finding:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The reference of a comparison, and the number of tensors with its values. `by_files` means
-    that the files were compared, byte by byte, and `vouched` are the equal ones. `notes` are
-    sentences on values that only one of the two holds. `is_exact` means that every bit of all
-    tensors was compared."""
+    """The reference of a comparison, and the number of tensors with its values. `by_files`: the
+    files were compared, byte by byte, and `vouched` are the equal ones. `notes` are sentences on
+    values that only one of the two has. `is_exact`: every bit of all tensors was compared.
+    """
 
     path: Path
     tensors: int = 0
@@ -78,10 +80,10 @@ class Comparison:
 class Verification:
     """The result of a verification.
 
-    `unchecked` are files with bytes that nothing proves to be as saved, each with the reason. `odd`
-    counts values that are not finite by tensor, also if that is not damage. `is_fast` means that
-    bytes were skipped, `bytes_read` is the number read. `comparison` is with a manifest; None:
-    there was none. `manifest` is that of the checkpoint itself, if it was requested and the checks
+    `unchecked` are files with bytes that no checksum or digest proves, each with the reason. `odd`
+    counts values that are not finite by tensor, even if that is not damage. `is_fast`: data was not
+    read. `bytes_read` is the number of bytes read. `comparison` is with a manifest; None: there was
+    none. `manifest` is the manifest of the checkpoint itself, if it was requested and the checks
     found no fault. `as_written` is the comparison with the record inside an output; None: it has
     none. `portion` is the part that was checked; the verdict is for it only.
     """

@@ -1,8 +1,14 @@
-"""A check that the scales of quantised weights are meaningful: it finds the faults that
-`consolidate --dtype` would refuse.
+"""Check the values of tensors: impossible values, and scales of quantised weights that cannot be
+used (faults for which `consolidate --dtype` would refuse).
 
-Scales are read first, and are few. A scale of 0 is right if its elements are 0 too. So the values
-of a weight are computed only if one of its scales is odd.
+A mask for attention is 0 for visible positions and minus infinity elsewhere, or 1 and infinity: all
+its finite elements are equal. Formats of weights store such masks among the weights (`is_mask`).
+
+A digest in a narrower type covers every bit if all values are of that type (`is_exact_in`). For
+example, a bf16 digest covers a weight that was frozen in bf16 and exported in fp32.
+
+Scales are few and are read first. A scale of 0 is valid if its elements are 0 too. So the values of
+a weight are computed only if one of its scales is unusual.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ from zerotools.ops.verification.digests import FlatValues
 from zerotools.ops.verification.file_scan import NEVER_NEGATIVE
 
 _SMALL = 2.0**-60
-"""Products and quotients of two scales that are larger are not 0."""
+"""If two scales are larger than this, their product and quotient are not 0."""
 _NAN_EXPONENT = 255
 _NOWHERE = Path("nowhere")
 
@@ -44,8 +50,9 @@ def meaningless_scales(
     is_own: Callable[[str], bool],
     budget: MemoryBudget,
 ) -> Iterator[tuple[Key, str]]:
-    """Yield (payload, sentence) of quantised weights without values: only those with a payload name
-    that `is_own`, and with `sound` parts. `inspect` reports faults of shapes and names.
+    """Yield (payload, sentence) for quantised weights that cannot be dequantised. Only weights are
+    checked with a payload name that `is_own` accepts, and with parts in `sound`. `inspect` reports
+    faults of shapes and names.
 
     Raises:
         BadFile: a file is missing, truncated or unreadable.
@@ -72,7 +79,7 @@ def meaningless_scales(
 def _with_odd_scales(
     checkpoint: Checkpoint, weights: Iterable[tuple[Key, QuantisedWeight]], budget: MemoryBudget
 ) -> list[Key]:
-    """Return those with odd scales, in the order of the checkpoint."""
+    """Return the weights with unusual scales, in the order of the checkpoint."""
     ordered = list(weights)
     with OpenFiles(checkpoint.root) as opened, TileWorkers(budget) as workers:
 
@@ -116,7 +123,7 @@ def _is_odd(scheme: Scheme, name: str, part: Array) -> bool:
 
 
 def _compute(whole: Checkpoint, key: Key, budget: MemoryBudget) -> None:
-    """Compute all values of a weight, and keep none."""
+    """Compute all values of a weight without keeping them; raises if this is impossible."""
     tensor = whole.tensors[key]
     shape = tensor.shape
     made = {key: Tensor(tensor.dtype, shape, (Chunk(Box.whole(shape), "values", 0),))}
@@ -184,7 +191,7 @@ def odd_values(checkpoint: Checkpoint, key: Key, counts: ValueCounts) -> Iterato
 
 
 def parts_of(checkpoint: Checkpoint, key: Key, opened: OpenFiles) -> Iterator[Array]:
-    """Yield the elements of a tensor in their order, in a buffer that each part reuses; `opened`
+    """Yield the elements of a tensor in order, in a buffer that is reused for each part; `opened`
     are the files of the checkpoint.
 
     Raises:

@@ -1,4 +1,6 @@
-"""All checks of a checkpoint together: structure, bytes, meaning."""
+"""`zerotools verify`: all checks of a checkpoint in order: structure, bytes, copies, meaning,
+manifests.
+"""
 
 from __future__ import annotations
 
@@ -55,8 +57,7 @@ DEFAULT_MEMORY = 256 * 2**20
 
 @dataclass(frozen=True)
 class ToVerify:
-    """A checkpoint with its metadata read, its files as they were then, and the portion to
-    verify."""
+    """A checkpoint with its metadata, its files at that time, and the portion to verify."""
 
     checkpoint: Checkpoint
     files: CheckpointFiles
@@ -98,8 +99,9 @@ def prepare(
 
 
 def _asked_directory(path: Path, checkpoint: Checkpoint) -> Path | None:
-    """Return the requested directory if one file in it has the tensors: the optimizer and other
-    state next to that file are then included."""
+    """Return the directory that the user named, if one file in it has all tensors. The optimizer
+    and other files next to that file are then checked too.
+    """
     file = checkpoint.origin.path
     is_in_it = path.is_dir() and not file.is_dir() and file.parent.absolute() == path.absolute()
     return file.parent if is_in_it else None  # spelled as the tensors' files are
@@ -161,7 +163,9 @@ OF_ANY_SAVE = "nothing in it identifies its save or its rank"
 
 
 class AllChecks:
-    """The checks of one checkpoint, or of a portion of it; each adds to `findings`."""
+    """The checks of one checkpoint, or of a portion of it. Each method adds its findings to
+    `findings`.
+    """
 
     def __init__(
         self,
@@ -199,7 +203,7 @@ class AllChecks:
         self._add(Check.STRUCTURE, lost_rank_sidecars(self._files.base, self._files.names, ranks))
 
     def record(self) -> WrittenRecord | None:
-        """Return the record inside an output, if it can be read."""
+        """Return the record inside an output of zerotools, if it can be read."""
         try:
             return written_record(self._files, self._checkpoint.root)
         except BadFile as error:
@@ -207,7 +211,9 @@ class AllChecks:
             return None
 
     def sidecar(self, record: WrittenRecord | None) -> Against | None:
-        """Return the manifest next to the checkpoint, if it can be read and is of this one."""
+        """Return the manifest next to the checkpoint, if it can be read and describes this
+        checkpoint.
+        """
         try:
             found = beside(self._files)
         except (BadFile, Unsupported) as error:
@@ -259,7 +265,7 @@ class AllChecks:
             self.findings.append(Finding(Check.STRUCTURE, difference, tensor=key))
 
     def meaning(self) -> None:
-        """Check that the numbers are possible, and that weights are the casts of their masters."""
+        """Check that the numbers are possible, and that weights are casts of their masters."""
         elsewhere = {
             key: key.role in NEVER_NEGATIVE
             for key in self._claims.elsewhere
@@ -289,7 +295,7 @@ class AllChecks:
         self.findings += [_not_the_cast(self._checkpoint, each) for each in found]
 
     def compare_with_record(self, record: WrittenRecord | None) -> None:
-        """Check that the files of an output are the written ones."""
+        """Check that the files of an output are those that were written."""
         if record is None:
             return
         known = {n: each for n, each in record.files.items() if self._portion.has_file(n)}
@@ -339,7 +345,7 @@ class AllChecks:
             self.findings.append(Finding(Check.BYTES, str(error)))
 
     def _vouch(self, comparison: Comparison) -> None:
-        """Mark files as checked if the comparison proves that they are equal.
+        """Mark files as checked if the comparison proves that they are unchanged.
 
         If all tensors are equal bit by bit, this includes files that the manifest does not list:
         those that hold only tensors, and an index with the positions of tensors.
@@ -352,8 +358,9 @@ class AllChecks:
         self.unchecked = {n: why for n, why in self.unchecked.items() if n not in vouched}
 
     def own_unchecked(self) -> dict[str, str]:
-        """Return the unchecked files of the portion. If its tensors were compared, but not every
-        bit of them, no other portion can prove the files that they lie in."""
+        """Return the unchecked files of the portion. Files are included if their tensors were
+        compared in this portion, but not bit by bit, because no other portion can prove them.
+        """
         compared = self.comparison
         if compared is not None and not (compared.by_files or compared.is_exact):
             return self.unchecked
@@ -411,17 +418,19 @@ class AllChecks:
         return {name: why for name, why in unchecked.items() if name not in vouched}
 
     def _has(self, directory: Path, name: str) -> bool:
-        """Return whether a file of `directory` is one of this portion."""
+        """Return whether a file of `directory` belongs to this portion."""
         return self._portion.has_file(self._files.name_of(directory / name))
 
     def _doubts(self) -> dict[str, str]:
-        """Return the files that suggest a missing file that may never have existed."""
+        """Return files with names that suggest a further file, which may never have existed."""
         below = self._checkpoint.root.relative_to(self._files.base)
         doubts = self._form.doubts(self._checkpoint)
         return {(below / name).as_posix(): why for name, why in doubts.items()}
 
     def _of_any_save(self) -> dict[str, str]:
-        """Return files that may each be sound, but are of another save than the others."""
+        """Return files that do not record their save, and may be of another save than the
+        others.
+        """
         essential = self._files.essential
         if len(essential) < 2:
             return {}
@@ -446,7 +455,7 @@ class AllChecks:
 def _quietly(
     differences: Iterator[tuple[Key, str]], findings: list[Finding]
 ) -> Iterator[tuple[Key, str]]:
-    """Yield the differences; a file that cannot be read is a finding."""
+    """Yield the differences; add a finding for a file that cannot be read."""
     try:
         yield from differences
     except (BadFile, Unsupported) as error:
@@ -454,7 +463,7 @@ def _quietly(
 
 
 def _held(claims: ClaimedBytes, file: str | None, record: Record) -> str:
-    """Return the end of a sentence that names the tensors with elements in a record."""
+    """Return the end of a sentence that names the tensors in a record."""
     if file is None or not record.length:
         return ""
     within = claims.within(file, record.begin, record.begin + record.length)

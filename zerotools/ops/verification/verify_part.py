@@ -1,11 +1,10 @@
-"""The share of a checkpoint that one of N runs checks: some of its files, and some of its tensor
-names.
+"""The part of a checkpoint that one of N runs checks: some files, and the tensors of some names.
 
-Files are read whole, because their checksums cover all of their bytes: the largest goes to the run
-that has least so far, and so on. Names of tensors go to runs in order, in spans of equal size,
-because neighbours lie in the same files. One run has all tensors of a name, and of tied names, so
-that a weight meets its master and its alias. Tensors that only a manifest has belong to the first
-run. Every run checks the structure: it reads no data.
+Files are read whole, because a checksum covers the whole file: the largest file goes to the run
+that has the least so far, and so on. Names of tensors are divided in order into spans of equal
+size, because neighbours lie in the same files. One run has all tensors of a name and of its tied
+names, so that it can compare a weight with its master and its alias. Tensors that only a manifest
+has belong to the first run. Every run checks the structure, for which no data is read.
 """
 
 from __future__ import annotations
@@ -23,8 +22,9 @@ _ALL = OutputPart(1, 1)
 
 @dataclass(frozen=True)
 class Portion:
-    """`file_parts` and `name_parts` say which part has a file, and all tensors of a name; `roles`
-    are those of all tensors of the checkpoint."""
+    """`file_parts` and `name_parts` give the part of each file, and of all tensors of each name.
+    `roles` are the roles of all tensors of the checkpoint.
+    """
 
     part: OutputPart = _ALL
     file_parts: Mapping[str, int] = field(default_factory=dict)
@@ -39,8 +39,9 @@ class Portion:
         return self.file_parts.get(name, 1) == self.part.index
 
     def has_name(self, name: str, aliases: Mapping[str, str] | None = None) -> bool:
-        """Return whether this part reports faults of tensors of a name, which `aliases` may tie to
-        a name that the checkpoint has."""
+        """Return whether this part reports faults of tensors of a name. `aliases` may tie it to a
+        name that the checkpoint has.
+        """
         known = (self.name_parts.get(each) for each in tied_names(name, aliases or {}))
         return next((part for part in known if part is not None), 1) == self.part.index
 
@@ -51,11 +52,11 @@ class Portion:
 
 
 WHOLE = Portion()
-"""That of a run which checks everything."""
+"""The portion of a run that checks everything."""
 
 
 def portion_of(checkpoint: Checkpoint, files: CheckpointFiles, part: OutputPart | None) -> Portion:
-    """Return the portion that `part` checks; None: all."""
+    """Return the portion that `part` checks; None: the whole checkpoint."""
     if part is None:
         return WHOLE
     roles = frozenset(key.role for key in checkpoint.tensors)
