@@ -31,6 +31,7 @@ def save(directory: Path) -> None:
     tensors = {"w": torch.arange(12.0).reshape(3, 4), "step": torch.tensor(3.0)}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        warnings.filterwarnings("ignore", message="TypedStorage is deprecated")  # of torch 2.8
         dcp.save({"model": tensors, "note": "hello"}, checkpoint_id=directory, no_dist=True)
 
 
