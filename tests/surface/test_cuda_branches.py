@@ -24,8 +24,8 @@ GPU = "harness.gpu"
 COVERED: dict[str, str] = {
     "daemon/zerotoolsd/attempts/cause_of_end.py cause_of": "tests/daemon/attempts/"
     "test_cause_of_end.py test_what_has_no_gpu_ran_out_of_no_gpu_memory",
-    f"{HEARTBEATS}/heartbeats.py Heartbeats._words": f"{OF_HEARTBEATS}/test_heartbeats.py "
-    "test_ranks_that_hang_together_on_gpus_get_the_advice_about_nccl",
+    f"{HEARTBEATS}/rank_heartbeats.py Heartbeats._words": f"{OF_HEARTBEATS}/"
+    "test_rank_heartbeats.py test_ranks_that_hang_together_on_gpus_get_the_advice_about_nccl",
     f"{HEARTBEATS}/rank_phases.py StallLimits.is_eased": f"{OF_HEARTBEATS}/"
     "test_stall_detector.py test_a_rank_that_spins_in_a_collective_on_a_gpu_does_not_work",
     f"{HEARTBEATS}/rank_phases.py StallLimits.deadline": f"{OF_HEARTBEATS}/"

@@ -23,7 +23,7 @@ HABITS = (
     r"\bwhose\b|\bwhom\b|\b(?:of|from|by|in) which\b",
     r"\bbeside\b|\bwhoever\b|\bnobody\b|\bsomebody\b",
     r"\b(?:go|goes|went|gone|going) on\b|\bgives? way\b|\bmakes? room\b|\b(?:takes?|taken) up\b",
-    r"\btold\b|\b(?:is|are) none\b|\bof no\b|\bcame to nothing\b",
+    r"\btold\b|\b(?:is|are) (?-i:none)\b|\bof no\b|\bcame to nothing\b",
     r"\bwhere (?:there|it|they|none|nobody|no) \b",  # for "if" or "when"
     r", as (?:it|they|that|this|the|those) \b",  # for "because"
 )
