@@ -65,7 +65,7 @@ def _set(config: dict[str, Any], name: str) -> None:
             _set(value, name)
 
 
-TABLE = Path(__file__).with_suffix(".json")
+TABLE = Path(__file__).with_name("class_defaults.json")
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
