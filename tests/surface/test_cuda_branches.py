@@ -36,7 +36,7 @@ COVERED: dict[str, str] = {
     "test_the_sentence_has_what_was_expected_and_offload_where_that_is_most_of_it",
     f"{ADMISSION}/memory_check.py _row": f"{OF_ADMISSION}/test_memory_check.py "
     "test_a_job_on_cpus_takes_the_hosts_memory",
-    f"{ADMISSION}/memory_check.py foresee": "tests/daemon/service/test_submission.py "
+    f"{ADMISSION}/memory_check.py estimate_job_memory": "tests/daemon/service/test_submission.py "
     "test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit",
     f"{ADMISSION}/memory_check.py why_never": f"{OF_ADMISSION}/test_memory_check.py "
     "test_a_job_that_never_fits_is_refused_with_what_would",

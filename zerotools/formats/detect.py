@@ -21,7 +21,7 @@ from zerotools.io.files.damage import tolerate
 from zerotools.io.files.directory_entries import names_in
 from zerotools.io.files.open_source import RemotePath
 from zerotools.io.files.regular_files import check_regular
-from zerotools.io.output.unfinished_output import WRITING, how_to_go_on
+from zerotools.io.output.unfinished_output import WRITING, advice_to_continue
 from zerotools.runs.file_names import MANIFEST, RECORD
 from zerotools.runs.thinning_record import WORKSPACE_SUFFIX
 
@@ -125,7 +125,7 @@ class Detection:
     def _here(self, path: Path, names: set[str]) -> Detected | None:
         """Return the checkpoint if `path` itself is one, else None."""
         if UNFINISHED.fullmatch(path.name) and names and path != _COMPLETE.get():
-            going_on = how_to_go_on(path)
+            going_on = advice_to_continue(path)
             raise UnfinishedCheckpoint(
                 f"{path} {going_on}"
                 if going_on is not None

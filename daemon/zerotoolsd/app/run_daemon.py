@@ -42,12 +42,12 @@ from zerotoolsd.queue.schema import set_aside
 from zerotoolsd.queue.store import Store
 from zerotoolsd.resources.leaked_gpu_memory import look_for_suspects
 from zerotoolsd.resources.machine_snapshot import SnapshotCache
-from zerotoolsd.service.admission import survey
+from zerotoolsd.service.admission import file_survey
 from zerotoolsd.service.admission.dry_run import rehearse
 from zerotoolsd.service.admission.interpreter_check import check_interpreter
 from zerotoolsd.service.job_requests import JobRequests
 from zerotoolsd.service.submission import LOOKS, InterpreterCheck, Rehearsal
-from zerotoolsd.service.user_lookup import People
+from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.open_as_user import drop_groups, let_through
 from zerotoolsd.users.policy import Rights
 from zerotoolsd.users.served_users import ServedUsers, why_alone
@@ -77,7 +77,7 @@ def main(
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
     # Before a lock, a database, a loop or a thread exists, of which it would get a copy.
-    way = check_server.start(ALL_LOOKS, survey.NEEDS)
+    way = check_server.start(ALL_LOOKS, file_survey.NEEDS)
     try:
         asyncio.run(_serve(options, command, check_python, rehearse, way))
     except ZerotoolsError as error:
@@ -154,7 +154,7 @@ async def _serve(
             ask=lookers.ask,
         )
         rights = Rights(config.users.administrators, allow=config.users.allow)
-        people = People(lookers.ask)
+        people = UserDirectory(lookers.ask)
         page = WebPage(service, config.web, state_dir, rights, people)
         server = ApiServer(
             service,

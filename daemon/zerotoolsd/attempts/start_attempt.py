@@ -31,7 +31,7 @@ from zerotoolsd.queue.rows import LAUNCHING, AttemptRow, JobRow, UnreadableSpec
 from zerotoolsd.supervisor.durable_files import LARGEST_RECORD, read_json
 from zerotoolsd.supervisor.plan import ATTEMPT, Plan
 from zerotoolsd.supervisor.transient_errors import is_transient
-from zerotoolsd.users.account import SilentNames
+from zerotoolsd.users.account import NameLookupTimeout
 from zerotoolsd.users.open_as_user import opened
 from zerotoolsd.users.served_users import ServedUsers
 
@@ -166,7 +166,7 @@ class AttemptStarter:
                 return
             failed(attempt, {"outcome": lifecycle.CRASHED, "cause": cause})
             return
-        except (NotReady, SilentNames) as error:
+        except (NotReady, NameLookupTimeout) as error:
             self._pending.put_off(job.id, str(error))
             return
         except UnreadableSpec:

@@ -35,7 +35,7 @@ from zerotoolsd.monitoring.notifications.notify_command import end_session
 from zerotoolsd.queue.rows import ENDED, AttemptRow, JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.stored_values import one_line
-from zerotoolsd.users.account import SilentNames
+from zerotoolsd.users.account import NameLookupTimeout
 from zerotoolsd.users.job_user import given_env
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
@@ -156,7 +156,7 @@ class LastUploads:
         began = time.monotonic()
         try:
             user = self._users.of(upload.job.uid)
-        except SilentNames as error:
+        except NameLookupTimeout as error:
             return UploadEnd(one_line(str(error)), 0.0, again=True)
         except BadRequest as error:
             return UploadEnd(one_line(str(error)), 0.0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.config.config_tables import SharesConfig
 from zerotoolsd.queue.store import Store
-from zerotoolsd.users.account import NAME_SERVICE, Account, SilentNames, UnknownAccount
+from zerotoolsd.users.account import NAME_SERVICE, Account, NameLookupTimeout, UnknownAccount
 
 OPEN_HOURS = 48
 """Number of past hours that may still get bookings, for example after the machine slept."""
@@ -134,7 +134,7 @@ class ShareWeights:
             return self._known[uid]
         try:
             found = self._known[uid] = self._look_up(uid)
-        except SilentNames:  # it is looked up again
+        except NameLookupTimeout:  # it is looked up again
             found = self._weights.get(EVERYBODY, 1.0)
         return found
 
@@ -145,7 +145,7 @@ class ShareWeights:
         names, groups = {str(uid)}, frozenset[str]()
         try:
             account = self._find(uid)
-        except SilentNames:
+        except NameLookupTimeout:
             raise
         except UnknownAccount:  # it has the weight of everybody else
             pass

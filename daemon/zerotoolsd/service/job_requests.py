@@ -40,9 +40,9 @@ from zerotoolsd.service.explanation import explain, holders_for, place_of, room_
 from zerotoolsd.service.operations.adopt import Adopting
 from zerotoolsd.service.operations.change_jobs import (
     STATES_OF,
+    ArrayChanges,
     ChangeJob,
-    WaitingJobs,
-    WholeArrays,
+    JobChanges,
     cancelling,
 )
 from zerotoolsd.service.operations.hold import HeldJobs
@@ -52,7 +52,7 @@ from zerotoolsd.service.operations.machine_state import Draining, MachineState
 from zerotoolsd.service.operations.rerun import JobReruns
 from zerotoolsd.service.operations.show_jobs import JobViews
 from zerotoolsd.service.submission import InterpreterCheck, JobSubmission, Rehearsal
-from zerotoolsd.users.account import SilentNames, UnknownAccount, user_name
+from zerotoolsd.users.account import NameLookupTimeout, UnknownAccount, user_name
 
 EXPLAINING_EVENTS = 100
 _LARGEST_ID = 2**63 - 1
@@ -78,10 +78,10 @@ class JobRequests:
         self._submission = JobSubmission(
             dispatcher, check_python=check_python, rehearse=rehearse, ask=ask
         )
-        self._waiting_jobs = WaitingJobs(dispatcher, self._find)
+        self._waiting_jobs = JobChanges(dispatcher, self._find)
         self._held_jobs = HeldJobs(dispatcher, self._find)
         self._again = JobReruns(dispatcher, self._submission, self._find, self._check_uid)
-        self._arrays = WholeArrays(dispatcher, self._find)
+        self._arrays = ArrayChanges(dispatcher, self._find)
         self._adopting = Adopting(dispatcher, self._submission, ask)
         self._draining = Draining(dispatcher)
         self._edits = JobEdits(dispatcher, self._submission, self._find)
@@ -154,7 +154,7 @@ class JobRequests:
             )
         try:
             users.of(uid)
-        except SilentNames as error:
+        except NameLookupTimeout as error:
             raise Unavailable(f"{error}; ask again") from None
         except UnknownAccount as error:
             raise Forbidden(str(error)) from None

@@ -42,16 +42,17 @@ from zerotoolsd.queue.row_writes import JobParts, NewJob
 from zerotoolsd.queue.rows import ArrayPlace, JobRow
 from zerotoolsd.queue.scheduling.suitable_gpus import impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within
-from zerotoolsd.service.admission.adoptable import look_at_process
+from zerotoolsd.service.admission.adoptable_process import look_at_process
 from zerotoolsd.service.admission.argv_limit import too_large
 from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_past
 from zerotoolsd.service.admission.directory_checks import (
-    clash_of,
+    directory_conflict,
     newest_step,
     newest_undamaged,
     real_paths,
 )
 from zerotoolsd.service.admission.dry_run import rehearse
+from zerotoolsd.service.admission.file_survey import Survey, survey, survey_of
 from zerotoolsd.service.admission.interpreter_check import Needs, check_interpreter
 from zerotoolsd.service.admission.memory_check import (
     MachineMemory,
@@ -59,7 +60,6 @@ from zerotoolsd.service.admission.memory_check import (
     note_of,
     why_never,
 )
-from zerotoolsd.service.admission.survey import Survey, survey, survey_of
 from zerotoolsd.service.evaluation_jobs import evaluation_of
 from zerotoolsd.service.result_readers import RESULT_LOOKS
 from zerotoolsd.service.user_lookup import uid_of, who_is
@@ -87,7 +87,7 @@ model and the data; raises BadRequest."""
 
 
 _OWN_LOOKS = (
-    *(clash_of, survey, newest_step, newest_undamaged, real_paths),
+    *(directory_conflict, survey, newest_step, newest_undamaged, real_paths),
     *(who_is, uid_of, look_at_process),
 )
 LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_LOOKS)}
@@ -195,7 +195,9 @@ class JobSubmission:
         _refuse_many(of_each or [terms] * len(members))
         _refuse_many_evaluations(spec for spec, _ in members)
         user = self._dispatcher.users.of(uid)
-        if (problem := await self.look(members[0][0], clash_of, named, user=user)) is not None:
+        if (
+            problem := await self.look(members[0][0], directory_conflict, named, user=user)
+        ) is not None:
             raise BadRequest(problem)
         known = self._dispatcher.store.by_key(uid, key) is not None
         if not known:

@@ -51,7 +51,7 @@ class _Known:
     until: float
 
 
-class People:
+class UserDirectory:
     """Looks up users by uid, and caches them; `ask` calls the child process (None: no lookups)."""
 
     def __init__(self, ask: Ask | None = None, clock: Callable[[], float] = time.monotonic) -> None:

@@ -95,7 +95,7 @@ MOST_KNOWN = 4096
 Value = TypeVar("Value")
 
 
-class SilentNames(UnknownAccount):
+class NameLookupTimeout(UnknownAccount):
     """The identity of a uid is unknown now, because no lookup has answered."""
 
 
@@ -126,11 +126,11 @@ class NameService:
 
     def find(self, uid: int) -> Account:
         """Return the user with this uid. Raises UnknownAccount if it does not exist, and
-        SilentNames."""
+        NameLookupTimeout."""
         return self._ask(uid, lambda: self._find(uid))
 
     def groups(self, account: Account) -> frozenset[str]:
-        """Return the names of the user's groups. Raises SilentNames."""
+        """Return the names of the user's groups. Raises NameLookupTimeout."""
         return self._ask(("groups", account), lambda: self._groups(account))
 
     def name(self, uid: int) -> str | None:
@@ -183,7 +183,7 @@ class NameService:
     def _last(self, key: Hashable) -> Any:
         then, value = self._known.get(key, (float("-inf"), None))
         if self._clock() - then > KEPT_SECONDS:
-            raise SilentNames(
+            raise NameLookupTimeout(
                 "the machine's list of users does not answer (getent passwd shows it; check "
                 "sssd, nscd or the LDAP server)"
             )

@@ -46,8 +46,8 @@ class ServedUsers:
     def of(self, uid: int) -> JobUser | None:
         """Return the user as which a job of this uid runs; None for the daemon's user.
 
-        Raises NotServed and UnknownAccount if no job of this uid may run, SilentNames if that is
-        unknown now.
+        Raises NotServed and UnknownAccount if no job of this uid may run, NameLookupTimeout if that
+        is unknown now.
         """
         if uid == self.own or self.own != 0:
             return None  # a daemon of a user runs all that it has taken as that user

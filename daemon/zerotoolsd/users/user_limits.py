@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields
 from types import MappingProxyType
 
 from zerotools.core.counts import bytes_of
-from zerotoolsd.users.account import NAME_SERVICE, Account, SilentNames, UnknownAccount
+from zerotoolsd.users.account import NAME_SERVICE, Account, NameLookupTimeout, UnknownAccount
 
 OTHERS_QUEUE_BYTES = 2**30
 """Default for every user except root and the daemon's user."""
@@ -91,7 +91,7 @@ class LimitsOfUsers:
             return found
         try:
             own = {**self._of_groups(uid), **self._of_user(uid)}
-        except SilentNames:  # use the last known value, and look it up again later
+        except NameLookupTimeout:  # use the last known value, and look it up again later
             return found if uid in self._known else UserLimits(**everybody)
         found = UserLimits(**{**everybody, **own})
         self._known[uid] = (self._clock() + KNOWN_SECONDS, found)
@@ -101,7 +101,7 @@ class LimitsOfUsers:
         names = {str(uid)}
         try:
             names.add(self._find(uid).name)
-        except SilentNames:
+        except NameLookupTimeout:
             raise
         except UnknownAccount:  # its uid alone counts
             pass
@@ -111,7 +111,7 @@ class LimitsOfUsers:
     def _of_groups(self, uid: int) -> dict[str, int]:
         try:
             groups = self._groups(self._find(uid))
-        except SilentNames:
+        except NameLookupTimeout:
             raise
         except UnknownAccount:
             return {}

@@ -18,7 +18,7 @@ from zerotools.cli.commands.queue import table
 from zerotools.cli.commands.show import page
 from zerotools.jobs.client import daemon_client
 from zerotools.jobs.client.daemon_client import DaemonClient
-from zerotoolsd.http.api.authorize import Asked
+from zerotoolsd.http.api.authorize import AuthorizedRequest
 from zerotoolsd.http.api.visible_fields import view_for
 from zerotoolsd.users.policy import Access, Caller, Rights
 
@@ -125,7 +125,7 @@ def test_whose_jobs_they_are_is_shown_where_there_are_several_users(
 def test_a_job_of_somebody_else_is_one_line(service: FakeService) -> None:
     attempt = an_attempt(gpu_uuids=("GPU-1",))
     view = a_view(7, a_job(), uid=4711, state="running", attempts=(attempt,))
-    asked = Asked(Caller(uid=4712), Access.MASKED, Rights(own=4713))
+    asked = AuthorizedRequest(Caller(uid=4712), Access.MASKED, Rights(own=4713))
     seen = view_for(replace(view, user="anna"), asked).to_json()
     assert table([seen], 100, shows_user=True)[1].split()[:4] == ["7", "anna", "job-7", "running"]
     shown = "\n".join(page(seen, 100))

@@ -26,7 +26,7 @@ from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.rows import LAUNCHING, AttemptRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.supervisor.durable_files import room_of
-from zerotoolsd.users.account import Account, SilentNames
+from zerotoolsd.users.account import Account, NameLookupTimeout
 from zerotoolsd.users.served_users import ServedUsers
 
 UID = os.geteuid()
@@ -227,7 +227,7 @@ def test_ranks_that_the_machine_does_not_start_are_started_again_without_a_resta
 @AS_ROOT
 def test_a_job_of_a_user_whom_nobody_knows_now_waits_and_is_not_failed(tmp_path: Path) -> None:
     def find(uid: int) -> Account:
-        raise SilentNames("the machine's list of users does not answer")
+        raise NameLookupTimeout("the machine's list of users does not answer")
 
     state, users = tmp_path / "state", ServedUsers(own=0, alone=None, find=find)
     state.mkdir()

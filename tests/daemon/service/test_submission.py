@@ -22,8 +22,8 @@ from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.interface.queue_terms import Dependency, QueueTerms
 from zerotoolsd.queue.job_file_slices import SLICE_CHARACTERS
 from zerotoolsd.queue.store import Store
-from zerotoolsd.service.admission.memory_check import MachineMemory, foresee
-from zerotoolsd.service.admission.survey import Survey
+from zerotoolsd.service.admission.file_survey import Survey
+from zerotoolsd.service.admission.memory_check import MachineMemory, estimate_job_memory
 from zerotoolsd.users.served_users import OWN_ONLY
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
@@ -251,7 +251,7 @@ def test_a_model_that_no_gpu_here_can_hold_is_refused_with_what_would_fit(tmp_pa
         tree["data"] = {"text": ["/text"], "sequence_length": 64}
         for device, kinds in (("cuda", ["memory", "attention"]), ("cpu", ["memory"])):
             spec = replace(job_from_dict(tree, source="job"), device=device)
-            memory = foresee(spec, MachineMemory(8 << 30, 8 << 30))
+            memory = estimate_job_memory(spec, MachineMemory(8 << 30, 8 << 30))
             seen = Survey(place=None, named=(), needs=None, asked=False, memory=memory)
             notes = await it.service._submission._foreseen(spec, seen)
             assert [note.partition(":")[0] for note in notes] == kinds

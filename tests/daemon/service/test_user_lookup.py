@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from zerotoolsd.service.user_lookup import KNOWN_SECONDS, People, who_is
+from zerotoolsd.service.user_lookup import KNOWN_SECONDS, UserDirectory, who_is
 from zerotoolsd.users.policy import Caller
 
 
@@ -37,7 +37,7 @@ def test_who_is() -> None:
 def test_a_name_is_asked_for_once_a_while_and_by_one_of_many() -> None:
     async def story() -> None:
         lists = Lists()
-        people = People(lists.ask, lambda: lists.now)
+        people = UserDirectory(lists.ask, lambda: lists.now)
         anna = Caller(uid=7, name="anna", groups=frozenset({"admins"}))
         first = asyncio.create_task(people.find(7))
         others = [asyncio.create_task(people.find(7)) for _ in range(3)]
@@ -56,11 +56,11 @@ def test_a_name_is_asked_for_once_a_while_and_by_one_of_many() -> None:
 def test_lists_that_do_not_answer_take_rights_away_and_give_none() -> None:
     async def story() -> None:
         lists = Lists()
-        people = People(lists.ask, lambda: lists.now)
+        people = UserDirectory(lists.ask, lambda: lists.now)
         await people.find(7)
         lists.answers, lists.now = False, KNOWN_SECONDS
         assert await people.find(7) == Caller(uid=7, name="anna")
         assert await people.find(8) == Caller(uid=8)
-        assert await People().find(7) == Caller(uid=7)
+        assert await UserDirectory().find(7) == Caller(uid=7)
 
     asyncio.run(story())

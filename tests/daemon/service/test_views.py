@@ -9,7 +9,7 @@ import pytest
 from tests.daemon.dispatchers import Running
 from tests.daemon.service.test_job_requests import ME, submit, tell
 from zerotoolsd.attempts import last_report
-from zerotoolsd.http.api.authorize import Asked
+from zerotoolsd.http.api.authorize import AuthorizedRequest
 from zerotoolsd.http.api.visible_fields import view_for
 from zerotoolsd.users.policy import Access, Caller, Rights
 
@@ -27,7 +27,7 @@ def test_no_file_of_others_is_opened_to_list_their_jobs(
         monkeypatch.setattr(last_report, "last_report", refuse)
         monkeypatch.setattr(it.engine, "why_it_waits", refuse)
         (seen,) = await it.service.jobs(whole=lambda uid: uid != ME)
-        by = Asked(Caller(uid=ME + 2), Access.MASKED, Rights(own=ME + 1))
+        by = AuthorizedRequest(Caller(uid=ME + 2), Access.MASKED, Rights(own=ME + 1))
         assert view_for(seen, by) == view_for(whole, by)
         assert (seen.spec, seen.output_dir, seen.attempts[0].run_dir) == ({}, "", "")
 

@@ -17,8 +17,8 @@ from zerotoolsd.users.account import (
     KEPT_SECONDS,
     MOST,
     Account,
+    NameLookupTimeout,
     NameService,
-    SilentNames,
     UnknownAccount,
     account_of,
     find_account,
@@ -101,10 +101,10 @@ def test_while_it_is_silent_what_was_known_counts_for_an_hour(directory: Directo
     names = _quick(names)
     directory.answers.clear()
     assert names.find(1000) == ANNA
-    with pytest.raises(SilentNames, match="does not answer"):
+    with pytest.raises(NameLookupTimeout, match="does not answer"):
         names.find(1001)
     directory.now = KEPT_SECONDS + 1
-    with pytest.raises(SilentNames):
+    with pytest.raises(NameLookupTimeout):
         names.find(1000)
     directory.answers.set()
     wait_for(lambda: _answered(names, 1001), "an answer")
@@ -119,7 +119,7 @@ def _quick(names: NameService) -> NameService:
 def _answered(names: NameService, uid: int) -> bool:
     try:
         return names.find(uid).uid == uid
-    except SilentNames:
+    except NameLookupTimeout:
         return False
 
 
@@ -129,12 +129,12 @@ def test_nobody_waits_twice_and_few_threads_hang(directory: Directory) -> None:
     before = threading.active_count()
     for uid in range(1000, 1000 + 5 * MOST):
         for _ in range(3):
-            with pytest.raises(SilentNames):
+            with pytest.raises(NameLookupTimeout):
                 names.find(uid)
     assert len(directory.asked) <= MOST
     assert threading.active_count() <= before + MOST
     names._wait_seconds = 3600.0  # it would be seen: an answer is due, so nobody waits for another
-    with pytest.raises(SilentNames):
+    with pytest.raises(NameLookupTimeout):
         names.find(5000)
     directory.answers.set()
     wait_for(lambda: threading.active_count() <= before, "the threads to end")

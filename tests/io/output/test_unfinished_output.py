@@ -9,7 +9,7 @@ import pytest
 
 from zerotools.io.output.journal import NAME, Journal
 from zerotools.io.output.part_ledger import PartLedger
-from zerotools.io.output.unfinished_output import how_to_go_on
+from zerotools.io.output.unfinished_output import advice_to_continue
 
 IDENTITY = {"source": "0a1b"}
 
@@ -19,7 +19,7 @@ def _parts(directory: Path, begun: tuple[int, ...], of: int) -> str:
     for part in begun:
         ledger.journal(part).close()
     ledger.close()
-    said = how_to_go_on(directory)
+    said = advice_to_continue(directory)
     assert said is not None
     assert f"with --part I/{of}" in said
     return said
@@ -37,12 +37,12 @@ def test_of_many_parts_some_are_named(tmp_path: Path) -> None:
 
 def test_an_output_that_one_run_makes_is_resumed(tmp_path: Path) -> None:
     Journal(tmp_path, IDENTITY, resume=False).close()
-    assert "with --resume" in str(how_to_go_on(tmp_path))
+    assert "with --resume" in str(advice_to_continue(tmp_path))
 
 
 def test_what_was_gathered_is_gathered_on(tmp_path: Path) -> None:
     Journal(tmp_path, {"command": "gather", "tag": ""}, resume=False).close()
-    said = str(how_to_go_on(tmp_path))
+    said = str(advice_to_continue(tmp_path))
     assert "zerotools gather" in said
     assert "--resume" not in said
 
@@ -63,9 +63,9 @@ def test_what_was_gathered_is_gathered_on(tmp_path: Path) -> None:
 def test_what_zerotools_did_not_begin_is_none(data: bytes | None, tmp_path: Path) -> None:
     if data is not None:
         (tmp_path / NAME).write_bytes(data)
-    assert how_to_go_on(tmp_path) is None
+    assert advice_to_continue(tmp_path) is None
 
 
 def test_a_journal_that_is_no_file_is_none(tmp_path: Path) -> None:
     (tmp_path / NAME).mkdir()
-    assert how_to_go_on(tmp_path) is None
+    assert advice_to_continue(tmp_path) is None

@@ -37,7 +37,7 @@ def carried_file(path: Path) -> FilePlan:
     Raises:
         BadFile: it is not a regular file, or a link that is not followed.
     """
-    if (target := led_out(path, chosen_name=False)) is not None:
+    if (target := refused_link_target(path, chosen_name=False)) is not None:
         raise BadFile(
             f"{path} is a link to {target}, outside its directory, so the output would contain "
             "that file; put the file itself there if it belongs to the model, or remove the link"
@@ -47,7 +47,7 @@ def carried_file(path: Path) -> FilePlan:
     return FilePlan(size, carried=[CarriedBytes(0, path, 0, size)])
 
 
-def led_out(path: Path, *, chosen_name: bool) -> Path | None:
+def refused_link_target(path: Path, *, chosen_name: bool) -> Path | None:
     """Return the target of a link that is not followed; None if the file may be copied.
 
     `chosen_name`: the checkpoint's author chose the name, such as `id_ed25519`, so that an equal
@@ -90,7 +90,7 @@ def run_sidecars_in(
             continue
         if RANDOM_STATE.fullmatch(path.name) and not same_ranks:
             random.append(path.name)
-        elif led_out(path, chosen_name=True) is not None:
+        elif refused_link_target(path, chosen_name=True) is not None:
             links.append(path.name)
         elif path.is_file():
             plans[path.name] = carried_file(path)

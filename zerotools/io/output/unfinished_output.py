@@ -18,7 +18,7 @@ _MOST_NAMED = 8
 _NUMBER = re.compile(r"[1-9]\d{0,8}")
 
 
-def how_to_go_on(directory: Path) -> str | None:
+def advice_to_continue(directory: Path) -> str | None:
     """Return a description of the output in the staging `directory`, and the command to complete
     it; None: no command of zerotools began it. Only the journal is read."""
     if isinstance(directory, RemotePath):

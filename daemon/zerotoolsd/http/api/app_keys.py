@@ -11,13 +11,13 @@ from zerotoolsd.http.api.bearer_tokens import BearerTokens
 from zerotoolsd.http.api.request_limits import PerUserLock
 from zerotoolsd.interface.api_types import Conflict
 from zerotoolsd.service.job_requests import JobRequests
-from zerotoolsd.service.user_lookup import People
+from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.policy import Action, Rights
 
 TOKENS: web.AppKey[BearerTokens] = web.AppKey("tokens")
 SERVICE: web.AppKey[JobRequests] = web.AppKey("service")
 PAGE: web.AppKey[JobPage] = web.AppKey("page")
-PEOPLE: web.AppKey[People] = web.AppKey("people")
+PEOPLE: web.AppKey[UserDirectory] = web.AppKey("people")
 TURNS: web.AppKey[PerUserLock] = web.AppKey("turns")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
 ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")

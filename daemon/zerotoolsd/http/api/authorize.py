@@ -22,7 +22,7 @@ from zerotoolsd.users.policy import Access, Caller, Owner, Rights
 
 
 @dataclass(frozen=True)
-class Asked:
+class AuthorizedRequest:
     """The caller, and the decision."""
 
     caller: Caller
@@ -41,7 +41,7 @@ class Asked:
 
 # aiohttp before 3.14 has text for its keys, and since then it warns of that.
 _KEY = getattr(web, "RequestKey", None)
-_ASKED: Any = "zerotoolsd.asked" if _KEY is None else _KEY("zerotoolsd.asked", Asked)
+_ASKED: Any = "zerotoolsd.asked" if _KEY is None else _KEY("zerotoolsd.asked", AuthorizedRequest)
 
 
 async def decide(request: web.Request, uid: int) -> None:
@@ -64,12 +64,12 @@ async def decide(request: web.Request, uid: int) -> None:
         if owner is not None:
             owner = Owner(owner.uid, (await people.find(owner.uid)).name)
         raise Forbidden(rights.decide(await people.find(uid), action, owner, job_id).why)
-    request[_ASKED] = Asked(caller, decision.access, rights)
+    request[_ASKED] = AuthorizedRequest(caller, decision.access, rights)
 
 
-def asked(request: web.Request) -> Asked:
+def asked(request: web.Request) -> AuthorizedRequest:
     """Return the decision on a request that has reached its handler."""
-    found: Asked = request[_ASKED]
+    found: AuthorizedRequest = request[_ASKED]
     return found
 
 
@@ -78,7 +78,7 @@ def turn_of(request: web.Request) -> AbstractAsyncContextManager[None]:
 
     It covers the body too. Administrators are not limited, and read requests have no body.
     """
-    by: Asked | None = request.get(_ASKED)
+    by: AuthorizedRequest | None = request.get(_ASKED)
     if by is None or request.method != "POST" or by.rights.is_administrator(by.caller):
         return nullcontext()
     return request.app[TURNS].turn(by.uid)

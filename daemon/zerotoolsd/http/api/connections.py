@@ -70,7 +70,7 @@ SIGNING_TURNS = 4
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
-def room_for_connections() -> int:
+def raise_connection_limit() -> int:
     """Raise the limit of open files, and return how many connections it allows."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST + RESERVED
@@ -228,7 +228,7 @@ class _Refusal(asyncio.Protocol):
         self._timer.cancel()
 
 
-class Door:
+class ConnectionAcceptor:
     """Accepts connections of `server` at a socket that listens, at most `most` at a time."""
 
     def __init__(
@@ -244,7 +244,7 @@ class Door:
         `server`."""
         self._loop = asyncio.get_running_loop()
         self._server = server
-        self._most = room_for_connections() if most is None else most
+        self._most = raise_connection_limit() if most is None else most
         self._shares = shares or UserConnections(self._most)
         self._tls = tls
         self._connecting: set[asyncio.Task[None]] = set()
@@ -432,7 +432,7 @@ RUSH = 200
 _libc = ctypes.CDLL(None)
 
 
-def give_back() -> None:
+def trim_memory() -> None:
     """Return free memory to the system. Takes some milliseconds for each 10,000 objects."""
     gc.collect()
     if hasattr(_libc, "malloc_trim"):  # of glibc alone
@@ -446,7 +446,7 @@ class MemoryTrimmer:
     megabytes of a daemon that should be small.
     """
 
-    def __init__(self, end: Callable[[], None] = give_back) -> None:
+    def __init__(self, end: Callable[[], None] = trim_memory) -> None:
         self._end = end
         self._most = 0
 

@@ -17,7 +17,7 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN
 from zerotoolsd.http.api import request_validation
 from zerotoolsd.http.api.app_keys import PEOPLE, SERVICE
-from zerotoolsd.http.api.authorize import Asked, asked
+from zerotoolsd.http.api.authorize import AuthorizedRequest, asked
 from zerotoolsd.http.api.openapi.request_schemas import LARGEST_PID, LONGEST_SPAN, MOST_SHOWN
 from zerotoolsd.http.api.responses import answer, answer_unless_known, encode, parts_unless_known
 from zerotoolsd.http.api.visible_fields import named, view_for
@@ -46,7 +46,7 @@ def view_json(view: JobView) -> dict[str, Any]:
     return {**tree, "spec": spec}
 
 
-def in_a_list(view: JobView, by: Asked) -> dict[str, Any]:
+def in_a_list(view: JobView, by: AuthorizedRequest) -> dict[str, Any]:
     """Return a job for a list, without long values."""
     tree = view_json(view_for(view, by))
     tree["spec"].pop("captured_env", None)
@@ -245,7 +245,7 @@ def _states(request: web.Request) -> tuple[str, ...] | None:
     return wanted
 
 
-async def _user(request: web.Request, by: Asked) -> int | None:
+async def _user(request: web.Request, by: AuthorizedRequest) -> int | None:
     """Return the uid of the `user` filter; None for all. Raises BadRequest if the user does not
     exist."""
     text = request.query.get("user")

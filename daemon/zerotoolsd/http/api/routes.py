@@ -23,7 +23,7 @@ from zerotoolsd.http.api.request_gate import gate
 from zerotoolsd.http.api.request_limits import PerUserLock, RateLimit
 from zerotoolsd.http.api.request_validation import LARGEST_BODY, routes_of
 from zerotoolsd.service.job_requests import JobRequests
-from zerotoolsd.service.user_lookup import People
+from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.policy import Action, Rights
 
 ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
@@ -73,7 +73,7 @@ def make_app(
     service: JobRequests,
     tokens: BearerTokens | None = None,
     rights: Rights | None = None,
-    people: People | None = None,
+    people: UserDirectory | None = None,
     page: JobPage | None = None,
     rate: RateLimit | None = None,
 ) -> web.Application:
@@ -87,7 +87,7 @@ def make_app(
     app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
     app[SERVICE] = service
     app[RIGHTS] = rights or Rights()
-    app[PEOPLE] = people or People()
+    app[PEOPLE] = people or UserDirectory()
     app[PAGE] = page or NoPage()
     app[TURNS] = PerUserLock()
     app[ACTIONS] = {route.handler: action for route, action in ROUTES}

@@ -12,12 +12,16 @@ from aiohttp import web
 
 from zerotools.core.errors import ZerotoolsError
 from zerotoolsd.http.api.app_keys import JobPage
-from zerotoolsd.http.api.connections import Door, UserConnections, room_for_connections
+from zerotoolsd.http.api.connections import (
+    ConnectionAcceptor,
+    UserConnections,
+    raise_connection_limit,
+)
 from zerotoolsd.http.api.listen import TcpListener, open_socket
 from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.service.job_requests import JobRequests
-from zerotoolsd.service.user_lookup import People
+from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.policy import Rights
 
 CLOSE_SECONDS = 2.0
@@ -40,7 +44,7 @@ class ApiServer:
         close_seconds: float = CLOSE_SECONDS,
         most: int | None = None,
         rights: Rights | None = None,
-        people: People | None = None,
+        people: UserDirectory | None = None,
         page: JobPage | None = None,
         rate: RateLimit | None = None,
     ) -> None:
@@ -51,13 +55,13 @@ class ApiServer:
             handler_cancellation=True,
         )
         self._tcp = tcp
-        self._tcp_door: Door | None = None
+        self._tcp_door: ConnectionAcceptor | None = None
         self._first = listening
         self._path = path
         self._most = most
         self._bound: tuple[int, int] | None = None
         self._keeper: asyncio.Task[None] | None = None
-        self.door: Door | None = None
+        self.door: ConnectionAcceptor | None = None
 
     @property
     def address(self) -> object:
@@ -68,12 +72,12 @@ class ApiServer:
         """Accept connections."""
         await self._runner.setup()
         assert self._runner.server is not None
-        most = room_for_connections() if self._most is None else self._most
+        most = raise_connection_limit() if self._most is None else self._most
         shares = UserConnections(most)
-        self.door = Door(self._first, self._runner.server, most=most, shares=shares)
+        self.door = ConnectionAcceptor(self._first, self._runner.server, most=most, shares=shares)
         if self._tcp is not None:
             found = self._tcp
-            self._tcp_door = Door(
+            self._tcp_door = ConnectionAcceptor(
                 found.listening, self._runner.server, most=most, tls=found.tls, shares=shares
             )
         if self._path is not None:

@@ -14,7 +14,7 @@ from typing import Any
 from aiohttp import web
 
 from zerotoolsd.http.api.app_keys import PEOPLE
-from zerotoolsd.http.api.authorize import Asked
+from zerotoolsd.http.api.authorize import AuthorizedRequest
 from zerotoolsd.interface.api_types import AttemptView, Event, JobView
 from zerotoolsd.users.policy import Access
 
@@ -58,7 +58,7 @@ async def named(request: web.Request, views: Sequence[JobView]) -> list[JobView]
     return [replace(view, user=names[view.uid]) for view in views]
 
 
-def view_for(view: JobView, by: Asked) -> JobView:
+def view_for(view: JobView, by: AuthorizedRequest) -> JobView:
     """Return the part of a job that the caller may see."""
     if by.sees(view.uid):
         return view
@@ -67,12 +67,12 @@ def view_for(view: JobView, by: Asked) -> JobView:
     return replace(view, **shown)
 
 
-def event_for(event: Event, by: Asked) -> Event:
+def event_for(event: Event, by: AuthorizedRequest) -> Event:
     """Return the part of an event that the caller may see."""
     return event if by.sees(event.uid) else replace(event, why=None)
 
 
-def machine_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
+def machine_for(tree: dict[str, Any], by: AuthorizedRequest) -> dict[str, Any]:
     """Return the part of the machine's state that the caller may see.
 
     Memory and processes on its GPUs are visible to every user, as in /proc and by nvidia-smi.
@@ -88,13 +88,13 @@ def machine_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
     return tree
 
 
-def peak_for(tree: dict[str, Any], by: Asked) -> dict[str, Any]:
+def peak_for(tree: dict[str, Any], by: AuthorizedRequest) -> dict[str, Any]:
     """Return the part of an attempt's peak use that the caller may see."""
     sees = tree["uid"] is not None and by.sees(tree["uid"])
     return tree if sees else {**tree, "name": None}
 
 
-def _lease_for(lease: dict[str, Any], by: Asked) -> dict[str, Any]:
+def _lease_for(lease: dict[str, Any], by: AuthorizedRequest) -> dict[str, Any]:
     if not lease.get("held_by") or by.sees(lease["uid"]):
         return lease
     return {**lease, "held_by": OUTLIVED}

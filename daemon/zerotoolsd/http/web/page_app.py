@@ -39,7 +39,7 @@ from zerotoolsd.http.web.page_gate import (
 from zerotoolsd.http.web.sessions import WebSessions
 from zerotoolsd.interface.api_types import Forbidden, NotFound
 from zerotoolsd.service.job_requests import JobRequests
-from zerotoolsd.service.user_lookup import People
+from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.policy import Rights
 
 OF_API = frozenset(
@@ -65,7 +65,7 @@ def make_page_app(
     service: JobRequests,
     sessions: WebSessions,
     rights: Rights,
-    people: People,
+    people: UserDirectory,
     gate: Middleware | None = None,
 ) -> web.Application:
     """Return the application of the page's port; requests pass `gate` (default: `page_gate()`)."""

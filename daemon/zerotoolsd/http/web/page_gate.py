@@ -112,7 +112,7 @@ async def _with_session(
         return await handler(request)
     await decide(request, session.uid)
     if request.method in SAFE:
-        with broken_off_at_end(request, request.app[SESSIONS], session):
+        with close_at_session_end(request, request.app[SESSIONS], session):
             return await handler(request)
     _refuse_others_jobs(request, session)
     async with turn_of(request):
@@ -173,7 +173,7 @@ def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
 
 
 @contextmanager
-def broken_off_at_end(
+def close_at_session_end(
     request: web.Request, sessions: WebSessions, session: WebSession
 ) -> Iterator[None]:
     """Close the connection of a read request when its session ends.

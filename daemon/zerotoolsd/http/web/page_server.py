@@ -16,13 +16,13 @@ from aiohttp.typedefs import Middleware
 from zerotools.core.counts import counted
 from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.config.config_tables import WebConfig
-from zerotoolsd.http.api.connections import Door, UserConnections
+from zerotoolsd.http.api.connections import ConnectionAcceptor, UserConnections
 from zerotoolsd.http.api.listen import BACKLOG
 from zerotoolsd.http.web.page_app import make_page_app
 from zerotoolsd.http.web.sessions import FILE, LINK_SECONDS, WebSessions
 from zerotoolsd.interface.api_types import Conflict, Unavailable
 from zerotoolsd.service.job_requests import JobRequests
-from zerotoolsd.service.user_lookup import People
+from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.policy import Rights
 
 ADDRESS = "127.0.0.1"
@@ -45,7 +45,7 @@ class WebPage:
         config: WebConfig,
         state_dir: Path,
         rights: Rights,
-        people: People,
+        people: UserDirectory,
         gate: Middleware | None = None,
     ) -> None:
         self._gate = gate
@@ -55,7 +55,7 @@ class WebPage:
         self._people = people
         self._sessions = WebSessions(state_dir / FILE, seconds_of(config.session))
         self._runner: web.AppRunner | None = None
-        self._door: Door | None = None
+        self._door: ConnectionAcceptor | None = None
 
     @property
     def port(self) -> int | None:
@@ -113,7 +113,9 @@ class WebPage:
         assert runner.server is not None
         shares = UserConnections(MOST_CONNECTIONS)
         self._runner = runner
-        self._door = Door(listening, runner.server, most=MOST_CONNECTIONS, shares=shares)
+        self._door = ConnectionAcceptor(
+            listening, runner.server, most=MOST_CONNECTIONS, shares=shares
+        )
         self._sessions.port = self.port
         self._sessions.save()
         log.info("the page for browsers is at http://%s:%d", ADDRESS, self.port)

@@ -56,7 +56,7 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
     return _OF_STATE.get(after)
 
 
-class JobTeller:
+class JobNotices:
     """Makes the notices of changes, according to the job and the daemon's configuration."""
 
     def __init__(self, config: NotifyConfig, host: str | None = None) -> None:

@@ -20,7 +20,7 @@ from zerotools.jobs.binding.durations import seconds_of
 from zerotoolsd.attempts.attempt_watcher import Guard
 from zerotoolsd.attempts.progress_report import Clocks, time_since_step
 from zerotoolsd.config.config_tables import NotifyConfig
-from zerotoolsd.monitoring.notifications.notice_text import STALLED, JobTeller
+from zerotoolsd.monitoring.notifications.notice_text import STALLED, JobNotices
 from zerotoolsd.monitoring.notifications.notify_command import CommandRunner
 from zerotoolsd.monitoring.notifications.webhooks import NotDelivered, WebhookSender
 from zerotoolsd.queue.lifecycle import JobStatus
@@ -45,11 +45,11 @@ class JobNotifier:
     def __init__(
         self, store: Store, config: NotifyConfig, guard: Guard, users: ServedUsers = OWN_ONLY
     ) -> None:
-        self._teller = JobTeller(config)
+        self._teller = JobNotices(config)
         self.stalls = StallWatch(store, self._teller, guard)
         runner = CommandRunner(config.timeout_seconds, users)
         senders: dict[str, NoticeSender] = {WEBHOOK: WebhookSender(config), COMMAND: runner}
-        self.courier = Courier(store.outbox, config, senders)
+        self.courier = NoticeDelivery(store.outbox, config, senders)
         store.tell = self._tell
 
     def _tell(
@@ -85,7 +85,7 @@ class StallWatch:
     """Checks the running jobs. `stalled` are the numbers of those without progress at the last
     check."""
 
-    def __init__(self, store: Store, teller: JobTeller, guard: Guard) -> None:
+    def __init__(self, store: Store, teller: JobNotices, guard: Guard) -> None:
         self._store = store
         self._teller = teller
         self._guard = guard
@@ -142,7 +142,7 @@ class NoticeSender(Protocol):
         """Deliver it once, within a time limit. Raises NotDelivered."""
 
 
-class Courier:
+class NoticeDelivery:
     """`senders` by channel; `now` is seconds since the epoch."""
 
     def __init__(

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerotoolsd.monitoring.notifications.webhooks import NotDelivered
 from zerotoolsd.queue.tables.notice_outbox import Notice
-from zerotoolsd.users.account import SilentNames
+from zerotoolsd.users.account import NameLookupTimeout
 from zerotoolsd.users.job_user import USUAL_PATH, given_env
 from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
@@ -40,7 +40,7 @@ class CommandRunner:
         tree = json.loads(notice.body)
         try:
             user = self._users.of(notice.uid)
-        except SilentNames as error:  # the delivery is repeated
+        except NameLookupTimeout as error:  # the delivery is repeated
             raise NotDelivered(str(error)) from None
         environment = _environment(notice, tree)
         command = (*_BY_SHELL, *argv)

@@ -1,6 +1,6 @@
 """The checks before a job is accepted: its files, its model, its interpreter, this machine.
 
-survey             all checks of files, in one child process
+file_survey        all checks of files, in one child process
 preflight          the output directory, the files of a script, compilers and packages
 preflight_data, preflight_model
                    the data; the model directory and the tokenizer
@@ -10,5 +10,5 @@ memory_check       whether a job can fit into this machine's memory at all
 argv_limit         arguments and environment that the kernel takes
 dependency_check   the jobs and the time that a job starts after
 directory_checks   directories of users, and the checkpoints in them
-adoptable          whether a process that a user started can be watched
+adoptable_process  whether a process that a user started can be watched
 """

@@ -53,7 +53,7 @@ def _real(path: str) -> str:
         return os.path.normpath(path)
 
 
-def clash_of(named: list[tuple[str, str | None, str | None]]) -> str | None:
+def directory_conflict(named: list[tuple[str, str | None, str | None]]) -> str | None:
     """Return why these jobs cannot be queued together; None if they can.
 
     Each job is (source, `output_dir`, `resume_from`). May wait for a file system that hangs.

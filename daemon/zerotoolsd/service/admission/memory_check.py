@@ -44,7 +44,7 @@ class MachineMemory:
 
 
 @dataclass(frozen=True)
-class ForeseenRow:
+class EstimatedSetting:
     """Bytes of one setting: the most on a GPU, and that without what is not measured; of the host's
     memory all ranks together, without their programs, or what tokenises the data before."""
 
@@ -54,31 +54,31 @@ class ForeseenRow:
 
 
 @dataclass(frozen=True)
-class Foreseen:
+class JobMemoryEstimate:
     """The estimate of the job. `ways` are alternatives that would fit, as keys of the job, the
     cheapest first; `nearest` is the closest one if none fits. `less_host` are keys that need less
     host memory. Without `knows_activations`, the bytes cover only the state."""
 
-    asked: ForeseenRow
+    asked: EstimatedSetting
     knows_activations: bool
     ways: tuple[str, ...] = ()
     nearest: str | None = None
     less_host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, for `foreseen_of`."""
+        """Return JSON values, for `estimate_from_json`."""
         return asdict(self)
 
 
-def foreseen_of(tree: Mapping[str, Any] | None) -> Foreseen | None:
-    """Return the `Foreseen` from the JSON values of `Foreseen.to_json`."""
+def estimate_from_json(tree: Mapping[str, Any] | None) -> JobMemoryEstimate | None:
+    """Return the `JobMemoryEstimate` from the JSON values of `JobMemoryEstimate.to_json`."""
     if tree is None:
         return None
-    asked = ForeseenRow(**tree["asked"])
-    return Foreseen(**{**tree, "asked": asked, "ways": tuple(tree["ways"])})
+    asked = EstimatedSetting(**tree["asked"])
+    return JobMemoryEstimate(**{**tree, "asked": asked, "ways": tuple(tree["ways"])})
 
 
-def foresee(spec: JobSpec, memory: MachineMemory) -> Foreseen | None:
+def estimate_job_memory(spec: JobSpec, memory: MachineMemory) -> JobMemoryEstimate | None:
     """Estimate the memory of a job, for an elastic one with the most ranks; None if it is unknown.
 
     Reads the model's config, or the headers of its weights.
@@ -101,14 +101,16 @@ def foresee(spec: JobSpec, memory: MachineMemory) -> Foreseen | None:
     less_host = _less_host(spec, asked, work, machine)
     # They have ended when the job trains: the larger of the two is what it takes.
     asked = replace(asked, host=max(asked.host, tokenizing_bytes(spec)))
-    found = Foreseen(asked, row.memory.knows_activations, less_host=less_host)
+    found = JobMemoryEstimate(asked, row.memory.knows_activations, less_host=less_host)
     is_silent = on_gpu and memory.gpu is None
     if is_silent or machine.has_room(asked.gpu, asked.host):
         return found
     return _with_ways(found, spec, work, machine)
 
 
-def _with_ways(found: Foreseen, spec: JobSpec, work: Workload, machine: Machine) -> Foreseen:
+def _with_ways(
+    found: JobMemoryEstimate, spec: JobSpec, work: Workload, machine: Machine
+) -> JobMemoryEstimate:
     estimate = estimate_job(work, machine, job=given_of(spec))
     near = estimate.search.nearest
     nearest = None
@@ -120,16 +122,18 @@ def _with_ways(found: Foreseen, spec: JobSpec, work: Workload, machine: Machine)
     return replace(found, ways=tuple(ways), nearest=nearest)
 
 
-def _row(row: Row, machine: Machine) -> ForeseenRow:
+def _row(row: Row, machine: Machine) -> EstimatedSetting:
     memory = row.memory
     unsure = sum(memory.device.get(term, 0) for term in NOT_MEASURED)
     host = sum(size for term, size in memory.host.items() if term != _PROCESS)
     if not machine.on_gpu:
         host += memory.peak
-    return ForeseenRow(memory.peak, memory.peak - unsure, host * machine.ranks_of_node)
+    return EstimatedSetting(memory.peak, memory.peak - unsure, host * machine.ranks_of_node)
 
 
-def _less_host(spec: JobSpec, asked: ForeseenRow, work: Workload, machine: Machine) -> str | None:
+def _less_host(
+    spec: JobSpec, asked: EstimatedSetting, work: Workload, machine: Machine
+) -> str | None:
     """Return the keys of the setting that needs least host memory, if that is less than the job
     needs."""
     again = [work]
@@ -144,7 +148,7 @@ def _less_host(spec: JobSpec, asked: ForeseenRow, work: Workload, machine: Machi
     return text
 
 
-def why_never(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str | None:
+def why_never(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -> str | None:
     """Return why the job can never fit; None if it may."""
     asked = foreseen.asked
     what = "" if foreseen.knows_activations else " for its state alone"
@@ -169,7 +173,7 @@ def why_never(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str |
     )
 
 
-def expected_text(foreseen: Foreseen | None) -> str | None:
+def expected_text(foreseen: JobMemoryEstimate | None) -> str | None:
     """Return the estimate for the scheduler, for jobs without a declaration (`expected_memory`)."""
     if foreseen is None:
         return None
@@ -179,7 +183,7 @@ def expected_text(foreseen: Foreseen | None) -> str | None:
     )
 
 
-def note_of(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str:
+def note_of(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -> str:
     """Return the estimate of an accepted job, in one sentence."""
     asked = foreseen.asked
     at_least = "" if foreseen.knows_activations else "for its state alone "
@@ -197,7 +201,7 @@ def note_of(spec: JobSpec, foreseen: Foreseen, memory: MachineMemory) -> str:
     return said
 
 
-def _would_fit(spec: JobSpec, foreseen: Foreseen) -> str:
+def _would_fit(spec: JobSpec, foreseen: JobMemoryEstimate) -> str:
     """Describe the alternatives that fit, as keys of the job."""
     if foreseen.ways:
         return f"{'; or '.join(foreseen.ways[:MOST_WAYS])} would fit"

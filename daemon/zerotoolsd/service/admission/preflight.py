@@ -23,7 +23,7 @@ from zerotools.ops.resume_from_other_program.foreign_run import is_foreign, was_
 from zerotools.runs import checkpoint_dirs
 from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.service.admission import (
-    adoptable,
+    adoptable_process,
     directory_checks,
     preflight_data,
     preflight_model,
@@ -35,7 +35,7 @@ def check_files(spec: JobSpec) -> None:
 
     Raises BadRequest, which names each file that fails.
     """
-    problems = [*_missing(spec), *lacking(spec)]
+    problems = [*_missing(spec), *missing_requirements(spec)]
     if problems:
         raise BadRequest("; ".join(problems))
 
@@ -54,7 +54,7 @@ def _missing(spec: JobSpec) -> Iterator[str]:
     if (
         spec.resume_from is not None
         and not in_store(spec.resume_from)
-        and not goes_on_elsewhere(spec)
+        and not resumes_foreign_checkpoint(spec)
     ):
         path = Path(spec.resume_from)
         if not path.exists():
@@ -68,7 +68,7 @@ def _missing(spec: JobSpec) -> Iterator[str]:
 
 def _missing_of_script(spec: JobSpec) -> Iterator[str]:
     if (process := spec.script.process) is not None:
-        yield from adoptable.missing(process)
+        yield from adoptable_process.missing(process)
         return
     script, first = spec.script, spec.script.command[0]
     directory = Path(script.directory)
@@ -86,7 +86,7 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
             yield f"{key} = {path}: no such file or directory"
 
 
-def goes_on_elsewhere(spec: JobSpec) -> bool:
+def resumes_foreign_checkpoint(spec: JobSpec) -> bool:
     """Return whether the job continues from a checkpoint of another program, by the file names in
     it.
 
@@ -97,12 +97,12 @@ def goes_on_elsewhere(spec: JobSpec) -> bool:
     return is_foreign(Path(spec.resume_from))
 
 
-def has_begun_elsewhere(spec: JobSpec) -> bool:
+def began_in_another_program(spec: JobSpec) -> bool:
     """Return whether the job continues training that began in another program.
 
-    The checkpoint is of another program (`goes_on_elsewhere`), or was converted from one.
+    The checkpoint is of another program (`resumes_foreign_checkpoint`), or was converted from one.
     """
-    if goes_on_elsewhere(spec):
+    if resumes_foreign_checkpoint(spec):
         return True
     own = spec.engine != "script" and spec.resume_from is not None
     own = own and not in_store(spec.resume_from)
@@ -205,7 +205,9 @@ COMPILERS = {"cpu": ("c++", "g++", "clang++"), "cuda": ("cc", "gcc", "clang")}
 CHOICE = {"cpu": "CXX", "cuda": "CC"}
 
 
-def lacking(spec: JobSpec, environment: Mapping[str, str] | None = None) -> Iterator[str]:
+def missing_requirements(
+    spec: JobSpec, environment: Mapping[str, str] | None = None
+) -> Iterator[str]:
     """Yield a sentence for each missing requirement; `environment` is the job's own."""
     if spec.train.compile:
         yield from _compiler(spec, {**(environment or job_environment(spec)), **spec.env})

@@ -16,7 +16,7 @@ from zerotoolsd.dispatch.dispatcher import Dispatcher
 from zerotoolsd.file_checks.file_checker_pool import Ask
 from zerotoolsd.interface.api_types import Adoption, Conflict, Unavailable
 from zerotoolsd.queue.rows import JobRow
-from zerotoolsd.service.admission.adoptable import look_at_process
+from zerotoolsd.service.admission.adoptable_process import look_at_process
 from zerotoolsd.service.submission import LOOK_SECONDS, JobSubmission
 
 MOST_WATCHED = 64

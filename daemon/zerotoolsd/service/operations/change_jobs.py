@@ -27,7 +27,7 @@ ChangeJob = Callable[[JobRow], None]
 """Function that changes an unfinished job. Raises Conflict, NotAllowed, Changed."""
 
 
-class WaitingJobs:
+class JobChanges:
     """Changes single jobs in the queue; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, find: FindJob) -> None:
@@ -95,7 +95,7 @@ class ArrayChange:
     kept: tuple[tuple[int, str], ...]
 
 
-class WholeArrays:
+class ArrayChanges:
     """Changes all jobs of an array; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, find: FindJob) -> None:

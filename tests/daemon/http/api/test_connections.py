@@ -24,8 +24,8 @@ from zerotoolsd.http.api.connections import (
     RUSH,
     MemoryTrimmer,
     UserConnections,
-    give_back,
-    room_for_connections,
+    raise_connection_limit,
+    trim_memory,
 )
 from zerotoolsd.http.api.listen import open_socket
 from zerotoolsd.http.api.server import ApiServer
@@ -304,7 +304,7 @@ def test_a_socket_that_was_removed_is_made_again(tmp_path: Path) -> None:
 def test_there_is_room_for_a_thousand() -> None:
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
-        assert 8 <= room_for_connections() <= connections.MOST
+        assert 8 <= raise_connection_limit() <= connections.MOST
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
@@ -324,7 +324,7 @@ def test_a_rush_that_is_over_is_noticed_once() -> None:
 
 
 def test_it_can_be_asked_on_any_machine() -> None:
-    give_back()
+    trim_memory()
 
 
 ME = os.geteuid()

@@ -37,7 +37,7 @@ from zerotoolsd.http.api.openapi.openapi_document import document
 from zerotoolsd.http.api.server import ApiServer
 from zerotoolsd.queue import fault_isolation
 from zerotoolsd.queue.schema import DATABASE
-from zerotoolsd.service.user_lookup import People
+from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.policy import Caller, Rights
 
 ME, OTHER = os.geteuid(), 4711
@@ -69,7 +69,7 @@ OPERATIONS = {
 }
 
 
-class FailingPeople(People):
+class FailingPeople(UserDirectory):
     """Users that nobody can look up, because of `error`."""
 
     def __init__(self, error: BaseException) -> None:
@@ -103,7 +103,7 @@ class Asker:
     async def serving(
         self,
         rights: Rights | None = None,
-        people: People | None = None,
+        people: UserDirectory | None = None,
         page: JobPage | None = None,
     ) -> AsyncIterator[Asker]:
         """Start a server for the time of the block."""

@@ -6,7 +6,7 @@ import os
 from dataclasses import fields
 
 from tests.daemon.http.api.made_views import a_job, a_view, an_attempt
-from zerotoolsd.http.api.authorize import Asked
+from zerotoolsd.http.api.authorize import AuthorizedRequest
 from zerotoolsd.http.api.visible_fields import (
     SEEN_OF_ATTEMPT,
     SEEN_OF_JOB,
@@ -24,8 +24,8 @@ OTHER = os.geteuid() + 4712
 SECRET = "/home/me/secret"
 
 
-def by(uid: int) -> Asked:
-    return Asked(Caller(uid=uid), Access.MASKED, Rights())
+def by(uid: int) -> AuthorizedRequest:
+    return AuthorizedRequest(Caller(uid=uid), Access.MASKED, Rights())
 
 
 def test_others_see_that_a_job_is_there_and_not_what_it_is() -> None:
@@ -91,7 +91,7 @@ def test_others_see_which_job_has_a_gpu_and_not_by_which_program() -> None:
     seen = machine_for(tree, by(STRANGER))
     assert SECRET not in str(seen)
     assert seen["leases"] == [{**lease, "held_by": "a process that outlived it"}]
-    administrator = Asked(Caller(uid=0), Access.ALLOWED, Rights())
+    administrator = AuthorizedRequest(Caller(uid=0), Access.ALLOWED, Rights())
     assert machine_for(tree, administrator) == tree
 
 
@@ -100,7 +100,7 @@ def test_others_see_that_jobs_may_start_warm_and_not_from_what() -> None:
     tree = {"snapshot": None, "leases": [], "warm_start": warm}
     seen = machine_for(tree, by(STRANGER))
     assert seen["warm_start"] == {"enabled": True, "trouble": None, "servers": []}
-    administrator = Asked(Caller(uid=0), Access.ALLOWED, Rights())
+    administrator = AuthorizedRequest(Caller(uid=0), Access.ALLOWED, Rights())
     assert machine_for(tree, administrator) == tree
 
 

@@ -19,7 +19,7 @@ from tests.daemon.http.api.fakes import FakeService
 from zerotoolsd.config.config_tables import WebConfig
 from zerotoolsd.http.web.page_gate import SECRET_HEADER
 from zerotoolsd.http.web.page_server import WebPage
-from zerotoolsd.service.user_lookup import People
+from zerotoolsd.service.user_lookup import UserDirectory
 from zerotoolsd.users.policy import Rights
 
 ANNA, BOB, OWN = 1001, 1002, 7
@@ -138,7 +138,12 @@ def serving_page(
     ready, stop = threading.Event(), asyncio.Event()
     loop = asyncio.new_event_loop()
     page = WebPage(
-        service, config or WebConfig(port=free_port()), state, Rights(own=OWN), People(), gate
+        service,
+        config or WebConfig(port=free_port()),
+        state,
+        Rights(own=OWN),
+        UserDirectory(),
+        gate,
     )
 
     async def serve() -> None:

@@ -12,7 +12,7 @@ from tests.daemon.http.api.made_views import a_job
 from zerotools.jobs.states import STATES
 from zerotools.jobs.tables.notify import NOTICES
 from zerotoolsd.config.config_tables import NotifyConfig
-from zerotoolsd.monitoring.notifications.notice_text import JobTeller, notice_of
+from zerotoolsd.monitoring.notifications.notice_text import JobNotices, notice_of
 from zerotoolsd.queue.lifecycle import TRANSITIONS, JobStatus
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.tables.notice_outbox import Notice
@@ -38,7 +38,7 @@ def a_row(state: str = "running", **notify: Any) -> JobRow:
 
 
 def told(job: JobRow, after: str, why: str | None = None, **config: Any) -> list[Notice]:
-    teller = JobTeller(NotifyConfig(**config), "box1")
+    teller = JobNotices(NotifyConfig(**config), "box1")
     return list(teller.of_change(job, JobStatus(state=after, reason=why), 12, 2, 99.0))
 
 
@@ -91,7 +91,7 @@ def test_the_administrator_is_told_of_all_jobs_and_each_address_once() -> None:
 
 
 def test_a_stall_is_told_once_for_each_attempt() -> None:
-    teller, job = JobTeller(NotifyConfig(), "box1"), a_row(webhook=URL)
+    teller, job = JobNotices(NotifyConfig(), "box1"), a_row(webhook=URL)
     assert teller.wants(job, "stalled")
     assert not teller.wants(job, "started")
     stalls = [next(iter(teller.of_stall(job, n, "rank 1 hangs", 1.0))) for n in (1, 1, 2)]

@@ -20,12 +20,12 @@ from tests.daemon.waiting import wait_async
 from zerotools.core.errors import BadRequest
 from zerotools.jobs.tables.notify import NotifySpec
 from zerotoolsd.config.config_tables import NotifyConfig
-from zerotoolsd.monitoring.notifications.notice_text import JobTeller
+from zerotoolsd.monitoring.notifications.notice_text import JobNotices
 from zerotoolsd.monitoring.notifications.notifier import (
     AT_A_TIME,
     FIRST_SECONDS,
     MOST_SECONDS,
-    Courier,
+    NoticeDelivery,
     StallWatch,
 )
 from zerotoolsd.monitoring.notifications.webhooks import NotDelivered
@@ -85,7 +85,7 @@ def test_a_stall_is_told_once(tmp_path: Path) -> None:
     notify = NotifySpec(on=("stalled",), webhook="https://hooks.test/x")
     run = leave_attempt(tmp_path / "state", replace(make_job(""), notify=notify))
     with closing(Store(tmp_path / "state")) as store:
-        watch = StallWatch(store, JobTeller(NotifyConfig(), "box1"), no_guard)
+        watch = StallWatch(store, JobNotices(NotifyConfig(), "box1"), no_guard)
         watch.look()
         (run / FILE).write_text("not JSON")
         watch.look()
@@ -94,7 +94,7 @@ def test_a_stall_is_told_once(tmp_path: Path) -> None:
         (run / FILE).write_text(json.dumps({"stalled": "rank 1 stands\x1b[2J"}))
         for _ in range(3):
             watch.look()
-        StallWatch(store, JobTeller(NotifyConfig(), "box1"), no_guard).look()  # of the next daemon
+        StallWatch(store, JobNotices(NotifyConfig(), "box1"), no_guard).look()  # of the next daemon
         assert watch.stalled == {1}
         (notice,) = store.outbox.of_job(1)
         (run / FILE).write_text("{}")
@@ -143,7 +143,7 @@ def test_each_is_told_once_where_that_succeeds(store: Store) -> None:
     sender = Told()
 
     async def story() -> None:
-        courier = Courier(store.outbox, NotifyConfig(), {"webhook": sender}, now=lambda: 1.0)
+        courier = NoticeDelivery(store.outbox, NotifyConfig(), {"webhook": sender}, now=lambda: 1.0)
         store.outbox.put([a_notice("a"), a_notice("b")], 1.0)
         for _ in range(3):
             courier.begin_due()
@@ -158,7 +158,9 @@ def test_a_receiver_that_fails_for_a_day_is_tried_ever_later_and_given_up(store:
     sender, clock = Told(refusing), [0.0]
 
     async def story() -> list[float]:
-        courier = Courier(store.outbox, NotifyConfig(), {"webhook": sender}, now=lambda: clock[0])
+        courier = NoticeDelivery(
+            store.outbox, NotifyConfig(), {"webhook": sender}, now=lambda: clock[0]
+        )
         store.outbox.put([a_notice("a")], 0.0)
         times = []
         while (due := store.outbox.next_due()) is not None:
@@ -183,7 +185,7 @@ def test_a_receiver_that_hangs_keeps_nobody_else_waiting(store: Store) -> None:
 
     async def story() -> None:
         senders = {"webhook": Hanging(), "command": sender}
-        courier = Courier(store.outbox, NotifyConfig(), senders, now=lambda: 1.0)
+        courier = NoticeDelivery(store.outbox, NotifyConfig(), senders, now=lambda: 1.0)
         store.outbox.put([a_notice(f"hangs {number}") for number in range(50)], 1.0)
         store.outbox.put([a_notice("theirs", uid=2, channel="command")], 1.0)
         for _ in range(20):
@@ -200,7 +202,9 @@ def test_a_receiver_that_hangs_keeps_nobody_else_waiting(store: Store) -> None:
 
 def test_an_odd_notice_ends_nothing(store: Store) -> None:
     async def story() -> None:
-        courier = Courier(store.outbox, NotifyConfig(), {"webhook": Told(divide)}, now=lambda: 1.0)
+        courier = NoticeDelivery(
+            store.outbox, NotifyConfig(), {"webhook": Told(divide)}, now=lambda: 1.0
+        )
         store.outbox.put([a_notice("a"), a_notice("b", channel="pigeon")], 1.0)
         courier.begin_due()
         await courier.settle()

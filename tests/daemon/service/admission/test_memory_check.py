@@ -20,11 +20,11 @@ from zerotools.jobs.memory_estimates.tokenizer_processes import (
 from zerotools.jobs.tables.model import ModelSpec
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.service.admission.memory_check import (
-    Foreseen,
+    JobMemoryEstimate,
     MachineMemory,
+    estimate_from_json,
+    estimate_job_memory,
     expected_text,
-    foresee,
-    foreseen_of,
     note_of,
     why_never,
 )
@@ -62,8 +62,8 @@ def memory_of(gpu_gib: float | None, host_gib: float = 512) -> MachineMemory:
     return MachineMemory(None if gpu_gib is None else int(gpu_gib * GIB), int(host_gib * GIB))
 
 
-def foreseen(spec: JobSpec, memory: MachineMemory | None = None) -> Foreseen:
-    found = foresee(spec, memory or memory_of(80))
+def foreseen(spec: JobSpec, memory: MachineMemory | None = None) -> JobMemoryEstimate:
+    found = estimate_job_memory(spec, memory or memory_of(80))
     assert found is not None
     return found
 
@@ -179,14 +179,14 @@ def test_an_elastic_job_is_looked_at_with_the_most_ranks() -> None:
     ids=str,
 )
 def test_of_what_is_not_known_nothing_is_foreseen(model: dict[str, Any]) -> None:
-    assert foresee(replace(job(), model=ModelSpec(config=model)), memory_of(80)) is None
+    assert estimate_job_memory(replace(job(), model=ModelSpec(config=model)), memory_of(80)) is None
 
 
 def test_it_travels_as_json() -> None:
     found = foreseen(job(), memory_of(60))
     assert found.ways
-    assert foreseen_of(json.loads(json.dumps(found.to_json()))) == found
-    assert foreseen_of(None) is None
+    assert estimate_from_json(json.loads(json.dumps(found.to_json()))) == found
+    assert estimate_from_json(None) is None
 
 
 def test_the_scheduler_is_told_what_is_asked_and_what_would_take_less_of_the_host() -> None:

@@ -7,13 +7,13 @@ from typing import Any
 
 from harness.launching import job
 from zerotools.jobs.jobfile.parse import job_from_dict
-from zerotoolsd.service.admission.preflight import lacking
+from zerotoolsd.service.admission.preflight import missing_requirements
 
 
 def problems(path: Path, **changes: Any) -> list[str]:
     """What a machine whose programs are in `path` lacks."""
     spec = job_from_dict(job(Path("/text"), **changes), source="job")
-    return list(lacking(spec, {"PATH": str(path)}))
+    return list(missing_requirements(spec, {"PATH": str(path)}))
 
 
 def test_compiling_needs_a_compiler(tmp_path: Path) -> None:

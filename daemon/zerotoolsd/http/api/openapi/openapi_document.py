@@ -14,13 +14,13 @@ from aiohttp import web
 from zerotools.jobs.client.daemon_compatibility import API_VERSION
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.http.api.openapi.answer_schemas import answer_components, explanation_components
-from zerotoolsd.http.api.openapi.described_requests import (
+from zerotoolsd.http.api.openapi.json_schemas import refusal_components, tables_of
+from zerotoolsd.http.api.openapi.request_paths import (
     job_paths,
     machine_paths,
     result_components,
     result_paths,
 )
-from zerotoolsd.http.api.openapi.json_schemas import refusal_components, tables_of
 from zerotoolsd.http.api.openapi.request_schemas import request_components
 from zerotoolsd.http.api.responses import answer
 

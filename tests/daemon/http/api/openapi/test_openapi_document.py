@@ -20,9 +20,9 @@ from zerotools.jobs.client.daemon_client import DaemonClient
 from zerotools.jobs.states import OLD_VERBS
 from zerotools.jobs.tables.spec import JobSpec
 from zerotoolsd.http.api.openapi.answer_schemas import answer_components, explanation_components
-from zerotoolsd.http.api.openapi.described_requests import result_components
 from zerotoolsd.http.api.openapi.json_schemas import tables_of
 from zerotoolsd.http.api.openapi.openapi_document import document
+from zerotoolsd.http.api.openapi.request_paths import result_components
 from zerotoolsd.http.api.openapi.request_schemas import request_components
 from zerotoolsd.http.api.routes import make_app
 from zerotoolsd.interface.api_types import Event

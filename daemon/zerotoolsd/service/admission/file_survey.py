@@ -14,7 +14,12 @@ from zerotoolsd.attempts.job_environment import job_environment
 from zerotoolsd.dispatch.removable_files import Mention, mentions
 from zerotoolsd.service.admission.dry_run import reads_data
 from zerotoolsd.service.admission.interpreter_check import Needs, needs_from, needs_of
-from zerotoolsd.service.admission.memory_check import Foreseen, MachineMemory, foresee, foreseen_of
+from zerotoolsd.service.admission.memory_check import (
+    JobMemoryEstimate,
+    MachineMemory,
+    estimate_from_json,
+    estimate_job_memory,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +36,7 @@ class Survey:
     named: tuple[Mention, ...]
     needs: Needs | None
     asked: bool
-    memory: Foreseen | None = None
+    memory: JobMemoryEstimate | None = None
     """The estimate of its memory; None if unknown."""
     notes: tuple[str, ...] = ()
     """Notes for the submitter."""
@@ -53,7 +58,7 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
         named=tuple(Mention(**each) for each in tree["named"]),
         needs=None if needs is None else needs_from(needs),
         asked=tree["asked"],
-        memory=foreseen_of(tree.get("memory")),
+        memory=estimate_from_json(tree.get("memory")),
         notes=tuple(tree.get("notes", ())),
     )
 
@@ -77,7 +82,7 @@ def survey(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
         place=None if spec.output_dir is None else os.path.realpath(spec.output_dir),
         named=tuple(mentions(text, spec.output_dir or "")),
         needs=needs_of(spec),
-        asked=preflight.has_begun_elsewhere(spec) or reads_data(spec),
-        memory=foresee(spec, memory),
+        asked=preflight.began_in_another_program(spec) or reads_data(spec),
+        memory=estimate_job_memory(spec, memory),
         notes=tuple(offline_notes(spec.metrics, job_environment(spec))),
     ).to_json()
