@@ -348,7 +348,7 @@ class Format(ABC):
         """
         return
 
-    def false_hints(self, source: Checkpoint) -> Iterator[Problem]:
+    def latest_problems(self, source: Checkpoint) -> Iterator[Problem]:
         """Yield a problem for each file next to the checkpoint that describes it wrongly, such as
         `latest`."""
         yield from ()

@@ -198,7 +198,7 @@ class AllChecks:
         self._incomplete = frozenset(inspection.incomplete)
         self._training = inspection.run.training
         self._add(Check.STRUCTURE, inspection.problems)
-        self._add(Check.STRUCTURE, self._form.false_hints(self._checkpoint))
+        self._add(Check.STRUCTURE, self._form.latest_problems(self._checkpoint))
         ranks = self._checkpoint.origin.world_size
         self._add(Check.STRUCTURE, lost_rank_sidecars(self._files.base, self._files.names, ranks))
 
