@@ -1,7 +1,9 @@
-"""Control groups (cgroup v2) that group and limit an attempt's processes, if permitted.
+"""Control groups (cgroup v2) that contain the processes of an attempt and limit their memory,
+processors and so on, if this process may create them.
 
-`find` returns the group below which this process may create others, `make_group` creates that of an
-attempt with its limits, and `find_group` finds it again. An attempt's processes cannot leave it.
+`find` returns the control group in which this process may create subgroups. `make_group`
+creates the subgroup of one attempt and sets its limits. `find_group` finds that subgroup
+again. The processes of an attempt cannot leave their group.
 
 Sources: cgroup-v2 in the kernel's documentation; CGROUP_DELEGATION of systemd.
 """
@@ -28,7 +30,9 @@ def group_name(job_id: int, attempt: int, token: str) -> str:
 
 @dataclass(frozen=True)
 class AttemptGroup:
-    """The control group of one attempt, at `path`. `wanted` are the limits that were set."""
+    """The control group of one attempt, the directory `path`. `wanted` has the limits that were
+    set.
+    """
 
     path: Path
     wanted: Mapping[str, int] = field(default_factory=dict)
@@ -47,14 +51,17 @@ class AttemptGroup:
         return found
 
     def kill(self) -> None:
-        """Send SIGKILL to all processes at once, if the kernel can (Linux 5.14)."""
+        """Send SIGKILL to all processes of the group at once, if the kernel supports this
+        (Linux 5.14).
+        """
         with suppress(OSError):
             write(self.path / "cgroup.kill", "1")
 
     def remove(self, seconds: float = REMOVE_SECONDS) -> bool:
-        """Remove the group if it is empty, and return whether it is gone.
+        """Remove the control group if it has no processes, and return whether it is gone.
 
-        Ending processes keep a group for a moment, so this tries for `seconds`.
+        A process that is ending stays in its group for a moment, so the removal is tried for
+        `seconds`.
         """
         deadline = time.monotonic() + seconds
         while True:
@@ -71,11 +78,13 @@ class AttemptGroup:
         return [Path(place) for place, _, _ in os.walk(self.path)]
 
     def memory_kills(self) -> int:
-        """Return how many of its processes the kernel killed because of the memory limit."""
+        """Return the number of the group's processes that the kernel killed because of the
+        memory limit.
+        """
         return self._event("memory.events", "oom_kill")
 
     def refused_processes(self) -> int:
-        """Return how often the kernel refused another process."""
+        """Return how often the kernel refused to create a process because of the process limit."""
         return self._event("pids.events", "max")
 
     def _event(self, name: str, word: str) -> int:
@@ -87,16 +96,18 @@ class AttemptGroup:
 
     @property
     def memory_words(self) -> str | None:
-        """Return the memory limit as text if the kernel killed processes of the group for it; else
-        None."""
+        """Return the memory limit as text (`32 GiB`) if the kernel killed processes of the
+        group because of it; None otherwise.
+        """
         if not self.memory_kills() or MEMORY not in self.wanted:
             return None
         return f"its memory limit of {gibibytes(self.wanted[MEMORY])}"
 
     @property
     def processes_words(self) -> str | None:
-        """Return a sentence if the kernel refused a process because of the process limit; else
-        None."""
+        """Return a sentence about the process limit if the kernel refused to create a process
+        because of it; None otherwise.
+        """
         refused = self.refused_processes()
         if not refused or PROCESSES not in self.wanted:
             return None
@@ -132,8 +143,11 @@ def _made(place: Delegation, name: str, wanted: Mapping[str, int], root: Path) -
 
 
 def _clear(directory: Path) -> None:
-    """Remove the empty groups that killed daemons left. Groups younger than OLD_SECONDS stay,
-    because a process may be about to enter them."""
+    """Remove the empty control groups in `directory` that killed daemons left.
+
+    Groups that are younger than OLD_SECONDS stay, because a process may be about to enter
+    them.
+    """
     with suppress(OSError):
         for entry in os.scandir(directory):
             if not entry.name.startswith(PREFIX) or not entry.is_dir(follow_symlinks=False):
@@ -144,8 +158,9 @@ def _clear(directory: Path) -> None:
 
 
 def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """Return the control group that root created for the attempt with `token`; None if there is
-    none."""
+    """Return the control group that root created for the attempt with this `token`; None if no
+    such group exists.
+    """
     try:
         names = os.scandir(find(root).directory)
     except (NotDelegated, OSError):
@@ -158,8 +173,8 @@ def find_group(token: str, root: Path = Path("/")) -> AttemptGroup | None:
 
 
 def read_group(path: object, token: str, root: Path = Path("/")) -> AttemptGroup | None:
-    """Return the control group that an attempt's record names; None if the group is not of this
-    `token`.
+    """Return the control group at `path`, which the attempt's record contains; None if that
+    group does not belong to the attempt with this `token`.
 
     The path in the record is not trusted, because a job can write into its records.
     """
@@ -187,7 +202,9 @@ _CONTROLLERS = {
 }
 _RATES = {IO_READ: "rbps", IO_WRITE: "wbps"}
 _NO_DISKS = ("loop", "ram", "zram", "dm-", "md")
-"""Block devices that are not disks or consist of other disks. Limits are set on the disks below."""
+"""Prefixes of the names of block devices that are no disks, or that consist of other disks.
+Limits are set on the underlying disks.
+"""
 
 
 def controllers_of(limits: Mapping[str, int]) -> set[str]:
@@ -196,8 +213,11 @@ def controllers_of(limits: Mapping[str, int]) -> set[str]:
 
 
 def settings(limits: Mapping[str, int], root: Path = Path("/")) -> Iterator[tuple[str, str]]:
-    """Yield (file of the group, value) for each limit; `root` is the directory that contains
-    /sys."""
+    """Yield (file name, value) for each limit: the file of a control group, and the text to
+    write into it.
+
+    `root` is the directory that contains /sys.
+    """
     if MEMORY_HIGH in limits:
         yield "memory.high", str(limits[MEMORY_HIGH])
     if MEMORY in limits:
@@ -221,7 +241,7 @@ def _disks(root: Path) -> Iterator[str]:
 
 
 def gibibytes(count: int) -> str:
-    """Format a size for people: `32 GiB`, `1.5 GiB`, `300 MiB`."""
+    """Format a number of bytes for people: `32 GiB`, `1.5 GiB`, `300 MiB`."""
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if count >= size:
             return f"{count / size:.4g} {unit}"
@@ -252,9 +272,10 @@ class Delegation:
     directory: Path
 
     def refuse_unlimited(self, wanted: Collection[str], own: Collection[int] = ()) -> None:
-        """Raise NotDelegated if subgroups of this group cannot have the controllers `wanted`.
+        """Raise NotDelegated if the controllers `wanted` cannot be enabled for subgroups of
+        this group.
 
-        `own` are pids of processes that will leave the group.
+        `own` are the pids of processes that will leave the group.
         """
         lacking = sorted(set(wanted) - set(_words(self.directory / CONTROLLERS)))
         if lacking:
@@ -267,13 +288,16 @@ class Delegation:
 
     @property
     def is_root(self) -> bool:
-        """Return whether this is the machine's root group, which may have processes and controllers
-        at once."""
+        """Return whether this is the root control group of the machine. Only the root group may
+        have processes and enabled controllers at the same time.
+        """
         return not (self.directory / "cgroup.type").exists()
 
     def give(self, wanted: Collection[str], own: Collection[int]) -> None:
-        """Enable the controllers `wanted` for subgroups. Move the processes `own` into a subgroup
-        first.
+        """Enable the controllers `wanted` for the subgroups of this group.
+
+        The processes `own` (pids) are moved into a subgroup before, because the kernel
+        requires this.
 
         Raises NotDelegated and OSError.
         """
@@ -323,8 +347,9 @@ def find(root: Path = Path("/"), mark: GetMark = os.getxattr) -> Delegation:
 
 
 def _was_given(place: Path) -> bool:
-    """Return whether root created this group for an attempt of the current user, who now owns
-    it."""
+    """Return whether root created the group `place` for an attempt of the current user and made
+    this user its owner.
+    """
     try:
         return place.name.startswith(PREFIX) and place.stat().st_uid == os.geteuid() != 0
     except OSError:
@@ -337,7 +362,7 @@ def mounted(root: Path = Path("/")) -> Path:
 
 
 def controllers(directory: Path) -> list[str]:
-    """Return the controllers that are available in a group."""
+    """Return the names of the cgroup controllers that are available in the group `directory`."""
     return _words(directory / CONTROLLERS)
 
 
@@ -358,7 +383,9 @@ def _is_marked(place: Path, mark: GetMark) -> bool:
 
 
 def _mount(root: Path) -> tuple[Path, str]:
-    """Return the mount point of version 2, and the group that is visible there."""
+    """Return the mount point of cgroup v2, and the path of the group that is visible at this
+    mount point.
+    """
     try:
         lines = (root / "proc/self/mountinfo").read_text(encoding="utf-8").splitlines()
     except (OSError, ValueError):

@@ -1,6 +1,8 @@
-"""Writes small files so that they are complete or absent, also after a power loss.
+"""Writes small files atomically and durably: after a power loss a file is complete, or it does
+not exist.
 
-A `ReservedRecord` has disk space that is reserved in advance, so it can be written on a full disk.
+A `ReservedRecord` has disk space that is reserved in advance, so that the record can be
+written when the disk is full.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ LARGEST_RECORD = 4 << 20
 
 
 DEEPEST = 12
-"""Deepest nesting of lists and objects in reports of ranks."""
+"""Largest number of nested levels of lists and dicts in a report of a rank."""
 
 
 def is_shallow(value: object, left: int = DEEPEST) -> bool:
-    """Return whether lists and objects in `value` are nested at most `left` levels deep."""
+    """Return whether lists and dicts in the JSON value `value` are nested at most `left` levels
+    deep.
+    """
     if not isinstance(value, (dict, list)):
         return True
     inner = value.values() if isinstance(value, dict) else value
@@ -50,17 +54,19 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_json(path: Path, tree: Any) -> None:
-    """Write one JSON document with `write_text`."""
+    """Write `tree` as a JSON document to the file `path`, atomically and durably
+    (`write_text`).
+    """
     write_text(path, json.dumps(tree) + "\n")
 
 
 def open_regular(path: Path) -> int:
-    """Open a regular file and return its descriptor.
+    """Open the regular file `path` for reading, and return its file descriptor.
 
-    Opening a pipe would wait for a writer forever, and a link may lead to a file system that does
-    not respond.
+    Other kinds of files are refused: opening a pipe would wait for a writer forever, and a
+    link may lead to a file system that does not respond.
 
-    Raises ValueError if it is anything but a regular file. Raises OSError.
+    Raises ValueError if `path` is not a regular file. Raises OSError.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -111,11 +117,13 @@ FIRST_WAIT, LONGEST_WAIT = 0.2, 10.0
 
 
 REQUEST_BYTES = 4096
-"""Bytes reserved for a stop request, and for the stop file that the ranks read."""
+"""Disk space in bytes that is reserved for a stop request, and again for the stop file that the
+ranks read.
+"""
 
 
 def room_of(path: Path) -> Path:
-    """Return the path of the file that reserves the space of the record `path`."""
+    """Return the path of the placeholder file that reserves disk space for the record `path`."""
     return path.with_name(f".{path.name}.room")
 
 
@@ -140,7 +148,9 @@ def _open_room(path: Path, size: int) -> int:
 
 
 def put(path: Path, text: str) -> None:
-    """Write `text`, of at most REQUEST_BYTES, into the reserved space of `path`. Raises OSError."""
+    """Write `text` (at most REQUEST_BYTES) to the file `path`, into its reserved disk space.
+    Raises OSError.
+    """
     record = ReservedRecord(path, 0, REQUEST_BYTES)
     try:
         record.try_put(text.encode(errors="backslashreplace"))
@@ -152,9 +162,10 @@ class ReservedRecord:
     """A JSON record that can be written once, into disk space that was reserved before."""
 
     def __init__(self, path: Path, ranks: int, size: int = ROOM_BYTES) -> None:
-        """Open the reserved space for so many ranks, with the `size` of `reserve`.
+        """Open the reserved disk space of the record `path` for this number of ranks.
 
-        Raises OSError if the disk is full.
+        `size` is the number of bytes that was passed to `reserve`. Raises OSError if the
+        disk is full.
         """
         self.path = path
         self._room_bytes = size + ranks * RANK_BYTES
@@ -166,8 +177,11 @@ class ReservedRecord:
             raise
 
     def write(self, record: Mapping[str, Any], sleep: Callable[[float], None] = time.sleep) -> bool:
-        """Write the record and retry until it is on the disk. Return False if its directory was
-        removed."""
+        """Write `record` to its file and retry until it is on the disk.
+
+        Return False if the directory of the file was removed, so that the record cannot be
+        written.
+        """
         for wait in _waits():
             try:
                 self.try_write(record)
@@ -182,13 +196,18 @@ class ReservedRecord:
         raise AssertionError
 
     def try_write(self, record: Mapping[str, Any]) -> None:
-        """Write the record and flush it. Raises OSError; FileNotFoundError if the directory is
-        gone."""
+        """Write `record` to its file once and flush it to the disk, without a retry.
+
+        Raises OSError; FileNotFoundError if the directory of the file no longer exists.
+        """
         self.try_put(_fitting(record, self._room_bytes))
 
     def try_put(self, data: bytes) -> None:
-        """Write any text, like `try_write`. Raises OSError; FileNotFoundError if the directory is
-        gone."""
+        """Write the bytes `data` to the record's file once and flush them to the disk, without
+        a retry.
+
+        Raises OSError; FileNotFoundError if the directory of the file no longer exists.
+        """
         try:
             _write_all(self._fd, data)
             os.ftruncate(self._fd, len(data))
@@ -205,7 +224,7 @@ class ReservedRecord:
         room_of(self.path).unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the descriptors; the reserved space stays."""
+        """Close the file descriptors. The disk space stays reserved."""
         os.close(self._fd)
         os.close(self._directory)
 
@@ -227,7 +246,9 @@ def _waits() -> Iterator[float]:
 
 
 def _fitting(record: Mapping[str, Any], size: int) -> bytes:
-    """Return the record as JSON; drop optional keys if it would not fit into `size` bytes."""
+    """Return `record` as JSON text of at most `size` bytes. Optional keys are dropped if the
+    text would be longer.
+    """
     short = {**record, "cause": str(record.get("cause"))[:LONGEST_CAUSE]}
     silent = {**short, **dict.fromkeys(short.keys() & {"last_lines", "last_error"})}
     least = {**silent, **dict.fromkeys(silent.keys() & {"progress", "evaluation"})}

@@ -1,4 +1,6 @@
-"""Starts the supervisor process: finds its own package without help from the environment."""
+"""Starts the supervisor process. This script finds its own package without any environment
+variable.
+"""
 
 from __future__ import annotations
 

@@ -46,9 +46,9 @@ MOST_NAMED = 4
 
 
 def holders_of(found: os.stat_result, proc: Path = Path("/proc")) -> dict[int, int]:
-    """Return the live processes that have a flock of the file `found`, by pid, with their uids.
+    """Return the living processes that hold a flock on the file `found`: pid to uid.
 
-    This process is left out.
+    This process itself is left out.
     """
     try:
         text = (proc / "locks").read_text(encoding="ascii", errors="replace")
@@ -80,16 +80,19 @@ def uid_of(pid: int, proc: Path = Path("/proc")) -> int | None:
 
 
 def by_uid(uid: int) -> str:
-    """Name a user by the uid, without looking up a name."""
+    """Return a text for the user with this uid that contains only the uid: `uid 1002`. No user
+    name is looked up.
+    """
     return f"uid {uid}"
 
 
 def named(
     found: os.stat_result, proc: Path = Path("/proc"), called: Callable[[int], str] = by_uid
 ) -> str:
-    """Name the holders for a sentence: `pid 4711 of uid 1002`.
+    """Return the processes that hold a flock on the file `found`, as text: `pid 4711 of uid
+    1002`.
 
-    `called` returns the name of a uid.
+    `called` maps a uid to the text for this user.
     """
     by_uid: dict[int, list[int]] = {}
     for pid, uid in sorted(holders_of(found, proc).items()):
@@ -107,9 +110,11 @@ def _pids(pids: list[int]) -> str:
 
 
 TRIES = 5
-"""Tries to open a lock file that others create, remove or replace meanwhile."""
+"""Number of tries to open a lock file, because other processes may create, remove or replace it
+at the same time.
+"""
 READABLE = 0o644
-"""Mode of a lock file: every user may open it to lock it."""
+"""File mode of a lock file: every user may open the file in order to lock it."""
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _MOST_NAME = 200
 
@@ -147,8 +152,9 @@ class LockDirectory:
     """An open directory of locks. Opening it takes no lock."""
 
     def __init__(self, path: Path, called: Callable[[int], str] = by_uid) -> None:
-        """Open the directory. `called` returns the name of a uid. Raises NoLocks and
-        LocksUnknown."""
+        """Open the directory `path`. `called` maps a uid to a text for messages. Raises NoLocks
+        and LocksUnknown.
+        """
         self.path, self._called = path, called
         try:
             self._fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -161,11 +167,11 @@ class LockDirectory:
             raise NoLocks(f"{path} {why}")
 
     def close(self) -> None:
-        """Close the directory and release the gate. Locks of GPUs stay."""
+        """Close the directory and release the gate. GPUs that were locked stay locked."""
         os.close(self._fd)
 
     def try_gate(self) -> bool:
-        """Try to lock the gate until `close`. Return whether this succeeded."""
+        """Try to lock the gate, until `close` is called. Return whether it could be locked."""
         try:
             fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -173,7 +179,7 @@ class LockDirectory:
         return True
 
     def wait_for_gate(self, seconds: float, pause: float = 0.01) -> None:
-        """Wait until the gate is locked for this process. Raises GateShut after `seconds`."""
+        """Wait until this process has locked the gate. Raises GateHeld after `seconds`."""
         deadline = time.monotonic() + seconds
         while not self.try_gate():
             if time.monotonic() > deadline:
@@ -181,16 +187,17 @@ class LockDirectory:
             time.sleep(pause)
 
     def why_shut(self) -> str:
-        """Return the sentence on the process that holds the gate."""
+        """Return a sentence that names the process that holds the gate."""
         return (
             f"the locks of the GPUs ({self.path}) are in use by {self._named(os.fstat(self._fd))}"
         )
 
     def take(self, uuid: str, may_join: Callable[[], bool] = _never) -> int:
-        """Lock a GPU and return a descriptor. The lock lasts until all copies of it are closed.
+        """Lock the GPU `uuid` and return a file descriptor. The lock lasts until all copies of
+        the descriptor are closed.
 
-        The caller must hold the gate. `may_join` returns whether a process is known to belong to
-        this queue, so that its lock may be shared. Raises Taken.
+        The caller must hold the gate. `may_join` returns whether a process of this queue is
+        known to hold the lock, so that the lock may be shared. Raises GpuTaken.
         """
         name = lock_name(uuid)
         for _ in range(TRIES):
@@ -211,7 +218,9 @@ class LockDirectory:
         raise GpuTaken(f"cannot be locked: {self.path / name} is replaced again and again")
 
     def is_current(self, uuid: str, fd: int) -> bool:
-        """Return whether the descriptor `fd` is of the file that is now the GPU's lock file."""
+        """Return whether the descriptor `fd` refers to the file that is now the lock file of
+        the GPU `uuid`. Another process may have replaced the file.
+        """
         try:
             there = os.stat(lock_name(uuid), dir_fd=self._fd, follow_symlinks=False)
         except OSError:
@@ -280,7 +289,9 @@ def _owner(found: os.stat_result) -> str:
 
 
 GATE_SECONDS = 20.0
-"""Seconds to wait for the gate. A daemon holds it for milliseconds, during a scheduler pass."""
+"""Seconds to wait until the gate is free. A daemon holds the gate for milliseconds, during one
+scheduler pass.
+"""
 
 
 @dataclass(frozen=True)
@@ -297,10 +308,11 @@ class AttemptLocks:
 
 
 def take_locks(told: Mapping[str, Any], seconds: float = GATE_SECONDS) -> AttemptLocks:
-    """Lock the GPUs that the daemon lists in `told`; none if `told` is empty.
+    """Lock the GPUs that the daemon lists in `told`. If `told` is empty, lock none.
 
-    `told` has the keys `directory`, `gpus` (UUIDs), `daemon` (a process) and `held` (the UUIDs that
-    the daemon has locked).
+    `told` has the keys `directory` (of the lock files), `gpus` (UUIDs), `daemon` (the
+    daemon's process) and `held` (the UUIDs that the daemon has locked itself). `seconds` is
+    the longest wait for the gate.
     """
     if not told:
         return AttemptLocks()
@@ -342,10 +354,10 @@ def _lives(process: Mapping[str, int]) -> bool:
 
 
 def _is_hidden(pid: int) -> bool:
-    """Return whether a process lives although /proc does not show it.
+    """Return whether the process `pid` lives although /proc does not show it.
 
-    With `hidepid`, /proc hides root's daemon from a user's supervisor. A reused pid is not
-    detected.
+    With the mount option `hidepid`, /proc hides root's daemon from a user's supervisor. A
+    pid that is used again by a new process is not detected.
     """
     try:
         fd = os.pidfd_open(pid)

@@ -1,7 +1,8 @@
-"""Runs commands for a job: before the ranks, after each new checkpoint, and after the ranks.
+"""Runs the hook commands of a job: before the ranks, after each new checkpoint, and after the
+ranks.
 
-Killing a command for checkpoints loses nothing, so it ends with the ranks. The output of each
-command goes to a separate log.
+Commands for checkpoints can be killed without loss, so they are ended together with the
+ranks. The output of each command is written to a separate log.
 """
 
 from __future__ import annotations
@@ -33,25 +34,25 @@ class CheckpointCommands:
 
     @property
     def pids(self) -> set[int | None]:
-        """The pids of the running processes."""
+        """Return the pids of the running commands."""
         return {each.pid for each in self._every}
 
     def look(self) -> None:
-        """Start each command for which there is a new checkpoint."""
+        """Start each command for which a new checkpoint was saved."""
         for each in self._every:
             each.look()
 
     def ended(self, pids: Container[int]) -> None:
-        """Record that these children have ended."""
+        """Record that the child processes `pids` have ended."""
         for each in self._every:
             each.ended(pids)
 
 
 class RepeatedCommand:
-    """A command that runs after each new checkpoint, at most once at a time. Works in the run
-    directory.
+    """A hook command that runs after each new checkpoint, at most once at a time.
 
-    `from_start`: it also runs once at the start, for the checkpoints of an earlier attempt.
+    The run directory is the working directory. With `from_start`, the command also runs once
+    at the start, for the checkpoints of an earlier attempt.
     """
 
     def __init__(
@@ -71,7 +72,7 @@ class RepeatedCommand:
         self.pid: int | None = None
 
     def look(self) -> None:
-        """Start the command if there is a checkpoint since its last start."""
+        """Start the command if a checkpoint was saved after the last start of the command."""
         newest = self._progress.checkpoint
         told = None if newest is None else (newest.get("step"), newest.get("path"))
         if not self._command or self.pid is not None or told == self._seen:
@@ -97,7 +98,7 @@ class RepeatedCommand:
         return process.pid
 
     def ended(self, pids: Container[int]) -> None:
-        """Record that these children have ended."""
+        """Record that the child processes `pids` have ended."""
         if self.pid is not None and self.pid in pids:
             self.pid = None
 
@@ -113,7 +114,9 @@ def run_until_stop(
 ) -> dict[str, Any]:
     """Run `command` until it ends or a stop is requested. Return `{"status": ..., "why": ...}`.
 
-    `status` is the exit status or None. `why` is None after a success, else the reason in one line.
+    `status` is the exit status, or None if there is none. `why` is None if the command
+    succeeded; otherwise it is the reason of the failure in one line. `stop_asked` returns
+    whether a stop is requested. `log` is the file for the output.
     """
     began = time.monotonic()
     status: int | None = None
@@ -157,8 +160,12 @@ def _lingering(process: subprocess.Popen[bytes]) -> str:
 
 
 def _why(path: Path, begin: int, status: int) -> str:
-    """Return the last line that the command wrote after byte `begin` of its log, or its exit
-    status."""
+    """Return the reason why a hook command failed: the last line that it wrote to its log
+    `path`.
+
+    `begin` is the offset in bytes at which its output begins. If it wrote nothing, return
+    its exit status as text.
+    """
     if status < 0:
         return f"it was ended by signal {-status}"
     data = path.read_bytes()[begin:][-_TAIL_BYTES:]

@@ -59,9 +59,11 @@ from zerotoolsd.supervisor.supervise_loop import RankMonitor
 from zerotoolsd.supervisor.transient_errors import NOT_READY, is_transient
 
 LOCK_SECONDS = 2.0
-"""Seconds to wait for the lock. A process that only tests the lock holds it for an instant."""
+"""Seconds to wait for the lock of the run directory. A process that only tests whether it is
+locked holds the lock for an instant.
+"""
 HELPERS_SECONDS = 2.0
-"""Seconds that the attempt's helpers have to end by SIGKILL."""
+"""Seconds that the finder and the hook commands of an attempt have to end after SIGKILL."""
 CUT_OFF = "it was cut off"
 FETCHING_LOG = "fetching.log"
 EXPORTING_LOG = "exporting.log"
@@ -101,9 +103,10 @@ def main(arguments: Sequence[str], execute: Execute = execute_program) -> int:
 
 
 def _make_group(plan: Plan) -> AttemptGroup | None:
-    """Create the control group of the attempt. Return None if no group is available or needed.
+    """Create the control group for the processes of the attempt. Return None if no group is
+    needed or control groups are not available.
 
-    Raises NotDelegated and OSError if required limits cannot be set.
+    Raises NotDelegated and OSError if the job requires limits that cannot be set.
     """
     if not plan.cgroups and not plan.limits and not plan.wished_limits:
         return None
@@ -140,9 +143,10 @@ def supervise(
     refusal: str | None = None,
     execute: Execute = execute_program,
 ) -> None:
-    """Run the ranks, kill processes that remain after them, and write `exit.json`.
+    """Start the ranks and wait for them, kill all processes that remain after them, and write
+    `exit.json`.
 
-    `refusal` is the reason why the machine cannot start any rank now; None: it can.
+    `refusal` is the reason why the machine cannot start any rank now; None if it can.
     """
     become_subreaper()
     started, clock = time.time(), time.monotonic()
@@ -214,7 +218,9 @@ def supervise(
 def _follow(
     watch: RankMonitor, verdict: Verdict, records: Records, record: dict[str, Any]
 ) -> dict[str, Any]:
-    """Run the steps after the ranks have finished, or saved and stopped. Return their results."""
+    """Run the steps that follow after the ranks have finished, or have saved and stopped.
+    Return the results of these steps, by name.
+    """
     plan, found = watch.plan, dict[str, Any]()
     if verdict.outcome not in ("finished", "stopped") or not watch.ranks:
         return found
@@ -240,9 +246,10 @@ def _follow(
 
 
 def say_ready() -> None:
-    """Tell systemd (sd_notify(3)) that `run.json` exists, if systemd started this supervisor.
+    """Notify systemd (sd_notify(3)) that `run.json` exists, if systemd started this supervisor.
 
-    NOTIFY_SOCKET is removed, so that later processes do not use it.
+    The variable NOTIFY_SOCKET is removed from the environment, so that child processes
+    cannot use it.
     """
     address = os.environ.pop("NOTIFY_SOCKET", "")
     if not address:
@@ -258,7 +265,8 @@ def say_ready() -> None:
 
 
 def _end_helpers(known: Collection[int]) -> list[dict[str, Any]]:
-    """Kill the finder and the commands next to the ranks. Return records of those that survive.
+    """Kill the checkpoint finder and the hook commands. Return the records of those processes
+    that survive.
 
     These processes use no GPU. They may hang on a file system that does not respond.
     """
@@ -276,8 +284,11 @@ def _identity(pid: int) -> dict[str, int | None]:
 
 
 def _fetch(watch: RankMonitor) -> Verdict | None:
-    """Download the checkpoint to continue from, if it lies in a store, and export the model that
-    the job evaluates."""
+    """Download the checkpoint to resume from, if it is in an object store, and export the model
+    that the job evaluates.
+
+    Return None on success; otherwise return the verdict that ends the attempt.
+    """
     plan = watch.plan
     return _prepare(
         watch, plan.fetching, FETCHING_LOG, "fetches a checkpoint", "no checkpoint can be fetched"
@@ -304,8 +315,11 @@ def _prepare(
 
 
 def _find(watch: RankMonitor) -> Verdict | None:
-    """Set the checkpoint to continue from in the environment of the ranks, and search for newer
-    ones."""
+    """Find the checkpoint to resume from, put it into the environment of the ranks, and start
+    to search for newer checkpoints.
+
+    Return None on success; otherwise return the verdict that ends the attempt.
+    """
     if not watch.plan.finder:
         return None
     try:
@@ -347,7 +361,9 @@ def _not_started(watch: RankMonitor) -> Verdict | None:
 
 
 def _blame(cause: str, error: OSError, outcome: str = "not_started") -> Verdict:
-    """Return `outcome`, or `not_ready` if the machine lacks disk space or descriptors."""
+    """Return a verdict for `error` with the outcome `outcome`, or `not_ready` if the machine
+    lacks disk space or file descriptors.
+    """
     return Verdict(NOT_READY if is_transient(error) else outcome, cause)
 
 

@@ -12,41 +12,55 @@ ATTEMPT = "attempt.json"
 RUN = "run.json"
 EXIT = "exit.json"
 ENDED = "ended.json"
-"""File with the later contents of `exit.json`, while the steps after a finished run still run."""
+"""Name of a file with the preliminary contents of `exit.json`. It exists while the steps after
+a finished run are still running.
+"""
 LEDGER = "ledger"
-"""File with the ends of the ranks, recorded before any reaction (`exit_record/process_ledgers`)."""
+"""Name of the file in which the end of each rank is recorded, before the supervisor reacts to
+it (`exit_record/process_ledgers`).
+"""
 REQUEST = "request.json"
 LOCK = "lock"
 STOP = "stop"
 NOTIFY = "notify.sock"
 PROGRESS = "progress.jsonl"
 SUMMARY = "summary"
-"""The event of the supervisor's lines in `progress.jsonl`: the totals of an attempt so far."""
+"""Name of the event in `progress.jsonl` with which the supervisor stores the totals of an
+attempt so far.
+"""
 
 TIME_LIMIT = "time limit"
-"""The reason of a stop at the job's time limit."""
+"""Reason of a stop because the job has reached its time limit."""
 
 GOES_ON = frozenset({"preempt", "resize", "relieve", "relieve_gpu", "yield"})
-"""Reasons of a stop after which the daemon itself starts the job again."""
+"""Reasons of a stop after which the daemon starts the job again without a request of a user."""
 
 OUTSIDE = "SIGTERM"
-"""Reason of a stop that the daemon did not request."""
+"""Reason of a stop that was not requested by the daemon."""
 
 FINDER = "finder.json"
-"""The input of the finder of checkpoints (`zerotoolsd.children.checkpoint_finder`)."""
+"""Name of the file with the input of the checkpoint finder
+(`zerotoolsd.children.checkpoint_finder`).
+"""
 
 UNIT_PREFIX = "zerotools-job-"
-"""Prefix of the systemd units of attempts. Each unit is delegated."""
+"""Prefix of the names of the systemd units for attempts. Each unit may manage its own control
+groups (`Delegate=`).
+"""
 
 PORT = "{free_port}"
-"""An argument in `argv` that the supervisor replaces with the job's reserved port."""
+"""Placeholder in `argv`. The supervisor replaces it with the number of the port that is
+reserved for the job.
+"""
 
 EXIT_LOCKED = 3
-"""The supervisor's exit status: another copy holds the lock."""
+"""Exit status of the supervisor if another supervisor already holds the lock of the attempt."""
 EXIT_NO_LIMITS = 5
-"""The supervisor's exit status: the job's limits cannot be set here."""
+"""Exit status of the supervisor if the limits that the job requires cannot be set on this
+machine.
+"""
 EXIT_USED = 4
-"""The supervisor's exit status: the attempt was started before."""
+"""Exit status of the supervisor if the attempt was already started before."""
 
 
 _TUPLES = (
@@ -110,16 +124,18 @@ class Plan:
 
     @property
     def follows(self) -> bool:
-        """Whether any step follows when all ranks have finished."""
+        """Return whether any step follows after all ranks have finished."""
         return bool(self.closing or self.thinning or self.uploading)
 
     @property
     def processes(self) -> int:
-        """The number of started processes, without those that a launcher starts."""
+        """Return the number of processes that the supervisor starts. Processes that a launcher
+        starts do not count.
+        """
         return 1 if self.launcher else self.world_size
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name, as JSON values."""
+        """Return a dict of all fields of the plan, by name, with JSON values."""
         tree = {name: getattr(self, name) for name in self.__dataclass_fields__}
         plain = {
             name: dict(tree[name])
@@ -129,12 +145,14 @@ class Plan:
         return {**tree, **plain, "bindings": bindings}
 
     def binding_of(self, index: int) -> RankBinding | None:
-        """Return the binding of the process `index`; None if it has none."""
+        """Return the CPU and memory binding of the process `index`; None if it is not bound."""
         return self.bindings[index] if index < len(self.bindings) else None
 
     @classmethod
     def from_json(cls, tree: Mapping[str, Any]) -> Plan:
-        """Return the plan that `to_json` wrote; keys of newer daemons are ignored."""
+        """Return the plan from the dict `tree`, which `to_json` returned. Unknown keys, from a
+        newer daemon, are ignored.
+        """
         known = {name: tree[name] for name in cls.__dataclass_fields__ if name in tree}
         for name in _TUPLES:
             known[name] = tuple(known.get(name, ()))

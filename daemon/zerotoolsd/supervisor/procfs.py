@@ -14,12 +14,14 @@ from pathlib import Path
 PAGE = os.sysconf("SC_PAGE_SIZE")
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 GONE = (FileNotFoundError, ProcessLookupError, PermissionError)
-"""Errors of /proc for an ended or hidden process."""
+"""Errors when a file in /proc is read, if the process has ended or is hidden."""
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process, from /proc/PID/stat. (`pid`, `start_ticks`) identifies it within one boot."""
+    """A process, read from /proc/PID/stat. The pair (`pid`, `start_ticks`) identifies the
+    process until the next boot.
+    """
 
     pid: int
     parent: int
@@ -32,20 +34,23 @@ class Process:
 
     @property
     def is_over(self) -> bool:
-        """Return whether all its threads have ended. A zombie may still have running threads."""
+        """Return whether all threads of the process have ended. A zombie may still have running
+        threads.
+        """
         return self.state in "ZX" and self.threads <= 1
 
 
 @cache
 def boot_id() -> str:
-    """Return the kernel's id of the current boot."""
+    """Return the id that the kernel gave to the current boot of the machine."""
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
 def read_process(pid: int, read: Callable[[Path], bytes] | None = None) -> Process | None:
-    """Return the process `pid`, also a zombie; None if it does not exist.
+    """Return the process with this pid, even if it is a zombie; None if it does not exist.
 
-    Also returns None if /proc hides it: with `hidepid=1` it hides processes of other users.
+    Also return None if /proc hides the process: with the mount option `hidepid=1` processes
+    of other users are hidden.
     """
     try:
         text = read_stat(pid) if read is None else read(Path(f"/proc/{pid}/stat"))
@@ -85,7 +90,7 @@ def oom_kills(read: Callable[[Path], bytes] = Path.read_bytes) -> int | None:
 
 
 def read_stat(pid: int) -> bytes:
-    """Return /proc/PID/stat. Raises OSError."""
+    """Return the contents of the file /proc/PID/stat of the process `pid`. Raises OSError."""
     # Called many times a second: this takes a third of the time of Path.read_bytes.
     fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -95,9 +100,10 @@ def read_stat(pid: int) -> bytes:
 
 
 def zombie_status(pid: int, start_ticks: int) -> int | None:
-    """Return the wait status of exactly this process, which has ended and was not reaped.
+    """Return the wait status of the process (`pid`, `start_ticks`), a zombie that has ended and
+    was not reaped.
 
-    Returns None if it does not exist or is hidden.
+    Return None if there is no such zombie, or if its status is hidden from this user.
     """
     try:
         text = read_stat(pid)
@@ -109,21 +115,23 @@ def zombie_status(pid: int, start_ticks: int) -> int | None:
 
 
 def ticks_now() -> int:
-    """Return the current time in the unit of `start_ticks`. Later processes have at least this
-    value."""
+    """Return the current time in clock ticks since the boot, the unit of `start_ticks`. A
+    process that starts later has at least this value.
+    """
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * TICKS_PER_SECOND)
 
 
 def processes() -> dict[int, Process]:
-    """Return every process that /proc shows, by pid."""
+    """Return all processes that /proc shows: pid to process."""
     found = map(read_process, pids())
     return {process.pid: process for process in found if process is not None}
 
 
 def children_of(pid: int) -> list[Process]:
-    """Return the children of `pid` that have not ended, without reading every process.
+    """Return the child processes of `pid` that have not ended. Only the children are read, not
+    all processes.
 
-    Raises OSError if the machine has no descriptors.
+    Raises OSError if the machine has no file descriptors left.
     """
     known: set[int] | None = None
     while (found := _child_pids(pid)) != known:  # one that ends meanwhile may hide another
@@ -135,7 +143,7 @@ def children_of(pid: int) -> list[Process]:
 
 
 def _child_pids(pid: int) -> set[int] | None:
-    """Return the pids of the children; None if the kernel does not list them."""
+    """Return the pids of the child processes of `pid`; None if the kernel does not list them."""
     found: set[int] = set()
     try:
         threads = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  # names alone
@@ -152,7 +160,11 @@ def _child_pids(pid: int) -> set[int] | None:
 
 
 def descendants(root: int, table: Mapping[int, Process]) -> list[Process]:
-    """Return the children of `root`, their children and so on, without `root`."""
+    """Return all descendants of the process `root`, that is, its children, their children and
+    so on.
+
+    `table` has all processes by pid. `root` is not in the result.
+    """
     children: dict[int, list[Process]] = {}
     for process in table.values():
         children.setdefault(process.parent, []).append(process)
@@ -178,12 +190,11 @@ def is_of_uid(pid: int, uid: int) -> bool:
 
 
 def open_process(pid: int, start_ticks: int, uid: int | None = None) -> int | None:
-    """Return a pidfd of exactly this process; None if it is gone, or not one of the user `uid`.
+    """Return a pidfd of the process (`pid`, `start_ticks`). Return None if the process is gone,
+    or does not belong to the user `uid`.
 
-    The caller closes it.
-
-    The pidfd is opened before the start time is read, so a pid that is reused in between is
-    detected.
+    The caller closes the pidfd. The pidfd is opened before the start time is read, so that a
+    pid that was reused in between is detected.
     """
     try:
         fd = os.pidfd_open(pid)
@@ -198,14 +209,17 @@ def open_process(pid: int, start_ticks: int, uid: int | None = None) -> int | No
 
 
 def kill_process(process: Process, uid: int | None = None) -> bool:
-    """Send SIGKILL to exactly this process; see `signal_process`. Raises PermissionError."""
+    """Send SIGKILL to `process`, and return False if it is gone or does not belong to the user
+    `uid`. Raises PermissionError.
+    """
     return signal_process(process.pid, process.start_ticks, signal.SIGKILL, uid)
 
 
 def signal_process(
     pid: int, start_ticks: int, number: signal.Signals, uid: int | None = None
 ) -> bool:
-    """Send a signal to exactly this process. Return False if it is gone or not of the user `uid`.
+    """Send the signal `number` to the process (`pid`, `start_ticks`). Return False if it is
+    gone or does not belong to the user `uid`.
 
     Raises PermissionError.
     """
@@ -219,9 +233,11 @@ def signal_process(
 
 
 def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> bool:
-    """Send a signal to the process of `pidfd`. Return False if it is gone or not of the user `uid`.
+    """Send the signal `number` to the process of `pidfd`. Return False if it is gone or does
+    not belong to the user `uid`.
 
-    The process may have executed a program that runs as another user. Raises PermissionError.
+    The process may have executed a program that runs as another user. Raises
+    PermissionError.
     """
     if uid is not None and not is_of_uid(_pid_of(pidfd), uid):
         return False
@@ -233,7 +249,7 @@ def send_signal(pidfd: int, number: signal.Signals, uid: int | None = None) -> b
 
 
 def _pid_of(pidfd: int) -> int:
-    """Return the pid of a pidfd; -1 if the process is gone."""
+    """Return the pid of the process that `pidfd` refers to; -1 if the process is gone."""
     lines = Path(f"/proc/self/fdinfo/{pidfd}").read_text(encoding="ascii").splitlines()
     return next((int(line.split()[1]) for line in lines if line.startswith("Pid:")), -1)
 
@@ -287,14 +303,14 @@ class Activity:
 
     @property
     def words(self) -> str:
-        """Describe the state: `is stopped by a signal (state T)`."""
+        """Return the state of the process as text, such as `is stopped by a signal (state T)`."""
         where = f" in {self.wchan}" if self.state == "D" and self.wchan else ""
         by = f", pid {self.tracer}" if self.tracer else ""
         return f"{_STATES.get(self.state, 'is')}{where}{by} (state {self.state})"
 
 
 def activity(pid: int) -> Activity | None:
-    """Return the activity of process `pid`; None if it is gone or /proc hides it."""
+    """Return the current state of the process `pid`; None if it is gone or /proc hides it."""
     stat = _read(pid, "stat")
     if ")" not in stat:
         return None
@@ -308,7 +324,9 @@ def activity(pid: int) -> Activity | None:
 
 
 def report(pid: int) -> str:
-    """Return lines for the log: state, kernel function and threads of the process."""
+    """Return lines of text for the log about the process `pid`: its state, kernel function and
+    threads.
+    """
     found = activity(pid)
     if found is None:
         return f"pid {pid} is gone"
@@ -329,7 +347,9 @@ def _field(text: str, name: str) -> int:
 
 
 def _read(pid: int, name: str) -> str:
-    """Return the text of a file of /proc; empty if it cannot be read (only root reads `stack`)."""
+    """Return the text of the file `name` in /proc/PID. Return an empty text if it cannot be
+    read: only root can read the file `stack`.
+    """
     try:
         return Path(f"/proc/{pid}/{name}").read_text(errors="replace")
     except OSError:
@@ -337,19 +357,22 @@ def _read(pid: int, name: str) -> str:
 
 
 SHARE = 0.001
-"""Part of one processor's time that the measurements may use."""
+"""Fraction of the time of one processor that the measurements may use."""
 
 ALL_EVERY = 60
-"""After this many measurements all processes are scanned again."""
+"""After this many measurements all processes are read again, not only the known descendants and
+new processes.
+"""
 
 Clock = Callable[[], float]
 
 
 class HostMemory:
-    """Measures the host memory of all descendants of this process, at a small processor cost.
+    """Measures the host memory of all descendants of this process, and uses little processor
+    time for this.
 
-    `note` is called with the time before the scan and the processes, at least every `longest_pause`
-    seconds.
+    `note` is called with all processes and a time before they were read, at least every
+    `longest_pause` seconds.
     """
 
     def __init__(
@@ -369,10 +392,11 @@ class HostMemory:
         self._due = float("-inf")
 
     def measure(self, beside: Container[int | None]) -> int | None:
-        """Return the resident bytes of all descendants except the pids `beside`; None if no scan is
-        due.
+        """Return the resident memory of all descendants in bytes; None if it is not yet time
+        for the next measurement.
 
-        Raises OSError if no descriptor is available for the scan.
+        Processes with a pid in `beside` do not count. Raises OSError if the machine has no
+        file descriptors left.
         """
         now, used = self._clock(), self._used()
         if now < self._due:

@@ -23,23 +23,26 @@ from dataclasses import dataclass
 from typing import Any
 
 _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
-"""Number of the system call, from syscall_64.tbl and asm-generic/unistd.h of Linux."""
+"""Number of the system call set_mempolicy, from syscall_64.tbl and asm-generic/unistd.h of
+Linux.
+"""
 _PREFERRED, _PREFERRED_MANY = 1, 5
-"""set_mempolicy(2). Several nodes can be preferred from Linux 5.15 on."""
+"""Modes of set_mempolicy(2) that prefer one node, or several nodes (from Linux 5.15 on)."""
 _MOST_NODES = 1 << 16
 _WORD = 8 * ctypes.sizeof(ctypes.c_ulong)
 _LEAST = 0.5
-"""Least part of the planned processors with which a rank is still bound."""
+"""Smallest fraction of the planned processors with which a rank is still bound."""
 _NOTE = re.compile(rb"([cmf])(\d+);")
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True)
 class RankBinding:
-    """The binding of one rank.
+    """The processors and memory nodes to which one rank is bound.
 
-    `cpus` has the kernel's list format (`0-15,32`; empty: any processor). `nodes` are the preferred
-    memory nodes (empty: the kernel's choice). `why` explains a missing binding, if that matters.
+    `cpus` is a list of processors in the format of the kernel (`0-15,32`; empty: any
+    processor). `nodes` are the preferred memory nodes (empty: the kernel chooses). `why` is
+    the reason why the rank is not bound, if users should see it.
     """
 
     cpus: str = ""
@@ -47,7 +50,7 @@ class RankBinding:
     why: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the binding as plain JSON values."""
+        """Return the binding as a JSON object."""
         return {"cpus": self.cpus, "nodes": list(self.nodes), "why": self.why}
 
     @classmethod
@@ -65,7 +68,11 @@ class RankBinding:
 
 
 def keep_to(binding: RankBinding) -> bytes:
-    """Bind the calling thread. Return the bytes that report to `kept_of` which part failed."""
+    """Bind the calling thread to the processors and memory nodes in `binding`.
+
+    Return bytes that say which parts failed; `kept_of` reads them. They are empty if all
+    succeeded.
+    """
     if not binding.cpus:
         return b""
     wanted, own = _numbers(binding.cpus), os.sched_getaffinity(0)
@@ -88,7 +95,9 @@ def _numbers(cpus: str) -> set[int]:
 
 
 def _prefer(nodes: Sequence[int]) -> int:
-    """Set the memory policy; return the error number, or 0."""
+    """Set the memory policy of the calling thread to prefer `nodes`. Return the error number; 0
+    on success.
+    """
     number = _SET_MEMPOLICY.get(os.uname().machine) if sys.maxsize > 2**32 else None
     if number is None:
         return errno.ENOSYS
@@ -105,9 +114,10 @@ def _prefer(nodes: Sequence[int]) -> int:
 
 
 def kept_of(binding: RankBinding, said: bytes) -> RankBinding:
-    """Return the part of `binding` that the child could set, with the reason if it is not all.
+    """Return the part of `binding` that the child process could set. If a part is missing,
+    `why` contains the reason.
 
-    `said` are the bytes that the child reported (`keep_to`).
+    `said` are the bytes that `keep_to` returned in the child process.
     """
     notes = [(kind, int(number)) for kind, number in _NOTE.findall(said)]
     if not notes:

@@ -9,20 +9,25 @@ from pathlib import Path
 TAIL_BYTES = 64 * 1024
 _CHUNK = 256 * 1024
 _LINE_BYTES = 4096
-"""Bytes kept from the beginning of a line that is longer than the tail."""
+"""Number of bytes that are kept from the beginning of a line that is longer than the last part
+of the output.
+"""
 
 
 def say(text: str) -> None:
-    """Write one line to the supervisor's log. On a full disk the line is lost."""
+    """Write the line `text` to the log of the supervisor. If the disk is full, the line is
+    lost.
+    """
     with suppress(OSError):
         os.write(1, f"{text}\n".encode(errors="backslashreplace"))
 
 
 class RankLog:
-    """Copies a pipe into a file: its first `limit` bytes, and in the end the last 64 KiB.
+    """Copies the output of a rank from a pipe into a file: the first `limit` bytes, and at the
+    end the last 64 KiB.
 
-    Offsets in the file never change, so that a reader can follow it. A full disk loses output,
-    never the rank.
+    Text that is in the file never moves, so that a reader can follow the file. If the disk
+    is full, output is lost, but the rank continues.
     """
 
     def __init__(self, path: Path, limit: int) -> None:
@@ -40,16 +45,18 @@ class RankLog:
         self._dropped = 0
         self._tail = b""
         self._cut_line = b""
-        """The beginning of the first line of the tail."""
+        """The beginning of the first line in the last part of the output, if that line is cut."""
         self.seen = 0
-        """Bytes of output so far."""
+        """Number of bytes that the rank has printed so far."""
 
     def spawned(self) -> None:
-        """Close this process's write end of the pipe, after the rank has got its copy."""
+        """Close the write end of the pipe in this process, after the rank has inherited it."""
         os.close(self.write_fd)
 
     def drain(self) -> bool:
-        """Copy the available output. Returns False at the end of the output."""
+        """Copy the output that is available in the pipe. Return False when the output has
+        ended.
+        """
         for _ in range(16):
             try:
                 data = os.read(self.read_fd, _CHUNK)
@@ -62,7 +69,7 @@ class RankLog:
         return True
 
     def add(self, text: str) -> None:
-        """Add a note of the supervisor itself between the output of the rank."""
+        """Add a note of the supervisor to the log, between the lines of the rank's output."""
         self._keep(text.encode(errors="backslashreplace"))
 
     def _keep(self, data: bytes) -> None:
@@ -88,7 +95,9 @@ class RankLog:
         self._dropped += len(data) - written
 
     def close(self) -> None:
-        """Write the tail of the output that did not fit, and close both ends."""
+        """Write the last part of the output, if the output was too long for the log, and close
+        the file and the pipe.
+        """
         if self._dropped:
             lost = max(0, self._dropped - len(self._tail))
             self._write(b"\n[zerotools: %d bytes were dropped here]\n" % lost)
@@ -97,13 +106,14 @@ class RankLog:
         os.close(self._file)
 
     def tail(self) -> str:
-        """Return the last 64 KiB of the output at most.
+        """Return the last part of the output, at most 64 KiB.
 
-        If a line is cut at the beginning, it starts with the first bytes of that line.
+        If the first line of this part is cut, the text begins with the first bytes of that
+        line.
         """
         return (self._cut_line + self._tail).decode("utf-8", "replace")
 
     def last_lines(self, count: int = 20) -> str:
-        """Return the end of the output, at most 4 KiB."""
+        """Return the last `count` lines of the output, at most 4 KiB."""
         lines = self._tail[-4096:].decode("utf-8", "replace").splitlines()
         return "\n".join(lines[-count:])

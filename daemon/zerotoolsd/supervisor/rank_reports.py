@@ -1,5 +1,6 @@
-"""Receives the reports of ranks on a Unix socket, and keeps them in `progress.jsonl` and in
-memory."""
+"""Receives the reports of ranks on a Unix socket, and stores them in `progress.jsonl` and in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -20,39 +21,47 @@ from zerotoolsd.supervisor.rank_log import say
 
 MAX_DATAGRAM = 4096
 _THIN_ABOVE = 32 * 2**20
-"""Size of `progress.jsonl` in bytes above which messages are thinned.
+"""If `progress.jsonl` is larger than this many bytes, not every message is stored.
 
-Then one message of a kind is stored per second, and ten times fewer each time that the size
-doubles.
+From there on, one message of each kind is stored per second, and ten times fewer each time
+that the file has doubled its size.
 """
 _KINDS = ("step", "checkpoint", "eval", "phase", "error", "finished")
 BESIDE = ("fetched", "uploaded", "upload_failed")
-"""Events from processes other than ranks."""
+"""Names of events that are reported by processes other than ranks."""
 MAX_RANKS = 2**16
 _CREDENTIALS = struct.Struct("3i")
-"""`struct ucred`: pid, uid, gid (unix(7))."""
+"""Layout of the kernel's `struct ucred`, the sender of a message: pid, uid, gid (unix(7))."""
 _CREDENTIALS_ROOM = socket.CMSG_SPACE(_CREDENTIALS.size)
 _MOST_PATHS = 10_000
 _CHECKPOINT_SECONDS = 10.0
 _SUMMARY_BYTES = 16 * 1024
-"""A summary is written after so many bytes, so the end of the file always contains one."""
+"""Number of bytes after which another summary is written, so that the end of the file always
+contains a summary.
+"""
 _NOTABLE = 1.05
 _ALIVE_SECONDS = 5.0
 STRUCTURE = "structure"
-"""How a checkpoint of a user's program was verified: complete according to its metadata."""
+"""Value for a checkpoint of a user's program that was verified only by its metadata: all files
+in it are complete.
+"""
 _AT_ONCE = 1000
-"""Messages that are read before the supervisor does other work."""
+"""Largest number of messages that are read before the supervisor does other work."""
 _MAX_ERRORS = 1000
-"""Number of stored errors: the first ones, which show the first failure, and the last."""
+"""Number of errors that are stored: the first ones, which show the first failure, and the last
+ones.
+"""
 
 
 def _is_count(value: object) -> TypeGuard[int]:
-    """Return whether `value` is a number that the queue can store."""
+    """Return whether `value` is an integer that the database of the queue can store."""
     return type(value) is int and 0 <= value < 2**63
 
 
 def pause_between(kind: str, size_bytes: int) -> float:
-    """Return the seconds between two stored messages of `kind`, for a file of this size."""
+    """Return the least number of seconds between two stored messages of `kind` if the file has
+    `size_bytes` bytes.
+    """
     pause, size = 0.0, size_bytes
     while size > _THIN_ABOVE:
         pause, size = (pause or 0.1) * 10, size // 2
@@ -60,7 +69,9 @@ def pause_between(kind: str, size_bytes: int) -> float:
 
 
 def _is_ours(more: list[tuple[int, int, bytes]]) -> bool:
-    """Return whether a message with this ancillary data was sent by this user, or by root."""
+    """Return whether a message was sent by this user or by root. `more` is the ancillary data
+    that arrived with the message.
+    """
     for level, kind, data in more:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             _, uid, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])
@@ -69,13 +80,17 @@ def _is_ours(more: list[tuple[int, int, bytes]]) -> bool:
 
 
 class Progress:
-    """The socket, the file, and the newest message of each kind. Works in the run directory."""
+    """Receives reports of the ranks on a socket, stores them in a file, and keeps the newest
+    message of each kind.
+
+    The run directory is the working directory.
+    """
 
     def __init__(self, note_finished: Callable[..., None] = lambda **_: None) -> None:
-        """Open the socket and the file.
+        """Open the socket and the file `progress.jsonl`.
 
-        `note_finished(is_so=...)` is called whenever the program reports that the job is complete,
-        or takes that report back.
+        `note_finished(is_so=...)` is called whenever the program reports that the job is
+        complete (True), or withdraws this report (False).
         """
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         # The kernel reports that a message comes from a process of this user, or of root.
@@ -106,13 +121,15 @@ class Progress:
         self._waits: str | None = None
 
     def waits(self, why: str | None, seconds: float = 0.0) -> None:
-        """Record that the supervisor has been waiting for so many seconds; None ends the wait."""
+        """Record that the supervisor has been waiting for `seconds` because of `why`. With
+        `why` None, record that the wait is over.
+        """
         if why != self._waits:
             self._waits = why
             self._append({"event": "phase", "doing": why, "time": time.time() - seconds})
 
     def used_host(self, used_bytes: int) -> None:
-        """Record the host memory that all processes of the attempt hold now, in bytes."""
+        """Record the host memory, in bytes, that all processes of the attempt use now."""
         self.peak_host_bytes = max(self.peak_host_bytes, used_bytes)
         if self.peak_host_bytes > self._summed_up_peak * _NOTABLE:
             self._sum_up()
@@ -138,11 +155,13 @@ class Progress:
 
     @property
     def trained(self) -> bool:
-        """Return whether a rank has begun to train, so that a stop has something to save."""
+        """Return whether a rank has begun to train, so that there is something to save at a
+        stop.
+        """
         return any(phase not in ("init", "load") for phase in self.phases.values())
 
     def drain(self) -> None:
-        """Read all datagrams that have arrived. Invalid ones are ignored."""
+        """Read all datagrams that have arrived on the socket. Invalid datagrams are ignored."""
         for _ in range(_AT_ONCE):  # a flooding sender does not block the rest
             try:
                 data, more, _, _ = self.socket.recvmsg(MAX_DATAGRAM + 1, _CREDENTIALS_ROOM)
@@ -170,9 +189,10 @@ class Progress:
         self._keep(message, event)
 
     def found(self, path: str, step: int | None) -> None:
-        """Record a checkpoint that the finder found. If its step is unknown, use the newest step.
+        """Record the checkpoint `path` that the finder found. If its `step` is None, the newest
+        step that the ranks reported is used.
 
-        Checkpoints that are found are ignored if the program reports its checkpoints itself.
+        If the program reports its checkpoints itself, the finder's checkpoints are ignored.
         """
         if not self._told_paths:
             event = {"event": "checkpoint", "path": path, "time": time.time(), "found": True}
@@ -180,12 +200,16 @@ class Progress:
             self._take_event({**event, "step": self.steps_done if step is None else step})
 
     def passed_over(self, path: str, why: str) -> None:
-        """Record a damaged checkpoint, which is skipped for an older one."""
+        """Record the damaged checkpoint `path`. Because of the reason `why`, an older
+        checkpoint is used.
+        """
         message = {"event": "skipped_checkpoint", "path": path, "why": why, "time": time.time()}
         self._append(message)
 
     def stalled(self, event: dict[str, Any]) -> None:
-        """Record a stall of the ranks."""
+        """Record that the ranks make no progress. `event` is the JSON object for
+        `progress.jsonl`.
+        """
         self._append(event)
 
     def _take(self, message: dict[str, Any]) -> None:
@@ -210,7 +234,9 @@ class Progress:
         self._take_event(message)
 
     def _note_alive(self) -> None:
-        """Set the file's modification time to the last heartbeat. Heartbeats are not stored."""
+        """Set the modification time of `progress.jsonl` to the time of the last heartbeat.
+        Heartbeats themselves are not written to the file.
+        """
         now = time.monotonic()
         if now - self._noted_alive < _ALIVE_SECONDS:
             return
@@ -247,7 +273,7 @@ class Progress:
             say(f"{PROGRESS}: {error}")
 
     def close(self) -> None:
-        """Remove the socket."""
+        """Close and remove the socket."""
         self.socket.close()
         os.close(self._file)
         Path(NOTIFY).unlink(missing_ok=True)

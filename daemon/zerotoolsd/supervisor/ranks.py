@@ -27,11 +27,12 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @dataclass
 class KnownRank:
-    """One rank.
+    """A rank and how it ended.
 
-    `status` is its wait status after it has ended. `killed`: the supervisor killed it.
-    `ended_clock` is the monotonic time at which its end was noticed. `oom_killed`: the kernel's OOM
-    killer ended a process just before. None: unknown.
+    `status` is the wait status; None while the rank runs. `killed` is True if the supervisor
+    killed the rank. `ended_clock` is the monotonic time at which the supervisor noticed the
+    end. `oom_killed` is True if the kernel's OOM killer ended a process just before. None
+    means unknown.
     """
 
     index: int
@@ -41,7 +42,7 @@ class KnownRank:
     oom_killed: bool | None = None
 
     def last_lines(self) -> str:
-        """Return the end of its output, as far as that is known."""
+        """Return the last lines of the rank's output, if they are known."""
         return ""
 
     @property
@@ -59,7 +60,7 @@ class KnownRank:
         return os.WTERMSIG(self.status)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the rank's object in `exit.json`."""
+        """Return the JSON object of the rank in `exit.json`."""
         return {
             "rank": self.index,
             "exit_code": self.exit_code,
@@ -70,10 +71,10 @@ class KnownRank:
 
 @dataclass(kw_only=True)
 class SupervisedRank(KnownRank):
-    """A rank of this supervisor, and its output.
+    """A rank that this supervisor started, and the output of the rank.
 
-    `start` is None after the program was executed. `binding` is the binding that was set; until
-    then, the planned one.
+    `start` describes the start; it is None after the rank has executed its program.
+    `binding` is the binding that was set. Before it is set, it is the planned binding.
     """
 
     pid: int
@@ -82,27 +83,31 @@ class SupervisedRank(KnownRank):
     binding: RankBinding | None = None
 
     def last_lines(self) -> str:
-        """Return the end of its output, at most 4 KiB."""
+        """Return the last lines of the rank's output, at most 4 KiB."""
         return self.log.last_lines()
 
     @property
     def bound(self) -> dict[str, Any]:
-        """The rank's binding for `run.json` and `exit.json`; empty without a binding."""
+        """Return the binding of the rank as a JSON object for `run.json` and `exit.json`. It is
+        empty if the rank is not bound.
+        """
         return {} if self.binding is None else {"binding": self.binding.to_json()}
 
     def to_json(self) -> dict[str, Any]:
-        """Return its object in `exit.json`."""
+        """Return the JSON object of the rank in `exit.json`."""
         return {**KnownRank.to_json(self), **self.bound}
 
 
 def become_subreaper() -> None:
-    """Make this process the parent of orphaned descendants, however they detached themselves."""
+    """Make this process the new parent of all descendants that lose their parent, also of those
+    that became daemons.
+    """
     if _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_CHILD_SUBREAPER)")
 
 
 _NO_IPV6 = (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL, errno.ENOPROTOOPT, errno.EPERM)
-"""Errors of a machine that has no IPv6 or forbids it."""
+"""Error numbers of a machine that has no IPv6 or does not permit it."""
 
 
 def hold_port() -> socket.socket:
@@ -145,9 +150,11 @@ def spawn(
     entrance: str | None = None,
     execute: Execute = execute_program,
 ) -> SupervisedRank:
-    """Begin to start rank `index`, in the control group of `entrance`.
+    """Begin to start the rank `index`, without waiting until its program runs. The rank enters
+    the control group at `entrance`.
 
-    Raises OSError if the machine lacks a resource now.
+    `entrance` is the path of a `cgroup.procs` file; None: no control group. `port` is the
+    port at which the ranks meet. Raises OSError if the machine lacks a resource now.
     """
     log, binding = RankLog(log_path, plan.log_limit_bytes), plan.binding_of(index)
     try:
@@ -170,7 +177,9 @@ def spawn(
 
 
 def variables_of(plan: Plan, index: int, port: int) -> dict[str, str]:
-    """Return torch's `env://` variables, with the number of the node, like those of torchrun."""
+    """Return the environment variables of torch's `env://` method for the rank `index`,
+    including the number of the node, as torchrun sets them.
+    """
     alone = {
         "RANK": str(index),
         "LOCAL_RANK": str(index),

@@ -29,17 +29,18 @@ _SLICE_SECONDS = 0.2
 
 
 class NoAnswer(Exception):
-    """The finder ended without naming a checkpoint to continue from. The message gives the
-    reason."""
+    """The checkpoint finder ended before it reported a checkpoint to resume from. The message
+    gives the reason.
+    """
 
 
 @dataclass(frozen=True)
 class FinderAnswer:
-    """The finder's first line.
+    """The first line of the finder's output.
 
-    It has the checkpoint to continue from, and the newer ones that were rejected, with the reasons.
-    `lost`: why the job cannot continue although it once had a complete checkpoint. `not_ready`: why
-    no checkpoint can be read now.
+    It contains the checkpoint to resume from, and the newer checkpoints that were rejected,
+    with the reasons. `lost` is the reason why the job cannot continue although it once had a
+    complete checkpoint. `not_ready` is the reason why no checkpoint can be read now.
     """
 
     resume_from: str | None
@@ -49,10 +50,10 @@ class FinderAnswer:
 
 
 class Finder:
-    """The finder process of one attempt."""
+    """The checkpoint finder, a child process of the supervisor of one attempt."""
 
     def __init__(self, plan: Plan) -> None:
-        """Start the process. Raises OSError."""
+        """Start the process of the checkpoint finder. Raises OSError."""
         self._process = subprocess.Popen(
             plan.finder,
             env={**os.environ, "ZEROTOOLS_TOKEN": plan.token},
@@ -73,10 +74,11 @@ class Finder:
     def choose(
         self, stop_asked: Callable[[], bool], waits: Callable[[float], None] = lambda seconds: None
     ) -> FinderAnswer | None:
-        """Return the checkpoint to continue from; None if a stop is requested meanwhile.
+        """Wait for the checkpoint finder, and return the checkpoint to resume from; None if a
+        stop is requested meanwhile.
 
-        This waits as long as the directory's file system does not respond, and calls `waits` with
-        the seconds so far. Raises NoAnswer if the finder ended.
+        If the file system of the directory does not respond, this waits until it does, and
+        calls `waits` with the seconds so far. Raises NoAnswer if the finder ended.
         """
         began = time.monotonic()
         while not stop_asked():
@@ -90,7 +92,9 @@ class Finder:
         return None
 
     def _read(self) -> list[dict[str, Any]]:
-        """Return the complete lines that have arrived."""
+        """Return the JSON objects of all complete lines that the finder has printed since the
+        last call.
+        """
         while not self._over:
             try:
                 data = os.read(self.stdout, 1 << 16)
@@ -102,14 +106,17 @@ class Finder:
         return [json.loads(line) for line in lines]
 
     def drain(self, progress: Progress) -> bool:
-        """Report the checkpoints that were found. Return False at the end of the finder's
-        output."""
+        """Record in `progress` the checkpoints that the finder has found. Return False at the
+        end of the finder's output.
+        """
         for message in self._read():
             progress.found(message["path"], message["step"])
         return not self._over
 
     def finish(self, progress: Progress) -> None:
-        """Request a last search, after all ranks have ended, and wait until the finder ends."""
+        """Ask the finder for a last search, and wait until the finder ends. Call this after all
+        ranks have ended.
+        """
         assert self._process.stdin is not None
         self._process.stdin.close()
         deadline = time.monotonic() + LAST_LOOK_SECONDS
@@ -121,7 +128,7 @@ class Finder:
 
 
 def searched() -> str:
-    """Return the directory that the finder searches, for messages."""
+    """Return the path of the directory that the finder searches, for use in messages."""
     try:
         found = (read_json(Path(FINDER), LARGEST_RECORD) or {}).get("checkpoint_dir")
     except (OSError, ValueError):

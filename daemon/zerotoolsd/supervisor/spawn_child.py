@@ -35,7 +35,9 @@ _DIRECTORY, _PROGRAM, _FAILED = b"d", b"p", b"!"
 _libc = ctypes.CDLL(None, use_errno=True)
 
 Execute = Callable[[Sequence[str], Mapping[str, str]], object]
-"""Function of (argv, environment) that the child calls last. It does not return."""
+"""A function of (argv, environment) that the child process calls last, to execute its program.
+It does not return.
+"""
 
 
 def execute_program(argv: Sequence[str], env: Mapping[str, str]) -> None:
@@ -57,10 +59,10 @@ def execute_without_sigterm(argv: Sequence[str], env: Mapping[str, str]) -> None
 
 
 class CannotStart(Exception):
-    """The child could not execute its program. The message is a sentence, `error` the system's
-    error.
+    """The child process could not execute its program.
 
-    `is_ours`: the failure is the daemon's, in the control group, and not the job's.
+    The message is a sentence, and `error` is the OSError. `is_ours` is True if the cause is
+    the control group, which the daemon made, and not the job.
     """
 
     def __init__(self, what: str, error: OSError, *, is_ours: bool = False) -> None:
@@ -70,7 +72,7 @@ class CannotStart(Exception):
 
 
 class BegunProgram:
-    """A forked child that has not executed its program yet."""
+    """A forked child process that has not executed its program yet."""
 
     def __init__(self, pid: int, fd: int, program: str, directory: str) -> None:
         self.pid = pid
@@ -82,14 +84,16 @@ class BegunProgram:
 
     @property
     def awaited(self) -> str:
-        """The step that the child is doing now: a directory to enter, or a program to execute."""
+        """Return the step that the child process is doing now, as text: entering a directory,
+        or executing a program.
+        """
         if not self._how_far:
             return "its control group"
         in_program = _PROGRAM in self._how_far
         return self._program if in_program else f"the directory {self._directory}"
 
     def kept(self, binding: RankBinding) -> RankBinding:
-        """Return the part of `binding` that the child could set."""
+        """Return the part of `binding` that the child process could set."""
         return kept_of(binding, self._how_far)
 
     @property
@@ -97,7 +101,7 @@ class BegunProgram:
         return self._said.partition(_FAILED)[0]
 
     def is_over(self) -> bool:
-        """Return whether the program was executed. Raises CannotStart."""
+        """Return whether the child process has executed its program. Raises CannotStart."""
         while True:
             try:
                 part = os.read(self.fd, 64)
@@ -114,7 +118,7 @@ class BegunProgram:
         return True
 
     def close(self) -> None:
-        """Close the pipe of the child's report."""
+        """Close the pipe on which the child process reports its progress."""
         os.close(self.fd)
 
 
@@ -129,12 +133,13 @@ def start(
     execute: Execute = execute_program,
     binding: RankBinding | None = None,
 ) -> BegunProgram:
-    """Start `argv` in `cwd`, with its output going to the descriptor `output`. Raises OSError.
+    """Start the command `argv` in the directory `cwd`. The file descriptor `output` receives
+    its output.
 
     `entrance` is the `cgroup.procs` file of the control group that the child enters first.
     `binding` is applied as far as possible.
 
-    The calling process must have no threads.
+    The calling process must have no threads. Raises OSError.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     parent = os.getpid()
@@ -166,7 +171,9 @@ def _become(
     execute: Execute,
     binding: RankBinding | None,
 ) -> None:
-    """Run the child's side of the fork; never returns."""
+    """Run the child's part after the fork: prepare the process and execute `argv`. This never
+    returns.
+    """
     try:
         signal.set_wakeup_fd(-1)
         for each in (signal.SIGTERM, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ):
@@ -192,9 +199,10 @@ def _become(
 
 
 def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[], None]:
-    """Return the function that the child calls between fork and exec.
+    """Return a function that the child process calls between fork and exec.
 
-    It asks the kernel to SIGKILL the child when the supervisor ends, and enters a control group.
+    The function asks the kernel to kill the child when the supervisor (`parent`) ends, sets
+    `umask`, and moves the child into the control group at `entrance`.
     """
 
     def arrange() -> None:
@@ -213,7 +221,9 @@ def die_with(parent: int, umask: int, entrance: str | None = None) -> Callable[[
 
 
 class SignalWaker:
-    """Makes `socket` readable at SIGCHLD and SIGTERM. `asked` is True after a SIGTERM."""
+    """Makes `socket` readable when this process gets SIGCHLD or SIGTERM. `asked` is True after
+    a SIGTERM.
+    """
 
     def __init__(self) -> None:
         self.asked = False
@@ -228,7 +238,7 @@ class SignalWaker:
         self.asked = True
 
     def clear(self) -> None:
-        """Read the received bytes, so that the next signal wakes the loop again."""
+        """Read the bytes from the socket, so that the next signal makes it readable again."""
         while True:
             try:
                 self.socket.recv(4096)
@@ -236,5 +246,5 @@ class SignalWaker:
                 return
 
     def close(self) -> None:
-        """Restore the signals' handling: the loop is not woken any more."""
+        """Restore the previous handlers of the signals. The socket gets no more bytes."""
         signal.set_wakeup_fd(-1)

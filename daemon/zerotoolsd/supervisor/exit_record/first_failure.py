@@ -30,7 +30,9 @@ EXIT_BAD_JOB = 64
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
 _NOTICED_LATE = 1.0
-"""Largest delay, in seconds, between effects of a SIGKILL in other ranks and its own notice."""
+"""Longest time in seconds by which a SIGKILL of one rank is noticed later than its effects in
+other ranks.
+"""
 _LAST_LINES = 8
 
 _FOLLOWS = re.compile(
@@ -51,19 +53,22 @@ _CLOSED = re.compile(
     r"dist(?:network|store)error|recvvalue failed",
     re.IGNORECASE,
 )
-"""Error messages of gloo, NCCL and the store about a lost peer. Timeouts are not included."""
+"""Error messages of gloo, NCCL and the TCP store for a lost connection to another rank.
+Timeouts are not included.
+"""
 _NAMES = (
     re.compile(r"ranks? ([0-9]+(?:, [0-9]+)*) failed to pass monitoredbarrier", re.IGNORECASE),
     re.compile(r"ranks that caused the desync are:\s*-?\s*\[([0-9]+(?:, [0-9]+)*)\]"),
 )
-"""Error messages that name the rank which did not arrive at a collective."""
+"""Patterns of error messages that name the rank which did not arrive at a collective."""
 
 
 class EndedRank(Protocol):
     """A rank that has ended.
 
-    `status` is its wait status. `killed`: the supervisor killed it. `ended_clock` is the monotonic
-    time at which the supervisor noticed the end, if known.
+    `status` is its wait status (waitpid). `killed` is True if the supervisor killed the
+    rank. `ended_clock` is the monotonic time at which the supervisor noticed the end; None
+    if unknown.
     """
 
     @property
@@ -85,7 +90,9 @@ class EndedRank(Protocol):
 
 @dataclass(frozen=True)
 class Initiator:
-    """The rank that failed first. `told`: the message of another rank that names it, if any."""
+    """The rank that failed first. `told` is the message of another rank that names this rank;
+    None if there is no such message.
+    """
 
     rank: EndedRank
     told: str | None = None
@@ -99,9 +106,10 @@ def initiator(
 ) -> Initiator:
     """Return the rank that failed first.
 
-    `broken` are the ranks that failed by themselves, at least one of `ranks`. `errors` are the
-    errors that ranks reported, in the order of arrival. `awaited` is the straggler at the last
-    heartbeat, if any.
+    `broken` are the ranks that failed by themselves; it contains at least one of `ranks`.
+    `errors` are the errors that the ranks reported, in the order of arrival. `awaited` is
+    the number of the rank that the others waited for at the last heartbeat (the straggler);
+    None if unknown.
     """
     said = {rank.index: _said(rank, errors) for rank in ranks}
     own = [rank for rank in broken if not _follows(rank, said[rank.index])]
@@ -126,9 +134,11 @@ def initiator(
 def lost_elsewhere(
     broken: Sequence[EndedRank], errors: Sequence[Mapping[str, Any]], ranks: Sequence[EndedRank]
 ) -> str | None:
-    """Return the message of the ranks here that lost a rank of another node.
+    """Return the error message of ranks on this node that lost the connection to a rank of
+    another node.
 
-    Return None if a rank of this node failed first, or if this is unknown.
+    Return None if a rank of this node failed first, or if it is unknown where the first
+    failure was.
     """
     said = {rank.index: _said(rank, errors) for rank in ranks}
     if any(not _follows(rank, said[rank.index]) for rank in broken):
@@ -140,7 +150,9 @@ def lost_elsewhere(
 
 
 def _said(rank: EndedRank, errors: Sequence[Mapping[str, Any]]) -> str:
-    """Return the last error that the rank reported, or the end of its log."""
+    """Return the last error that `rank` reported. If it reported no error, return the end of
+    its log.
+    """
     own = [error.get("message") for error in errors if error["rank"] == rank.index]
     if own and isinstance(own[-1], str):
         return own[-1]
@@ -156,7 +168,9 @@ def _follows(rank: EndedRank, said: str) -> bool:
 
 
 def follows_another(said: str) -> bool:
-    """Return whether `said` is an error message that a rank prints after it lost another rank."""
+    """Return whether the text `said` is an error message that a rank prints because it lost
+    another rank.
+    """
     return _FOLLOWS.search(said) is not None
 
 
@@ -200,10 +214,12 @@ LONGEST = 4096
 _HEADER = "Traceback (most recent call last)"
 _GROUP_HEADER = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\)")
 _IN_GROUP = re.compile(r"^ {0,2}\| ")
-"""Prefix of an exception group's own traceback lines; those of its exceptions are indented more."""
+"""Prefix of the traceback lines of an exception group itself. Lines of the exceptions in the
+group are indented more.
+"""
 _ERROR_LINE = re.compile(r"^(?:\[[^\]]*\]:?\s*)?((?:\w+\.)*\w+)(: .*)?$")
 _LAUNCHERS_ERRORS = ("ChildFailedError", "CalledProcessError")
-"""Exceptions with which launchers end after losing a rank."""
+"""Exceptions with which launchers such as torchrun end after they lost a rank."""
 _RANK = re.compile(r"^\[(?:rank|default)([0-9]+)\]:\s?")
 _ESCAPES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 _LIKE_AN_ERROR = re.compile(
@@ -216,7 +232,7 @@ _OF_LAUNCHERS = re.compile(
     r"torch\.distributed\.elastic|torch/distributed/(?:elastic|run)|exitcode\s*:|error_file\s*:|"
     r"traceback\s*:|launch\.py:[0-9]+:sigkill|\bKilling subprocess\b"
 )
-"""Messages of launchers about ranks that ended."""
+"""Messages that launchers such as torchrun print about ranks that have ended."""
 
 
 def last_error(text: str) -> str | None:
@@ -261,7 +277,12 @@ def _like_errors(text: str) -> Iterator[str]:
 
 
 def _first_cause(lines: list[str], *, last: bool = False) -> str | None:
-    """Return the first of `lines` (or the `last` one) that is not about a lost peer."""
+    """Return the first of the error lines `lines` that is not about a lost connection to
+    another rank.
+
+    With `last`, return the last such line. If all lines are about a lost connection, return
+    the first of them (or the last); None without any line.
+    """
     ordered = lines[::-1] if last else lines
     own = [line for line in ordered if not follows_another(line)]
     return next(iter(own or ordered), None)

@@ -46,12 +46,14 @@ KILLED = "its supervisor was killed"
 
 @dataclass(frozen=True)
 class Records:
-    """The records of the attempt. `ended` exists if more steps follow a finished run."""
+    """The record files of one attempt. `ended` is None unless more steps follow after all ranks
+    have finished.
+    """
 
     exit: ReservedRecord
     ended: ReservedRecord | None
     group: AttemptGroup | None = None
-    """The group of the attempt's processes, if the machine supports it."""
+    """The control group of the attempt's processes; None if the machine does not support it."""
 
 
 def keep(
@@ -85,9 +87,10 @@ def keep(
 
 
 def _trouble(status: int) -> str | None:
-    """Return which resource of the machine was missing when the supervisor ended, or None.
+    """Return a sentence if the supervisor ended because the machine lacked a resource such as
+    disk space; None otherwise.
 
-    `status` is the supervisor's wait status.
+    `status` is the wait status of the supervisor.
     """
     number = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 0
     error = OSError(number, os.strerror(number))

@@ -1,7 +1,8 @@
-"""Decides the outcome of an attempt: one word and one sentence.
+"""Decides the outcome of an attempt: one word, and one sentence about the cause.
 
-`judge_of` returns the rule for a kind of job. `inferred_record` makes the record of an attempt
-whose supervisor was killed, from the ledger of its ranks.
+`judge_of` returns the function that decides for a kind of job. If the supervisor of an
+attempt was killed, `inferred_record` makes the attempt's record from the ledger of its
+ranks.
 """
 
 from __future__ import annotations
@@ -45,19 +46,21 @@ class RankReports(Protocol):
     def checkpoint(self) -> dict[str, Any] | None: ...
     @property
     def finished(self) -> bool:
-        """Whether the program has reported that the job is complete."""
+        """Return whether the program has reported that the job is complete."""
 
     @property
     def awaited(self) -> int | None:
-        """The straggler at the last heartbeat: the rank that the others waited for."""
+        """Return the number of the rank that the others waited for at the last heartbeat (the
+        straggler); None if unknown.
+        """
 
 
 @dataclass(frozen=True)
 class Verdict:
     """The outcome of an attempt.
 
-    `outcome` is one of the daemon's OUTCOMES, `cause` one sentence. `rank` is the rank that failed
-    first, if one did.
+    `outcome` is one of the daemon's OUTCOMES. `cause` explains it in one sentence. `rank` is
+    the rank that failed first; None if no rank failed.
     """
 
     outcome: str
@@ -67,15 +70,18 @@ class Verdict:
 
     @property
     def exit_code(self) -> int | None:
-        """The exit code of the rank that failed first, or the one that all ranks had."""
+        """Return the exit code of the rank that failed first, or the exit code that all ranks
+        had in common.
+        """
         return self.status if self.rank is None else self.rank.exit_code
 
 
 class Judge(Protocol):
-    """A function that decides the outcome after all ranks have ended.
+    """A function that decides the outcome of an attempt after all of its ranks have ended.
 
-    `stop` is the reason of a requested stop. `killed_because` is the reason for which the
-    supervisor killed the ranks, if none failed by itself.
+    `stop` is the reason of a requested stop; None if no stop was requested. `killed_because`
+    is the reason for which the supervisor killed the ranks; None if it did not kill them or
+    if a rank failed by itself.
     """
 
     def __call__(
@@ -89,7 +95,9 @@ class Judge(Protocol):
 
 
 def is_abnormal(rank: EndedRank) -> bool:
-    """Return whether the rank ended by itself, neither finished nor stopped on request."""
+    """Return whether `rank` failed by itself: it neither finished its work nor stopped on
+    request.
+    """
     return rank.status is not None and not rank.killed and rank.exit_code not in (0, EXIT_STOPPED)
 
 
@@ -100,10 +108,10 @@ def judge_ranks(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """Decide the outcome for ranks of the built-in trainer.
+    """Decide the outcome of an attempt of the built-in trainer.
 
-    `stop` is the reason of a requested stop. `killed_because` is the reason for which the
-    supervisor killed the ranks, if none failed by itself.
+    `stop` is the reason of a requested stop; None if no stop was requested. `killed_because`
+    is the reason for which the supervisor killed the ranks, if no rank failed by itself.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     if broken:
@@ -166,7 +174,11 @@ def judge_watched(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """Decide the outcome for a process that a user started by hand, from its watcher's report."""
+    """Decide the outcome of an attempt that only watches a process which a user started by
+    hand.
+
+    The decision uses the report of the watcher, the only rank of the attempt.
+    """
     verdict = judge_program(ranks, progress, stop=stop, killed_because=killed_because)
     said = progress.errors[-1].get("message") if progress.errors else None
     if stop is not None and any(rank.signal == signal.SIGTERM for rank in ranks):
@@ -190,9 +202,10 @@ def judge_one_node(
     stop: str | None,
     killed_because: str | None,
 ) -> Verdict:
-    """Decide the outcome for the ranks of one node out of several.
+    """Decide the outcome for the ranks of one node of a job on several nodes.
 
-    A node that lost a rank of another node has not failed itself.
+    If a rank of this node only lost the connection to a rank of another node, this node has
+    not failed itself.
     """
     broken = [rank for rank in ranks if is_abnormal(rank)]
     said = lost_elsewhere(broken, progress.errors, ranks) if broken else None
@@ -219,10 +232,13 @@ def judge_stalled(
     own_program: bool,
     complete: RankReports | None = None,
 ) -> Verdict:
-    """Return the verdict on an attempt that was ended because its ranks made no progress.
+    """Return the verdict on an attempt that was ended because its ranks made no progress (a
+    stall).
 
-    `verdict` ignores the stall; `index` is the straggler. A user's program that exits with 0 at the
-    requested stop is not finished, unless `complete` has its report that the job is complete.
+    `verdict` is the verdict without regard to the stall. `cause` describes the stall, and
+    `index` is the rank that the others waited for. A user's program that exits with status 0
+    after the requested stop does not count as finished, unless `complete` contains its
+    report that the job is complete.
     """
     if complete is not None:
         done = _finished(complete)
@@ -236,7 +252,9 @@ def judge_stalled(
 
 
 def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
-    """Add the limit of the control group that the attempt exceeded to the verdict's cause."""
+    """Return `verdict` with a cause that also names the limit of the control group `group` that
+    the attempt exceeded. If it exceeded none, the verdict is unchanged.
+    """
     if verdict.outcome not in ("crashed", "killed"):
         return verdict
     memory, processes, cause = group.memory_words, group.processes_words, verdict.cause
@@ -252,7 +270,7 @@ def with_limits(verdict: Verdict, group: AttemptGroup) -> Verdict:
 def was_out_of_memory(verdict: Verdict, group: AttemptGroup | None) -> bool:
     """Return whether the kernel's OOM killer ended the rank that failed first.
 
-    The memory limit may be that of the machine or that of the control group.
+    Either the machine had no memory left, or the control group reached its memory limit.
     """
     rank = verdict.rank
     if verdict.outcome != "crashed" or rank is None or rank.signal != signal.SIGKILL:
@@ -308,13 +326,14 @@ def _signal_name(number: int) -> str:
 
 
 FOLLOWING = ("closing", "uploading")
-"""Names of the steps after a finished run. A step that was cut off is recorded."""
+"""Names of the steps that follow a finished run. A step that was interrupted is recorded."""
 _LONGEST_REASON = 1000
 
 
 @dataclass(frozen=True)
 class _NoReports:
-    """An empty set of rank reports: the supervisor received them and was killed.
+    """An empty set of rank reports, used because the supervisor received the reports and was
+    then killed.
 
     The daemon adds the reports that it finds in `progress.jsonl`.
     """
@@ -335,11 +354,11 @@ def inferred_record(
     stop: str | None,
     killed: str,
 ) -> dict[str, Any]:
-    """Return the record of an attempt whose supervisor was killed.
+    """Return the record of an attempt after its supervisor was killed.
 
-    `told` are the ranks that ended while the supervisor lived. A SIGKILL of any other rank is an
-    effect of the supervisor's death. `killed` describes that death in one sentence. `stop` is the
-    reason of a requested stop, if any.
+    `told` are the ranks that ended while the supervisor lived. If another rank ended by
+    SIGKILL, that is an effect of the supervisor's death. `killed` describes that death in
+    one sentence. `stop` is the reason of a requested stop; None if no stop was requested.
     """
     ranks = [
         KnownRank(index, line.status, line.killed or _is_ours(line.status, index in told))
@@ -364,8 +383,9 @@ def inferred_record(
 
 
 def _unfinished(plan: Plan, outcome: str, stop: str | None, killed: str) -> dict[str, Any]:
-    """Return records of the steps after a finished run that were not done, as `supervise` writes
-    them."""
+    """Return the records of the steps that should follow a finished run but were not done. They
+    have the form in which `supervise` writes them.
+    """
     names = {"finished": FOLLOWING, "stopped": () if stop in GOES_ON else ("uploading",)}
     follows = [name for name in names.get(outcome, ()) if getattr(plan, name)]
     return {name: {"why": f"{killed} before this had ended"} for name in follows}

@@ -29,12 +29,14 @@ _LINE = struct.Struct("=iiBB")
 _STARTED, _ENDED = 1, 2
 _FINISHED = 3
 MOST_RANKS = 1 << 16
-"""Largest number of ranks in a ledger that is read."""
+"""Largest number of ranks in a ledger file. A file with more ranks is refused."""
 
 
 @dataclass(frozen=True)
 class RankLine:
-    """One rank of the ledger. `pid` is None before its start, `status` is None before its end."""
+    """The line of one rank in the ledger. `pid` is None before the rank starts, and `status`
+    (its wait status) is None before it ends.
+    """
 
     pid: int | None
     status: int | None
@@ -54,9 +56,9 @@ class RankLedger:
 
     @classmethod
     def read(cls, path: Path, ranks: int) -> RankLedger:
-        """Read the ledger that a dead supervisor left in `path`.
+        """Read the ledger file `path` that a dead supervisor left.
 
-        Raises OSError, and ValueError if it is not a ledger of so many ranks.
+        Raises OSError. Raises ValueError if the file is not a ledger of `ranks` ranks.
         """
         if type(ranks) is not int or not 0 < ranks <= MOST_RANKS:
             raise ValueError(f"{ranks} ranks")  # a job can write its plan anew, too
@@ -70,16 +72,18 @@ class RankLedger:
         return found
 
     def begin(self) -> None:
-        """Record that the first rank is about to start."""
+        """Record in the ledger that the first rank is about to start."""
         self._put(self._ranks, 0, 0, _STARTED, killed=False)
 
     @property
     def has_begun(self) -> bool:
-        """Return whether any process of the job may have run."""
+        """Return whether a process of the job may have started, according to the ledger."""
         return bool(self._get(self._ranks)[2])
 
     def finished(self, *, is_so: bool) -> None:
-        """Record whether the job's program has reported that the job is complete."""
+        """Record in the ledger whether the job's program has reported that the job is complete
+        (`is_so`).
+        """
         self._put(self._ranks, 0, 0, _FINISHED if is_so else _STARTED, killed=False)
 
     @property
@@ -92,7 +96,9 @@ class RankLedger:
         self._put(rank, pid, 0, _STARTED, killed=False)
 
     def ended(self, pid: int, status: int) -> None:
-        """Record the wait status of a child process; children that are not ranks are ignored."""
+        """Record the wait status `status` of the child process `pid`. Children that are not
+        ranks are ignored.
+        """
         for rank in range(self._ranks):
             found, _, state, killed = self._get(rank)
             if found == pid and state == _STARTED:
@@ -159,8 +165,9 @@ class ProcessTreeFile:
             say(f"{path}: {error}; processes of this attempt are not noted")
 
     def write(self, moment: int, processes: Iterable[Process]) -> None:
-        """Write these processes into the file. They were read from /proc after the time
-        `moment`."""
+        """Write `processes` into the file. `moment` is a time, in clock ticks since the boot,
+        before they were read from /proc.
+        """
         if self._fd is None:
             return
         rows = [
@@ -172,31 +179,36 @@ class ProcessTreeFile:
 
 
 def remove_process_tree(directory: Path) -> None:
-    """Remove the file of processes from `directory`, after all processes of the attempt have
-    ended."""
+    """Remove the file of the attempt's processes from `directory`. Call this after all
+    processes of the attempt have ended.
+    """
     with suppress(OSError):
         (directory / FAMILY).unlink()
 
 
 @dataclass(frozen=True)
 class RecordedProcesses:
-    """The processes and sessions in the file, when it was last written."""
+    """The processes and sessions of an attempt that the process file contained when it was last
+    written.
+    """
 
     moment: int = -1
     known: frozenset[tuple[int, int]] = frozenset()
     sessions: frozenset[int] = frozenset()
 
     def proves(self, process: Process) -> bool:
-        """Return whether the file proves that `process` belongs to the attempt."""
+        """Return whether the process file proves that `process` belongs to the attempt."""
         if (process.pid, process.start_ticks) in self.known:
             return True
         return process.session in self.sessions and process.start_ticks < self.moment
 
 
 def read_process_tree(path: Path, not_sessions: Iterable[int] = ()) -> RecordedProcesses:
-    """Read the file of processes. Return an empty result if the file is missing or invalid.
+    """Read the file of the attempt's processes. Return an empty result if the file is missing
+    or invalid.
 
-    `not_sessions` are sessions that also have other processes, so they prove nothing.
+    `not_sessions` are ids of sessions that also contain processes of other programs, so
+    membership in these sessions proves nothing.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOFOLLOW)

@@ -1,4 +1,6 @@
-"""Handles ranks without progress: reports them, writes their stacks to the log, and ends them."""
+"""Handles ranks that make no progress: reports them, writes their stacks to the log, and ends
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,15 @@ from zerotoolsd.supervisor.rank_reports import Progress
 from zerotoolsd.supervisor.ranks import SupervisedRank
 
 LONGEST_GRACE = 60.0
-"""Longest time, in seconds, that ranks have to save after a stall."""
+"""Longest time, in seconds, that ranks have to save a checkpoint after a stall."""
 ASKED = "its ranks made no progress"
-"""The reason in the stop file that the ranks read."""
+"""The reason that is written into the stop file for the ranks after a stall."""
 
 
 class StallHandler:
-    """Detects and handles a stall of one attempt. Works in the run directory."""
+    """Detects and handles a stall (ranks that make no progress) of one attempt. Call it with
+    the run directory as working directory.
+    """
 
     def __init__(self, plan: Plan, progress: Progress) -> None:
         self._plan, self._progress = plan, progress
@@ -55,7 +59,10 @@ class StallHandler:
         return () if self._dump is None else self._dump.pids
 
     def look(self, ranks: Sequence[SupervisedRank]) -> bool:
-        """Check all ranks. Return whether the attempt must be ended now. Call it once a second."""
+        """Check whether the ranks make progress. Return whether the attempt must be ended now.
+
+        Call this once a second.
+        """
         live = {rank.index: rank for rank in ranks if rank.status is None}
         if any(rank.start is not None for rank in live.values()):
             return False  # a directory or a program does not answer, for which the attempt waits
@@ -104,9 +111,10 @@ class StallHandler:
             rank.log.add(f"\n[zerotools: {text}]\n")
 
     def end(self, ranks: Sequence[SupervisedRank]) -> float:
-        """Send SIGCONT to stopped ranks, and return the seconds that the ranks have to save.
+        """Send SIGCONT to ranks that a signal has stopped. Return the number of seconds that
+        the ranks have to save.
 
-        The ranks have already been asked to save and stop.
+        Before this call, the ranks were asked to save and stop.
         """
         self.cause = self._heartbeats.sentence or "its ranks made no progress"
         self.rank = None if self._stall is None else self._stall.rank
@@ -119,7 +127,7 @@ class StallHandler:
         return min(self._plan.grace_seconds, LONGEST_GRACE)
 
     def ended(self, pids: Collection[int]) -> None:
-        """Record that these children have ended."""
+        """Record that the child processes `pids` have ended."""
         if self._dump is not None:
             self._dump.ended(pids)
 
@@ -129,18 +137,19 @@ class StallHandler:
 
 
 DUMP_SECONDS = 10.0
-"""The longest wait for a dump."""
+"""Longest time, in seconds, to wait until the stacks of all processes are written."""
 ANSWER_SECONDS = 2.0
 _REST_SECONDS = 0.5
-"""The wait for the remaining output of a rank that prints its stacks."""
+"""Seconds to wait for the rest of the output of a rank that prints its stacks."""
 MOST_PROGRAMS = 32
 _FILE = "stacks-{pid}.txt"
 _LARGEST = 256 * 1024
 
 
 class Log(Protocol):
-    """A log that receives the stacks of a process. `seen` counts the bytes that the process has
-    printed."""
+    """A log to which the stacks of a process are written. `seen` is the number of bytes that
+    the process has printed so far.
+    """
 
     seen: int
 
@@ -148,15 +157,16 @@ class Log(Protocol):
 
 
 def find_spy(program: str, path: str | None) -> str | None:
-    """Return the path of py-spy, next to the job's interpreter or on its PATH; None if not
-    installed."""
+    """Return the path of the program py-spy, which lies in the directory of the job's
+    interpreter `program` or on its PATH. Return None if py-spy is not installed.
+    """
     beside = Path(program).with_name("py-spy")
     folders = [beside.parent, *(Path(each) for each in (path or "").split(":") if each)]
     return next((str(f / "py-spy") for f in folders if os.access(f / "py-spy", os.X_OK)), None)
 
 
 class StackDump:
-    """Collects the stacks of several processes, while the supervisor's loop continues."""
+    """Collects the stacks of several processes. The supervisor's loop continues meanwhile."""
 
     def __init__(self, spy: str | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._spy, self._clock = spy, clock
@@ -165,8 +175,11 @@ class StackDump:
         self._running: dict[int, tuple[subprocess.Popen[bytes], int, Log]] = {}
 
     def ask(self, pid: int, log: Log, *, answers: bool) -> None:
-        """Request the stacks of `pid`. With `answers`, the process prints them itself at
-        DUMP_SIGNAL."""
+        """Request the stacks of the process `pid`, and write them to `log`.
+
+        `answers` is True if the process prints its stacks itself when it gets DUMP_SIGNAL;
+        otherwise py-spy reads them.
+        """
         found = activity(pid)
         log.add(f"[zerotools: state in the kernel]\n{report(pid)}\n")
         stopped = found is not None and found.state in "Tt"
@@ -202,7 +215,9 @@ class StackDump:
         return list(self._running)
 
     def ended(self, pids: Iterable[int]) -> None:
-        """Record that these children have ended. The caller has reaped them."""
+        """Record that the child processes `pids` have ended. The caller has already read their
+        wait statuses.
+        """
         for pid in pids:
             found = self._running.pop(pid, None)
             if found is not None:
@@ -211,8 +226,10 @@ class StackDump:
                 log.add(_taken(target))
 
     def is_over(self) -> bool:
-        """Return whether all processes have responded or the time is over. Log those without
-        response."""
+        """Return whether all processes have printed their stacks or the time for this is over.
+
+        Processes that have printed nothing are noted in the log.
+        """
         passed = self._clock() - self._began
         for pid, (log, before) in list(self._asked.items()):
             if log.seen > before:
@@ -246,7 +263,7 @@ def _taken(pid: int) -> str:
 
 
 def python_programs(pids: Sequence[int]) -> list[int]:
-    """Return the pids that are Python programs, which py-spy can read."""
+    """Return those of `pids` that run a Python program, so that py-spy can read their stacks."""
     found = []
     for pid in pids:
         try:

@@ -36,15 +36,17 @@ from zerotoolsd.supervisor.rank_log import say
 
 FILE = "heartbeats.json"
 QUIET_SECONDS = 3.0
-"""Seconds without a heartbeat after which the rank's state is read from /proc."""
+"""Seconds without a heartbeat after which the state of the rank's process is read from /proc."""
 BETWEEN_SECONDS = 4.0
 """Seconds between two reads of /proc. One read costs as much as all other work in a second."""
 _MOST_SHOWN = 64
 
 
 class Heartbeats:
-    """The phase of each rank, and the file `heartbeats.json` for clients. Works in the run
-    directory."""
+    """Keeps the current phase of each rank, and writes the file `heartbeats.json` for clients.
+
+    The run directory must be the working directory.
+    """
 
     def __init__(
         self, limits: StallLimits, told: ScriptHeartbeats, ranks: int, *, own_program: bool
@@ -73,16 +75,17 @@ class Heartbeats:
 
     @property
     def awaited(self) -> int | None:
-        """The rank that the others wait for."""
+        """Return the number of the rank that the others wait for; None if unknown."""
         late = straggler_of(self.sights)
         return None if late is None else late.rank
 
     def look(self, pids: Mapping[int, int], output: int) -> AttemptStall | None:
-        """Read the heartbeats of the live ranks (rank to pid). Return a stall when it begins, else
-        None.
+        """Read the heartbeats of the running ranks. Return a stall in the moment when it
+        begins; None otherwise.
 
-        `output` is the number of bytes that all ranks have printed. `pids` is empty for a job with
-        a launcher, because only the launcher knows the pids of its ranks.
+        `pids` maps the number of a rank to its pid. It is empty for a job with a launcher,
+        because only the launcher knows the pids of its ranks. `output` is the number of
+        bytes that all ranks have printed so far.
         """
         if (self._told.count, output) != (self._heard, self._output):
             self._heard, self._output = self._told.count, output
@@ -122,7 +125,9 @@ class Heartbeats:
         return f"{words}; {NCCL_ADVICE}" if hangs else words
 
     def tree(self) -> dict[str, Any]:
-        """Return the contents of `heartbeats.json`: durations in seconds, and monotonic times."""
+        """Return the contents of `heartbeats.json`. Durations are in seconds, times are in
+        seconds of the monotonic clock.
+        """
         attention, now = self._attention, time.monotonic()
         late = straggler_of(self.sights)
         return {
@@ -138,7 +143,9 @@ class Heartbeats:
         }
 
     def _write(self) -> None:
-        """Overwrite `heartbeats.json` in place. A reader that sees half of it reads it again."""
+        """Overwrite `heartbeats.json` in place. A reader that gets a partly written file must
+        read it again.
+        """
         with suppress(OSError):
             if self._file is None:
                 flags = os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW
@@ -148,7 +155,7 @@ class Heartbeats:
             os.ftruncate(self._file, len(data))
 
     def close(self) -> None:
-        """Close and remove the files, after the last rank has ended."""
+        """Close and remove the heartbeat files. Call this after the last rank has ended."""
         if self._board is not None:
             self._board.close()
         if self._file is not None:
@@ -173,7 +180,7 @@ def _rank(sight: RankState, now: float) -> dict[str, Any]:
 def event_of(
     stall: AttemptStall, told: str, sights: Sequence[RankState], *, ends: bool
 ) -> dict[str, Any]:
-    """Return the record of a stall for `progress.jsonl`."""
+    """Return the JSON object for a stall that is stored in `progress.jsonl`."""
     return {
         "event": "stall",
         "time": time.time(),
@@ -199,8 +206,10 @@ class ScriptHeartbeats:
         self._is_complete = False
 
     def take(self, message: dict[str, Any]) -> None:
-        """Update one rank from a datagram. Its rank is a number; its other values are not
-        trusted."""
+        """Update the state of one rank from the datagram `message`.
+
+        The rank in it was checked to be a number; all other values may be invalid.
+        """
         self.count += 1
         rank = message["rank"]
         before = self.beats.get(rank, Beat())

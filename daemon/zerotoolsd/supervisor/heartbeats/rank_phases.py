@@ -22,14 +22,20 @@ from dataclasses import dataclass
 
 START, DATA, STEP, EVALUATION, SAVE = "start", "data", "step", "evaluation", "save"
 KINDS = (START, DATA, STEP, EVALUATION, SAVE)
-"""Names of the deadlines: the keys `start_limit` and so on in `[stall]` of a job file."""
+"""The kinds of deadlines. They are the keys of the table `[stall]` in a job file, such as
+`start_limit`.
+"""
 COMPLETE = "complete"
-"""The deadline of a program that has reported that the job is complete; also its phase."""
+"""Name of the phase, and of its deadline, after a program has reported that its job is
+complete.
+"""
 SILENCE = "silence"
-"""The key of the deadline for a program that is silent: it neither reports nor prints."""
+"""Name of the deadline for a program that neither reports its progress nor prints anything."""
 
 IMPORTING_TORCH = "importing torch"
-"""The phase that a rank reports before it has a reporter, as users read it."""
+"""Name of the phase in which a rank imports torch and cannot report its progress yet. Users see
+this name.
+"""
 STARTING, CONNECTING = "starting", "connecting"
 FIRST_STEP, STEPPING = "first step", "step"
 EVALUATING, SAVING = "evaluating", "saving"
@@ -49,24 +55,29 @@ PHASES: Mapping[str, str] = {
     "finishing": START,
     COMPLETE: COMPLETE,
 }
-"""The deadline of each phase, in the order in which a run goes through them."""
+"""The kind of deadline for each phase, in the order of the phases in a training run."""
 NAMES = tuple(PHASES)
 COLLECTIVE = (CONNECTING, FIRST_STEP, EVALUATING)
-"""Phases without measurable progress in which NCCL's first collectives often run."""
+"""Phases without measurable progress in which the first collectives of NCCL often run."""
 CONNECT_SECONDS = 600.0
-"""Longest duration of the first collective, from the arrival of the last rank."""
+"""Longest duration of the first collective, in seconds. The time begins when the last rank
+arrives at it.
+"""
 
 EASED = 6
-"""Divisor of a rank's working time in a phase without measurable progress."""
+"""The time in which a rank works in a phase without measurable progress is divided by this
+number.
+"""
 END, REPORT, OFF = "end", "report", "off"
 
 
 @dataclass(frozen=True)
 class StallLimits:
-    """The action at a stall, and the deadlines of each kind in seconds (None: no deadline).
+    """The action at a stall, and the longest time without progress for each kind of phase, in
+    seconds (None: no limit).
 
-    `on_gpus`: the ranks are the built-in trainer's, on GPUs. `sees_all`: no other machine has ranks
-    of the job.
+    `on_gpus` is True if the ranks belong to the built-in trainer and use GPUs. `sees_all` is
+    True if no other machine has ranks of the job.
     """
 
     action: str = OFF
@@ -79,7 +90,9 @@ class StallLimits:
     def from_plan(
         cls, tree: Mapping[str, object], *, on_gpus: bool = False, sees_all: bool = True
     ) -> StallLimits:
-        """Return the limits in an attempt's plan. Without any, stalls are not detected."""
+        """Return the stall limits from the plan of an attempt (`tree`). If the plan contains no
+        limits, stalls are not detected.
+        """
         seconds = {name: tree.get(name) for name in (*KINDS, COMPLETE, SILENCE)}
         numbers = {name: float(v) for name, v in seconds.items() if isinstance(v, (int, float))}
         factor = tree.get("factor")
@@ -93,15 +106,19 @@ class StallLimits:
         )
 
     def is_eased(self, phase: str) -> bool:
-        """Return whether the time that a rank works in `phase` counts only a sixth (`EASED`)."""
+        """Return whether the time in which a rank works in `phase` counts only one sixth
+        (`EASED`) towards the deadline.
+        """
         return PHASES.get(phase) != STEP and not (self.on_gpus and phase in COLLECTIVE)
 
     def deadline(
         self, phase: str, step_seconds: float | None, *, all_wait: bool = False
     ) -> float | None:
-        """Return how many seconds a rank may be in `phase` without progress; None: no deadline.
+        """Return the longest time, in seconds, that a rank may be in `phase` without progress;
+        None if the time is not limited.
 
-        `step_seconds` is the duration of a step. `all_wait`: every known rank waits for the others.
+        `step_seconds` is the duration of a training step. `all_wait` is True if every known
+        rank waits for the others.
         """
         kind, seconds = PHASES.get(phase, START), self.seconds or {}
         limit = seconds.get(kind)

@@ -32,7 +32,9 @@ from zerotoolsd.supervisor.heartbeats.rank_phases import NAMES, STARTING
 
 VARIABLE = "ZEROTOOLS_PULSE"
 DUMP_SIGNAL = signal.SIGQUIT
-"""At this signal a rank prints the stacks of its threads and continues, as a JVM does."""
+"""The signal at which a rank prints the stacks of its threads and continues, as a Java virtual
+machine does.
+"""
 _LINE = struct.Struct("=IBBQ96sI")
 _WAITS, _DUMPS = 1, 2
 _TRIES = 3
@@ -40,7 +42,9 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class Beat:
-    """The newest heartbeat of a rank. `count` is 0 before the first one."""
+    """The newest heartbeat of a rank. `count` is the number of heartbeats so far; 0 before the
+    first one.
+    """
 
     count: int = 0
     phase: str = STARTING
@@ -51,7 +55,10 @@ class Beat:
 
 
 class Pulse:
-    """The rank's side: writes heartbeats. Without shared memory, every call has no effect."""
+    """Writes the heartbeats of a rank; used in the process of the rank.
+
+    Without shared memory, all methods do nothing.
+    """
 
     def __init__(self, memory: mmap.mmap | None = None, rank: int = 0) -> None:
         self._memory = memory
@@ -62,21 +69,29 @@ class Pulse:
 
     @property
     def connected(self) -> bool:
-        """Return whether the supervisor can read the heartbeats."""
+        """Return whether the heartbeats are written to memory that the supervisor can read."""
         return self._memory is not None
 
     def answers_dumps(self) -> None:
-        """Tell the supervisor that this rank prints its stacks on DUMP_SIGNAL."""
+        """Record for the supervisor that this rank prints the stacks of its threads when it
+        gets DUMP_SIGNAL.
+        """
         self._flags |= _DUMPS
         self.beat()
 
     def enter(self, phase: str, doing: str = "") -> None:
-        """Begin a phase, or the activity `doing` within the same phase."""
+        """Record that the rank begins the phase `phase`, or begins the activity `doing` within
+        the current phase.
+        """
         self._phase, self._doing = NAMES.index(phase), doing.encode(errors="replace")
         self.beat()
 
     def beat(self, step: int | None = None) -> None:
-        """Record progress of the main thread; calls of other threads are ignored."""
+        """Record that the main thread made progress. `step` is the number of finished optimizer
+        steps.
+
+        Calls from other threads are ignored.
+        """
         if self._memory is None or threading.get_ident() != self._thread:
             return
         if step is not None:
@@ -87,7 +102,9 @@ class Pulse:
 
     @contextmanager
     def waiting(self, doing: str) -> Iterator[None]:
-        """Mark the rank as waiting for the others, for the duration of the context."""
+        """Return a context during which the rank is marked as waiting for the other ranks.
+        `doing` describes the wait, such as `all-reduce`.
+        """
         if self._memory is None or threading.get_ident() != self._thread:
             yield
             return
@@ -101,7 +118,9 @@ class Pulse:
 
 
 def open_pulse(environment: Mapping[str, str], rank: int) -> Pulse:
-    """Open the heartbeat memory that `environment` names. Call it in the main thread."""
+    """Open the shared heartbeat memory at the path in `environment`, for rank `rank`. Call this
+    in the main thread.
+    """
     path = environment.get(VARIABLE)
     if path is None:
         return Pulse()
@@ -119,10 +138,13 @@ def open_pulse(environment: Mapping[str, str], rank: int) -> Pulse:
 
 
 class PulseBoard:
-    """The supervisor's side: reads the heartbeats of all ranks."""
+    """Reads the heartbeats of all ranks; used in the process of the supervisor."""
 
     def __init__(self, ranks: int) -> None:
-        """Create the memory. Raises OSError if memory or a descriptor is not available."""
+        """Create the shared memory for the heartbeats of `ranks` ranks.
+
+        Raises OSError if the machine has no memory or no file descriptor left.
+        """
         self._fd = os.memfd_create("zerotools-heartbeats", os.MFD_CLOEXEC)
         try:
             size = max(1, ranks * _LINE.size)
@@ -134,12 +156,13 @@ class PulseBoard:
 
     @property
     def path(self) -> str:
-        """The path in /proc at which the ranks open the memory."""
+        """Return the path in /proc at which the ranks can open the shared memory."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def read(self, rank: int) -> Beat:
-        """Return the newest heartbeat of `rank`. Its values are not trusted: the rank may write
-        anything."""
+        """Return the newest heartbeat of `rank`. Its values may be invalid, because the rank
+        can write anything.
+        """
         for _ in range(_TRIES):
             count, phase, flags, step, doing, again = _LINE.unpack_from(
                 self._memory, rank * _LINE.size
@@ -157,7 +180,7 @@ class PulseBoard:
         )
 
     def close(self) -> None:
-        """Free the memory here; live ranks keep their mapping."""
+        """Free the shared memory in this process. Running ranks can still use it."""
         self._memory.close()
         with suppress(OSError):
             os.close(self._fd)

@@ -36,17 +36,18 @@ from zerotoolsd.supervisor.procfs import Activity
 
 MOST_BETWEEN = 5.0
 REMEMBERED = 50
-"""Number of newest steps from which the median duration is computed."""
+"""Number of the newest training steps from which the median duration is computed."""
 _WORKS = 0.1
-"""A rank that uses at least this part of a processor's time counts as working."""
+"""A rank counts as working if it uses at least this fraction of the time of one processor."""
 
 
 @dataclass(frozen=True)
 class AttemptStall:
-    """A stall: no progress for `seconds`, more than the `deadline`.
+    """A stall: the attempt made no progress for `seconds`, which is longer than its `deadline`.
 
-    `rank` is the straggler, or None if unknown. `is_silent`: ranks without measurable progress
-    neither reported nor printed anything.
+    `rank` is the rank that the others wait for; None if unknown. `is_silent` is True if the
+    ranks are in phases without measurable progress and neither reported nor printed
+    anything.
     """
 
     rank: int | None
@@ -81,20 +82,28 @@ class StallDetector:
 
     @property
     def step_seconds(self) -> float | None:
-        """Return the median duration of the newest steps; None before the first."""
+        """Return the median duration of the newest training steps, in seconds; None before the
+        first step.
+        """
         # The module `statistics` would take a megabyte of each supervisor.
         return sorted(self._steps)[len(self._steps) // 2] if self._steps else None
 
     @property
     def since_step(self) -> float:
-        """Return the seconds since the last finished step, or since the start."""
+        """Return the seconds since the last finished training step. Before the first step,
+        return the seconds since the start.
+        """
         return self._since_step
 
     def look(
         self, beats: Mapping[int, Beat], now: float, activities: Mapping[int, Activity | None]
     ) -> list[RankState]:
-        """Update from the newest heartbeats of the live ranks, and from the /proc state of quiet
-        ranks."""
+        """Update the state of the running ranks and return it. `now` is the current time in
+        seconds.
+
+        `beats` has the newest heartbeat of each rank. `activities` has the process state
+        from /proc for ranks that have been without a heartbeat for a while.
+        """
         passed = 0.0 if self._last is None else min(max(0.0, now - self._last), MOST_BETWEEN)
         self._last = now
         self.silent += passed
@@ -109,7 +118,7 @@ class StallDetector:
         ]
 
     def heard(self) -> None:
-        """Record that a process of the attempt has reported something."""
+        """Record that a process of the attempt has reported or printed something."""
         self.silent = 0.0
 
     def _hear(self, rank: int, beat: Beat, passed: float, activity: Activity | None) -> None:
@@ -122,7 +131,9 @@ class StallDetector:
         known.charged += passed * self._weight(known, activity)
 
     def _weight(self, known: _Known, activity: Activity | None) -> float:
-        """Return the part of the elapsed time that counts towards the deadline."""
+        """Return the fraction, from 0 to 1, of the elapsed time that counts towards the
+        deadline of a rank.
+        """
         if activity is None:
             return 1.0
         if activity.tracer:
@@ -137,8 +148,11 @@ class StallDetector:
         return 1.0 / EASED if is_eased else 1.0
 
     def _count_steps(self, beats: Mapping[int, Beat], passed: float) -> None:
-        """Update the duration of steps. Only time in steps counts, and only after the first
-        step."""
+        """Update the measured duration of a training step. `passed` is the elapsed time in
+        seconds.
+
+        Only time that ranks spend in training steps counts, and only after the first step.
+        """
         newest = max((beat.step for beat in beats.values()), default=0)
         self._since_step += passed
         if any(beat.phase == STEPPING for beat in beats.values()):
@@ -152,7 +166,9 @@ class StallDetector:
         self._step, self._since_step, self._stepping = newest, 0.0, 0.0
 
     def stall(self, sights: Sequence[RankState]) -> AttemptStall | None:
-        """Return the stall of the attempt, or None. `sights` is the result of the last `look`."""
+        """Return the stall of the attempt; None if it is not stalled. `sights` is the result of
+        the last call of `look`.
+        """
         silence = (self.limits.seconds or {}).get(SILENCE)
         if silence is not None and self.silent >= silence:
             return AttemptStall(None, self.silent, silence, is_silent=True)
@@ -167,7 +183,9 @@ class StallDetector:
         return AttemptStall(None if late is None else late.rank, min(quiet), deadline)
 
     def deadline(self, sights: Sequence[RankState]) -> float | None:
-        """Return the longest deadline of these ranks; None if a rank has no deadline."""
+        """Return the longest deadline of the ranks in `sights`, in seconds; None if one of them
+        has no deadline.
+        """
         all_wait = all(known.beat.waits for known in self._known.values())
         found = [
             self.limits.deadline(sight.beat.phase, self.step_seconds, all_wait=all_wait)
@@ -183,13 +201,16 @@ NCCL_ADVICE = (
     "see the transports in use; zerotools help use-consumer-cards"
 )
 _NOTABLE = 2.0
-"""Seconds without a heartbeat after which the sentence mentions the rank's /proc state."""
+"""After this many seconds without a heartbeat, the sentence about a stall contains the process
+state of the rank from /proc.
+"""
 
 
 @dataclass(frozen=True)
 class RankState:
-    """One rank: its last heartbeat, the seconds since then, and its /proc state if that was
-    read."""
+    """The state of one rank: its last heartbeat, the seconds since that heartbeat, and its
+    process state from /proc if that was read.
+    """
 
     rank: int
     beat: Beat
@@ -198,7 +219,7 @@ class RankState:
 
 
 def straggler_of(sights: Sequence[RankState]) -> RankState | None:
-    """Return the straggler: the rank that the others wait for. Return None if it is unknown."""
+    """Return the rank that the other ranks wait for (the straggler); None if it is unknown."""
     if not sights:
         return None
     newest = max(sight.beat.step for sight in sights)
@@ -219,7 +240,9 @@ def straggler_of(sights: Sequence[RankState]) -> RankState | None:
 
 
 def hangs_together(sights: Sequence[RankState]) -> bool:
-    """Return whether several ranks are all in phases of the first collectives."""
+    """Return whether there are several ranks and all of them are in phases in which the first
+    collectives run.
+    """
     return len(sights) > 1 and all(sight.beat.phase in COLLECTIVE for sight in sights)
 
 
@@ -232,8 +255,9 @@ def _state(sight: RankState) -> str:
 
 
 def what(beat: Beat) -> str:
-    """Describe the activity of a rank: `step 812`, `the all-reduce of step 812`, `loading step
-    40`."""
+    """Return the activity in a rank's heartbeat as text: `step 812`, `the all-reduce of step
+    812`, `loading step 40`.
+    """
     place = {
         CONNECTING: "the first collective",
         STEPPING: f"step {beat.step + 1}",
@@ -247,9 +271,11 @@ def what(beat: Beat) -> str:
 
 
 def sentence(sights: Sequence[RankState], rank: int | None) -> str:
-    """Return the sentence on a stall.
+    """Return a sentence that describes a stall. `rank` is the rank that the others wait for;
+    None if unknown.
 
-    Example: `rank 2 has been in the all-reduce of step 812 for 31 min; the others wait for it`.
+    Example: `rank 2 has been in the all-reduce of step 812 for 31 min; the others wait for
+    it`.
     """
     late = next((sight for sight in sights if sight.rank == rank), None)
     if _are_complete(sights):
@@ -278,7 +304,7 @@ def _how(sight: RankState) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Format a duration: `40 s`, `31 min`, `2 h 05 min`."""
+    """Format a duration that is given in seconds: `40 s`, `31 min`, `2 h 05 min`."""
     whole = int(seconds)
     if whole < 120:
         return f"{whole} s"

@@ -33,11 +33,15 @@ LONGEST = 1 << 16
 _PR_SET_PDEATHSIG = 1
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 _FIRST = "800"
-"""OOM score of a fork server. The kernel kills it before any rank; a restart costs seconds."""
+"""OOM score of a fork server. With this score, the kernel kills the server before any rank; a
+restart of the server takes seconds.
+"""
 
 
 class AttemptForker:
-    """Receives requests of the daemon over the socket `requests`, and forks an attempt for each."""
+    """Receives requests of the daemon on the socket `requests`, and forks one process for each
+    requested attempt.
+    """
 
     def __init__(self, requests: socket.socket, files: LoadedFiles, score: str) -> None:
         self._requests = requests
@@ -47,7 +51,7 @@ class AttemptForker:
         self._selector.register(requests, selectors.EVENT_READ)
 
     def serve(self) -> None:
-        """Answer requests until the daemon is gone or a request was refused."""
+        """Handle requests of the daemon until the daemon has ended or a request was refused."""
         while True:
             for key, _ in self._selector.select():
                 if key.data is not None:
@@ -103,13 +107,15 @@ class AttemptForker:
 
 
 def say(requests: socket.socket, message: Mapping[str, Any]) -> None:
-    """Send a message to the daemon, if the daemon still exists."""
+    """Send `message` to the daemon. Do nothing if the daemon has ended."""
     with suppress(OSError):
         requests.send(json.dumps(message).encode()[:LONGEST])
 
 
 def main(modules: Sequence[str]) -> int:
-    """Import `modules` and serve the socket that is the standard input. Returns the exit status."""
+    """Import `modules`, then handle the requests on the socket that is the standard input.
+    Return the exit status.
+    """
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     requests = socket.socket(fileno=os.dup(0))
     null = os.open(os.devnull, os.O_RDONLY)
@@ -148,25 +154,33 @@ Stamp = tuple[int, int, int, int]
 
 @dataclass(frozen=True)
 class LoadedFiles:
-    """The state of the files and directories that modules were imported from, at that time."""
+    """The state of the files and directories from which modules were imported, at the time of
+    the imports.
+    """
 
     stamps: dict[str, Stamp]
 
     @classmethod
     def now(cls) -> LoadedFiles:
-        """Read the files of this process: interpreter, modules, libraries, and the directories of
-        packages."""
+        """Return the current state of the files that this process uses: interpreter, modules,
+        libraries, and the directories of packages.
+        """
         paths = (sys.executable, *_modules(), *_mapped(), *_packages())
         found = {path: _stamp(path) for path in paths}
         return cls({path: stamp for path, stamp in found.items() if stamp is not None})
 
     def newer(self, time_ns: int) -> str | None:
-        """Return the first file that was written after `time_ns`; its imported version may be
-        older."""
+        """Return the first file that was written after `time_ns` (nanoseconds since the epoch);
+        None if there is none.
+
+        The version of such a file that was imported may be older.
+        """
         return next((p for p, stamp in self.stamps.items() if stamp[0] > time_ns), None)
 
     def changed(self) -> str | None:
-        """Return the first file that has changed or is gone."""
+        """Return the first file that has changed or was deleted since its state was read; None
+        if there is none.
+        """
         return next((p for p, stamp in self.stamps.items() if _stamp(p) != stamp), None)
 
 
@@ -198,7 +212,9 @@ def _stamp(path: str) -> Stamp | None:
 
 
 def why_not_forked() -> str | None:
-    """Return the reason why this process cannot be forked after its imports; None if it can."""
+    """Return the reason why this process cannot be forked safely after its imports; None if it
+    can be forked.
+    """
     threads = len(os.listdir("/proc/self/task"))  # noqa: PTH208
     if threads != 1:
         return f"importing started threads ({threads} run), which a fork would lack"
@@ -217,13 +233,19 @@ def _open_paths() -> Iterator[str]:
 
 
 def resident_bytes() -> int:
-    """Return the memory of this process, including pages that it shares with its forks."""
+    """Return the memory of this process, in bytes. Pages that it shares with its forks are
+    included.
+    """
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def import_all(names: Iterable[str]) -> None:
-    """Import the modules; for `MODULE:FUNCTION`, also call the function. Raises their errors."""
+    """Import the modules in `names`. For a name of the form `MODULE:FUNCTION`, also call the
+    function.
+
+    Raises every exception of the modules and functions.
+    """
     from importlib import import_module
 
     for name in names:

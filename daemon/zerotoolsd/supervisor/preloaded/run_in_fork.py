@@ -22,19 +22,25 @@ from typing import NoReturn
 
 TOKEN = "ZEROTOOLS_TOKEN"
 NO_TOKEN = "-" * 32
-"""Placeholder for an attempt's token, in the environment with which a server is executed."""
+"""Placeholder of the same length for an attempt's token, in the environment with which a fork
+server is started.
+"""
 THREADS = "OMP_NUM_THREADS"
 _ENV_START, _ENV_END = 47, 48
-"""Fields of /proc/PID/stat after the name: 50 and 51 of proc_pid_stat(5)."""
+"""Positions of two fields in /proc/PID/stat after the name: fields 50 and 51 of
+proc_pid_stat(5).
+"""
 
 
 def is_program(argv: Sequence[str]) -> bool:
-    """Return whether `become` can run this command."""
+    """Return whether `become` can run the command `argv`: a Python program."""
     return len(argv) > 2 and argv[1] == "-P" and argv[2].endswith(".py")
 
 
 def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
-    """Run `argv` in this forked process, and exit as its interpreter would."""
+    """Run the Python program `argv` in this forked process, and exit with the exit status of
+    the program.
+    """
     status = 1
     try:
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -60,9 +66,10 @@ def become(argv: Sequence[str], env: Mapping[str, str]) -> NoReturn:
 
 
 def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
-    """Set the process state that a new interpreter would set, and that a fork inherits.
+    """Set the state of this process to the state that a new interpreter would have.
 
-    This is signal handlers, environment, arguments, random numbers and the number of threads.
+    A fork inherits this state: signal handlers, environment, arguments, random numbers and
+    the number of threads.
     """
     for number, handler in (
         (signal.SIGINT, signal.default_int_handler),
@@ -85,9 +92,10 @@ def begin_anew(argv: Sequence[str], env: Mapping[str, str]) -> None:
 
 
 def show_token(token: str) -> None:
-    """Write the attempt's token into /proc/PID/environ, by which its processes are found.
+    """Write the token of the attempt into /proc/PID/environ of this process. The daemon finds
+    the processes of an attempt by it.
 
-    That file shows the environment of the last exec, not the current one.
+    The file shows the environment of the last exec, not the current environment.
     """
     fields = Path("/proc/self/stat").read_bytes().rpartition(b") ")[2].split()
     start, end = int(fields[_ENV_START]), int(fields[_ENV_END])
