@@ -2,11 +2,12 @@
 example.
 
 The check runs a small model with the same layers and other widths (`tiny_model`). It needs no GPU.
-The gradient of a token's output with respect to a hidden token must be exactly 0. The weights are
-random, so that no gradient is 0 by chance.
+It computes the gradient of the output at one token with respect to the embedding of a token that
+must be hidden from it. This gradient must be exactly 0. The weights are random, so that no gradient
+is 0 by chance.
 
-A discrete choice has no gradient, such as the tokens that an indexer selects. So the hidden tokens
-are also replaced, and the output must not change.
+A discrete choice, such as the selection of tokens by an indexer, has no gradient. So the check also
+replaces the hidden tokens by others. The output must not change.
 """
 
 from __future__ import annotations
@@ -29,17 +30,22 @@ LENGTH = 7
 not used."""
 SEED = 0
 TOLERANCE = 1e-3
-"""Largest difference of logits, relative to the largest logit. If experts sort tokens, the rounding
-of one token depends on all others."""
+"""Largest difference of logits that counts as no change, relative to the largest logit.
+
+If a model sorts tokens by expert, the rounding of one token depends on all other tokens.
+"""
 _FIRST_ID = 3
 
 
 def check_leaks(config: Any, *, packing: bool) -> None:
-    """Refuse a causal model in which tokens see later tokens, or packed examples see each other.
+    """Raise an error if a causal model lets tokens see later tokens, or lets packed examples see
+    each other.
+
+    Packed examples are only checked if `packing` is True.
 
     Raises:
-        BadRequest: it reads ahead.
-        Unsupported: examples influence one another, or the test fails.
+        BadRequest: a token sees later tokens.
+        Unsupported: packed examples influence each other, or this cannot be tested.
     """
     if config.is_encoder_decoder:
         return
@@ -63,14 +69,20 @@ def check_leaks(config: Any, *, packing: bool) -> None:
 
 
 class _Leaks(NamedTuple):
-    """Whether a model reads ahead, and whether packed examples influence one another in it."""
+    """The result of the check of a model.
+
+    `ahead`: tokens see later tokens. `mixed`: packed examples influence each other.
+    """
 
     ahead: bool
     mixed: bool
 
 
 def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
-    """Return the leaks of a small model with this config; None if no small model can be tested."""
+    """Check a small model that has the layers of `config`, and return the result.
+
+    Returns None if no small model can be made or run.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEED)
         try:
@@ -81,7 +93,7 @@ def _leaks(config: Any, *, packing: bool) -> _Leaks | None:
 
 
 def _reads_ahead(model: Any) -> bool:
-    """Return whether the first half of a sequence depends on the second."""
+    """Return whether the output at the first half of a sequence depends on its second half."""
     first, second, other = (_tokens(model) for _ in range(3))
     whole, changed = (Example([*first, *rest], [0] * 2 * LENGTH) for rest in (second, other))
     early, late = slice(0, LENGTH), slice(LENGTH, None)
@@ -89,7 +101,7 @@ def _reads_ahead(model: Any) -> bool:
 
 
 def _mixes(model: Any) -> bool:
-    """Return whether the second of two packed examples depends on the first."""
+    """Return whether the output at the second of two packed examples depends on the first one."""
     first, second, other = (Example(_tokens(model), [0] * LENGTH) for _ in range(3))
     whole, changed = (join([before, second]) for before in (first, other))
     early, late = slice(0, LENGTH), slice(LENGTH, None)
@@ -97,9 +109,10 @@ def _mixes(model: Any) -> bool:
 
 
 def _depends(model: Any, whole: Example, changed: Example, *, seeing: slice, on: slice) -> bool:
-    """Return whether the output at the tokens `seeing` depends on the tokens `on`.
+    """Return whether the output at the positions `seeing` depends on the tokens at the positions
+    `on`.
 
-    `changed` is the same sequence as `whole`, with other tokens at `on`.
+    `changed` is the sequence `whole` with other tokens at the positions `on`.
     """
     with _embeddings(model) as embedded:
         said = _say(model, whole)[seeing]
@@ -121,7 +134,11 @@ def _say(model: Any, example: Example) -> torch.Tensor:
 
 @contextmanager
 def _embeddings(model: Any) -> Iterator[list[torch.Tensor]]:
-    """Yield the embeddings of each token in the next forward pass: [1, tokens, width]."""
+    """Record the token embeddings of each forward pass inside the context.
+
+    Yields a list. After a forward pass it has one tensor, `[1, tokens, width]`, which requires a
+    gradient.
+    """
     found: list[torch.Tensor] = []
 
     def keep(module: nn.Module, arguments: Any, output: torch.Tensor) -> torch.Tensor:

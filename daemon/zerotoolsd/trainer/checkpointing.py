@@ -1,7 +1,7 @@
 """Saves checkpoints while a run trains: one save at a time, in the training thread or in the
 background.
 
-`Checkpointing` is what the loop calls. `Saves` runs the saves one after another.
+The training loop calls `Checkpointing`. `Saves` runs the saves one after another.
 """
 
 from __future__ import annotations
@@ -35,24 +35,30 @@ LOSS, EVAL_LOSS = "loss", "eval_loss"
 
 @dataclass
 class CheckpointMetrics:
-    """The losses that go into the record of the next checkpoint: training losses since the last
-    checkpoint, and the newest evaluation loss."""
+    """Collects the losses for the record of the next checkpoint: the training losses since the
+    last checkpoint, and the newest evaluation loss.
+    """
 
     _losses: list[float] = field(default_factory=list)
     _evaluated: tuple[int, float] | None = None
 
     def stepped(self, loss: float) -> None:
-        """Record the loss of a step that updated the weights. The loss was computed before the
-        update."""
+        """Add `loss`, the training loss of a step that updated the weights (computed before the
+        update).
+        """
         self._losses.append(loss)
 
     def evaluated(self, step: int, loss: float) -> None:
-        """Record the evaluation loss after step `step`."""
+        """Set the newest evaluation loss: `loss`, measured after step `step`."""
         self._evaluated = (step, loss)
 
     def take(self, step: int) -> dict[str, float]:
-        """Return the finite losses for the checkpoint of `step`, by name, and forget the training
-        losses."""
+        """Return the losses for the record of the checkpoint of `step`, and forget the training
+        losses.
+
+        The mapping has `loss`, the average training loss since the last checkpoint, and
+        `eval_loss`, if `step` was evaluated. A loss that is not finite is left out.
+        """
         found = {}
         if self._losses:
             found[LOSS] = math.fsum(self._losses) / len(self._losses)
@@ -64,25 +70,33 @@ class CheckpointMetrics:
 
 @dataclass
 class Checkpointing:
-    """The checkpoints of a run, for the training loop. All ranks call each method together."""
+    """Saves the checkpoints of a run.
+
+    The training loop calls it. All ranks call each method together.
+    """
 
     saves: Saves
     reporter: Reporter
     measured: CheckpointMetrics = field(default_factory=CheckpointMetrics)
 
     def stepped(self, outcome: StepResult) -> None:
-        """Record the loss of a step, and report a background save that has ended."""
+        """Record the training loss of the step `outcome`.
+
+        Report a background save that has ended.
+        """
         if not outcome.is_skipped:
             self.measured.stepped(outcome.loss)
         self._tell()
 
     def save(self, record: JobRecord, *, last: bool) -> None:
-        """Save the state as the checkpoint of `record.step`. If it is the `last` one, wait until it
-        is written.
+        """Save the state as the checkpoint of step `record.step`.
+
+        If `last` is True, wait until the save has ended.
 
         Raises:
-            SaveFailed: the last checkpoint could not be written; an earlier one may be missing.
-            Diverged: the state cannot be continued from.
+            SaveFailed: the last checkpoint could not be written. If an earlier save fails, this is
+                only reported.
+            Diverged: the state has a value that is not finite, so that no run can continue from it.
         """
         self.reporter.enter("save")
         self.saves.begin(replace(record, measured=self.measured.take(record.step)))
@@ -103,7 +117,9 @@ class Checkpointing:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """Wait for the current save if an error leaves the context, and raise the error again."""
+        """If an error leaves the context, wait for the current save, and then raise the error
+        again.
+        """
         try:
             yield
         except BaseException:  # raised again
@@ -122,10 +138,13 @@ def make_checkpointing(
     before_commit: Callable[[Path], None],
     needed: Path | None = None,
 ) -> Checkpointing:
-    """Return the `Checkpointing` of the job `spec`. All ranks call it together.
+    """Return the `Checkpointing` of the job `spec`.
 
-    `add_files` copies the config and the tokenizer into a staging directory. `before_commit` is
-    called on rank 0 before each commit. `needed`: see `KeepPolicy`.
+    All ranks call it together.
+
+    `add_files` copies the config and the tokenizer of the model into a staging directory.
+    `before_commit` is called with this directory on rank 0, before each commit. `needed` is the
+    directory with the checkpoints that other jobs need: see `KeepPolicy`.
     """
     wanted = spec.checkpoint
     named = checkpoint_dirs.resolve_hint(Path(spec.resume_from)) if spec.resume_from else None
@@ -159,8 +178,11 @@ Write = Callable[[Path], None]
 
 @dataclass(frozen=True)
 class SaveResult:
-    """A save that has ended. It has `saved`, or `why` the save failed. Training was paused for
-    `stall_seconds`."""
+    """The result of a save that has ended.
+
+    `saved` is the checkpoint. If the save failed, `saved` is None and `why` is the reason. Training
+    was paused for `stall_seconds`.
+    """
 
     step: int
     stall_seconds: float
@@ -170,14 +192,16 @@ class SaveResult:
 
 @dataclass
 class Saves:
-    """Runs one save at a time. All ranks call each method in the same order.
+    """Runs the saves of a run, one at a time.
+
+    All ranks call each method in the same order.
 
     A background save may end on one rank a step earlier than on another. So an error that ends the
     run is raised only by `begin` and `settle`, where all ranks wait for each other.
 
     `prepare` returns the function that writes this rank's part of the current state. If `beside` is
-    True, that function has its own copy of the state and runs in another thread while training
-    continues. No other code may use the process group of `saver` then.
+    True, this function has its own copy of the state, and it runs in a background thread while
+    training continues. During that time, no other code may use the process group of `saver`.
     """
 
     saver: Saver
@@ -191,11 +215,14 @@ class Saves:
     _ended: list[SaveResult] = field(default_factory=list)
 
     def begin(self, record: JobRecord) -> None:
-        """Start to save the state as the checkpoint of `record.step`, after the current save has
-        ended.
+        """Wait until the current save has ended.
+
+        Then start to save the state as the checkpoint of step `record.step`.
+
+        A save that is not in the background has ended when this returns.
 
         Raises:
-            Diverged: the state, or the one saved before, cannot be continued from.
+            Diverged: the state, or the state of the previous save, has a value that is not finite.
         """
         began = time.monotonic()
         self.settle()
@@ -208,17 +235,20 @@ class Saves:
         self._stall = time.monotonic() - began
 
     def settle(self) -> None:
-        """Wait until no save is running. All ranks call it after the same step.
+        """Wait until no save is running.
+
+        All ranks call it after the same step.
 
         Raises:
-            Diverged: the state cannot be continued from.
+            Diverged: the saved state has a value that is not finite, so that no run can continue
+                from it.
         """
         self._wait()
         if self._diverged is not None:
             raise self._diverged
 
     def over(self) -> list[SaveResult]:
-        """Return the saves that ended since the last call."""
+        """Return the results of the saves that ended since the last call."""
         if self._task is not None and self._task.is_over:
             self._wait()
         ended, self._ended = self._ended, []
@@ -247,7 +277,7 @@ Value = TypeVar("Value")
 
 
 class BackgroundTask(Generic[Value]):
-    """A function that runs in a separate daemon thread. The process can end while it runs."""
+    """Runs a function in a daemon thread. The process can end while the function still runs."""
 
     def __init__(self, act: Callable[[], Value]) -> None:
         self._act = act
@@ -264,11 +294,11 @@ class BackgroundTask(Generic[Value]):
 
     @property
     def is_over(self) -> bool:
-        """Whether the function has returned or raised an error."""
+        """True if the function has returned or raised an error."""
         return not self._thread.is_alive()
 
     def result(self) -> Value:
-        """Wait for the function, and return its result or raise its error."""
+        """Wait for the function. Return its result, or raise its error."""
         self._thread.join()
         if self._error is not None:
             raise self._error

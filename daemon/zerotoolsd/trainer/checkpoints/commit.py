@@ -1,5 +1,6 @@
-"""The work of rank 0 in `output_dir`: lock it, complete a checkpoint and rename it, delete old
-checkpoints."""
+"""What only rank 0 does in `output_dir`: lock the directory, complete and rename a checkpoint,
+delete old checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -25,8 +26,12 @@ from zerotoolsd.trainer.rank.rank_errors import MachineNotReady
 
 @dataclass(frozen=True)
 class Committed:
-    """A checkpoint that has its final name, with its size in bytes. `note` is an error that
-    occurred after the rename. `doubt` is the reason why the check of its structure failed."""
+    """A checkpoint at its final `path`, with its size in bytes.
+
+    `note` is the message of an error that occurred after the rename, for example while old
+    checkpoints were deleted. `doubt` is the error that `check_structure` found. Both are None
+    without an error.
+    """
 
     path: Path
     size_bytes: int
@@ -35,16 +40,19 @@ class Committed:
 
 
 def do_nothing(path: Path) -> None:
-    """Do nothing: the default of `before_commit`."""
+    """Do nothing. This is the default of `Committer.before_commit`."""
 
 
 @dataclass(frozen=True)
 class Committer:
-    """Commits checkpoints to `output_dir`. Only rank 0 uses it.
+    """Completes checkpoints, renames them to their final names in `output_dir`, and deletes old
+    ones.
 
-    `add_files` copies the config and the tokenizer into a staging directory. `before_commit` is
-    called when all files but the manifest are written. `say` prints once for each old checkpoint
-    that is kept for another job.
+    Only rank 0 uses it. `keeping` decides which checkpoints are kept. `add_files` copies the config
+    and the tokenizer of the model into a staging directory. `before_commit` is called with this
+    directory when all its files except the manifest are written. `say` prints one line for each old
+    checkpoint that is kept because another job needs it. `told` has the paths of the checkpoints
+    with such a line.
     """
 
     output_dir: Path
@@ -55,15 +63,21 @@ class Committer:
     told: set[Path] = field(default_factory=set)
 
     def make_staging(self, step: int) -> Path:
-        """Make the staging directory for the checkpoint of `step`. Raises OSError."""
+        """Make a staging directory for the checkpoint of step `step`, and return its path.
+
+        Raises OSError.
+        """
         name = f"{checkpoint_dirs.STAGING_PREFIX}{step}-{secrets.token_hex(4)}"
         staging = self.output_dir / name
         staging.mkdir(parents=True)
         return staging
 
     def commit(self, staging: Path, record: JobRecord) -> Committed:
-        """Add record and manifest to `staging`, in which all ranks have written, and rename it.
-        Raises OSError."""
+        """Add the record and the manifest to `staging`, and rename this directory to its final
+        name.
+
+        All ranks have written their files into `staging` before. Raises OSError.
+        """
         checkpoint_dirs.write_record(staging, record)
         self.add_files(staging)
         self.before_commit(staging)
@@ -82,8 +96,12 @@ class Committer:
         return Committed(path, size, self.tidy(path) if doubt is None else None, doubt)
 
     def tidy(self, newest: Path) -> str | None:
-        """Update the hints `latest` and `best`, and delete old checkpoints. Returns an error, or
-        None. The checkpoint `newest` is kept."""
+        """Update the hint files `latest` and `best`, and delete old checkpoints.
+
+        `newest` is kept.
+
+        Returns the message of an error; None if there was no error.
+        """
         try:
             checkpoint_dirs.write_latest(self.output_dir, newest.name)
             shutil.rmtree(self.output_dir / FETCHED, ignore_errors=True)  # the run has its own now
@@ -108,7 +126,7 @@ class Committer:
 
 
 def clear_leftovers(output_dir: Path) -> None:
-    """Delete staging and trash directories of attempts that were killed."""
+    """Delete the staging and trash directories that killed attempts left in `output_dir`."""
     if not output_dir.is_dir():
         return
     for path in list(output_dir.iterdir()):
@@ -120,7 +138,7 @@ def clear_leftovers(output_dir: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Flush a file to the disk."""
+    """Flush the file `path` to the disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -143,11 +161,13 @@ def _files(directory: Path) -> Iterator[Path]:
 
 
 def check_structure(directory: Path) -> None:
-    """Check a checkpoint by its metadata, as `zerotools verify --fast`: every tensor is complete,
-    every chunk is inside its file, and the files of all ranks belong to one save.
+    """Check the checkpoint in `directory` by its metadata, as `zerotools verify --fast` does.
+
+    Every tensor must be complete, every chunk must be inside its file, and the files of all ranks
+    must belong to one save.
 
     Raises:
-        BadFile: something is missing, or does not fit.
+        BadFile: one of these conditions is not met, or a file is missing.
     """
     try:
         found = verify(prepare(directory), fast=True)
@@ -158,7 +178,9 @@ def check_structure(directory: Path) -> None:
 
 
 def structure_error(directory: Path) -> str | None:
-    """Return why `check_structure` refuses the checkpoint in `directory`; None if it accepts it."""
+    """Return the error of `check_structure` for the checkpoint in `directory`; None without an
+    error.
+    """
     try:
         check_structure(directory)
     except Exception as error:  # an error of this check must not end the run
@@ -170,16 +192,18 @@ LOCK = ".lock"
 
 
 class OutputDirInUse(RuntimeError):
-    """Another process writes to the output directory. It may end soon."""
+    """Another process holds the lock of the output directory. That process may end soon."""
 
 
 def lock_output_dir(output_dir: Path, stack: ExitStack) -> None:
-    """Make `output_dir` and lock it. The lock is released when `stack` closes or this process ends.
+    """Make `output_dir` and lock it.
+
+    The lock is released when `stack` closes or this process ends.
 
     Raises:
-        BadRequest: it cannot be made or written to.
-        MachineNotReady: the disk or the file server gives errors that pass.
-        InUse: another run holds it.
+        BadRequest: the directory cannot be made or written to.
+        MachineNotReady: the disk or the file server has a transient error.
+        OutputDirInUse: another run holds the lock.
     """
     try:
         output_dir.mkdir(parents=True, exist_ok=True)

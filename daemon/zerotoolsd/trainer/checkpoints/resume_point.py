@@ -26,10 +26,11 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class ResumePoint:
-    """The checkpoint from which the run continues, and the damaged checkpoints that were `skipped`.
+    """The checkpoint from which the run continues, at `path`, with its `record`.
 
-    `foreign` is set if another program saved the checkpoint. `verified` says how its bytes were
-    checked: a value of `checkpoint_dirs`.
+    `skipped` are the newer checkpoints that cannot be used. `foreign` is set if another program
+    saved the checkpoint. `verified` says how the bytes of the checkpoint were checked: a constant
+    of `checkpoint_dirs`.
     """
 
     path: Path
@@ -41,10 +42,11 @@ class ResumePoint:
 
 @dataclass(frozen=True)
 class ResumeDecision:
-    """The choice of `choose_resume_point`.
+    """The choice of `choose_resume_point`: where the run begins.
 
-    `start` is None if the run begins at step 0, or if it begins from `foreign`, the path of a
-    checkpoint of another program.
+    There are three cases. `start` is a checkpoint of zerotools. Or `foreign` is the path of a
+    checkpoint of another program. Or both are None: the run begins at step 0. `skipped` are the
+    checkpoints that cannot be used.
     """
 
     start: ResumePoint | None
@@ -53,34 +55,43 @@ class ResumeDecision:
 
     @property
     def path(self) -> Path | None:
-        """The path of the chosen checkpoint; None if the run begins at step 0."""
+        """The path of the chosen checkpoint, of zerotools or of another program; None if the run
+        begins at step 0.
+        """
         return self.foreign if self.start is None else self.start.path
 
 
 def foreign_resume_point(path: Path, spec: JobSpec, meta_model: MetaModel) -> ResumePoint:
-    """Return the checkpoint of another program at `path` as a `ResumePoint`.
+    """Read the checkpoint of another program at `path`, and return it as a `ResumePoint`.
+
+    `meta_model` is the model of the job `spec`.
 
     Raises:
-        ZerotoolsError: the job cannot continue from it.
+        ZerotoolsError: the job cannot continue from the checkpoint.
     """
     start = make_foreign_start(path, spec, meta_model)
     return ResumePoint(start.run.directory, start.record, foreign=start)
 
 
 def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -> ResumeDecision:
-    """Return the checkpoint from which the run continues. Rank 0 chooses and verifies it.
+    """Choose the checkpoint from which the run continues.
 
-    A restarted attempt continues from the newest complete checkpoint of this run, a first attempt
-    from `resume_from`. If both exist, the later step is used. If `resume_from` is a checkpoint of
-    another program, any checkpoint of this run is used instead.
+    Rank 0 chooses and verifies it for all ranks.
 
-    `saved_step` is the newest step that an earlier attempt saved. If that checkpoint is gone, the
-    run does not begin at step 0 by itself.
+    A restarted attempt continues from the newest complete checkpoint of this run. A first attempt
+    continues from `resume_from`. If both checkpoints exist, the one with the later step is used.
+    But if `resume_from` is a checkpoint of another program, any checkpoint of this run has
+    priority.
+
+    `saved_step` is the newest step that an earlier attempt saved. If the checkpoint of this step no
+    longer exists, and no older one can be used, BadCheckpoint is raised. The run does not begin at
+    step 0 in this case.
 
     Raises:
         BadRequest: `resume_from` is not a checkpoint.
-        BadCheckpoint: it is damaged, or all of this run's are, or they are gone.
-        MachineNotReady: a transient error of a disk or a file server.
+        BadCheckpoint: the checkpoint is damaged; or all checkpoints of this run are damaged or
+            missing.
+        MachineNotReady: a disk or a file server has a transient error.
     """
     output_dir = Path(spec.output_dir or "")
     return group.decided_by_rank_zero(
@@ -89,10 +100,10 @@ def choose_resume_point(spec: JobSpec, group: WorldGroup, saved_step: int = 0) -
 
 
 def with_not_ready(look: Callable[[], Value], directory: Path) -> Value:
-    """Return the result of `look`, which reads files below `directory`.
+    """Call `look`, which reads files below `directory`, and return its result.
 
     Raises:
-        MachineNotReady: a transient error of the disk or the file server.
+        MachineNotReady: the disk or the file server has a transient error.
     """
     try:
         return look()
@@ -104,9 +115,11 @@ def with_not_ready(look: Callable[[], Value], directory: Path) -> Value:
 
 
 def load_error(path: Path, error: BadCheckpoint) -> ZerotoolsError:
-    """Return the error that ends the rank when the checkpoint at `path` could not be loaded.
+    """Return the error with which the rank ends because the checkpoint at `path` could not be
+    loaded.
 
-    `error` is the error of the load. The checkpoint was complete when it was chosen.
+    The checkpoint was complete when it was chosen. `error` is the error of the load. It is returned
+    unless a better reason is found: files that changed meanwhile, or a transient error of the disk.
     """
     trouble = _trouble(error)
     try:
@@ -147,8 +160,11 @@ def _decide(spec: JobSpec, saved_step: int) -> ResumeDecision:
 
 
 def _own(output_dir: Path, saved_step: int) -> checkpoint_dirs.ResumeChoice:
-    """Return the choice among the checkpoints of this run. If the checkpoint of `saved_step` is
-    missing, it counts as skipped."""
+    """Choose the checkpoint in `output_dir` to resume from.
+
+    `saved_step` is the newest step that an earlier attempt saved. If its checkpoint is missing,
+    this checkpoint is added to the skipped ones.
+    """
     own = checkpoint_dirs.choose(output_dir, trusting=True, structure=check_structure)
     saved = output_dir / checkpoint_dirs.directory_name(saved_step)
     found = -1 if own.record is None else own.record.step

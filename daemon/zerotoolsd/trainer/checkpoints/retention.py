@@ -1,8 +1,8 @@
-"""Decides which checkpoints are kept: the newest, one every N steps, the best, and those that a job
-names.
+"""Decides which checkpoints are kept: the newest ones, one every N steps, the best one, and those
+that a job names.
 
-The decision depends only on the directory, so that a restarted attempt decides the same. Standard
-library only.
+The decision depends only on the files in the directory. So a restarted attempt decides the same.
+This module uses only the standard library.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from zerotools.runs.upload_records import checkpoint_in_upload
 
 @dataclass(frozen=True)
 class KeepPolicy:
-    """The checkpoints of a run that are not deleted.
+    """The rules for the checkpoints of a run that are not deleted.
 
-    They are the `last` newest (None: all) and those whose step is a multiple of `every`. `best` is
-    `loss` or `eval_loss`: the checkpoint with the smallest value in its record is kept. `named` is
-    the checkpoint that the job file names. `needed` is a directory that lists checkpoints that
-    other jobs name. A checkpoint that is being uploaded is kept too.
+    `last`: keep so many of the newest checkpoints (None: all). `every`: keep each checkpoint with a
+    step that is a multiple of this number. `best`: keep the checkpoint with the smallest value of
+    this name in its record, `loss` or `eval_loss`. `named`: keep this checkpoint, which the job
+    file names. `needed`: a directory that lists checkpoints that other jobs need. A checkpoint that
+    is being uploaded is kept too.
     """
 
     last: int | None = None
@@ -34,7 +35,12 @@ class KeepPolicy:
     needed: Path | None = None
 
     def to_delete(self, output_dir: Path, newest: Path) -> list[Path]:
-        """Return the checkpoints of `output_dir` to delete, now that `newest` is complete."""
+        """Return the checkpoints in `output_dir` that these rules do not keep.
+
+        `newest` was just completed.
+
+        The rule `needed` is not applied here: see `needed_by_others`.
+        """
         hints = (
             checkpoint_dirs.hinted(output_dir, hint)
             for hint in (checkpoint_dirs.LATEST, checkpoint_dirs.BEST)
@@ -45,13 +51,19 @@ class KeepPolicy:
         return [path for path in beyond if path.resolve() not in pinned]
 
     def needed_by_others(self, path: Path) -> NeededCheckpoint | None:
-        """Return an unfinished job that needs the checkpoint at `path`; None without one. Call it
-        immediately before the deletion."""
+        """Return the entry of an unfinished job that needs the checkpoint at `path`; None if no
+        job needs it.
+
+        Call it immediately before the deletion of the checkpoint.
+        """
         return None if self.needed is None else first_need(path, read_needed(self.needed))
 
     def best_of(self, output_dir: Path, newest: Path) -> Path | None:
-        """Return the best checkpoint in `output_dir`, now that `newest` is complete; None if
-        unknown."""
+        """Return the checkpoint in `output_dir` with the smallest value of the metric `best`.
+
+        `newest` was just completed. Returns None if `best` is not set, or no checkpoint has a
+        finite value.
+        """
         if self.best is None:
             return None
         hinted = checkpoint_dirs.hinted(output_dir, checkpoint_dirs.BEST)

@@ -35,7 +35,7 @@ class SaveFailed(RuntimeError):
 
 @dataclass(frozen=True)
 class Saved:
-    """A committed checkpoint, and the seconds that its save took."""
+    """A committed checkpoint, and the time that its save took, in seconds."""
 
     step: int
     committed: Committed
@@ -44,21 +44,27 @@ class Saved:
 
 @dataclass(frozen=True)
 class Saver:
-    """Saves checkpoints of one run. Each rank has a saver, and they work together."""
+    """Saves the checkpoints of a run.
+
+    Each rank has its own `Saver`, and all ranks call it together.
+    """
 
     committer: Committer
     group: WorldGroup
 
     def save(self, record: JobRecord, write: Callable[[Path], None], random: str) -> Saved:
-        """Save and commit the checkpoint of `record.step`. All ranks call it together.
+        """Save and commit the checkpoint of step `record.step`.
 
-        `write` writes this rank's part into a directory. `random` is the state of this rank's
-        random number generators.
+        All ranks call it together.
+
+        `write` is called with the staging directory and writes this rank's part. `random` is the
+        state of this rank's random number generators.
 
         Raises:
-            SaveFailed: a rank could not write; on every rank. No checkpoint was committed, and the
-                staging directory is deleted.
-            Diverged: the state cannot be continued from. As above.
+            SaveFailed: a rank could not write its part. This is raised on every rank. No checkpoint
+                was committed, and the staging directory is deleted.
+            Diverged: the state has a value that is not finite. This too is raised on every rank,
+                without a commit.
         """
         started = time.monotonic()
         staging = self._by_rank_zero(lambda: self.committer.make_staging(record.step))

@@ -1,4 +1,6 @@
-"""The training examples of each step, the same for any number of ranks.
+"""Reads the data of a job.
+
+The examples of each step are the same for any number of ranks.
 
 training_data        reads `[data]` and `[eval]`; every rank gets the same `TrainingData`
 read_sources         tokenises the files of a job, once per node

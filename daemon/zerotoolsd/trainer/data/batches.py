@@ -1,8 +1,8 @@
-"""The examples of each step: the same at any number of ranks.
+"""Decides which examples each step and each rank gets: the same batches at any number of ranks.
 
-Position p counts the examples of a run over all epochs. It is example `shuffle(epoch)[p % n]` of
-the pool's n examples, in epoch `p // n`. A step takes the next `batch_size` positions, and each
-rank an equal part of them.
+The positions of a run count its examples over all epochs. With n examples in the pool, position p
+is in epoch `p // n`, and it has the example `shuffle(epoch)[p % n]`. A step takes the next
+`batch_size` positions, and each rank takes an equal part of them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,9 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 class Batches:
-    """The order of the examples of a pool, over all epochs."""
+    """Gives the examples of a pool in shuffled order, by their position in the run (over all
+    epochs).
+    """
 
     def __init__(self, pool: ExamplePool, *, seed: int) -> None:
         self.pool = pool
@@ -24,7 +26,7 @@ class Batches:
         self._epoch = 0
 
     def number(self, position: int) -> int:
-        """Return the number of the example at a position."""
+        """Return the number, in the pool, of the example at position `position` of the run."""
         epoch, index = divmod(position, len(self.pool))
         if epoch != self._epoch:
             self._shuffle = Shuffle(len(self.pool), seed=self._seed, epoch=epoch)
@@ -34,11 +36,13 @@ class Batches:
         return before + self._shuffle[index]
 
     def examples(self, first: int, count: int) -> list[Example]:
-        """Return `count` examples from position `first` on."""
+        """Return the `count` examples that begin at position `first` of the run."""
         return [self.pool.example(self.number(first + offset)) for offset in range(count)]
 
     def share(self, first: int, batch_size: int, rank: int, world_size: int) -> RankBatch:
-        """Return the part of `rank` in the batch that begins at position `first`."""
+        """Return the examples of rank `rank` in the batch that begins at position `first` of the
+        run.
+        """
         numbers = [self.number(first + offset) for offset in range(batch_size)]
         begin, count = rank_share(0, batch_size, rank, world_size)
         return RankBatch(
@@ -49,14 +53,18 @@ class Batches:
 
 
 def rank_share(first: int, batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """Return (first position, number of positions) of a rank's part of a batch that begins at
-    `first`."""
+    """Return (first position, number of positions) of the part that one rank gets of the batch
+    that begins at position `first`.
+    """
     count = batch_size // world_size
     return first + rank * count, count
 
 
 class Prefetch:
-    """Reads the batches of one rank. A thread reads the next batch while a step runs."""
+    """Reads the batches of one rank.
+
+    While a step runs, a thread reads the batch of the next step.
+    """
 
     def __init__(self, batches: Batches, batch_size: int, rank: int, world_size: int) -> None:
         self._batches = batches
@@ -76,7 +84,7 @@ class Prefetch:
         self._reader.shutdown(cancel_futures=True)
 
     def share(self, first: int) -> RankBatch:
-        """Return this rank's part of the batch that begins at position `first`.
+        """Return this rank's examples in the batch that begins at position `first` of the run.
 
         Raises:
             BadFile: the data has changed since the job began.

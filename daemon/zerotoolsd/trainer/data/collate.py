@@ -1,4 +1,4 @@
-"""Batches of examples as tensors for a model."""
+"""Makes tensors for a model from the examples of a batch."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from zerotoolsd.trainer.data.example_pools import IGNORED, Example, Ids
 def collate(
     model: Any, examples: Sequence[Example], device: torch.device
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
-    """Return (the arguments of `model`, the labels). Labels that are not learned are `IGNORED`.
+    """Return (the arguments of a call of `model`, the labels).
+
+    Tokens that are not learned have the label `IGNORED`.
 
     Shorter examples are padded on the right. A causal model needs no mask for the padding, because
     no token sees tokens to its right; an encoder needs one. In a packed sequence the position ids
@@ -41,10 +43,12 @@ def collate(
 
 
 def decoder_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
-    """Return the inputs of the decoder for `labels`, both `[batch, length]`: the labels, shifted by
-    one.
+    """Return the input ids of the decoder for `labels`.
 
-    The model's own method is used. If it has none, `decoder_start_token_id` comes first.
+    Both are `[batch, length]`.
+
+    The inputs are the labels, shifted to the right by one. The model's own method makes them. If it
+    has none, the first input is `decoder_start_token_id`.
     """
     own = getattr(model, "prepare_decoder_input_ids_from_labels", None)
     if own is not None:
@@ -57,7 +61,7 @@ def decoder_inputs(model: Any, labels: torch.Tensor) -> torch.Tensor:
 
 
 def check_decoder_start(model: Any) -> None:
-    """Check that the first input of an encoder-decoder's decoder is known.
+    """Check that the config of an encoder-decoder says which token the decoder gets first.
 
     Raises:
         BadRequest: the config has no decoder_start_token_id or no pad_token_id.

@@ -1,4 +1,6 @@
-"""Text files and token files as one stream of tokens. The stream is never in memory as a whole."""
+"""Reads text files and token files as one stream of tokens, without loading the stream into
+memory.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +32,23 @@ BYTES_VOCABULARY = 256
 
 
 class Tokens(Protocol):
-    """A sequence of token ids that is read in slices."""
+    """A sequence of token ids that is read by ranges."""
 
     @property
     def vocabulary(self) -> int:
-        """All ids are smaller than this number."""
+        """A number that is larger than all ids of the sequence."""
 
     def __len__(self) -> int: ...
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return tokens [start, stop)."""
+        """Return the ids of the tokens from index `start` to index `stop`, without `stop`."""
 
 
 def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
-    """Return the files that match the patterns of the job key `key`.
+    """Return the files that match `patterns`, which are the value of the job key `key`.
 
-    The order is pattern by pattern, sorted by name, without duplicates. A directory with a saved
-    dataset stands for its files.
+    The files of the first pattern come first. Those of one pattern are sorted by name. There are no
+    duplicates. A directory with a saved dataset is replaced by the files of the dataset.
 
     Raises:
         BadFile: a saved dataset is incomplete, or has several splits.
@@ -66,8 +68,9 @@ def find_files(patterns: Sequence[str], key: str = "data.text") -> list[Path]:
 
 
 def text_pieces(path: Path, seen: Seen | None = None) -> Iterator[str]:
-    """Yield the text of a file in pieces of about 1 MiB. `seen` gets the number of bytes read so
-    far.
+    """Yield the text of the file in pieces of about 1 MiB.
+
+    `seen` is called with the number of bytes of the file that have been read.
 
     Raises:
         BadFile: the file is not UTF-8, or cannot be read; the message names the first wrong byte.
@@ -106,20 +109,25 @@ def _decode(
 
 @dataclass(frozen=True)
 class Piece:
-    """Text that is tokenised in one call. `is_last` marks the end of a file or document."""
+    """A piece of text that is tokenised in one call.
+
+    `is_last` is True at the end of a file or document.
+    """
 
     text: str
     is_last: bool
 
 
 def read_pieces(path: Path, data: DataSpec, seen: Seen | None = None) -> Iterator[Piece]:
-    """Yield the text of a file: documents, or pieces of about 1 MiB that end at the end of a line.
+    """Yield the text of a file: each document as a piece, or pieces of about 1 MiB that end at the
+    end of a line.
 
-    `seen` gets the number of bytes read so far, if the file is not columnar.
+    `seen` is called with the number of bytes that have been read, unless the file is columnar
+    (Parquet, Arrow).
 
     Raises:
-        BadFile: the file is not UTF-8, not of the type of its name, or cannot be read; the message
-            names the line.
+        BadFile: the file cannot be read, is not UTF-8, or does not have the type that its name
+            says. The message names the line.
         BadRequest: this interpreter cannot read files of this type.
     """
     if has_documents(path, data):
@@ -143,7 +151,7 @@ def _whole_lines(pieces: Iterator[str]) -> Iterator[str]:
 
 
 def measure(paths: Sequence[Path]) -> list[int]:
-    """Check that the files are UTF-8, and return the size of each in bytes."""
+    """Check that the files are UTF-8, and return the size of each file in bytes."""
     return [sum(len(piece.encode()) for piece in text_pieces(path)) for path in paths]
 
 
@@ -158,8 +166,10 @@ def write_bytes(paths: Sequence[Path], data: DataSpec, destination: Path) -> Non
 
 
 class ByteTokens:
-    """The bytes of several files as one stream, one token per byte. `sizes` is the result of
-    `measure`."""
+    """The bytes of several files as one stream of tokens, one token per byte.
+
+    `sizes` are the sizes of the files in bytes, from `measure`.
+    """
 
     vocabulary = BYTES_VOCABULARY
 
@@ -172,7 +182,7 @@ class ByteTokens:
         return self._ends[-1] if self._ends else 0
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return tokens [start, stop).
+        """Return the ids of the tokens from index `start` to index `stop`, without `stop`.
 
         Raises:
             BadFile: a file is shorter than when the job began.
@@ -217,7 +227,7 @@ class TokenStream:
         return self._ends[-1] if self._ends else 0
 
     def read(self, start: int, stop: int) -> npt.NDArray[Any]:
-        """Return tokens [start, stop).
+        """Return the ids of the tokens from index `start` to index `stop`, without `stop`.
 
         Raises:
             BadFile: a file is missing, or shorter than before.
@@ -233,7 +243,10 @@ class TokenStream:
 
 
 def ids_of(array: TokenArray, files: OpenFiles | None = None) -> NumberFile:
-    """Return the ids of an array. They are read from the file on access."""
+    """Return the ids of a token array.
+
+    They are mapped: the file is only read when they are used.
+    """
     return NumberFile(array.path, _NUMPY[array.type], array.offset, array.count, files=files)
 
 

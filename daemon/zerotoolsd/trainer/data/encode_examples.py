@@ -24,8 +24,11 @@ BatchEncoder = Callable[[Sequence[Record]], list[Encoded]]
 
 @dataclass(frozen=True)
 class ModelInput:
-    """The input of a model: whether it has an encoder, and its number of positions (None: no
-    limit)."""
+    """The kind of input that a model takes.
+
+    `encoder_decoder`: the model has an encoder and a decoder. `positions`: the largest number of
+    positions (None: no limit).
+    """
 
     encoder_decoder: bool
     positions: int | None
@@ -33,12 +36,14 @@ class ModelInput:
 
 @dataclass
 class ReadingStats:
-    """Counts of the examples that were read. Lengths are in tokens.
+    """Counts of the examples that were read.
 
-    `cut` examples were too long. Their prompts lost `prompts_lost` tokens, their responses
-    `responses_lost`. `sources_lost` prompts and `targets_lost` responses were lost completely. In
-    `changed` examples the chat template left out a part of an answer. `left_out` has, for each
-    field that the template ignores, the number of examples with this field.
+    All lengths are in tokens.
+
+    `cut` examples were too long and were cut. Together, their prompts lost `prompts_lost` tokens,
+    and their responses `responses_lost` tokens. `sources_lost` prompts and `targets_lost` responses
+    were lost completely. In `changed` examples, the chat template left out a part of an answer.
+    `left_out` maps each field that the template ignores to the number of examples with this field.
     """
 
     count: int = 0
@@ -54,7 +59,7 @@ class ReadingStats:
     left_out: dict[str, int] = field(default_factory=dict)
 
     def add(self, example: Encoded) -> None:
-        """Count one example."""
+        """Add one encoded example to the counts."""
         self.count += 1
         self.tokens += len(example.marked)
         self.longest = max(self.longest, len(example.marked))
@@ -68,7 +73,10 @@ class ReadingStats:
             self.left_out[name] = self.left_out.get(name, 0) + 1
 
     def losses(self, data: DataSpec, positions: int | None) -> Iterator[str]:
-        """Yield sentences on parts of the data that are not trained on."""
+        """Yield sentences about the parts of the data that the model will not be trained on.
+
+        `positions` is the model's number of positions (None: no limit).
+        """
         if cut := self.cut_words(data, positions):
             yield cut
         if self.changed:
@@ -84,7 +92,11 @@ class ReadingStats:
             )
 
     def cut_words(self, data: DataSpec, positions: int | None) -> str:
-        """Return a sentence on the cut examples and the limits; empty if none was cut."""
+        """Return a sentence with the number of examples that were cut, the lost tokens, and the
+        limits.
+
+        The sentence is empty if no example was cut.
+        """
         if not self.cut:
             return ""
         lost = [
@@ -111,13 +123,16 @@ def prepare_examples(
     progress: ReadingProgress | None = None,
     processes: int = 0,
 ) -> ReadingStats:
-    """Encode the examples of the files `paths` and write them to `destination`.
+    """Encode the examples of the files `paths`, write them to `destination`, and return their
+    counts.
 
-    `processes` further processes help. Examples without a prompt or a response are left out.
+    `processes` is the number of further processes that help. Examples without a prompt or without a
+    response are left out.
 
     Raises:
-        BadFile: a file cannot be read as examples; the message names the file and the line.
-        BadRequest: there is no example, all were cut to nothing, or one is too long.
+        BadFile: a file has no readable examples; the message names the file and the line.
+        BadRequest: there is no example, all examples were cut to nothing, or an example is too
+            long.
     """
     stats = ReadingStats()
     progress = progress or ReadingProgress()
@@ -144,7 +159,9 @@ def encode(
     reader: ModelInput,
     stats: ReadingStats,
 ) -> Iterator[Encoded]:
-    """Yield the encoded examples of `records` that are not empty, and count them in `stats`.
+    """Encode `records`, without empty ones.
+
+    Yield the examples, and count them in `stats`.
 
     Raises:
         BadFile: the chat template rejects a record; the message names the file and the line.
@@ -208,7 +225,9 @@ def _check_length(example: Encoded, data: DataSpec, reader: ModelInput) -> None:
 
 
 def _limits(data: DataSpec, positions: int | None) -> list[str]:
-    """Return the keys that limit examples, with their values."""
+    """Return the settings that limit the length of examples, as text, such as
+    `data.sequence_length = 2048`.
+    """
     found = [
         f"data.{name} = {getattr(data, name)}"
         for name in ("max_source_length", "max_target_length")
@@ -224,10 +243,10 @@ def _limits(data: DataSpec, positions: int | None) -> list[str]:
 def check_stats(
     stats: ReadingStats, paths: Sequence[Path], data: DataSpec, positions: int | None
 ) -> None:
-    """Check that usable examples were read.
+    """Check that at least one usable example was read.
 
     Raises:
-        BadRequest: there is no example, or all were cut to nothing.
+        BadRequest: there is no example, or all examples were cut to nothing.
     """
     where = str(paths[0]) if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} more"
     if not stats.count and not stats.empty:
@@ -254,22 +273,30 @@ MEGABYTE = 10**6
 
 @dataclass
 class ReadingProgress:
-    """Counts the bytes of the files that are read. One thread writes the counts, others read
-    them."""
+    """Counts the bytes of the files that have been read.
+
+    One thread counts; other threads read the counts.
+    """
 
     total: int = 0
     clock: Callable[[], float] = time.monotonic
     lost: list[int] = field(default_factory=list)
     """Exit statuses of tokenizing processes that ended early."""
     others: int = 0
-    """Bytes that another job has written to the cache entry for which this job waits."""
+    """Bytes that another job has written so far.
+
+    This job waits for the cache entry that the other job makes.
+    """
     _before: int = 0
     _within: int = 0
     _began: float | None = None
     _first: int = field(default=0, repr=False)
 
     def through(self, paths: Sequence[Path]) -> Iterator[Path]:
-        """Yield each path. A path counts as read when the next one is requested."""
+        """Yield each path of `paths`.
+
+        A file counts as completely read when the next path is requested.
+        """
         sizes = [_size(path) for path in paths]
         self.total += sum(sizes)
         self._began = self.clock()
@@ -280,17 +307,19 @@ class ReadingProgress:
             self._before += size
 
     def seen(self, nbytes: int) -> None:
-        """Record that `nbytes` bytes of the current file are read."""
+        """Set the number of bytes that have been read of the current file to `nbytes`."""
         self._within = nbytes
 
     @property
     def done(self) -> int:
-        """Bytes that are read."""
+        """Number of bytes that have been read, of all files."""
         return self._before + self._within
 
     def words(self) -> str:
-        """Return the progress in words: bytes read, rate, remaining time. Empty before the first
-        bytes."""
+        """Return the progress as text: bytes read, rate, remaining time.
+
+        Empty if no byte has been read.
+        """
         if self._began is None or not self.done:
             waits = f"another job tokenises it, {self.others / MEGABYTE:.0f} MB are written"
             return waits if self.others else ""
@@ -303,9 +332,9 @@ class ReadingProgress:
         return f"{found}, {rate / MEGABYTE:.1f} MB/s, {in_words(max(1, round(left)))} left"
 
     def tell_until(self, is_over: Callable[[], bool], tell: Callable[[str], None]) -> None:
-        """Call `tell` with the progress whenever it has changed, until `is_over` returns True.
+        """Call `tell` with the progress whenever bytes were read, until `is_over` returns True.
 
-        It is not called if only time has passed. So a hanging read can be recognised.
+        `tell` is not called if only time has passed. So one can see that a read hangs.
         """
         before = (0, 0)
         while not is_over():

@@ -30,8 +30,8 @@ class Example:
     learns to predict.
 
     A causal model predicts `targets[i]` after it has read `inputs[: i + 1]`. An encoder-decoder
-    reads all `inputs` first. `segments` are the lengths of the examples in a packed sequence, which
-    must not see each other.
+    reads all `inputs` first. In a packed sequence, `segments` are the lengths of the examples in
+    it. These examples must not see each other.
     """
 
     inputs: Ids | Sequence[int]
@@ -50,8 +50,11 @@ class Example:
 
 @dataclass(frozen=True)
 class RankBatch:
-    """The examples of one rank in a step. `predicted` and `tokens` are totals of all ranks: the
-    tokens to predict, and the tokens that the model reads."""
+    """The examples of one rank in a step.
+
+    `predicted` and `tokens` are totals over all ranks: the number of tokens to predict, and the
+    number of tokens that the model reads.
+    """
 
     examples: Sequence[Example]
     predicted: int
@@ -59,32 +62,32 @@ class RankBatch:
 
 
 class ExamplePool(Protocol):
-    """Examples by number."""
+    """A set of training examples with the numbers 0 to len - 1."""
 
     def __len__(self) -> int: ...
 
     def example(self, number: int) -> Example:
-        """Return the example with this number."""
+        """Return the example with the number `number`."""
 
     def predicted(self, number: int) -> int:
-        """Return how many tokens of the example are learned."""
+        """Return the number of tokens of example `number` that the model learns to predict."""
 
     def size(self, number: int) -> int:
-        """Return how many tokens of the example the model reads or predicts."""
+        """Return the number of tokens of example `number` that the model reads or predicts."""
 
 
 class TokenWindows:
-    """A token stream, cut into windows of `length + 1` tokens.
+    """A token stream as a pool of examples: windows of `length + 1` tokens.
 
-    Each window begins with the last token of the previous window. So every token but the first is
-    predicted once in an epoch.
+    Each window begins with the last token of the previous window. So every token but the first of
+    the stream is predicted once in an epoch.
     """
 
     def __init__(self, tokens: Tokens, length: int, key: str = "data.text") -> None:
-        """Count the windows.
+        """Compute the number of windows of `length + 1` tokens in `tokens`.
 
         Raises:
-            BadRequest: the stream, which the job key `key` names, is shorter than one window.
+            BadRequest: the stream is shorter than one window. The message names the job key `key`.
         """
         self.tokens = tokens
         self.length = length
@@ -99,13 +102,13 @@ class TokenWindows:
         return self._count
 
     def example(self, number: int) -> Example:
-        """Return window `number`."""
+        """Return window `number` as an example."""
         start = number * self.length
         ids = self.tokens.read(start, start + self.length + 1)
         return Example(ids[:-1], ids[1:])
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens: all but the first."""
+        """Return the number of learned tokens of a window: all but its first token."""
         return self.length
 
     def size(self, number: int) -> int:
@@ -114,8 +117,10 @@ class TokenWindows:
 
 
 class PoolSubset:
-    """The examples at positions [first, stop) of a shuffle of `pool`: the training part or the
-    held-out part."""
+    """A part of `pool`: the examples at positions `first` to `stop - 1` of a shuffle of the pool.
+
+    It is the training part or the held-out part of the pool.
+    """
 
     def __init__(self, pool: ExamplePool, first: int, stop: int, *, seed: int) -> None:
         self._pool = pool
@@ -131,21 +136,24 @@ class PoolSubset:
         return self._shuffle[self._first + number]
 
     def example(self, number: int) -> Example:
-        """Return the example of the pool."""
+        """Return example `number` of this part."""
         return self._pool.example(self._number(number))
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens, from the pool."""
+        """Return the number of learned tokens of example `number` of this part."""
         return self._pool.predicted(self._number(number))
 
     def size(self, number: int) -> int:
-        """Return the size, from the pool."""
+        """Return the number of tokens of example `number` of this part."""
         return self._pool.size(self._number(number))
 
 
 def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool, ExamplePool]:
-    """Return (the training examples, the evaluation examples). `seed` decides which; each part has
-    at least one.
+    """Divide `pool` into (training examples, evaluation examples).
+
+    Each part has at least one example.
+
+    `fraction` is the part for evaluation. `seed` decides which examples these are.
 
     Raises:
         BadRequest: no example would be left for training.
@@ -161,7 +169,10 @@ def hold_out(pool: ExamplePool, fraction: float, seed: int) -> tuple[ExamplePool
 
 
 def share_counts(weights: Sequence[float], total: int) -> list[int]:
-    """Return how many of `total` examples each weight gets, rounded up or down."""
+    """Divide `total` examples in proportion to `weights`; return the number for each weight.
+
+    Each number is the exact share, rounded up or down, so that the sum is `total`.
+    """
     exact = [weight * total / sum(weights) for weight in weights]
     counts = [int(share) for share in exact]
     by_rest = sorted(range(len(weights)), key=lambda n: (counts[n] - exact[n], n))
@@ -171,7 +182,7 @@ def share_counts(weights: Sequence[float], total: int) -> list[int]:
 
 
 class JoinedPools:
-    """Several pools, one after the other."""
+    """Several pools as one: the examples of the first pool, then those of the second, and so on."""
 
     def __init__(self, pools: Sequence[ExamplePool]) -> None:
         self._pools = pools
@@ -185,29 +196,32 @@ class JoinedPools:
         return self._pools[index], number - (self._ends[index] - len(self._pools[index]))
 
     def example(self, number: int) -> Example:
-        """Return the example of its pool."""
+        """Return the example with the number `number`, counted over all pools."""
         pool, inner = self._at(number)
         return pool.example(inner)
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens, from its pool."""
+        """Return the number of learned tokens of example `number`, counted over all pools."""
         pool, inner = self._at(number)
         return pool.predicted(inner)
 
     def size(self, number: int) -> int:
-        """Return the size, from its pool."""
+        """Return the number of tokens of example `number`, counted over all pools."""
         pool, inner = self._at(number)
         return pool.size(inner)
 
 
 class MixedPools(JoinedPools):
-    """Several pools with weights, in one order for any number of ranks. Example `k` of epoch `e`
-    has the number `e * len + k`.
+    """A mixture of several pools with weights.
 
-    An epoch has as many examples as all pools together, divided among the pools by their weights.
-    Each pool is shuffled on its own, again and again. So examples of a small pool with a large
-    weight occur several times in an epoch. Examples of a large pool with a small weight continue in
-    the next epoch.
+    The order is the same for any number of ranks.
+
+    Example `k` of epoch `e` has the number `e * len + k`. An epoch has as many examples as all
+    pools together. Each pool contributes a part of them in proportion to its weight.
+
+    Each pool is shuffled alone, again after each pass through it. So the examples of a small pool
+    with a large weight occur several times in an epoch. A large pool with a small weight continues
+    in the next epoch with its other examples.
     """
 
     def __init__(self, pools: Sequence[ExamplePool], weights: Sequence[float], seed: int) -> None:

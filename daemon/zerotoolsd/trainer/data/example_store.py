@@ -1,7 +1,9 @@
-"""Encoded examples in two files: the ids of all examples, and an index with the position of each.
+"""Stores encoded examples in two files: the ids of all examples, and an index with the position of
+each example.
 
 Rank 0 writes both files while it reads the text, so that memory does not grow with the data. All
-ranks read them. For preferences, the chosen and the rejected answer of a pair follow each other.
+ranks read them. Of a preference pair, the chosen answer is stored as an example, and the rejected
+answer as the next one.
 """
 
 from __future__ import annotations
@@ -26,8 +28,9 @@ PLACE_TYPE: Literal["Q"] = "Q"
 _NUMPY = {"B": "<u1", "I": "<u4", "Q": "<u8"}
 _AT_ONCE = 1 << 22
 _FIELDS = 4
-"""Numbers in an index entry: first id, number of ids, number of source ids, number of learned
-ids."""
+"""Count of numbers in an index entry: first id, number of ids, number of source ids, number of
+learned ids.
+"""
 
 References = npt.NDArray[np.float32]
 """Reference log-probabilities of the chosen and the rejected answer of each pair, `[pairs, 2]`."""
@@ -50,12 +53,14 @@ def write_examples(examples: Iterable[Encoded], path: Path, *, encoder_decoder: 
 
 
 def index_of(path: Path) -> Path:
-    """Return the path of the index that belongs to a file of ids."""
+    """Return the path of the index file that belongs to the file of ids `path`."""
     return path.with_name(path.name + ".index")
 
 
 class Examples:
-    """The examples that `write_examples` wrote, for an encoder-decoder or for a causal model."""
+    """A pool of the examples in the files of `write_examples`, for an encoder-decoder or a causal
+    model.
+    """
 
     def __init__(self, path: Path, *, encoder_decoder: bool) -> None:
         self._ids = open_numbers(path, ID_TYPE)
@@ -72,8 +77,10 @@ class Examples:
         return at, length, split, said
 
     def example(self, number: int) -> Example:
-        """Return an example. A causal model reads all tokens but the last, and learns the
-        answers."""
+        """Return example `number`.
+
+        For a causal model, the inputs are all tokens but the last, and only answers have targets.
+        """
         at, length, split, _ = self._place(number)
         marked = self._ids.read(at, at + length)
         ids = (marked & ~np.uint32(LEARNED)).astype(np.int64)
@@ -82,7 +89,7 @@ class Examples:
         return Example(ids[:-1], np.where(marked[1:] >= LEARNED, ids[1:], IGNORED))
 
     def digest(self) -> str:
-        """Return the SHA-256 of the ids and the index."""
+        """Return the SHA-256 of the ids and the index, in hexadecimal digits."""
         found = hashlib.sha256()
         for numbers in (self._ids, self._places):
             found.update(f"{len(numbers)} ".encode())
@@ -91,19 +98,24 @@ class Examples:
         return found.hexdigest()
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens. A causal model cannot learn the first token."""
+        """Return the number of learned tokens of example `number`.
+
+        A causal model cannot learn the first token.
+        """
         return self._place(number)[3]
 
     def size(self, number: int) -> int:
-        """Return the number of tokens that pass through the model."""
+        """Return the number of tokens of example `number` that pass through the model."""
         return self._place(number)[1] - (0 if self._encoder_decoder else 1)
 
 
 @dataclass(frozen=True, eq=False)
 class Preference(Example):
-    """A preference pair: the chosen answer as an example, and the `rejected` answer.
+    """A preference pair. The object itself is the chosen answer as an example; `rejected` is the
+    other.
 
-    `reference` has the log-probabilities of both answers by the initial weights.
+    `reference` has the log-probabilities of the chosen and the rejected answer under the initial
+    weights.
     """
 
     rejected: Example = field(default_factory=lambda: Example((), ()))
@@ -111,7 +123,7 @@ class Preference(Example):
 
     @property
     def has_targets(self) -> bool:
-        """Whether any token of the chosen answer is learned."""
+        """True if the chosen answer has at least one learned token."""
         return any(number != IGNORED for number in self.targets)
 
     def without_targets(self) -> Preference:
@@ -121,7 +133,10 @@ class Preference(Example):
 
 
 class PreferencePairs:
-    """The preference pairs of a source. They get their reference log-probabilities from `known`."""
+    """A pool of the preference pairs of one source.
+
+    `known` sets their reference log-probabilities.
+    """
 
     def __init__(self, examples: Examples) -> None:
         self._examples = examples
@@ -131,12 +146,12 @@ class PreferencePairs:
         return len(self._examples) // 2
 
     def known(self, references: References) -> None:
-        """Set the reference log-probabilities of all pairs."""
+        """Set the reference log-probabilities of all pairs to `references`."""
         assert references.shape == (len(self), 2)
         self._references = references
 
     def example(self, number: int) -> Preference:
-        """Return the pair with that number."""
+        """Return preference pair `number`."""
         chosen, rejected = (self._examples.example(2 * number + which) for which in (0, 1))
         reference = (0.0, 0.0)
         if self._references is not None:
@@ -144,26 +159,31 @@ class PreferencePairs:
         return Preference(chosen.inputs, chosen.targets, (), rejected, reference)
 
     def predicted(self, number: int) -> int:
-        """Return 1, because the loss is the mean over pairs."""
+        """Return 1: the loss is an average over pairs, so each pair counts as one."""
         return 1
 
     def size(self, number: int) -> int:
-        """Return the number of tokens of both answers, each with its prompt."""
+        """Return the number of tokens of pair `number`: both answers, each with its prompt."""
         return self._examples.size(2 * number) + self._examples.size(2 * number + 1)
 
     def digest(self) -> str:
-        """Return the SHA-256 of the stored ids."""
+        """Return the SHA-256 of the stored ids, in hexadecimal digits."""
         return self._examples.digest()
 
 
 def vocabulary_in(path: Path) -> int:
-    """Return the largest id in the file `path` plus one; 0 if the file is empty. Marks do not
-    count."""
+    """Return the largest id in the file `path`, plus one; 0 if the file is empty.
+
+    The bit that marks learned ids is removed first.
+    """
     ids = open_numbers(path, ID_TYPE)
     parts = (ids.read(first, first + _AT_ONCE) for first in range(0, len(ids), _AT_ONCE))
     return max((int((part & ~np.uint32(LEARNED)).max()) + 1 for part in parts), default=0)
 
 
 def open_numbers(path: Path, typecode: str) -> NumberFile:
-    """Return the numbers in the file `path`. `typecode` is one of the module `array`."""
+    """Open the file `path` as an array of numbers.
+
+    `typecode` is a type code of Python's `array`.
+    """
     return NumberFile(path, _NUMPY[typecode])

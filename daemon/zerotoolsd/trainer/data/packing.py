@@ -1,7 +1,7 @@
-"""Packs several examples into one sequence, the same at any number of ranks.
+"""Packs several examples into one sequence, in the same way for any number of ranks.
 
-The examples are taken in a shuffled order and put into a sequence as long as they fit. The plan is
-made once. So an epoch is a shuffle of whole sequences.
+The examples are taken in a shuffled order. A sequence takes examples as long as they fit. This plan
+is made only once. So an epoch shuffles whole sequences, not single examples.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from zerotoolsd.trainer.data.shuffle import Shuffle
 
 
 def plan_packs(pool: ExamplePool, length: int, seed: int, path: Path) -> None:
-    """Write the position at which each sequence begins in the shuffled order to `path`, and the
-    number of examples at the end.
+    """Plan the packed sequences, and write the plan to `path`.
 
-    An example that is longer than `length` gets its own sequence.
+    The plan has, for each sequence, the position in the shuffled order of `pool` at which its
+    examples begin, and at the end the number of examples. A sequence has at most `length` tokens; a
+    longer example gets its own sequence.
     """
     with path.open("wb") as file:
         for start in _starts(pool, length, seed):
@@ -46,7 +47,7 @@ def _starts(pool: ExamplePool, length: int, seed: int) -> Iterator[int]:
 
 
 class PackedSequences:
-    """The packed sequences of the plan that `plan_packs` wrote."""
+    """A pool of the packed sequences that `plan_packs` planned."""
 
     def __init__(self, pool: ExamplePool, path: Path, seed: int) -> None:
         self._pool = pool
@@ -60,21 +61,21 @@ class PackedSequences:
         return [self._order[at] for at in range(*self._starts.read(number, number + 2).tolist())]
 
     def example(self, number: int) -> Example:
-        """Return the examples of a sequence as one example."""
+        """Return packed sequence `number` as one example, with a segment for each example in it."""
         parts = [self._pool.example(inner) for inner in self._numbers(number)]
         return join(parts)
 
     def predicted(self, number: int) -> int:
-        """Return the number of learned tokens in a sequence."""
+        """Return the number of learned tokens in packed sequence `number`."""
         return sum(self._pool.predicted(inner) for inner in self._numbers(number))
 
     def size(self, number: int) -> int:
-        """Return the number of tokens in a sequence."""
+        """Return the number of tokens in packed sequence `number`."""
         return sum(self._pool.size(inner) for inner in self._numbers(number))
 
 
 def join(parts: Sequence[Example]) -> Example:
-    """Join examples into one sequence, with a segment for each."""
+    """Join the examples `parts` into one packed example, with a segment for each of them."""
     return Example(
         np.concatenate([part.inputs for part in parts]),
         np.concatenate([part.targets for part in parts]),

@@ -1,7 +1,7 @@
-"""The first examples of a job as its ranks will read them, for a preview before the job is queued.
+"""Reads the first examples of a job, for a preview before the job is queued.
 
-`SampleView` collects the examples and their text. `with_epoch` estimates the tokens and steps of an
-epoch from them.
+The examples are encoded as the ranks will encode them. `SampleView` collects the examples and their
+text. `with_epoch` adds an estimate of the number of tokens and steps in an epoch.
 """
 
 from __future__ import annotations
@@ -50,7 +50,10 @@ CheckFit = Callable[[int], None]
 
 @dataclass(frozen=True)
 class DataSample:
-    """Notes on the first examples, and the preview `view`: see `SampleView.answer`."""
+    """The result of `sample_data`: notes on the first examples, and the preview, as JSON values.
+
+    `view` is None if no preview was requested. Its keys are those of `SampleView.answer`.
+    """
 
     notes: list[str]
     view: Mapping[str, Any] | None = None
@@ -59,14 +62,16 @@ class DataSample:
 def sample_data(
     spec: JobSpec, reader: ModelInput, check_fit: CheckFit, show: int = 0
 ) -> DataSample:
-    """Read the first examples of the first files, and return notes and a preview of `show`
-    examples.
+    """Read the first examples of the first files of the job `spec`.
 
-    `check_fit` is called for each example with its largest id plus one.
+    Return notes and a preview.
+
+    The preview has at most `show` examples. `check_fit` is called for each example with its largest
+    id plus one, and raises an error if the model has too few embeddings.
 
     Raises:
-        ZerotoolsError: the ranks would refuse an example or a Parquet file of documents, or
-            `check_fit` raises.
+        ZerotoolsError: the ranks would refuse an example or a Parquet file of documents; or an
+            error of `check_fit`.
     """
     kind = kind_of(spec.data)
     if spec.data.packing:
@@ -108,7 +113,7 @@ class _Sampling:
 
     @property
     def most(self) -> int:
-        """The number of examples of a file that are checked."""
+        """The largest number of examples that are checked in a file."""
         return MAX_EXAMPLES if self.view is None else MAX_EXAMPLES_SHOWN
 
 
@@ -120,7 +125,10 @@ def _found(patterns: Sequence[str], key: str) -> list[Path]:
 
 
 def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
-    """Return all files of a key; None if the search may take long."""
+    """Find all files of a job key; return None if there are none, or if the search may take long.
+
+    `named` is (key, patterns).
+    """
     key, patterns = named
     if any("**" in each for each in patterns):
         return None
@@ -131,7 +139,10 @@ def _all(named: tuple[str, Sequence[str]]) -> Sequence[Path] | None:
 
 
 def _as_answer(example: Encoded, stats: ReadingStats) -> Encoded:
-    """Return the example of a preference pair, with "chosen" or "rejected" added to its place."""
+    """Add "chosen" or "rejected" to the place of `example`, one answer of a preference pair.
+
+    Answers alternate, so the number of examples in `stats` decides.
+    """
     which = "chosen" if stats.count % 2 else "rejected"
     return replace(example, place=f"{example.place}, {which}")
 
@@ -162,19 +173,21 @@ def _sampled(
 
 
 MOST_BYTES = 40_000
-"""Largest size of the texts and places of all shown examples, as JSON. The daemon reads at most 64
-KiB, which include the notes."""
+"""Largest size in bytes of the texts and places of all shown examples, as JSON.
+
+The daemon reads at most 64 KiB of output, which include the notes.
+"""
 MOST_OF_PLACE = 4
-"""A place takes at most the fourth part of the bytes of an example."""
+"""The place of an example gets at most one quarter of the bytes for this example."""
 BINS = 8
 Decode = Callable[[list[int]], str]
 
 
 @dataclass
 class SampleView:
-    """Counts examples, and keeps the text of the first `most` of them.
+    """Counts the examples of a preview, and keeps the text of the first `most` of them.
 
-    A part of the text is "trained" if the model learns its tokens.
+    A part of the text is "trained" if the model learns its tokens. `decode` converts ids to text.
     """
 
     most: int
@@ -186,11 +199,11 @@ class SampleView:
 
     @property
     def lengths(self) -> Sequence[int]:
-        """The number of tokens of each example."""
+        """The number of tokens of each example that was added."""
         return self._lengths
 
     def add(self, example: Encoded) -> None:
-        """Count an example."""
+        """Count `example`, and keep its text if fewer than `most` texts are kept."""
         trained = int(np.count_nonzero(example.marked >= LEARNED))
         self._lengths.append(len(example.marked))
         self._trained += trained
@@ -211,8 +224,11 @@ class SampleView:
             )
 
     def _parts(self, marked: Marked, left: int) -> tuple[list[dict[str, Any]], bool]:
-        """Return (the text in parts, each with whether it is trained; whether the text was cut).
-        The parts have at most `left` bytes as JSON."""
+        """Return (the text of an example in parts, whether the text was cut).
+
+        Each part is a dict of its text and whether it is trained. As JSON, all parts have at most
+        `left` bytes.
+        """
         parts: list[dict[str, Any]] = []
         turns = np.flatnonzero(np.diff(marked >= LEARNED)) + 1
         for ids in np.split(marked, turns) if len(marked) else ():
@@ -227,7 +243,10 @@ class SampleView:
         return parts, False
 
     def answer(self, empty: int) -> dict[str, Any]:
-        """Return the preview as JSON values. `empty` examples had no prompt or no answer."""
+        """Return the preview as JSON values.
+
+        `empty` is the number of examples without prompt or response.
+        """
         return {
             "examples": self._shown,
             "looked_at": len(self._lengths),
@@ -242,7 +261,11 @@ class SampleView:
         }
 
     def _bins(self) -> Iterator[list[int]]:
-        """Yield (shortest length, longest length, number of examples) for ranges of equal width."""
+        """Yield a histogram of the lengths of the examples: [shortest length, longest length,
+        number of examples].
+
+        All bins have the same width.
+        """
         if not self._lengths:
             return
         least, most = min(self._lengths), max(self._lengths)
@@ -254,12 +277,12 @@ class SampleView:
 
 
 def json_bytes(value: object) -> int:
-    """Return the size of `value` as JSON, as `dry_run` prints it."""
+    """Return the size of `value` in bytes, as the JSON that `dry_run` prints."""
     return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass"))
 
 
 def _within(text: str, most: int) -> str:
-    """Return the longest beginning of `text` that has at most `most` bytes as JSON."""
+    """Return the beginning of `text`, cut so that it has at most `most` bytes as JSON."""
     text = text[: max(0, most)]
     while (over := json_bytes(text) - most) > 0 and text:
         # Each character takes at most six bytes: of a control character, in JSON.
@@ -269,7 +292,7 @@ def _within(text: str, most: int) -> str:
 
 @dataclass
 class BytesRead:
-    """The number of bytes that were read from each file."""
+    """Counts the bytes that were read from each file."""
 
     _files: dict[Path, int] = field(default_factory=dict)
 
@@ -282,8 +305,10 @@ class BytesRead:
         return seen
 
     def share(self, paths: Sequence[Path] | None) -> float | None:
-        """Return the part of the bytes of `paths` that was read, 0 to 1; None if unknown, as for
-        files that are not JSON."""
+        """Return which part of the bytes of `paths` was read, from 0 to 1.
+
+        Returns None if this is unknown, for example because the files are not JSON.
+        """
         read = sum(self._files.values())
         if not paths or not read:
             return None
@@ -294,9 +319,12 @@ class BytesRead:
 def with_epoch(
     view: SampleView, empty: int, spec: JobSpec, packed_length: int | None, share: float | None
 ) -> Mapping[str, Any]:
-    """Return the answer of `view`, with the estimated epoch and the fill of packed sequences.
+    """Return the preview of `view`, with an estimate of the epoch and of how full packed sequences
+    are.
 
-    The examples of `view` are the part `share` of the data.
+    `share` is the part of the data, from 0 to 1, that the examples of `view` are; None if unknown.
+    `packed_length` is the length of packed sequences; None without packing. `empty` is the number
+    of examples without prompt or response.
     """
     answer = view.answer(empty)
     count = len(view.lengths) // (2 if spec.data.preferences else 1)
@@ -320,7 +348,9 @@ def with_epoch(
 
 
 def _packed(lengths: Sequence[int], most: int) -> int:
-    """Return how many sequences the examples fill, if each takes examples as long as they fit."""
+    """Return the number of packed sequences for examples of these `lengths`, at most `most` tokens
+    each.
+    """
     sequences, filled = 0, most
     for length in (each - 1 for each in lengths):  # the last token is not read
         if filled + length > most:

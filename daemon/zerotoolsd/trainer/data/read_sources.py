@@ -1,5 +1,7 @@
-"""Tokenises the files of a job, each source once. The first rank of a node does this while the
-model loads."""
+"""Tokenises the files of a job, each source once.
+
+The first rank of each node does this while the model loads.
+"""
 
 from __future__ import annotations
 
@@ -52,13 +54,18 @@ _OF_SOURCES = (
     *("text", "tokens", "examples", "preferences"),
     *("tokenizer", "mixture", "packing", "token_type"),
 )
-"""Keys of `[data]` that change no token, or whose effect is in the content."""
+"""Keys of `[data]` that do not change any token, or that act only through the content of the
+files.
+"""
 _OF_TEXT = ("documents", "text_column")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files that the job key `key` names, by one pattern or by all patterns."""
+    """Files that the job key `key` names.
+
+    `patterns` are all patterns of this key, or one of a mixture.
+    """
 
     key: str
     patterns: tuple[str, ...]
@@ -66,11 +73,14 @@ class Source:
 
 @dataclass(frozen=True)
 class ReadSource:
-    """The data of a source, which every rank opens.
+    """The data of a source after it was read.
 
-    It is one of: a file of `ids`; files of bytes (`paths`, with their `sizes`); token `arrays`.
-    `contents` has the digest and the name of each file. `notes` are lines for people. `entry` is
-    the cache's name of the ids.
+    Every rank opens this data.
+
+    The data is of one of three kinds: a file of `ids`; text files whose bytes are tokens (`paths`,
+    with their `sizes` in bytes); or token `arrays`. `contents` has the digest and the name of each
+    file. `notes` are lines for the log. `entry` is the name of the ids in the cache, if they are
+    there.
     """
 
     key: str
@@ -89,7 +99,9 @@ class ReadSource:
 
 
 def sources_of(spec: JobSpec) -> list[Source]:
-    """Return the training sources and, last, the evaluation source, if the job names files for it.
+    """Return the training sources of a job.
+
+    If the job names evaluation files, their source is the last.
 
     A mixture has one training source for each weight.
     """
@@ -113,10 +125,10 @@ def tokenizer_for(spec: JobSpec) -> Any:
 
 @dataclass(frozen=True)
 class SourceReader:
-    """Reads sources with the `tokenizer` of a job.
+    """Reads the sources of a job with its `tokenizer`.
 
-    Written files are in the job's run directory or in the `cache`. They exist until `until_opened`
-    is closed.
+    The files that it writes are in the job's run directory or in the `cache`. They exist until
+    `until_opened` is closed.
     """
 
     spec: JobSpec
@@ -128,10 +140,11 @@ class SourceReader:
     progress: ReadingProgress = field(default_factory=ReadingProgress)
 
     def read(self, source: Source) -> ReadSource:
-        """Read a source, and return its data.
+        """Read the files of `source`, tokenise them if necessary, and return the data.
 
         Raises:
-            ZerotoolsError: no file matches, one is not of its type, or the tokenizer does not load.
+            ZerotoolsError: no file matches a pattern, a file does not have the expected type, or
+                the tokenizer does not load.
         """
         paths = find_files(source.patterns, source.key)
         readers = {"tokens": self._arrays, "text": self._text}
@@ -155,7 +168,7 @@ class SourceReader:
 
     @property
     def _stamps(self) -> Path:
-        """The directory that caches the digests of files."""
+        """The directory that caches the digests of data files."""
         return (self.run_dir if self.cache is None else self.cache.directory) / "stamps"
 
     def _arrays(self, source: Source, paths: list[Path]) -> ReadSource:
@@ -235,10 +248,10 @@ class SourceReader:
         )
 
     def follows(self, source: ReadSource, settings: Any, build: Build) -> Path:
-        """Return the directory with the files that `build` makes from a source's ids and
-        `settings`.
+        """Return the directory with further files that `build` makes from the ids of `source`.
 
-        The directory is in the cache if the ids are.
+        These files depend only on the ids and `settings`. The directory is in the cache if the ids
+        are.
         """
         if self.cache is not None and source.entry is not None:
             tree = json.dumps([FORM, source.entry, settings])
@@ -248,7 +261,9 @@ class SourceReader:
         return self._alone(build).path
 
     def _alone(self, build: Build, note: str | None = None) -> CacheEntry:
-        """Return the files of `build`, in the run directory of this attempt."""
+        """Call `build` in the run directory of this attempt, without the cache, and return the
+        files.
+        """
         directory = Path(tempfile.mkdtemp(prefix="tokens-", dir=self.run_dir))
         self.until_opened.callback(shutil.rmtree, directory, ignore_errors=True)
         return CacheEntry(directory, build(directory), note=note, is_new=True)
@@ -271,7 +286,10 @@ class SourceReader:
         settings: dict[str, Any],
         build: Build,
     ) -> CacheEntry:
-        """Return the files of `build`, from the cache if it can be used."""
+        """Return the files of `build` from the cache, or make them.
+
+        Without a cache, they are in the run directory.
+        """
         note = None
         if self.cache is not None:
             try:

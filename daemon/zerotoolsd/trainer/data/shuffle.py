@@ -1,4 +1,4 @@
-"""A shuffle without a table: element i of a seeded permutation of range(n), in bounded memory.
+"""Shuffles numbers without a table: computes element i of a seeded permutation of range(n).
 
 A four-round Feistel network permutes the smallest power of two with an even number of bits that is
 at least `n` (Luby and Rackoff, 1988). A value that falls outside the range is permuted again until
@@ -12,8 +12,10 @@ import hashlib
 
 _ROUNDS = 4
 _MOST_KEPT = 1 << 16
-"""Number of cached values per round, about 8 MB. A permutation of 4 billion elements has that
-many."""
+"""Number of cached values per round, about 8 MB.
+
+A permutation of 4 billion elements has this number of values per round.
+"""
 
 
 class Shuffle:
@@ -46,6 +48,6 @@ class Shuffle:
         return left << self._half_bits | right
 
     def _mixed(self, key: bytes, half: int) -> int:
-        """Return the output of a round for one half of a value."""
+        """Return the output of one Feistel round for `half`, one half of the bits of a value."""
         digest = hashlib.blake2b(half.to_bytes(8, "little"), key=key, digest_size=8).digest()
         return int.from_bytes(digest, "little") & self._mask

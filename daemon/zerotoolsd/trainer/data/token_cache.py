@@ -1,4 +1,4 @@
-"""A cache of tokenised data in a directory of the daemon, for restarts and other jobs.
+"""Caches tokenised data in a directory of the daemon, for restarts and for other jobs.
 
 An entry is a directory. Its name is a digest of everything that determines its files: the data, the
 tokenizer, the settings and the versions of libraries (`fingerprint`). The entry gets this name when
@@ -6,8 +6,9 @@ it is complete.
 
 A reader links the files of an entry into its own directory, and verifies their checksums there. So
 no lock is held while a job loads its model, and an entry can be removed or replaced at any time. A
-damaged entry is built again. A builder holds the entry's lock, so that two jobs do not tokenise the
-same data. If the builder makes no progress, another job builds the entry too.
+damaged entry is built again. The process that builds an entry holds the lock of this entry, so that
+two jobs do not tokenise the same data. If the builder makes no progress, another job builds the
+entry too.
 """
 
 from __future__ import annotations
@@ -39,13 +40,19 @@ there is no cache."""
 META = "entry.json"
 _LOOK_SECONDS = 0.2
 Build = Callable[[Path], dict[str, Any]]
-"""Writes the files of an entry into a directory; returns facts about them as JSON values."""
+"""Writes the files of an entry into the given directory, and returns facts about them as JSON
+values.
+"""
 
 
 @dataclass(frozen=True)
 class CacheEntry:
-    """Complete files in the directory `path`, and the `facts` that `Build` returned. `kept` is the
-    entry in the cache. `note` is a line for people."""
+    """The complete files of an entry, in the directory `path`, and the `facts` that `Build`
+    returned.
+
+    `kept` is the entry's directory in the cache, if there is one. `note` is a line for the log.
+    `is_new` is True if this process has built the files.
+    """
 
     path: Path
     facts: Mapping[str, Any]
@@ -56,10 +63,10 @@ class CacheEntry:
 
 @dataclass(frozen=True)
 class TokenCache:
-    """A cache in `directory`. If it is larger than `most_bytes`, the least recently used entries
-    are removed.
+    """A cache of tokenised data in `directory`.
 
-    A builder that writes nothing for `stalled_seconds` counts as stalled.
+    If it is larger than `most_bytes`, the least recently used entries are removed. A builder that
+    writes nothing for `stalled_seconds` counts as stalled.
     """
 
     directory: Path
@@ -73,13 +80,17 @@ class TokenCache:
         until_opened: ExitStack,
         others: Callable[[int], None] = lambda _: None,
     ) -> CacheEntry:
-        """Return the files of entry `key`. They are built if the entry does not exist.
+        """Return the files of the entry `key`.
 
-        The files exist until `until_opened` is closed; a file that is open stays readable. While
-        another process builds the entry, `others` gets the number of bytes written when it grows.
+        If the entry does not exist, `build` makes them.
+
+        The files exist until `until_opened` is closed. A file that is open then stays readable.
+        While another process builds the entry, `others` is called with the number of bytes that
+        this process has written, whenever the number grows.
 
         Raises:
-            OSError: the cache cannot be written, or is full. ZerotoolsError: an error of `build`.
+            OSError: the cache cannot be written, or the disk is full. ZerotoolsError: an error of
+                `build`.
         """
         self._clear_drafts()
         own = until_opened.enter_context(self._own_directory(key))
@@ -97,7 +108,10 @@ class TokenCache:
 
     @contextmanager
     def _own_directory(self, key: str) -> Iterator[Path]:
-        """Yield a new directory that other processes do not remove, and remove it at the end."""
+        """Make a new directory that no other process removes, and yield its path.
+
+        Remove it at the end.
+        """
         drafts = self.directory / "drafts"
         drafts.mkdir(parents=True, exist_ok=True, mode=0o700)
         directory = None
@@ -112,7 +126,10 @@ class TokenCache:
 
     @contextmanager
     def _turn_to_build(self, key: str, others: Callable[[int], None]) -> Iterator[None]:
-        """Wait until no other process builds `key`, or until its builder is stalled."""
+        """Wait until no other process builds the entry `key`, or until its builder is stalled.
+
+        `others` is called with the number of bytes that the builder has written, whenever it grows.
+        """
         known, since = self._written(key), time.monotonic()
         with ExitStack() as turn:
             while True:
@@ -129,7 +146,7 @@ class TokenCache:
             yield
 
     def _written(self, key: str) -> int:
-        """Return how many bytes the builders of `key` have written."""
+        """Return the number of bytes that the builders of the entry `key` have written."""
         return sum(_size(draft) for draft in (self.directory / "drafts").glob(f"{key}.*"))
 
     def _built(self, own: Path, kept: Path, build: Build, note: str | None) -> CacheEntry:
@@ -144,7 +161,10 @@ class TokenCache:
         return CacheEntry(own, facts, kept, note, is_new=True)
 
     def _publish(self, own: Path, kept: Path) -> None:
-        """Link the files of `own` into the cache as an entry."""
+        """Link the files in `own` into the cache as the entry `kept`.
+
+        Replace an entry of this name.
+        """
         with self._own_directory(kept.name) as publish, self._own_directory(kept.name) as old:
             for file in own.iterdir():
                 os.link(file, publish / file.name)
@@ -158,7 +178,7 @@ class TokenCache:
                     raise
 
     def _clear_drafts(self) -> None:
-        """Remove the directories of processes that have ended."""
+        """Remove the unfinished directories of processes that have ended."""
         for draft in (self.directory / "drafts").glob("*"):
             with suppress(OSError, BadRequest), ExitStack() as locks:
                 # Versions before 0.3 hold this lock while they write a draft.
@@ -169,7 +189,7 @@ class TokenCache:
                 shutil.rmtree(draft, ignore_errors=True)
 
     def _make_room(self) -> None:
-        """Remove the least recently used entries until the cache is small enough."""
+        """Remove the least recently used entries until the cache has at most `most_bytes` bytes."""
         entries = sorted((self.directory / "entries").iterdir(), key=lambda path: _used(path))
         sizes = {path: _size(path) for path in entries}
         total = sum(sizes.values())
@@ -200,9 +220,12 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """Link the files of the entry `kept` into `own`; return (their facts, a note).
+    """Link the files of the entry `kept` into the directory `own`.
 
-    If the entry is missing or damaged, the facts are None and `own` is empty.
+    Return (the entry's facts, a note).
+
+    If the entry is missing or damaged, the facts are None and `own` is empty. The note says if it
+    is damaged.
     """
     try:
         for file in list(kept.iterdir()):
@@ -218,7 +241,10 @@ def _taken(kept: Path, own: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def _checked(path: Path) -> dict[str, Any]:
-    """Verify the files in `path` and return their facts. Raises ValueError with the first error."""
+    """Verify the checksums of the files in `path`, and return the facts of the entry.
+
+    Raises ValueError with the first error.
+    """
     try:
         tree = json.loads((path / META).read_bytes())
         files, facts = dict(tree["files"]), dict(tree["facts"])
@@ -248,7 +274,10 @@ def _size(path: Path) -> int:
 
 
 def cache_from(environment: Mapping[str, str]) -> TokenCache | None:
-    """Return the cache that the daemon gives its ranks; None if it gives none."""
+    """Return the cache that the environment variables name; None if they name none.
+
+    The daemon sets these variables for its ranks.
+    """
     directory, most = environment.get(DIRECTORY), environment.get(MOST_BYTES, "")
     if not directory or not most.isdecimal() or int(most) == 0:
         return None
@@ -281,18 +310,25 @@ def checksum(path: Path) -> tuple[int, int]:
 
 
 FORM = 4
-"""Version of the written files and of how examples are read. Another version is another entry."""
+"""Version of the format of the files, and of the way in which examples are read.
+
+It is a part of the entry's name.
+"""
 LIBRARIES = ("tokenizers", "transformers", "jinja2")
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".h5", ".msgpack", ".gguf", ".onnx")
 _SETTLED_SECONDS = 2.0
-"""A file that changed less than this many seconds ago may change again without a new time stamp."""
+"""Age in seconds below which a file's digest is not cached.
+
+A file that has just changed may change again and keep the same time stamp.
+"""
 
 
 def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, stamps: Path) -> str:
-    """Return the digest of the files `paths`, the tokenizer in its directory, plain `settings`, and
-    library versions.
+    """Return a digest of everything that determines tokenised data.
 
-    The directory `stamps` caches the digests of files.
+    This is the content of the files `paths`, the tokenizer in its directory (None: none), the
+    `settings`, which are plain values, and the versions of libraries. The directory `stamps` caches
+    the digests of files.
     """
     content = [(path.suffix.lower(), cached_digest(path, stamps)) for path in paths]
     of_tokenizer = [] if tokenizer is None else tokenizer_digests(tokenizer)
@@ -302,7 +338,7 @@ def fingerprint(paths: Sequence[Path], tokenizer: Path | None, settings: Any, st
 
 
 def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
-    """Return the name and the digest of each file in `directory` that may belong to a tokenizer."""
+    """Return (name, digest) of each file in `directory` that may belong to a tokenizer."""
     files = sorted(
         path
         for path in (*directory.iterdir(), *directory.glob("*templates/*"))
@@ -312,8 +348,11 @@ def tokenizer_digests(directory: Path) -> list[tuple[str, str]]:
 
 
 def cached_digest(path: Path, stamps: Path) -> str:
-    """Return the digest of a file. It is cached in `stamps` while the file's size and times are
-    unchanged."""
+    """Return the SHA-256 of the file `path`.
+
+    The directory `stamps` caches the digest. It is used while the file's size and times are
+    unchanged.
+    """
     status = path.stat()
     stamp = [status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns]
     note = stamps / hashlib.sha256(str(path.absolute()).encode("utf-8", "replace")).hexdigest()

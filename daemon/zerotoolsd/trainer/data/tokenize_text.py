@@ -26,11 +26,16 @@ LETTERS_AT_ONCE = 8 << 20
 PIECES_AT_ONCE = 8192
 """Text is tokenised in batches of at most this many pieces, or LETTERS_AT_ONCE characters."""
 PARTS = 4
-"""Batches for other processes are smaller by this factor."""
+"""Batches for other processes are smaller than those for this process, by this factor."""
 
 
 class TokenFile:
-    """Token ids in a file of an `array` typecode. The file may be unlinked while it is read."""
+    """Reads token ids from a file.
+
+    The type of the numbers is a type code of Python's `array`.
+
+    The file may be deleted while it is open.
+    """
 
     def __init__(self, path: Path, vocabulary: int, typecode: str = ID_TYPE) -> None:
         self.vocabulary = vocabulary
@@ -40,15 +45,17 @@ class TokenFile:
         return len(self._ids)
 
     def read(self, start: int, stop: int) -> Ids:
-        """Return tokens [start, stop)."""
+        """Return the ids of the tokens from index `start` to index `stop`, without `stop`."""
         return self._ids.read(start, stop)
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """Return the tokenizer in `directory`. Code in the directory is not run.
+    """Load the tokenizer in `directory`, and return it.
+
+    Python code in the directory is not run.
 
     Raises:
-        BadRequest: the directory does not exist, or transformers cannot load it.
+        BadRequest: the directory does not exist, or transformers cannot load the tokenizer.
     """
     from transformers import AutoTokenizer  # only jobs with their own tokenizer need this import
 
@@ -71,9 +78,12 @@ def tokenize(
     processes: int = 0,
     ended: Callable[[int], None] = lambda _: None,
 ) -> None:
-    """Write the ids of all `pieces` of text to `destination`. Memory does not grow with the text.
+    """Tokenise all `pieces` of text, and write the ids to `destination`.
 
-    `processes` further processes help. `ended`: see `in_processes`.
+    Memory does not grow with the text.
+
+    `processes` is the number of further processes that help. `ended` is called with the exit status
+    of such a process if it ends early.
     """
     make = make_loaded_piece_encoder if processes else make_piece_encoder
     named = Path(tokenizer.name_or_path) if processes else tokenizer
@@ -85,7 +95,9 @@ def tokenize(
 
 
 def make_piece_encoder(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
-    """Return a function that encodes pieces of text; it returns their ids as bytes of `ID_TYPE`."""
+    """Return a function that tokenises pieces of text, and returns their ids as bytes of type
+    `ID_TYPE`.
+    """
     texts = TextIds(tokenizer)
     end = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
     at_end = np.array(end, np.uint32)
@@ -100,7 +112,7 @@ def make_piece_encoder(tokenizer: Any) -> Callable[[Sequence[Piece]], bytes]:
 
 
 def make_loaded_piece_encoder(directory: Path) -> Callable[[Sequence[Piece]], bytes]:
-    """Load the tokenizer in `directory`, and return the function of `make_piece_encoder`."""
+    """Load the tokenizer in `directory`, and return the result of `make_piece_encoder` for it."""
     return make_piece_encoder(load_tokenizer(directory))
 
 
@@ -123,7 +135,7 @@ Maker = Callable[..., Callable[[Any], Any]]
 """Makes a function that processes batches. A process imports the maker by its name."""
 
 LAST_SECONDS = 1.0
-"""Seconds that a useless process gets to end before it is killed."""
+"""Time in seconds that a process which is no longer used gets to end, before it is killed."""
 _PROGRAM = Path(__file__).with_name("tokenizing_process.py")
 _VARIABLES = {
     "TOKENIZERS_PARALLELISM": "false",
@@ -140,12 +152,13 @@ def in_processes(
     *,
     ended: Callable[[int], None] = lambda _: None,
 ) -> Iterator[Any]:
-    """Yield the results of `make(*arguments)` for all batches, in order, from `count` processes (0:
-    this process).
+    """Apply the function `make(*arguments)` to all batches in `count` processes; yield the results
+    in order.
 
-    Python code uses one core per process: rendering chats, finding answers, looking up words. If a
-    process ends early, for example killed by the kernel because of memory, or cannot be started,
-    this process does its batches. `ended` gets the exit status.
+    If `count` is 0, this process does the work. Several processes are faster, because Python code
+    uses one core per process: rendering chats, finding answers, looking up words. If a process
+    cannot be started or ends early, for example because the kernel kills it for memory, this
+    process does its batches. `ended` is then called with the exit status.
 
     Raises:
         Exception: the error of a batch, after the results of the batches before it.
@@ -202,7 +215,7 @@ def in_processes(
 
 
 def _end(process: subprocess.Popen[bytes]) -> int:
-    """End a process that does not answer any more; return its exit status."""
+    """End a process that does not answer any more, and return its exit status."""
     with suppress(subprocess.TimeoutExpired):
         return process.wait(LAST_SECONDS)
     process.kill()

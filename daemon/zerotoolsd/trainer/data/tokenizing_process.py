@@ -1,9 +1,10 @@
 """A process that tokenises for a rank: `python -P tokenizing_process.py`.
 
-It reads pickles from standard input. The first has (maker, arguments), from which the process makes
-its function, and the first batch. It processes this batch without a reply, so that all processes
-have seen the same data when they begin. For each further batch it writes (True, result) or (False,
-exception). It ends at the end of its input.
+It reads pickles from standard input. The first pickle is (maker, arguments, first batch). The call
+`maker(*arguments)` returns the function that processes batches. The first batch is processed
+without a reply, so that all processes have seen the same data when they begin. Each further pickle
+is a batch. For each, the process writes (True, result) or (False, exception) to standard output. It
+ends at the end of its input.
 
 It does not import torch, which would take longer than the rest of the start.
 """

@@ -48,11 +48,13 @@ TELL_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class TrainingData:
-    """The training examples in the order of the run, and the evaluation examples, if there are any.
+    """The training examples in the order of the run, and the evaluation examples (`held_out`), if
+    any.
 
-    All token ids are smaller than `vocabulary`. A sequence has at most `longest` tokens, of which
-    the model reads at most `longest_read`, if known. `pairs` are the preference pairs of each
-    source, without their reference log-probabilities. `notes` are lines for people.
+    All token ids are smaller than `vocabulary`. A sequence has at most `longest` tokens. The model
+    reads at most `longest_read` of them; None if this is unknown. `record` describes the data for
+    checkpoints. `pairs` are the preference pairs of each source, without their reference
+    log-probabilities. `notes` are lines for the log.
     """
 
     batches: Batches
@@ -67,7 +69,9 @@ class TrainingData:
 
 @dataclass(frozen=True)
 class _Opened:
-    """The training examples of a source, and its held-out examples."""
+    """The training examples of one source, and the examples of it that are held out for
+    evaluation.
+    """
 
     train: ExamplePool
     held_out: ExamplePool | None
@@ -75,8 +79,12 @@ class _Opened:
 
 @dataclass
 class DataReading:
-    """Reads the data of a job. `start` begins to read in the background, and `opened` waits for the
-    result. All ranks call both."""
+    """Reads the data of a job.
+
+    `start` begins to read in the background, and `opened` waits for the data.
+
+    All ranks call both methods.
+    """
 
     spec: JobSpec
     run_dir: Path
@@ -130,12 +138,15 @@ class DataReading:
         return found.result()
 
     def opened(self, tell: Callable[[str], None] = lambda _: None) -> TrainingData:
-        """Wait for the data and return it, the same on every rank. `tell` gets the progress when it
-        changes.
+        """Wait for the data and return it.
+
+        It is the same on every rank.
+
+        `tell` is called with the progress, as text, when it changes.
 
         Raises:
-            ZerotoolsError: no file matches, one is not of its type, the data is too small, or the
-                tokenizer does not load; on every rank.
+            ZerotoolsError: no file matches a pattern, a file does not have the expected type, the
+                data is too small, or the tokenizer does not load. It is raised on every rank.
         """
         with self._files.until_opened:
             sources = self.group.decided_by_node(partial(self._result, tell))
@@ -263,7 +274,10 @@ def _joined(pools: Sequence[ExamplePool]) -> ExamplePool:
 
 
 def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tuple[str, ...]]:
-    """Return (the pools as one pool, notes on the mixture)."""
+    """Join `pools` into one pool, with weights if the job mixes them.
+
+    Return (the pool, notes for the log).
+    """
     if not spec.data.mixture:
         return _joined(pools), ()
     mixed = MixedPools(pools, spec.data.mixture, spec.seed)
@@ -276,7 +290,7 @@ def _mixed(pools: Sequence[ExamplePool], spec: JobSpec) -> tuple[ExamplePool, tu
 
 
 def model_input_of(config: Any) -> ModelInput:
-    """Return the input of a model with the Hugging Face config `config`."""
+    """Return the kind of input of a model with the Hugging Face config `config`."""
     return ModelInput(bool(config.is_encoder_decoder), positions_of(config))
 
 
@@ -291,7 +305,7 @@ def packed_length(data: DataSpec, positions: int | None) -> int:
     """Return the length of a packed sequence in tokens, for a model with `positions` positions.
 
     Raises:
-        BadRequest: neither the job nor the model sets it.
+        BadRequest: neither the job nor the model limits the length.
     """
     length = fixed_length(data, positions)
     if length is None:

@@ -1,4 +1,6 @@
-"""Encodes an example as token ids, with a mark on each id that the model learns.
+"""Encodes an example as token ids.
+
+Each id that the model learns has a mark.
 
 encoders           one encoder for each kind of example and model
 encoded_example    the encoded example, and how a long one is cut

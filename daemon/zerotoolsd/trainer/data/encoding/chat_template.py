@@ -1,7 +1,8 @@
-"""Renders chats with a tokenizer's template, and finds the positions of the answers.
+"""Renders chats with a tokenizer's chat template, and finds the positions of the answers in the
+text.
 
-`template_probes` finds the answers. If a template marks them itself with `{% generation %}`, its
-marks are used.
+If the template marks the answers itself, with `{% generation %}`, these marks are used. Otherwise
+`template_probes` finds the answers.
 """
 
 from __future__ import annotations
@@ -25,16 +26,17 @@ from zerotoolsd.trainer.data.encoding.template_probes import (
 
 Found = TypeVar("Found")
 Shape = tuple[tuple[str, ...], tuple[bool, ...]]
-"""The roles of a chat's turns, and which turns are learned."""
+"""The roles of a chat's turns, and, for each turn, whether the model learns it."""
 _GENERATION = re.compile(r"\{%[-+]?\s*generation\s*[-+]?%\}")
 
 
 class ChatTemplate:
-    """The chat template of a tokenizer.
+    """Renders chats with the chat template of a tokenizer.
 
-    If the template puts no end after an answer and `ends_last` is True, the last answer gets the
-    end of the others. Jobs of version 0.2 do not learn this end. A field of turns that the template
-    does not show is an error, unless it is in `ignored`.
+    Some templates put an end token after every answer but the last one of a chat. If `ends_last` is
+    True, this token is added after the last answer too (jobs of version 0.2 do not learn this
+    token). A field of a turn that the template does not show is an error, unless `ignored` has its
+    name.
     """
 
     def __init__(
@@ -49,8 +51,10 @@ class ChatTemplate:
         self._outlines: dict[Shape, ChatOutline | None] = {}
 
     def rendered_together(self, chats: Sequence[Conversation]) -> list[RenderedChat]:
-        """Return each chat as `rendered` does, with the same errors. Chats with only text take less
-        time here."""
+        """Render all `chats`, and return the same results as `rendered` for each chat.
+
+        Raises the same errors as `rendered`. Chats that have only text take less time here.
+        """
         outlines = [*map(self._outline, chats)]
         together = [
             [*chat.turns[: len(outline.roles)]]
@@ -68,8 +72,12 @@ class ChatTemplate:
         return [found or self.rendered(chat) for chat, found in zip(chats, filled, strict=True)]
 
     def _outline(self, chat: Conversation) -> ChatOutline | None:
-        """Return the outline of chats with the same roles; None if there is none, or if the shown
-        fields are not known yet."""
+        """Return the text that the template puts around the turns of chats with the roles of
+        `chat`.
+
+        Returns None if the template has no such fixed text, if the chat has tools or other fields
+        than text, or if it is not yet known that the template shows the text of these roles.
+        """
         roles = tuple(turn["role"] for turn in chat.turns)
         if chat.tools or not self._fields.are_shown(chat.turns, roles):
             return None
@@ -89,13 +97,13 @@ class ChatTemplate:
         return self._outlines[shape]
 
     def rendered(self, chat: Conversation) -> RenderedChat:
-        """Return the chat up to its last learned answer.
+        """Render the turns of `chat` up to its last learned answer, and find the learned answers.
 
         Raises:
-            BadFile: the template rejects the turns, or leaves something out; the message names the
-                place.
-            BadRequest: the template does not support tools, or an answer cannot be found in its
-                text.
+            BadFile: the template rejects the turns, or leaves out a field. The message names the
+                place of the chat in the data.
+            BadRequest: the template does not support tools, or an answer cannot be found in the
+                rendered text.
         """
         last = max(number for number, learned in enumerate(chat.learned) if learned)
         turns, learned = chat.turns[: last + 1], chat.learned[: last + 1]
@@ -200,10 +208,12 @@ class ChatTemplate:
     def _tried(
         self, render: Callable[[list[Turn]], Found], chat: Conversation, turns: Sequence[Turn]
     ) -> Found:
-        """Return the result of `render` for `turns`.
+        """Call `render` with `turns` and return its result.
 
-        Most templates write the arguments of calls as JSON. Some (DeepSeek's) expect them as JSON
-        text.
+        Try a second form of tool calls if this fails.
+
+        Most templates convert the arguments of tool calls to JSON. Some (DeepSeek's) expect
+        arguments that are JSON text already.
         """
         try:
             return render([*map(_with_text_calls, turns)] if self._calls_as_text else [*turns])
@@ -233,7 +243,7 @@ def _as_json(call: Mapping[str, Any]) -> str:
 
 
 def special_tokens(tokenizer: Any) -> dict[int, Any]:
-    """Return the special tokens of a tokenizer by their ids."""
+    """Return the special tokens of a tokenizer: a mapping from token id to token."""
     known = tokenizer.added_tokens_decoder
     return {number: token for number, token in known.items() if token.special}
 
@@ -245,10 +255,11 @@ def _rejected(chat: Conversation, error: Exception) -> BadFile:
 
 @dataclass(frozen=True)
 class RenderedChat:
-    """The text of a chat, and the positions of its learned answers, in order.
+    """The rendered text of a chat, and the (begin, end) of each learned answer in it, in order.
 
-    The last answer begins at `split`; it may have several parts. `is_changed` means that an answer
-    in the text differs from the data. `left_out` names fields of turns that the text does not show.
+    The last answer begins at `split`. This answer may have several `spans`. `is_changed` is True if
+    the text does not contain all text of the answers in the data. `left_out` are the names of
+    fields of turns that the text does not show.
     """
 
     text: str
@@ -259,17 +270,19 @@ class RenderedChat:
 
 
 Point = tuple[int, int]
-"""A position in a chat: the number of turn texts before it, and the offset if all texts were
-empty."""
+"""A position in a rendered chat: (the number of turn texts before it, the number of characters of
+the fixed text before it).
+"""
 
 
 @dataclass(frozen=True)
 class ChatOutline:
-    """The text that a template puts around the texts of turns with these `roles`.
+    """The fixed text that a template puts around the texts of turns with these `roles`.
 
-    It is found once, by rendering probes instead of texts. If another chat with the same roles has
-    exactly this text around its own texts, its answers are at the same points. The last `tail`
-    characters are not part of the template's output; they are added.
+    It is found once, by rendering a chat of probe texts. If another chat with the same roles has
+    exactly this fixed text around its own texts, its answers are at the same `points`. The last
+    `tail` characters of the fixed text are not made by the template. They are added after the last
+    answer.
     """
 
     roles: tuple[str, ...]
@@ -278,8 +291,9 @@ class ChatOutline:
     tail: int
 
     def filled(self, turns: Sequence[Turn], text: str) -> RenderedChat | None:
-        """Return the chat whose rendered text is `text`; None if the text does not fit the
-        outline."""
+        """Return the chat with its answers, if its rendered `text` fits this outline; None
+        otherwise.
+        """
         texts = [turn["content"] for turn in turns[: len(self.roles)]]
         text += self.around[-1][len(self.around[-1]) - self.tail :]
         if self._joined(texts) != text:
@@ -300,12 +314,15 @@ class ChatOutline:
 
 
 def probe(number: int) -> str:
-    """Return a text that no template changes, for turn `number`."""
+    """Return the probe text for turn `number`: a text that no template changes."""
     return f"\u2042{number}\u2042"
 
 
 def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOutline | None:
-    """Return the outline of a chat of probes; None if the probes are not in order."""
+    """Return the outline that follows from `chat`, a rendered chat of probe texts.
+
+    Returns None if the probe texts are not in order, or if an answer begins or ends inside one.
+    """
     around: list[str] = []
     rest = chat.text
     for number in range(len(roles)):
@@ -325,7 +342,9 @@ def outline_of(chat: RenderedChat, roles: tuple[str, ...], tail: int) -> ChatOut
 
 
 def _point(text: str, place: int) -> Point | None:
-    """Return the point at position `place`; None if the position is inside a probe."""
+    """Return position `place` of `text` as a `Point`; None if this position is inside a probe
+    text.
+    """
     marks = text[:place].count("\u2042")
     if marks % 2:
         return None

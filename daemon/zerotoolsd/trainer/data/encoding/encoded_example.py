@@ -1,4 +1,4 @@
-"""An encoded example, the base class of encoders, and how an example that is too long is cut."""
+"""The encoded example, the base class of encoders, and the rules by which a long example is cut."""
 
 from __future__ import annotations
 
@@ -14,21 +14,23 @@ from zerotools.jobs.datafiles.example_files import Record
 from zerotoolsd.trainer.data.encoding.text_ids import TextIds
 
 LEARNED = 1 << 31
-"""The bit that marks an id as learned. Ids are smaller."""
+"""The bit that marks an id as learned. Token ids are smaller than this number."""
 AT_ONCE = 256
 LETTERS_AT_ONCE = 1 << 20
-"""Examples are tokenised in batches of AT_ONCE examples, or of this many characters."""
+"""A batch for the tokenizer ends after AT_ONCE examples, or after this number of characters."""
 Marked = npt.NDArray[np.uint32]
 
 
 @dataclass(frozen=True, eq=False)
 class Encoded:
-    """The ids of an example.
+    """The ids of an example, after it was cut to the limits.
 
-    The first `split` ids are its source. Ids with the bit `LEARNED` are learned. `source_lost` and
-    `target_lost` tokens were cut off. `is_source_lost` and `is_target_lost` mean that no text is
-    left. `is_changed` means that a chat template left out a part of an answer. `left_out` names the
-    fields of turns that the template does not show.
+    `place` says where the example is in the data. The first `split` ids are its source: the prompt,
+    or all turns before the last answer. The rest is its target. Ids with the bit `LEARNED` are
+    learned. `source_lost` and `target_lost` are numbers of tokens that were cut off.
+    `is_source_lost` and `is_target_lost` mean that the cut left no text. `is_changed` means that
+    the chat template left out a part of an answer. `left_out` are the names of fields of turns that
+    the template does not show.
     """
 
     place: str
@@ -43,51 +45,54 @@ class Encoded:
 
     @property
     def source(self) -> list[int]:
-        """The ids of the source, without marks."""
+        """The ids of the source, without the bit `LEARNED`."""
         found: list[int] = without_marks(self.marked[: self.split]).tolist()
         return found
 
     @property
     def target(self) -> list[int]:
-        """The ids of the last answer, without marks."""
+        """The ids of the target (the response, or the last answer), without the bit `LEARNED`."""
         found: list[int] = without_marks(self.marked[self.split :]).tolist()
         return found
 
 
 def as_ids(ids: Sequence[int]) -> Marked:
-    """Return `ids` as an array."""
+    """Return `ids` as an array of uint32."""
     return np.array(ids, np.uint32)
 
 
 def mark_learned(ids: Marked) -> Marked:
-    """Return `ids`, marked as learned."""
+    """Return a copy of `ids` in which each id has the bit `LEARNED`."""
     return ids | np.uint32(LEARNED)
 
 
 def without_marks(marked: Marked) -> Marked:
-    """Return the ids without marks."""
+    """Return a copy of `marked` in which no id has the bit `LEARNED`."""
     return marked & ~np.uint32(LEARNED)
 
 
 class Encoder(ABC):
-    """Base class of encoders."""
+    """Base class of encoders. An encoder turns examples into token ids."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._tokenizer = tokenizer
         self._texts = TextIds(tokenizer)
 
     def encoded(self, records: Iterable[Record]) -> Iterator[Encoded]:
-        """Yield the encoded examples of `records`, in order.
+        """Encode `records`, and yield the encoded examples in the same order.
 
         Raises:
-            BadFile: the chat template rejects a record; the message names its place.
-            BadRequest: the answers cannot be found in the text of the template.
+            BadFile: the chat template rejects a record. The message names the place of the record.
+            BadRequest: the answers cannot be found in the rendered text.
         """
         for batch in batches_of(records):
             yield from self.batch(batch)
 
     def batch(self, records: Sequence[Record]) -> Iterator[Encoded]:
-        """Return the encoded examples of one batch of records. Raises as `encoded`."""
+        """Encode one batch of records, and yield the encoded examples.
+
+        Raises the errors of `encoded`.
+        """
         return self._batch(records)
 
     @abstractmethod
@@ -98,7 +103,7 @@ class Encoder(ABC):
 
 
 def batches_of(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Yield batches of records that are tokenised together."""
+    """Divide `records` into batches that are tokenised in one call, and yield the batches."""
     batch: list[Record] = []
     letters = 0
     for record in records:
@@ -116,7 +121,11 @@ Ids = npt.NDArray[np.uint32]
 
 @dataclass(frozen=True)
 class Limits:
-    """The largest number of tokens of source and target together, and of each; None: no limit."""
+    """The largest numbers of tokens: of source and target together (`whole`), of the source, of
+    the target.
+
+    None means no limit.
+    """
 
     whole: int | None = None
     source: int | None = None
@@ -125,10 +134,10 @@ class Limits:
 
 @dataclass(frozen=True)
 class Kept:
-    """The parts of an example that a cut keeps.
+    """The parts of an example that are kept when it is cut.
 
-    They are the first `head` ids of the source and the last `end` ids of the target. Of the rest of
-    the source, the first ids are kept if `keeps_first` is True, else the last ids.
+    The first `head` ids of the source and the last `end` ids of the target are always kept, if they
+    fit. The rest of the source loses its last ids if `keeps_first` is True, else its first ids.
     """
 
     head: int = 0
@@ -137,8 +146,11 @@ class Kept:
 
 
 def cut(source: Ids, target: Ids, limits: Limits, kept: Kept) -> tuple[Ids, Ids]:
-    """Return (source, target) within `limits`. The source is cut first, and at least one of its
-    tokens stays."""
+    """Cut `source` and `target` to `limits`, and return both.
+
+    If both together are too long, the source is cut first, to one token at least, and then the
+    target.
+    """
     target = _cut_target(target, limits.target, kept)
     source = _cut_source(source, limits.source, kept)
     if limits.whole is not None and len(source) + len(target) > limits.whole:

@@ -1,5 +1,4 @@
-"""Makes the encoder for a tokenizer, a job and a kind of model. The encoders of chats and of plain
-text."""
+"""The encoders of chats and of plain text, and the choice between them."""
 
 from __future__ import annotations
 
@@ -35,11 +34,13 @@ from zerotoolsd.trainer.data.encoding.text_ids import LocatedIds
 def make_encoder(
     tokenizer: Any, data: DataSpec, *, encoder_decoder: bool, positions: int | None = None
 ) -> Encoder:
-    """Return the encoder for a tokenizer, a job and a kind of model.
+    """Return the encoder for the settings `data`, the tokenizer and the kind of model.
+
+    `positions` is the model's number of positions (None: no limit).
 
     Raises:
-        BadRequest: the tokenizer has no chat template, or no end-of-text token, and the job needs
-            it.
+        BadRequest: the job needs a chat template or an end-of-text token, and the tokenizer has
+            none.
     """
     limits = limits_of(data, encoder_decoder=encoder_decoder, positions=positions)
     has_template = bool(getattr(tokenizer, "chat_template", None))
@@ -69,8 +70,8 @@ def limits_of(data: DataSpec, *, encoder_decoder: bool, positions: int | None) -
     """Return how many tokens of an example are kept, for a model with `positions` positions.
 
     A causal model only predicts the last token and does not read it. So an example may have one
-    token more than the model has positions. An encoder-decoder has its positions twice, for the
-    prompt and for the response.
+    token more than the model has positions. In an encoder-decoder, the prompt may use all positions
+    of the encoder, and the response all positions of the decoder.
     """
     most_source, most_target = data.max_source_length, data.max_target_length
     if data.truncation == SEPARATE:
@@ -85,7 +86,7 @@ def limits_of(data: DataSpec, *, encoder_decoder: bool, positions: int | None) -
 
 
 class ChatEncoder(Encoder):
-    """Encodes a chat as one text. The ids of its answers are marked as learned."""
+    """Encodes a rendered chat as one text. The ids of its answers are marked as learned."""
 
     def __init__(
         self, tokenizer: Any, limits: Limits, *, all_answers: bool, ignored: Collection[str] = ()
@@ -108,14 +109,17 @@ class ChatEncoder(Encoder):
         return chat if self._all else chat.with_last_answer()
 
     def _marked(self, chats: Sequence[RenderedChat]) -> Iterator[tuple[Marked, int]]:
-        """Return (marked ids, begin of the last answer) of each chat."""
+        """Yield (the ids with marks, the index at which the last answer begins) for each chat."""
         if not self._tokenizer.is_fast:
             return map(self._in_pieces, chats)
         return map(mark, self._texts.located([chat.text for chat in chats]), chats)
 
     def _in_pieces(self, chat: RenderedChat) -> tuple[Marked, int]:
-        """Encode a chat piece by piece, for a tokenizer that does not report the positions of its
-        tokens."""
+        """Return the result of `_marked` for a tokenizer that does not report the positions of its
+        tokens.
+
+        The chat is cut at the begin and the end of each answer, and each piece is encoded alone.
+        """
         marked = as_ids([])
         at = split = 0
         for begin, end in chat.spans:
@@ -139,8 +143,10 @@ class ChatEncoder(Encoder):
         return Encoded(place, marked, len(source), *lost, is_source_lost, is_target_lost)
 
     def _end_of(self, answer: Marked) -> int:
-        """Return the number of ids from the last special token of an answer to its end; 0 without
-        one."""
+        """Return the number of ids from the last special token of `answer` to its end.
+
+        The special token counts. Returns 0 if the answer has no special token.
+        """
         for back, number in enumerate(reversed(answer.tolist()), 1):
             if number & ~LEARNED in self._special:
                 return back
@@ -148,7 +154,9 @@ class ChatEncoder(Encoder):
 
 
 class SeparateEncoder(Encoder):
-    """Encodes a chat as version 0.2 did: source and target are tokenised and cut separately."""
+    """Encodes a chat as version 0.2 of zerotools did: source and target are tokenised and cut
+    separately.
+    """
 
     def __init__(self, tokenizer: Any, limits: Limits, ignored: Collection[str] = ()) -> None:
         super().__init__(tokenizer)
@@ -176,8 +184,10 @@ class SeparateEncoder(Encoder):
 
 
 def mark(located: LocatedIds, chat: RenderedChat) -> tuple[Marked, int]:
-    """Return (the ids up to the last answer, marked where they overlap an answer; begin of the last
-    answer)."""
+    """Mark the ids of a chat that overlap an answer as learned.
+
+    Returns (the ids up to the end of the last answer, the index at which the last answer begins).
+    """
     marked, last = located.ids.copy(), 0
     for span in chat.spans:
         begin, end = map(located.place, span)
@@ -202,11 +212,11 @@ class WithoutTemplate(Encoder):
 
 
 class PlainEncoder(WithoutTemplate):
-    """Encodes a prompt and its response for a causal model.
+    """Encodes a prompt and its response for a causal model, without a chat template.
 
-    The source is the unchanged prompt, after the tokenizer's begin token if it has one. The target
-    is the response and the end-of-text token. A history comes before the prompt, in the rounds of
-    ChatGLM's fine-tuning script.
+    The source is the begin token, if the tokenizer adds one, and the unchanged prompt. The target
+    is the response and the end-of-text token. If the example has a history of earlier turns, they
+    come before the prompt, in the format of ChatGLM's fine-tuning script.
     """
 
     def __init__(self, tokenizer: Any, limits: Limits) -> None:
@@ -239,8 +249,10 @@ class PlainEncoder(WithoutTemplate):
 
 
 class SpecialEncoder(WithoutTemplate):
-    """Encodes a prompt and its response for an encoder-decoder, each with the tokenizer's special
-    tokens."""
+    """Encodes a prompt and its response for an encoder-decoder.
+
+    Each of both gets the special tokens that the tokenizer adds to a text.
+    """
 
     def __init__(self, tokenizer: Any, limits: Limits) -> None:
         super().__init__(tokenizer)
@@ -264,7 +276,12 @@ class SpecialEncoder(WithoutTemplate):
             )
 
     def _cut(self, name: str, texts: list[str], most: int | None) -> list[tuple[list[int], int]]:
-        """Return (ids, number of lost ids) of each text. The tokenizer adds its special tokens."""
+        """Tokenise `texts`, cut to `most` tokens.
+
+        Return (ids, number of lost ids) for each text.
+
+        `name` is the tokenizer's argument, `text` or `text_target`. The ids include special tokens.
+        """
         whole: list[list[int]] = self._tokenizer(**{name: texts}, verbose=False)["input_ids"]
         if most is None:
             return [(ids, 0) for ids in whole]
@@ -276,7 +293,7 @@ class SpecialEncoder(WithoutTemplate):
 
 
 def in_rounds(record: TextExample) -> str:
-    """Return the prompt, after the system text and the earlier turns."""
+    """Return the prompt as one text, with the system text and the earlier turns before it."""
     system = f"{record.system}\n\n" if record.system else ""
     if not record.history:
         return system + record.prompt

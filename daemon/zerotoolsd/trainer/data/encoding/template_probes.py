@@ -1,18 +1,21 @@
-"""Finds the answers in a chat that a template has rendered, and the fields that the template
-ignores.
+"""Finds the answers in a chat that a template has rendered, and the fields of turns that the
+template ignores.
 
-Both are found by rendering the chat again with fewer turns or with a probe text. An answer begins
-after its header, which the template makes if it is asked for an answer. It ends with the text that
-the template puts after an answer:
+For this, the chat is rendered again with fewer turns, or with a probe text instead of a text of the
+data. Each answer has a header, such as `<|assistant|>` here. The template makes this header if it
+is asked for an answer. The answer begins after its header. It ends with the text that the template
+puts after an answer:
 
     <|user|>a<|end|><|assistant|>b<|end|><|user|>c<|end|><|assistant|>d<|end|>
                                  ~~~~~~~                              ~~~~~~~
 
-Templates of reasoning models are harder. They leave out the reasoning of earlier answers, so that a
-chat up to an answer is not a prefix of the longer chat. The header may begin a thought that an
-answer does not have. In such cases a probe text replaces a text of the data, and its position is
-searched. Some templates put nothing after an answer. Then the model learns the token that begins
-the next turn (GLM: `<|user|>`), and this token is added after the last answer.
+Templates of reasoning models are harder. They leave out the reasoning of earlier answers. So the
+text of a chat up to an answer is not a prefix of the text of the longer chat. Also, the header may
+open a reasoning block (`<think>`) that the answer in the data does not have. In such cases the text
+of a turn is replaced by a probe text, and the position of the probe text shows where the answer is.
+
+Some templates put nothing after an answer. Then the model learns the token that begins the next
+turn (GLM: `<|user|>`), and this token is added after the last answer.
 """
 
 from __future__ import annotations
@@ -28,14 +31,17 @@ from zerotools.jobs.datafiles.conversations import ASSISTANT, SYSTEM, Conversati
 from zerotools.jobs.tables.data import TURN_FIELDS
 
 PROBE = "\u2042probe\u2042"
-"""A text that no template changes."""
+"""A text that no template changes. It replaces the text of a turn to find its position."""
 REASONING = ("reasoning_content", "reasoning", "thinking")
-"""Names of the field with the reasoning before an answer; templates use different names."""
+"""Field names for the reasoning before an answer. Different templates use different names."""
 Span = tuple[int, int]
 
 
 class Render(Protocol):
-    """Renders turns with the template. With `asks`, the header of an answer is added at the end."""
+    """Renders turns with the chat template.
+
+    If `asks` is True, the header of an answer is added at the end.
+    """
 
     def __call__(self, turns: Sequence[Turn], *, asks: bool = False) -> str: ...
 
@@ -43,9 +49,10 @@ class Render(Protocol):
 class AnswerEnd:
     """The text that a template puts after an answer.
 
-    `closing` is this text, up to a special token; empty if it has none. In that case `following` is
-    the special token with which the next turn begins, if there is one. The last answer may have
-    another end than the others (gpt-oss: `<|return|>` instead of `<|end|>`).
+    `closing` is this text, up to and including its first special token. If the text has no special
+    token, `closing` is empty, and `following` is the special token with which the next turn begins,
+    if there is one. The last answer of a chat may have another end than the other answers (gpt-oss:
+    `<|return|>` instead of `<|end|>`).
     """
 
     def __init__(self, render: Render, special: Iterable[str]) -> None:
@@ -65,25 +72,31 @@ class AnswerEnd:
         self.following = first.strip() if not is_closed else ""
 
     def _with_special(self, text: str) -> str:
-        """Return the beginning of `text` up to its first special token."""
+        """Return `text` up to and including its first special token; empty if it has none."""
         ends = (text.find(each) + len(each) for each in self.special if each in text)
         return text[: min(ends, default=0)]
 
     def last_special(self, text: str) -> int | None:
-        """Return the end of the last special token in `text`; None without one."""
+        """Return the position after the last special token in `text`; None if it has none."""
         ends = (text.rfind(each) + len(each) for each in self.special if each in text)
         return max(ends, default=None)
 
 
 class Answers:
-    """The answers in `whole`, the text of the rendered `turns`. The last turn is an answer."""
+    """Finds the answers in `whole`, the rendered text of `turns`.
+
+    The last turn must be an answer.
+    """
 
     def __init__(self, render: Render, ends: AnswerEnd, turns: Sequence[Turn], whole: str) -> None:
         self._render, self._ends, self._turns, self.whole = render, ends, turns, whole
 
     def span(self, number: int) -> Span | None:
-        """Return the (begin, end) of the answer in turn `number`, including its end text; None if
-        unknown."""
+        """Return the (begin, end) in `whole` of the answer of turn `number`, with the text that
+        ends it.
+
+        Returns None if the answer cannot be found.
+        """
         begin = self._begin(number)
         if begin is None:
             return None
@@ -107,14 +120,19 @@ class Answers:
         return self._begin_in_header(base, asked, bare)
 
     def _has_thoughts(self, number: int, head: str) -> bool:
-        """Return whether the text before an answer contains its reasoning, which is learned too."""
+        """Return whether `head`, the text before an answer, contains the reasoning of this answer.
+
+        The reasoning is learned too. So `head` is too long in this case.
+        """
         texts = (self._turns[number].get(name) for name in REASONING)
         return any(isinstance(text, str) and text.strip() in head for text in texts if text)
 
     def _part(self, turns: Sequence[Turn], *, asks: bool = False) -> str | None:
-        """Return the rendered `turns`; None if the template accepts only the whole chat.
+        """Render `turns`, a part of the chat.
 
-        Some templates, for example, need a user turn in each chat.
+        Return None if the template rejects this part alone.
+
+        For example, some templates require a user turn in each chat.
         """
         try:
             return self._render(turns, asks=asks) if turns else None
@@ -122,11 +140,12 @@ class Answers:
             return None
 
     def _begin_in_header(self, base: str, asked: str, bare: str) -> int | None:
-        """Return the begin of an answer whose header begins a thought that the answer does not
-        have.
+        """Return the begin of an answer without reasoning, if the header of answers opens a
+        reasoning block.
 
-        The answer begins after the common part of both. `base` is the text before the header,
-        `asked` the text with the header, and `bare` the text of an answer without a thought.
+        `base` is the text before the header, `asked` the text with the header, and `bare` the text
+        with an answer that has no reasoning. The answer begins where `asked` and `bare` begin to
+        differ. Returns None if the begin cannot be determined.
         """
         header = _both_begin(asked, bare)
         rest = asked[len(header) :].strip()
@@ -150,9 +169,11 @@ class Answers:
         return self._end_before_next(number, begin)
 
     def _behind_text(self, number: int, begin: int) -> int:
-        """Return where to search for the closing text of an answer that begins at `begin`.
+        """Return the position from which to search for the closing text of an answer that begins
+        at `begin`.
 
-        It is behind the answer's own text, if that contains the closing text.
+        This is `begin`. But if the answer's own text contains the closing text, it is the position
+        after the answer's own text.
         """
         text = self._turns[number]["content"].strip()
         at = self.whole.find(text, begin) if self._ends.closing in text else -1
@@ -160,12 +181,18 @@ class Answers:
         return at + len(text) if is_first else begin
 
     def _following(self, end: int) -> int:
-        """Return the length of the special token at position `end`; 0 without one."""
+        """Return the length of the special token at position `end` of the text; 0 if there is
+        none.
+        """
         found = (len(each) for each in self._ends.special if self.whole.startswith(each, end))
         return max(found, default=0)
 
     def _end_before_next(self, number: int, begin: int) -> int | None:
-        """Return the end of an answer: the last end text before the text of the next turn."""
+        """Return the end of the answer of turn `number`, which begins at `begin`; None if it
+        cannot be found.
+
+        It is after the last closing text before the text of the next turn.
+        """
         head, found, _ = self._render(self._with_probe(number + 1)).partition(PROBE)
         if not found or not self.whole.startswith(head) or len(head) < begin:
             return None
@@ -183,8 +210,9 @@ class Answers:
 
 
 def _behind_probe(render: Render, turns: Sequence[Turn]) -> str | None:
-    """Return the text that the template puts after the probe; None if the template rejects the
-    chat."""
+    """Render `turns`, and return the text after the probe text; None if the template rejects the
+    turns.
+    """
     for first in ((), ({"role": SYSTEM, "content": "a"},)):
         with suppress(BadFile):
             return render((*first, *turns)).partition(PROBE)[2]
@@ -200,17 +228,19 @@ def _both_begin(one: str, other: str) -> str:
 CONTENT, CALLS = "content", "tool_calls"
 TEXTS = (CONTENT, *REASONING)
 Key = tuple[str, str, int]
-"""Role, field name and number of calls (2 means two or more). A template may show only the first
-call."""
+"""(Role, field name, number of tool calls), which decide whether a template shows a field.
+
+The number 2 stands for two or more calls, because a template may show only the first call.
+"""
 
 
 class TurnFields:
     """Finds the fields of turns that a template ignores.
 
-    A template silently ignores unknown fields. So a field is changed and the chat is rendered
-    again: if the text is the same, the model does not see the field. A field of `TURN_FIELDS` that
-    is ignored is an error, unless it is `accepted`. Other ignored fields, such as a date, are only
-    reported.
+    A template ignores unknown fields without an error. So a field is changed and the chat is
+    rendered again. If the rendered text stays the same, the template ignores the field. This is an
+    error for a field of `TURN_FIELDS`, unless `accepted` has its name. Other ignored fields, such
+    as a date, are only reported.
     """
 
     def __init__(self, template: str, accepted: Collection[str]) -> None:
@@ -219,7 +249,9 @@ class TurnFields:
         self._left_out: set[Key] = set()
 
     def are_shown(self, turns: Sequence[Turn], roles: Collection[str]) -> bool:
-        """Return whether `turns` have only text, and the template shows the text of all `roles`."""
+        """Return whether `turns` have only text, and the template is known to show the text of all
+        `roles`.
+        """
         return all((role, CONTENT, 0) in self._shown for role in roles) and all(
             len(turn) == 2 and turn.get(CONTENT) for turn in turns
         )
@@ -227,10 +259,10 @@ class TurnFields:
     def left_out(
         self, chat: Conversation, turns: Sequence[Turn], render: Callable[[Sequence[Turn]], str]
     ) -> tuple[str, ...]:
-        """Return the names of the fields of `turns` that the rendered text does not show.
+        """Return the names of the fields of `turns` that the text of `render` does not show.
 
         Raises:
-            BadFile: the model must read or learn an ignored field, and it is not accepted.
+            BadFile: a field of `TURN_FIELDS` is ignored, and it is not accepted.
         """
         whole: str | None = None
         names: dict[str, None] = {}
@@ -257,10 +289,12 @@ class TurnFields:
     def _is_shown_last(
         self, render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], changed: Turn
     ) -> bool:
-        """Return whether the template shows the field in the last turn of a chat.
+        """Return whether the template shows a field if the turn with this field is the last of the
+        chat.
 
-        Many templates show reasoning only there. Answers without their reasoning are counted
-        elsewhere.
+        `changed` is the last turn of `turns` with another value of the field. Many templates show
+        reasoning only in the last turn. Answers that are rendered without their reasoning are
+        counted elsewhere.
         """
         try:
             whole = render(turns)
@@ -269,8 +303,9 @@ class TurnFields:
         return _differs(render, [*turns[:-1], changed], whole)
 
     def _is_said_elsewhere(self, turn: Turn, name: str, calls: int) -> bool:
-        """Return whether the turn has the same reasoning in another field, which the template
-        shows."""
+        """Return whether the field `name` has reasoning that is also in another field, and the
+        template shows that field.
+        """
         return name in REASONING and any(
             other != name
             and turn.get(other) == turn[name]
@@ -302,8 +337,9 @@ def _differs(render: Callable[[Sequence[Turn]], str], turns: Sequence[Turn], bef
 
 
 def _changes(turn: Turn) -> Iterator[tuple[str, Turn]]:
-    """Yield each non-empty field of a turn, with a copy of the turn in which the field is
-    changed."""
+    """Yield (name, a copy of `turn` with another value of this field) for each non-empty field of
+    `turn`.
+    """
     if turn.get(CONTENT) or not turn.get(CALLS):
         yield CONTENT, {**turn, CONTENT: PROBE}
     if turn.get(CALLS):

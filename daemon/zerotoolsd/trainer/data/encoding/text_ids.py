@@ -1,7 +1,8 @@
-"""Token ids of texts, without special tokens, and their positions in the text.
+"""Returns the token ids of texts, without special tokens, and the position of each token in the
+text.
 
-For a byte-level BPE, `WordIds` splits a text into words and encodes each different word once. This
-takes a fourth of the tokenizer's time.
+For a byte-level BPE, `WordIds` splits a text into words and encodes each different word only once.
+This takes a quarter of the time that the tokenizer takes.
 """
 
 from __future__ import annotations
@@ -25,8 +26,10 @@ Places = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class LocatedIds:
-    """The `ids` of a text, with the begin and the end of each token: in characters, or in UTF-8
-    bytes if `in_bytes`."""
+    """The token `ids` of a text, and the position at which each token begins and ends.
+
+    The positions are counted in characters, or in UTF-8 bytes if `in_bytes` is True.
+    """
 
     text: str
     ids: Ids
@@ -35,17 +38,18 @@ class LocatedIds:
     in_bytes: bool = False
 
     def place(self, letter: int) -> int:
-        """Return the position of character `letter` in the unit of `starts` and `ends`."""
+        """Convert `letter`, a position in characters, to the unit of `starts` and `ends`."""
         if not self.in_bytes or self.text.isascii():
             return letter
         return len(self.text[:letter].encode())
 
 
 class TextIds:
-    """Encodes texts with a Hugging Face tokenizer: by words if this gives the same ids, else by its
-    library.
+    """Encodes texts for a Hugging Face tokenizer.
 
-    The tokenizer's own call makes lists that are not needed here and take longer than the encoding.
+    It encodes word by word (`WordIds`) if this gives the same ids, else with the tokenizers
+    library. The tokenizer's own call also makes lists that are not needed here. To make these lists
+    takes longer than the encoding.
     """
 
     def __init__(self, tokenizer: Any) -> None:
@@ -59,7 +63,7 @@ class TextIds:
             self._words = word_ids_of(self._backend)
 
     def ids(self, texts: Sequence[str]) -> list[Ids]:
-        """Return the ids of each text."""
+        """Return the token ids of each text, without special tokens."""
         if self._backend is None:
             found = self._tokenizer(list(texts), add_special_tokens=False, verbose=False)
             return [np.array(ids, np.uint32) for ids in found["input_ids"]]
@@ -69,7 +73,10 @@ class TextIds:
         return [np.array(next(encodings).ids, np.uint32) if ids is None else ids for ids in known]
 
     def located(self, texts: Sequence[str]) -> Iterator[LocatedIds]:
-        """Yield the ids of each text with their positions. Only for a fast tokenizer."""
+        """Yield the token ids of each text with their positions.
+
+        The tokenizer must be a fast one.
+        """
         assert self._backend is not None
         # Where its tokens are bytes, their sizes say more than the library, which may leave spaces
         # out of a token's place.
@@ -100,14 +107,16 @@ class TextIds:
 
 
 MOST_WORDS = 400_000
-"""Largest number of cached words, about 60 MB. Then the cache is emptied."""
+"""Largest number of cached words, about 60 MB. A full cache is emptied."""
 WORDS_AT_ONCE = 4096
-"""Number of new words that the library encodes as one text. It encodes several texts on several
-cores."""
+"""Number of new words in a text for the tokenizers library.
+
+It encodes several such texts in parallel.
+"""
 _END_OF_WORD = 0xFF
-"""A byte that does not occur in UTF-8."""
+"""The byte after each word. It does not occur in UTF-8."""
 _BYTE_LEVEL = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
-"""The pattern of a `ByteLevel` pre-tokenizer with `use_regex`."""
+"""The split pattern of a `ByteLevel` pre-tokenizer with `use_regex`."""
 _SPACES = "\t-\r \x85\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"
 r"""Unicode's White_Space. Python's `\s` also contains U+001C to U+001F."""
 _SYMBOLS = (0x1F300, 0x1F64F)
@@ -115,15 +124,17 @@ _PART = re.compile(r"\\p\{(\w+)\}|\\p(\w)|\\[sS]|\\.|\[\^?|\]|[^\\\[\]]+", re.DO
 
 
 class WordIds:
-    """Encodes texts with a byte-level BPE, and caches the ids of words.
+    """Encodes texts with a byte-level BPE, and caches the ids of each word.
 
-    A byte-level BPE encodes each word of its pre-tokenizer separately, and most words are repeated.
-    The library encodes thousands of new words as one text, because it takes longer to return an
-    encoding than to make it.
+    A byte-level BPE splits a text into words (pre-tokenizer) and encodes each word alone. Most
+    words occur many times, so their ids are cached. Thousands of new words are given to the
+    tokenizers library as one text, because for short texts the library needs more time to return
+    the result than to encode.
 
-    The split must be exactly the tokenizer's. So its pattern is translated for `re`, for characters
-    whose Unicode properties have not changed since version 3.2, and for symbols. The tokenizer
-    itself encodes texts with other characters, and texts that its normalizer would change.
+    The split must be exactly that of the tokenizer. So the pattern of its pre-tokenizer is
+    translated to Python's `re`. The translation is valid for symbols, and for characters with
+    Unicode properties that have not changed since Unicode 3.2. The tokenizer itself encodes texts
+    with other characters, and texts that its normalizer would change.
     """
 
     def __init__(self, backend: Any, pattern: str, *, only_nfc: bool) -> None:
@@ -140,13 +151,13 @@ class WordIds:
         self._by_letters, self._end_of_word = _without_split(backend.model)
 
     def ids(self, texts: Sequence[str]) -> list[Ids | None]:
-        """Return the ids of each text; None if the tokenizer must encode it."""
+        """Return the ids of each text; None for a text that only the tokenizer can encode."""
         parts = [self._parts(text) if self._is_settled(text) else None for text in texts]
         self._learn(set(itertools.chain.from_iterable(filter(None, parts))))
         return [None if words is None else self._joined(words) for words in parts]
 
     def ends(self, ids: Ids) -> npt.NDArray[np.int64]:
-        """Return the end of each token of `ids` in the UTF-8 text, in bytes."""
+        """Return the position after each token of `ids`, in bytes of the UTF-8 text."""
         return np.cumsum(self._sizes[ids])
 
     def is_changed(self, text: str) -> bool:
@@ -159,7 +170,9 @@ class WordIds:
         return not _unsettled().search(text) and not self.is_changed(text)
 
     def _parts(self, text: str) -> list[str] | None:
-        """Return the words and added tokens of a text; None if the pattern does not cover it."""
+        """Split a text into words and added tokens; return None if the split pattern is not valid
+        for it.
+        """
         pieces = [text]
         for split in self._splits:
             pieces = [
@@ -191,7 +204,10 @@ class WordIds:
             self._keep(words_of_part, np.array(encoding.ids, np.uint32))
 
     def _keep(self, words: Sequence[str], ids: Ids) -> None:
-        """Cache the ids of `words`. In `ids`, an end-of-word id follows each word."""
+        """Put the ids of `words` into the cache.
+
+        `ids` has all ids, with an end-of-word id after each word.
+        """
         ends = (ids.itemsize * np.flatnonzero(ids == self._end_of_word)).tolist()
         if len(ends) == len(words):
             data = ids.tobytes()
@@ -211,8 +227,10 @@ class WordIds:
 
 
 def word_ids_of(backend: Any) -> WordIds | None:
-    """Return the `WordIds` of `backend`, a tokenizer of the library tokenizers; None if it is of
-    another kind."""
+    """Return a `WordIds` for `backend`, a tokenizer of the tokenizers library.
+
+    Returns None if `backend` is not a byte-level BPE that `WordIds` supports.
+    """
     model = backend.model
     if type(model).__name__ != "BPE" or model.dropout or backend.encode_special_tokens:
         return None
@@ -232,9 +250,10 @@ def word_ids_of(backend: Any) -> WordIds | None:
 
 
 def translate(pattern: str) -> str | None:
-    """Translate a pattern of the library tokenizers into one of `re`, for unchanged characters.
+    """Translate a pattern of the tokenizers library into a pattern of Python's `re`.
 
-    Returns None if a part of the pattern is unknown.
+    The result is valid for characters with Unicode properties that have not changed since Unicode
+    3.2. Returns None if a part of the pattern is unknown.
     """
     parts: list[str] = []
     inside = False
@@ -267,7 +286,7 @@ def translate(pattern: str) -> str | None:
 
 
 def _pattern_of(state: Any) -> str | None:
-    """Return the split pattern of a pre-tokenizer; None if it does not have exactly one."""
+    """Return the pattern by which a pre-tokenizer splits text; None if there is not exactly one."""
     if not isinstance(state, dict):
         return None
     steps = state["pretokenizers"] if state["type"] == "Sequence" else [state]
@@ -290,8 +309,11 @@ def _state(part: Any) -> Any:
 
 
 def _passes(added: Iterable[Any]) -> list[list[str]]:
-    """Return the added tokens of two passes: those searched in the original text, and those
-    searched in the normalized text."""
+    """Return the added tokens in two lists.
+
+    The first list has the tokens that are matched in the original text, the second those that are
+    matched in the normalized text.
+    """
     found: list[list[str]] = [[], []]
     for token in added:
         found[bool(token.normalized)].append(token.content)
@@ -304,8 +326,9 @@ def _any_of(texts: Iterable[str]) -> re.Pattern[str]:
 
 
 def _without_split(model: Any) -> tuple[Any, int]:
-    """Return a tokenizer of `model` that encodes the output of `_letters_of`, and the id that ends
-    each word."""
+    """Return (a tokenizer with the BPE `model` that encodes the text of `_letters_of`, the id that
+    ends each word).
+    """
     from tokenizers import Tokenizer
 
     made = Tokenizer(model)
@@ -317,15 +340,20 @@ def _without_split(model: Any) -> tuple[Any, int]:
 
 
 def _letters_of(words: Sequence[str]) -> str:
-    """Return the words in the letters of a byte-level vocabulary, each followed by a space."""
+    """Return `words` as one text in the characters of a byte-level vocabulary, with a space after
+    each word.
+    """
     data = b"".join(word.encode() + bytes([_END_OF_WORD]) for word in words)
     return _letters()[np.frombuffer(data, np.uint8)].tobytes().decode("utf-16-le")
 
 
 @cache
 def _letters() -> npt.NDArray[np.uint16]:
-    """Return the letter for each byte: the byte's own character if it is visible, else one from
-    U+0100 on."""
+    """Return the character that stands for each byte in a byte-level vocabulary, as 256 code
+    points.
+
+    It is the byte's own character if this is visible, else one from U+0100 on.
+    """
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
     found = [each if each in visible else next(others) for each in range(256)]
@@ -334,7 +362,7 @@ def _letters() -> npt.NDArray[np.uint16]:
 
 
 def _byte_lengths(backend: Any) -> npt.NDArray[np.int64]:
-    """Return how many bytes of text each id stands for."""
+    """Return, for each token id, the number of bytes of text that the token stands for."""
     vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=False)
     added = backend.get_added_tokens_decoder()
     sizes = np.zeros(1 + max((*vocabulary.values(), *added)), np.int64)
@@ -346,8 +374,10 @@ def _byte_lengths(backend: Any) -> npt.NDArray[np.int64]:
 
 @cache
 def _categories() -> dict[str, list[int]]:
-    """Return the characters of each Unicode category, in order, without those that Unicode 3.2 put
-    into another category."""
+    """Return the code points of each Unicode category, by category name, in ascending order.
+
+    Characters that were in another category in Unicode 3.2 are left out.
+    """
     found: dict[str, list[int]] = {}
     old: Callable[[str], str] = unicodedata.ucd_3_2_0.category
     for number in (*range(0xD800), *range(0xE000, 0x10000), *range(_SYMBOLS[0], _SYMBOLS[1] + 1)):
@@ -365,8 +395,11 @@ def _unsettled() -> re.Pattern[str]:
 
 @cache
 def _ranges_of(category: str) -> str:
-    """Return the unchanged characters of a category (by its name or first letter) as ranges of a
-    pattern."""
+    """Return the characters of a Unicode category as ranges for a `re` pattern.
+
+    `category` is the name of a category or its first letter. Characters that have changed since
+    Unicode 3.2 are left out.
+    """
     numbers = sorted(
         number
         for name, each in _categories().items()
