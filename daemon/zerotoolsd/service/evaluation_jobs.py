@@ -1,8 +1,8 @@
-"""Jobs that evaluate the checkpoints of another job: how one is made, and what they found.
+"""Makes and finds the jobs that evaluate the checkpoints of another job.
 
-An evaluation job is queued in the transaction of the job that it evaluates. Most of it is made
-before, because that takes milliseconds, and an array may have a thousand: the transaction only adds
-the directory and the name, which are unknown before.
+An evaluation job is queued in the same transaction as the job that it evaluates. Most of the
+evaluation job is prepared before the transaction, because that takes milliseconds, and an array may
+have a thousand. The transaction only adds the directory and the name, which are not known earlier.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ from zerotoolsd.queue.store import Store
 
 
 def evaluations_of(store: Store, job: JobRow) -> list[JobRow]:
-    """Return the jobs that evaluate a checkpoint of `job` and start after it, the oldest first."""
+    """Return the jobs that evaluate a checkpoint of `job` and start after `job`, the oldest
+    first.
+    """
     return [each for each in store.after(job, '"evaluates"') if _evaluates(each, job)]
 
 
@@ -37,10 +39,9 @@ def _evaluates(other: JobRow, job: JobRow) -> bool:
 
 
 def newest_evaluation(store: Store, job: JobRow) -> dict[str, Any] | None:
-    """Return the newest job that evaluates `job`, with its state, and the newest step with its
-    scores.
+    """Return `{"job", "state", "step", "scores"}` of the newest job that evaluates `job`.
 
-    None if no job evaluates it.
+    `step` is the newest step with scores. None if no job evaluates `job`.
     """
     jobs = evaluations_of(store, job)
     if not jobs:
@@ -55,7 +56,10 @@ def newest_evaluation(store: Store, job: JobRow) -> dict[str, Any] | None:
 
 
 def evaluation_of(spec: JobSpec, jobs_dir: Path) -> Callable[[JobRow], NewJob]:
-    """Return a function that makes the evaluation job of `spec` from the queued row of `spec`."""
+    """Return a function that makes the evaluation job of `spec`.
+
+    The function takes the row of the queued job with this `spec`.
+    """
     place, name = f"/{secrets.token_hex(16)}", secrets.token_hex(16)
     drawn = JobParts.of(evaluation_job(spec, place, name))
 

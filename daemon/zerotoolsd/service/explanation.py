@@ -1,4 +1,4 @@
-"""Explains why a job waits, was restarted or ended, with the facts of the scheduler. Pure.
+"""Explains why a job waits, was restarted or ended, from the scheduler's data. Does no I/O.
 
 `holders_for` finds the jobs that hold the resources that a job waits for, by the scheduler's leases
 and time limits.
@@ -26,8 +26,11 @@ from zerotoolsd.queue.tables.preemption_table import YieldRow, without_steps
 
 @dataclass(frozen=True, kw_only=True)
 class QueuePlace:
-    """`position` (from 1) among `of` jobs waiting for `what` (GPUs, CPU ranks); it needs
-    `needs`."""
+    """The position of a waiting job in the queue.
+
+    It is number `position` (from 1) among `of` jobs that wait for `what` ("GPUs" or "CPU ranks"),
+    and needs `needs` of these.
+    """
 
     position: int
     of: int
@@ -37,10 +40,12 @@ class QueuePlace:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The holder of `what` (`GPU 3`, `2 CPU ranks`) since `since`, until `until` at the latest.
+    """A job, or a remaining process of a job, that holds the resource `what` (`GPU 3`, `2 CPU
+    ranks`).
 
-    Both are in seconds since the epoch; None: unknown. `process`: a process that outlived its job.
-    `user`: the owner of the job, if jobs of several users run.
+    `since` is when it took the resource, and `until` when it releases it at the latest, both in
+    seconds since the epoch; None: unknown. `process` describes a process that still runs although
+    its job has ended. `user` is the owner of the job, if jobs of several users run.
     """
 
     what: str
@@ -66,9 +71,10 @@ def explain(
 ) -> dict[str, Any]:
     """Return the explanation as JSON values.
 
-    `view` is the job as its owner may see it. `place` is its position if it waits, and `holders`
-    have the resources that it needs. `notices` were not delivered yet. `size` tells whether a
-    running elastic job would grow.
+    `view` is the job as its owner may see it. `place` is the position of a waiting job, and
+    `holders` have the resources that it needs. `notices` have not been delivered yet. `room` are
+    the requests to yield that `room_of` returns. `size` is a sentence on whether a running elastic
+    job would take more GPUs.
     """
     return {
         "id": job.id,
@@ -121,7 +127,7 @@ def _retries(job: JobRow, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
 def _last_end(
     attempts: Sequence[AttemptRow], views: Sequence[AttemptView]
 ) -> dict[str, Any] | None:
-    """Return the end of the newest ended attempt; None without one."""
+    """Return the end of the newest attempt that has ended; None if no attempt has ended."""
     found = [pair for pair in zip(attempts, views, strict=False) if pair[0].state == ENDED]
     if not found:
         return None
@@ -160,9 +166,9 @@ def holders_for(
     job_id: int,
     whose: Callable[[int], str | None] = lambda uid: None,
 ) -> list[Holder]:
-    """Return the holders of the resources that a waiting job needs, at most MOST_HOLDERS.
+    """Return the holders of the resources that job `job_id` waits for, at most MOST_HOLDERS.
 
-    The list is empty for a job that does not wait. `whose` returns the name of a user.
+    The list is empty for a job that does not wait. `whose` returns the name of the user with a uid.
     """
     need = placement.line.need_of(job_id)
     if need is None:
@@ -184,7 +190,7 @@ def holders_for(
 
 
 def room_of(store: Store, job: JobRow) -> list[YieldRow]:
-    """Return the yields of this job, and those of other jobs for it: the newest MOST_HOLDERS.
+    """Return the newest MOST_HOLDERS requests to yield GPUs: to this job, or to other jobs for it.
 
     The steps of other users' jobs are hidden.
     """

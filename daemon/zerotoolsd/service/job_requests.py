@@ -1,5 +1,7 @@
-"""The requests of users, in the form that the HTTP handlers call: each is one operation and its
-view."""
+"""The requests of users in the form that the HTTP handlers call.
+
+Each request performs one operation and returns its result as a view.
+"""
 
 from __future__ import annotations
 

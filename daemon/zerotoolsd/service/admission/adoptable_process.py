@@ -1,4 +1,4 @@
-"""The check that a process started by hand can be watched, made with the user's rights.
+"""The check that the daemon can watch a process that a user started by hand.
 
 The check runs in a process of that user, because /proc shows the command, directory and environment
 only of the user's processes.
@@ -26,7 +26,7 @@ from zerotoolsd.supervisor.procfs import (
 )
 
 _KERNEL_THREAD = 0x00200000
-"""PF_KTHREAD of include/linux/sched.h, in the ninth field of /proc/PID/stat."""
+"""The flag PF_KTHREAD (include/linux/sched.h) in field 9 of /proc/PID/stat: a kernel thread."""
 _OURS = (b"ZEROTOOLS_TOKEN=", b"ZEROTOOLS_RUN_DIR=")
 _SUPERVISOR = b"/zerotoolsd/supervisor/entry.py"
 _LONGEST = 4096
@@ -35,8 +35,11 @@ _MOST_WORDS = 200
 
 @dataclass(frozen=True, kw_only=True)
 class Adoptable:
-    """A process that can be watched: its identity, its command, and the pids of the processes below
-    it."""
+    """A process of a user that a job can watch.
+
+    `adopted` identifies the process, `command` are its arguments, `directory` is its working
+    directory, and `below` are the pids of its descendants.
+    """
 
     adopted: str
     command: tuple[str, ...]
@@ -44,12 +47,15 @@ class Adoptable:
     below: tuple[int, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Return all fields, by name, as JSON values."""
         return asdict(self)
 
 
 def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
-    """Return the process `pid`, as an `Adoptable`. Raises BadRequest if it cannot be watched."""
+    """Return the fields of an `Adoptable` that describes process `pid`, as JSON values.
+
+    Raises BadRequest if the daemon cannot watch this process.
+    """
     table = processes()
     process = _there(pid, table)
     await_program(process, looks=200)
@@ -70,12 +76,12 @@ def look_at_process(pid: int, daemon_pid: int) -> dict[str, Any]:
 
 
 def _shown(word: bytes) -> str:
-    """Decode a word of a command for display; it is never executed."""
+    """Decode one argument of a command, to show it to the user. The result is never executed."""
     return word.decode("utf-8", "replace").replace("\n", " ")
 
 
 def missing(process: AdoptedProcess) -> Iterator[str]:
-    """Yield why the process of a job that watches it no longer exists."""
+    """Yield the reason, if a process that a job watches has ended or is another user's."""
     gone = f"script.adopted: process {process.pid} is gone"
     if process.boot_id != boot_id():
         yield f"{gone}: the machine was started again"
@@ -126,7 +132,7 @@ def _refuse_ours(process: Process, table: dict[int, Process], daemon_pid: int) -
 
 
 def _is_ours(pid: int) -> bool:
-    """Return whether the process belongs to a job, as far as this user can see."""
+    """Return whether process `pid` belongs to a job of zerotools, as far as this user can see."""
     variables = _read(Path(f"/proc/{pid}/environ")).split(b"\0")
     if any(variable.startswith(_OURS) for variable in variables):
         return True

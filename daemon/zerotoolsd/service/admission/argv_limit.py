@@ -1,5 +1,8 @@
-"""The check that the kernel takes a job's arguments and environment together, under the limit on
-the stack that the daemon has, and its jobs after it."""
+"""Checks that the kernel accepts the arguments and the environment of a job.
+
+The kernel limits their total size by the stack limit of the daemon, which the daemon's jobs
+inherit.
+"""
 
 from __future__ import annotations
 
@@ -10,14 +13,15 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.exec_limits import LONGEST_STRING, room_of, room_taken, string_bytes
 
 _ADDED_PATH = 4096
-"""Length of the longest path that may be appended to a program's PYTHONPATH."""
+"""Length of the longest path that the daemon may append to the PYTHONPATH of a job."""
 _ADDED = 16 << 10
 """Bytes that the daemon, the supervisor and the launcher may add to the command and environment."""
 
 
 def too_large(spec: JobSpec, environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield the error, with both sizes, if `environment` and the arguments of `spec` are too
-    large."""
+    """Yield an error with the actual and the allowed size, if the arguments of `spec` and the
+    `environment` together are too large for the kernel.
+    """
     own = () if spec.engine != "script" else (*spec.script.command, *spec.script.launcher_options)
     stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
     room, taken = room_of(stack), room_taken(own, environment) + _ADDED

@@ -1,4 +1,4 @@
-"""Validates the jobs and the time that a job starts after."""
+"""Checks the jobs that must end before a job starts, and the job's earliest start time."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from zerotoolsd.queue.waiting_conditions import moment
 
 MOST_DEPENDENCIES = 256
 LATE_SECONDS = 120.0
-"""A begin that is at most this long ago when the request arrives counts as now."""
+"""Tolerance in seconds: an earliest start time that passed at most this long ago counts as now."""
 
 
 def refuse_past(begin: float | None, now: float) -> None:
-    """Raise BadRequest if `begin` is in the past, or too far in the future."""
+    """Raise BadRequest if the earliest start time `begin` is in the past, or too far in the
+    future.
+    """
     if begin is None:
         return
     if begin < now - LATE_SECONDS:
@@ -32,7 +34,10 @@ def refuse_past(begin: float | None, now: float) -> None:
 
 
 def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]) -> None:
-    """Raise BadRequest if the job would wait for itself, directly or through others."""
+    """Raise BadRequest if job `job_id` would wait for itself, directly or through other jobs.
+
+    `after` are the jobs that it would wait for.
+    """
     ways: dict[int, tuple[int, ...]] = {each.job_id: (each.job_id,) for each in after}
     open_ones = list(ways)
     while open_ones:
@@ -49,14 +54,15 @@ def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]
 
 
 class DependencyCheck:
-    """Checks dependencies of a job on other jobs in the store."""
+    """Checks whether the other jobs that a job waits for exist and can still end as required."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def refuse_hopeless(self, after: Sequence[Dependency], uid: int) -> None:
-        """Raise BadRequest or Conflict if a job of `uid` with these dependencies could never
-        start."""
+        """Raise BadRequest or Conflict if a job of user `uid` that waits for the jobs in `after`
+        could never start.
+        """
         if len(after) > MOST_DEPENDENCIES:
             raise BadRequest(f"after: {len(after)} jobs; at most {MOST_DEPENDENCIES} may be named")
         for each in after:

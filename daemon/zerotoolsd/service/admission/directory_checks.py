@@ -15,9 +15,10 @@ from zerotools.runs.file_names import MANIFEST
 
 
 def newest_undamaged(paths: list[str]) -> dict[str, Any]:
-    """Find the first undamaged checkpoint in `paths`. May wait for a file system that hangs.
+    """Find the first undamaged checkpoint in `paths`. Blocks while a file system does not respond.
 
-    Returns `path`, or, if all are damaged, None with `why` the first one is. Raises OSError.
+    Returns `{"path", "why"}`: the path of the checkpoint and None. If all are damaged, `path` is
+    None, and `why` is the damage of the first one. Raises OSError.
     """
     from zerotools.ops.inspection.completeness import damages  # readers of every format
 
@@ -36,13 +37,17 @@ def newest_undamaged(paths: list[str]) -> dict[str, Any]:
 
 
 def newest_step(output_dir: str) -> int | None:
-    """Return the step of the newest checkpoint in a job's directory."""
+    """Return the step of the newest finished checkpoint in `output_dir`; None if it has no finished
+    checkpoint.
+    """
     found = newest(Path(output_dir))
     return None if found is None else found.step
 
 
 def real_paths(paths: list[str]) -> list[str]:
-    """Return each path with its links resolved; unresolvable paths stay unchanged."""
+    """Return each path with its symbolic links resolved; paths that cannot be resolved stay
+    unchanged.
+    """
     return [_real(path) for path in paths]
 
 
@@ -54,9 +59,10 @@ def _real(path: str) -> str:
 
 
 def directory_conflict(named: list[tuple[str, str | None, str | None]]) -> str | None:
-    """Return why these jobs cannot be queued together; None if they can.
+    """Return the reason why these jobs cannot be queued together; None if they can.
 
-    Each job is (source, `output_dir`, `resume_from`). May wait for a file system that hangs.
+    `named` has (source, `output_dir`, `resume_from`) of each job. Blocks while a file system does
+    not respond.
     """
     problem = next(conflicts([Places(*each) for each in named]), None)
     return None if problem is None else str(problem)
@@ -83,5 +89,5 @@ def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
 
 
 def newest(output_dir: Path) -> FoundCheckpoint | None:
-    """Return the newest finished checkpoint."""
+    """Return the newest finished checkpoint in `output_dir`; None if there is none."""
     return next(committed(output_dir), None)

@@ -1,4 +1,6 @@
-"""Asks the job's interpreter for the errors that its ranks would find in the model and the data."""
+"""Runs the model and data checks of the ranks in the job's interpreter, before a job is
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +34,16 @@ async def rehearse(
     *,
     directory: Path | None = None,
 ) -> CheckedJob:
-    """Run the model and data checks of the ranks for `spec`, and return their notes.
+    """Run the model and data checks of the ranks for `spec`; return their notes and examples.
 
-    `python` builds the model without weights, with `env` and as `user`. The result has `show`
-    examples. The interpreter reads the job from a file in `directory` (None: the directory for
-    temporary files).
+    The interpreter `python` runs with the environment `env` as `user`, and builds the model without
+    weights. `show` is the number of examples to return. The interpreter reads the job from a file
+    in `directory` (None: the directory for temporary files).
 
     Raises:
         BadRequest: the ranks would refuse the model or the data, or the interpreter does not answer
             in time.
-        Unavailable: the file cannot be written.
+        Unavailable: the file with the job cannot be written.
     """
     with ExitStack() as stack:
         try:
@@ -76,8 +78,10 @@ async def rehearse(
 
 
 def reads_data(spec: JobSpec) -> bool:
-    """Return whether only the job's interpreter can check the data: it is tokenized, or needs
-    pyarrow."""
+    """Return whether only the job's interpreter can check the job's data.
+
+    This is so if the data must be tokenized, or needs pyarrow.
+    """
     return kind_of(spec.data) in ENCODED or needs_pyarrow(spec)
 
 

@@ -1,4 +1,4 @@
-"""All checks of the files that a job names, in one process, which may hang."""
+"""Runs all checks of the files that a job names in one process, because a file system may hang."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from zerotoolsd.service.admission.memory_check import (
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """The results of the checks of a job's files at its submit.
+    """The results of the checks of a job's files when the job is submitted.
 
     `place` is the job's output directory with links resolved; None means the default directory.
-    `named` are all paths that the job names. `needs` are the requirements for its interpreter.
-    `asked` is True if that interpreter must check a foreign checkpoint, or data that the daemon
+    `named` are all paths in the job file. `needs` are the requirements for the job's interpreter.
+    `asked` is True if the interpreter must check a foreign checkpoint, or data that the daemon
     cannot read.
     """
 
@@ -37,12 +37,12 @@ class Survey:
     needs: Needs | None
     asked: bool
     memory: JobMemoryEstimate | None = None
-    """The estimate of its memory; None if unknown."""
+    """The estimate of the job's memory; None if it is unknown."""
     notes: tuple[str, ...] = ()
-    """Notes for the submitter."""
+    """Remarks that are shown to the user who submits the job."""
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, for `survey_of`."""
+        """Return all fields, by name, as JSON values; `survey_of` converts them back."""
         return asdict(self)
 
 
@@ -51,7 +51,7 @@ NEEDS = ("zerotoolsd.service.admission.preflight",)
 
 
 def survey_of(tree: Mapping[str, Any]) -> Survey:
-    """Return the `Survey` of the JSON values that `Survey.to_json` returned."""
+    """Return the `Survey` with the JSON values `tree` that `Survey.to_json` returned."""
     needs = tree["needs"]
     return Survey(
         place=tree["place"],
@@ -64,9 +64,10 @@ def survey_of(tree: Mapping[str, Any]) -> Survey:
 
 
 def survey(spec: JobSpec, text: str, memory: MachineMemory) -> dict[str, Any]:
-    """Check the files of the job `spec`, with the JSON `text`, for a machine of this `memory`.
+    """Check the files of the job `spec` on a machine with this `memory`; return a `Survey` as JSON
+    values. `text` is the job as JSON text.
 
-    May wait for a file system that hangs.
+    Blocks while a file system does not respond.
 
     Raises BadRequest that names the missing files, BadFile, Unsupported.
     """

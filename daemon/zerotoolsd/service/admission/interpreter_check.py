@@ -1,4 +1,4 @@
-"""The check that a job's interpreter has the packages for training, without importing them."""
+"""Checks that a job's interpreter has the packages for training, without importing them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from zerotoolsd.users.open_as_user import rights_of
 
 LONGEST_ANSWER = 1 << 16
 KILL_SECONDS = 2.0
-"""Seconds that the daemon waits for a child after SIGKILL; a later end is left to the kernel."""
+"""Seconds that the daemon waits for a child process to end after SIGKILL."""
 _FAILED = b"zerotools cannot execute it: "
 _EXECUTE = (
     "import os, sys\n"
@@ -49,11 +49,15 @@ starts the daemon's own interpreter, and that one executes the user's.
 
 @dataclass(frozen=True)
 class Needs:
-    """The requirements for an interpreter: packages, as arguments of pip, its version, DeepSpeed's
-    `async_io`, or the tools that compile it, a DeepSpeed that takes the `configuration` on so many
-    ranks of a `device`, the `tasks` of lm-evaluation-harness, some perhaps in `task_dir`, and an
-    accelerate that starts a process for each of several GPUs with the `launched` options in a
-    directory."""
+    """The requirements for the interpreter of a job.
+
+    `packages` maps the name of each module to the argument of pip that installs it. `version` is
+    the lowest Python version. `async_io`: DeepSpeed's `async_io` operator, or the tools that
+    compile it, must exist. `configuration`: DeepSpeed must accept it for `world_size` ranks on
+    `device`. `tasks`: lm-evaluation-harness must know these tasks, some perhaps from `task_dir`.
+    `launched`: accelerate must start one process for each of several GPUs with these options and
+    this directory.
+    """
 
     packages: Mapping[str, str]
     version: tuple[int, int]
@@ -88,7 +92,9 @@ print(json.dumps([sys.version_info[:2], missing, {m: version(name) for m, name i
 
 
 def needs_of(spec: JobSpec) -> Needs | None:
-    """Return the requirements for the job's interpreter; None if the job may run any program."""
+    """Return the requirements for the interpreter of job `spec`; None if the job may run any
+    program.
+    """
     if spec.engine == "script":
         if spec.script.command[:2] == HARNESS:
             return Needs(EXTRAS["evals"], TRAINER.version)
@@ -124,7 +130,7 @@ def needs_of(spec: JobSpec) -> Needs | None:
 
 
 def needs_from(tree: Mapping[str, Any]) -> Needs:
-    """Return the `Needs` from its JSON value `tree`."""
+    """Return the `Needs` with the fields in the JSON object `tree`."""
     lists = {name: tuple(tree[name]) for name in ("version", "tasks")}
     return Needs(**{**tree, **lists})
 
@@ -132,9 +138,10 @@ def needs_from(tree: Mapping[str, Any]) -> Needs:
 async def check_interpreter(
     python: str, env: Mapping[str, str], needs: Needs = TRAINER, user: JobUser | None = None
 ) -> None:
-    """Raise BadRequest with the requirements in `needs` that the interpreter `python` lacks.
+    """Raise BadRequest if the interpreter `python` lacks some of `needs`; the error lists what it
+    lacks.
 
-    The check runs in a child process with `env`, as `user`.
+    The check runs in a child process with the environment `env`, as `user`.
     """
     asked = [f"{module}={distribution_of(need)}" for module, need in needs.packages.items()]
     output = await ask(python, env, "-c", _PROGRAM, *asked, user=user)
@@ -170,10 +177,10 @@ async def check_interpreter(
 async def _refused(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> str | None:
-    """Return DeepSpeed's error for the configuration, or None.
+    """Return the error with which DeepSpeed refuses the configuration; None if it accepts it.
 
-    None also without an answer, because DeepSpeed takes too long or cannot be imported: the ranks
-    check again.
+    None is also returned if DeepSpeed takes too long or cannot be imported: the ranks check the
+    configuration again.
     """
     with ExitStack() as stack:
         with rights_of(user):
@@ -196,9 +203,11 @@ async def _refused(
 async def _unknown_tasks(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> dict[str, list[str]]:
-    """Return the tasks that lm-evaluation-harness does not know, with the nearest names.
+    """Return the tasks that lm-evaluation-harness does not know, each with the most similar known
+    names.
 
-    If there is no answer in time, as on a slow file system, the evaluation job checks them.
+    The result is empty if the harness does not answer in time, as on a slow file system. The
+    evaluation job then checks the tasks.
     """
     arguments = ("-P", known_tasks.__file__, needs.task_dir or "", *needs.tasks)
     try:
@@ -210,7 +219,7 @@ async def _unknown_tasks(
 async def _single(
     python: str, env: Mapping[str, str], needs: Needs, user: JobUser | None
 ) -> str | None:
-    """Return the config file that makes accelerate start only one process.
+    """Return the path of the config file that makes accelerate start only one process.
 
     None if accelerate starts several processes, or does not answer in time.
     """
@@ -239,9 +248,10 @@ async def ask(
     deadline_seconds: float = INTERPRETER_SECONDS,
     user: JobUser | None = None,
 ) -> bytes:
-    """Return the output of `python` with `arguments` and `env`, run as `user` or as the daemon.
+    """Run the interpreter `python` with `arguments` and environment `env`; return its output.
 
-    Raises BadRequest if it cannot be started, or does not end in time.
+    It runs as `user`; None: as the daemon. Raises BadRequest if it cannot be started, or does not
+    end within `deadline_seconds`.
     """
     command = (sys.executable, "-I", "-S", "-c", _EXECUTE % _FAILED.decode(), python, *arguments)
     if user is not None:
@@ -289,7 +299,9 @@ async def _answer(child: asyncio.subprocess.Process, pipe: IO[bytes]) -> bytes:
 
 
 async def _beginning(pipe: IO[bytes]) -> bytes:
-    """Return the output of the pipe, up to LONGEST_ANSWER bytes: the check's answer is shorter."""
+    """Return the first LONGEST_ANSWER bytes from the pipe; a valid output of the check is
+    shorter.
+    """
     reader = asyncio.StreamReader()
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(reader), pipe

@@ -1,9 +1,10 @@
 """The check, before a job is accepted, that it can fit into this machine's memory at all.
 
-This is the estimate of `zerotools estimate`, made by the process that reads the job's files, with
-alternatives that would fit. A job is refused only if even `SURE` of the estimate is more than the
-machine has, because an estimate may be too high by a quarter with short sequences
-(benchmarks/results/memory-accuracy.md). The job's declarations in `[memory]` have precedence.
+The check uses the estimate of `zerotools estimate`, which the process that reads the job's files
+makes, together with alternatives that would fit. A job is refused only if even `SURE` times the
+estimate is more than the machine has, because an estimate may be too high by a quarter with short
+sequences (benchmarks/results/memory-accuracy.md). The job's declarations in `[memory]` have
+precedence.
 """
 
 from __future__ import annotations
@@ -28,16 +29,19 @@ from zerotoolsd.queue.expected_memory import SURE
 
 GIB = 1 << 30
 LESS = 0.9
-"""A setting is recommended if it needs at most this part of the host memory that the job needs."""
+"""A setting is recommended if it needs at most this fraction of the host memory that the job
+needs.
+"""
 MOST_WAYS = 3
-"""Number of alternatives that a refusal names."""
+"""The largest number of alternative settings in the message that refuses a job."""
 _PROCESS = "process"
 
 
 @dataclass(frozen=True)
 class MachineMemory:
-    """Memory that a job can use: bytes of each GPU (None: unknown, or the job uses no GPU), and of
-    the host."""
+    """The memory that a job can use, in bytes: of each GPU (None: unknown, or the job uses no GPU),
+    and of the host.
+    """
 
     gpu: int | None
     host: int
@@ -45,8 +49,12 @@ class MachineMemory:
 
 @dataclass(frozen=True)
 class EstimatedSetting:
-    """Bytes of one setting: the most on a GPU, and that without what is not measured; of the host's
-    memory all ranks together, without their programs, or what tokenises the data before."""
+    """The estimated memory, in bytes, of a job with given settings.
+
+    `gpu` is the most on one GPU, and `gpu_tensors` the same without the parts that the estimate
+    does not measure. `host` is the host memory of all ranks together, without the memory of their
+    programs; or of the tokenisation before the training, if that needs more.
+    """
 
     gpu: int
     gpu_tensors: int
@@ -55,9 +63,13 @@ class EstimatedSetting:
 
 @dataclass(frozen=True)
 class JobMemoryEstimate:
-    """The estimate of the job. `ways` are alternatives that would fit, as keys of the job, the
-    cheapest first; `nearest` is the closest one if none fits. `less_host` are keys that need less
-    host memory. Without `knows_activations`, the bytes cover only the state."""
+    """The memory estimate of a job, and alternative settings that need less memory.
+
+    `ways` are alternative settings with which the job would fit, each as text with keys of the job
+    file, the cheapest first. `nearest` is the setting that comes closest if no setting fits.
+    `less_host` are keys with which the job needs less host memory. If `knows_activations` is False,
+    the bytes cover only weights, gradients and optimizer state.
+    """
 
     asked: EstimatedSetting
     knows_activations: bool
@@ -66,12 +78,12 @@ class JobMemoryEstimate:
     less_host: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values, for `estimate_from_json`."""
+        """Return all fields, by name, as JSON values; `estimate_from_json` converts them back."""
         return asdict(self)
 
 
 def estimate_from_json(tree: Mapping[str, Any] | None) -> JobMemoryEstimate | None:
-    """Return the `JobMemoryEstimate` from the JSON values of `JobMemoryEstimate.to_json`."""
+    """Return the `JobMemoryEstimate` with the JSON values `tree`; None if `tree` is None."""
     if tree is None:
         return None
     asked = EstimatedSetting(**tree["asked"])
@@ -79,9 +91,10 @@ def estimate_from_json(tree: Mapping[str, Any] | None) -> JobMemoryEstimate | No
 
 
 def estimate_job_memory(spec: JobSpec, memory: MachineMemory) -> JobMemoryEstimate | None:
-    """Estimate the memory of a job, for an elastic one with the most ranks; None if it is unknown.
+    """Estimate the memory of a job; return None if it cannot be estimated.
 
-    Reads the model's config, or the headers of its weights.
+    An elastic job is estimated with its largest number of ranks. Reads the model's config, or the
+    headers of its weights.
     """
     if spec.engine == "script":
         return None
@@ -134,8 +147,9 @@ def _row(row: Row, machine: Machine) -> EstimatedSetting:
 def _less_host(
     spec: JobSpec, asked: EstimatedSetting, work: Workload, machine: Machine
 ) -> str | None:
-    """Return the keys of the setting that needs least host memory, if that is less than the job
-    needs."""
+    """Return the keys of the setting that needs the least host memory; None if it does not need
+    clearly less than the job (`LESS`).
+    """
     again = [work]
     if work.micro is not None and not work.micro.checkpointing:
         again.append(replace(work, micro=replace(work.micro, checkpointing=True)))
@@ -149,7 +163,7 @@ def _less_host(
 
 
 def why_never(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -> str | None:
-    """Return why the job can never fit; None if it may."""
+    """Return the reason why the job cannot fit into `memory` at all; None if it may fit."""
     asked = foreseen.asked
     what = "" if foreseen.knows_activations else " for its state alone"
     needs = None
@@ -174,7 +188,10 @@ def why_never(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory)
 
 
 def expected_text(foreseen: JobMemoryEstimate | None) -> str | None:
-    """Return the estimate for the scheduler, for jobs without a declaration (`expected_memory`)."""
+    """Return the estimate as JSON text for the scheduler; None without an estimate.
+
+    The scheduler uses it for a job without a declaration in `[memory]` (`queue.expected_memory`).
+    """
     if foreseen is None:
         return None
     asked = foreseen.asked
@@ -184,7 +201,7 @@ def expected_text(foreseen: JobMemoryEstimate | None) -> str | None:
 
 
 def note_of(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -> str:
-    """Return the estimate of an accepted job, in one sentence."""
+    """Return a sentence with the memory estimate of an accepted job."""
     asked = foreseen.asked
     at_least = "" if foreseen.knows_activations else "for its state alone "
     host = f", {_size(asked.host)} of the host's {_size(memory.host)} without its processes"
@@ -202,7 +219,7 @@ def note_of(spec: JobSpec, foreseen: JobMemoryEstimate, memory: MachineMemory) -
 
 
 def _would_fit(spec: JobSpec, foreseen: JobMemoryEstimate) -> str:
-    """Describe the alternatives that fit, as keys of the job."""
+    """Describe, for a message, the alternative settings with which the job fits."""
     if foreseen.ways:
         return f"{'; or '.join(foreseen.ways[:MOST_WAYS])} would fit"
     near = f": {foreseen.nearest}" if foreseen.nearest else ""
@@ -218,7 +235,9 @@ def _size(count: int) -> str:
 
 
 def _settings(spec: JobSpec, row: Row, work: Workload) -> Iterator[str]:
-    """Yield the keys that differ between a row and the job."""
+    """Yield the job-file keys that differ between the settings of a `row` of the estimate and the
+    job.
+    """
     yield from filter(None, [keys_text(layout_keys(row.layout, memory_layout_of(spec)))])
     again = work.micro is not None and work.micro.checkpointing
     if again and not spec.train.activation_checkpointing:

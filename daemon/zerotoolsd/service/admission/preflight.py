@@ -33,7 +33,7 @@ from zerotoolsd.service.admission import (
 def check_files(spec: JobSpec) -> None:
     """Check that every file that the job reads exists and passes a quick check.
 
-    Raises BadRequest, which names each file that fails.
+    Raises BadRequest with the name of each file that fails.
     """
     problems = [*_missing(spec), *missing_requirements(spec)]
     if problems:
@@ -87,10 +87,10 @@ def _missing_of_script(spec: JobSpec) -> Iterator[str]:
 
 
 def resumes_foreign_checkpoint(spec: JobSpec) -> bool:
-    """Return whether the job continues from a checkpoint of another program, by the file names in
-    it.
+    """Return whether the job continues from a checkpoint of another program, by the checkpoint's
+    file names.
 
-    Its contents can only be checked with the model, as `dry_run` does.
+    The contents of such a checkpoint can only be checked with the model, as `dry_run` does.
     """
     if spec.engine == "script" or spec.resume_from is None or in_store(spec.resume_from):
         return False
@@ -100,7 +100,8 @@ def resumes_foreign_checkpoint(spec: JobSpec) -> bool:
 def began_in_another_program(spec: JobSpec) -> bool:
     """Return whether the job continues training that began in another program.
 
-    The checkpoint is of another program (`resumes_foreign_checkpoint`), or was converted from one.
+    The checkpoint was saved by another program (`resumes_foreign_checkpoint`), or was converted
+    from such a checkpoint.
     """
     if resumes_foreign_checkpoint(spec):
         return True
@@ -110,8 +111,10 @@ def began_in_another_program(spec: JobSpec) -> bool:
 
 
 def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
-    """Yield why the checkpoint cannot be resumed. Sizes are compared here; the ranks compare
-    digests."""
+    """Yield the reasons why the job cannot resume from checkpoint `resume_from`.
+
+    Only file sizes are compared with the manifest here; the ranks compare digests.
+    """
     try:
         choice = checkpoint_dirs.resolve(resume_from, digests=False)
         if choice.record is not None and choice.path is not None:
@@ -124,9 +127,9 @@ def _unusable(spec: JobSpec, resume_from: Path) -> Iterator[str]:
 
 
 def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
-    """Yield an error if no steps are left.
+    """Yield an error if the job has no steps left after `step`, the step of the checkpoint.
 
-    A run that continues in its directory may still have to do its export.
+    A job that continues in its own directory is accepted: it may still have to write its export.
     """
     steps, own = spec.train.steps, Path(spec.output_dir or "")
     if steps is None or step < steps or (spec.output_dir and _is_within(str(checkpoint), own)):
@@ -138,8 +141,10 @@ def _nothing_left(spec: JobSpec, step: int, checkpoint: Path) -> Iterator[str]:
 
 
 def check_output(spec: JobSpec) -> None:
-    """Check that `output_dir` can be written, and has no other run's checkpoints. Raises
-    BadRequest."""
+    """Check that `output_dir` can be written and has no checkpoints of another job.
+
+    Raises BadRequest.
+    """
     if spec.output_dir is None:
         return
     output = Path(spec.output_dir)
@@ -163,9 +168,10 @@ def check_output(spec: JobSpec) -> None:
 
 
 def _continues(spec: JobSpec, output: Path) -> bool:
-    """Return whether the job resumes from `output`, or from copies of `output` in a store.
+    """Return whether the job resumes from its own directory `output`, or from a copy of it in a
+    store.
 
-    The copies are checked when they are fetched.
+    The copies are checked when they are downloaded.
     """
     given, place = spec.resume_from, spec.checkpoint.upload_to
     if given is None:
@@ -174,7 +180,9 @@ def _continues(spec: JobSpec, output: Path) -> bool:
 
 
 def _check_export(spec: JobSpec, path: Path) -> None:
-    """Raise BadRequest for an existing export: only a resumed run replaces its export."""
+    """Raise BadRequest if the export directory `path` exists already: only a resumed job replaces
+    its export.
+    """
     if spec.checkpoint.export_on_finish is not None and os.path.lexists(path):
         raise BadRequest(
             f"checkpoint.export_on_finish = {show(spec.checkpoint.export_on_finish)}: {path} "
@@ -187,8 +195,10 @@ def _is_within(path: str, directory: Path) -> bool:
 
 
 def _check_is_newest(resume_from: Path, output: Path) -> None:
-    """Raise BadRequest if `output` has a newer checkpoint, because the ranks would resume from
-    it."""
+    """Raise BadRequest if `output` has a newer checkpoint than `resume_from`.
+
+    The ranks would resume from the newer one.
+    """
     given = checkpoint_dirs.resolve(resume_from, digests=False).record
     newest = checkpoint_dirs.choose(output, digests=False).record
     if given is not None and newest is not None and newest.step > given.step:
@@ -208,7 +218,9 @@ CHOICE = {"cpu": "CXX", "cuda": "CC"}
 def missing_requirements(
     spec: JobSpec, environment: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """Yield a sentence for each missing requirement; `environment` is the job's own."""
+    """Yield a sentence for each missing compiler or package; `environment` is the job's
+    environment.
+    """
     if spec.train.compile:
         yield from _compiler(spec, {**(environment or job_environment(spec)), **spec.env})
     if (spec.checkpoint.upload_to or in_store(spec.resume_from)) and not _reads_stores():

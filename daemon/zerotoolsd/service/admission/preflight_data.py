@@ -37,7 +37,7 @@ def check_data(spec: JobSpec) -> Iterator[str]:
 
 
 def _why_none(pattern: str) -> str | None:
-    """Return why `pattern` matches no regular file; None if it may match one."""
+    """Return the reason why `pattern` matches no regular file; None if it may match one."""
     path = Path(pattern)
     # A pattern with ** may walk a whole disk: the trainer finds out.
     if "**" in pattern or path.is_file():
@@ -72,7 +72,9 @@ def _first_files(patterns: Sequence[str]) -> list[Path]:
 
 
 def is_columnar(path: Path) -> bool:
-    """Return whether pyarrow reads the file; only the job's interpreter can check such files."""
+    """Return whether the file needs pyarrow (such as Parquet); only the job's interpreter can check
+    it.
+    """
     return path.suffix.lower() in COLUMNAR
 
 
@@ -126,8 +128,9 @@ def _is_empty(path: Path) -> bool:
 
 
 def _check_text(path: Path, text: DataSpec) -> None:
-    """Raise BadFile if the file cannot be read, its beginning is not UTF-8, or it has no
-    documents."""
+    """Raise BadFile if the file cannot be read, does not begin with valid UTF-8, or has no
+    documents.
+    """
     try:
         if has_documents(path, text):
             for _ in itertools.islice(read_documents(path, text, MAX_BYTES), MAX_EXAMPLES):
@@ -145,8 +148,10 @@ def _check_text(path: Path, text: DataSpec) -> None:
 
 
 def _has_examples(spec: JobSpec, path: Path) -> bool:
-    """Return whether one of the first examples is usable, or there are more examples than are
-    checked."""
+    """Return whether the file has a usable training example among the first ones.
+
+    Also True if the file is too long for this check.
+    """
     records = itertools.islice(read_records_of(path, spec.data, MAX_BYTES), MAX_EXAMPLES)
     full = [not record.is_empty for record in records]
     return any(full) or len(full) == MAX_EXAMPLES or path.stat().st_size > MAX_BYTES

@@ -1,6 +1,7 @@
 """The checks of a job's model directory and tokenizer before the job is accepted.
 
-These are configs, and the headers of the weights: the ranks check digests and values.
+Only configs and the headers of the weight files are checked here; the ranks check digests and
+values.
 """
 
 from __future__ import annotations
@@ -70,7 +71,9 @@ def _check_template(spec: JobSpec, directory: Path) -> Iterator[str]:
 
 
 def _tree(path: Path) -> dict[str, Any]:
-    """Return the object in a JSON file; an empty one if the file is missing or has no object."""
+    """Return the JSON object in the file `path`; an empty dict if the file is missing or has no
+    object.
+    """
     try:
         tree = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
@@ -127,7 +130,9 @@ def _check_weights(directory: Path) -> Iterator[str]:
 
 
 def _damage(directory: Path) -> Iterator[str]:
-    """Yield the errors in the headers of the weights: missing, truncated, or quantised files."""
+    """Yield the errors in the headers of the weight files: files that are missing, truncated or
+    quantised.
+    """
     index = directory / INDEX
     try:
         held = read_index(index) if index.is_file() else {}
