@@ -63,8 +63,8 @@ _LARGEST_ID = 2**63 - 1
 class JobRequests:
     """All requests to the daemon, as its HTTP handlers call them.
 
-    Every refusal is a `ZerotoolsError`. Requests are authorized before they come here
-    (`http.api.authorize`); `uid` is the caller.
+    Every refusal is raised as a `ZerotoolsError`. Requests are authorized before these methods are
+    called (`http.api.authorize`); `uid` is the user who sent the request.
     """
 
     def __init__(
@@ -100,11 +100,11 @@ class JobRequests:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobView, bool]:
-        """Queue a job; it is on the disk before this returns.
+        """Queue a job; the job is on the disk before this returns.
 
-        Returns the job, and False if the idempotency key was used before and no job was queued.
-        Raises BadRequest, Unsupported, Forbidden, Conflict (the key was used for another job file),
-        Unavailable.
+        Returns the view of the job, and whether it is new: False if an earlier request with this
+        idempotency key has queued it. Raises BadRequest, Unsupported, Forbidden, Conflict (the key
+        was used for another job file), Unavailable.
         """
         self._check_uid(uid)
         job, new = await self._submission.submit(spec, uid=uid, key=idempotency_key, terms=terms)
@@ -118,9 +118,12 @@ class JobRequests:
         idempotency_key: str | None,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> list[JobView]:
-        """Submit an array: its jobs are queued together or not at all, each with a label.
+        """Submit an array of jobs: all are queued, or none.
 
-        If the key was seen, returns the jobs queued then. Raises as `submit`.
+        `members` has the job and the label of each.
+
+        If an earlier request had this idempotency key, returns the jobs that it queued. Raises the
+        same errors as `submit`.
         """
         self._check_uid(uid)
         jobs = await self._submission.submit_array(
@@ -137,10 +140,10 @@ class JobRequests:
         show: int = 0,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> CheckedJob:
-        """Refuse a job that `submit` would refuse now; it queues no job.
+        """Check a job as `submit` does, without queueing it. Return notes on the job.
 
-        With `model`, also run the ranks' checks of the model, which takes seconds, and return notes
-        on it and `show` examples.
+        With `model`, also run the ranks' checks of the model, which takes seconds; return their
+        notes and `show` examples of the training data.
 
         Raises BadRequest, Unsupported, Forbidden, Conflict, Unavailable.
         """
@@ -172,11 +175,12 @@ class JobRequests:
         uid: int | None = None,
         whole: Callable[[int], bool] | None = None,
     ) -> list[JobView]:
-        """Return jobs by descending id: only those in `states`, below `after`, of this `name` and
-        this `uid`.
+        """Return up to `limit` jobs by descending id.
 
-        For a job with a uid that is not `whole` (None: all are), only the public part is returned,
-        and no file of it is opened. Raises BadRequest (an unknown state).
+        The parameters select jobs: in one of `states`, with an id below `after`, of this `name`, in
+        this `array`, of the user `uid`. None: no condition. `whole` returns whether the caller may
+        see everything of a job of a given uid (None: of all). Of other jobs only the public part is
+        returned, and none of their files is opened. Raises BadRequest (an unknown state).
         """
         if unknown := sorted(set(states or ()) - set(STATES)):
             raise BadRequest(f"state = {unknown[0]}: must be one of {', '.join(STATES)}")
@@ -187,11 +191,11 @@ class JobRequests:
         )
 
     async def job(self, job_id: int) -> JobView:
-        """Return a job. Raises NotFound."""
+        """Return the view of job `job_id`. Raises NotFound."""
         return await self._views.of(self._find(job_id))
 
     def owner(self, job_id: int) -> int:
-        """Return the uid that submitted the job. Raises NotFound."""
+        """Return the uid of the user who submitted the job. Raises NotFound."""
         try:
             return self._store.of_user.owner(min(job_id, _LARGEST_ID))
         except KeyError:
@@ -204,10 +208,9 @@ class JobRequests:
             raise NotFound(f"job {job_id} does not exist") from None
 
     async def cancel(self, job_id: int, *, uid: int) -> JobView:
-        """Request the end of a job; the state of the job shows when it has ended. A second call
-        does nothing.
+        """Request that a job ends; return its view, which shows later when it has ended.
 
-        Raises NotFound, Conflict (the job has ended).
+        A second call does nothing. Raises NotFound, Conflict (the job has ended).
         """
         job = self._find(job_id)
 
@@ -225,79 +228,86 @@ class JobRequests:
         return await self._views.of(self._find(job_id))
 
     async def set_priority(self, job_id: int, priority: int, *, uid: int) -> JobView:
-        """Set the priority of an unfinished job, for all its waits.
+        """Set the priority of an unfinished job. It applies whenever the job waits, also later.
 
-        Raises NotFound, Forbidden (also if its user may not have such a high one), Conflict (it is
-        over), Unavailable.
+        Raises NotFound, Forbidden (also if the user may not use such a high priority), Conflict
+        (the job has ended), Unavailable.
         """
         await self._waiting_jobs.set_priority(job_id, priority, uid)
         return await self._views.of(self._find(job_id))
 
     async def hold(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """Hold a job until its release: a waiting one does not start, a running one saves and ends.
+        """Hold a job until it is released: a waiting job does not start, a running job saves and
+        ends its attempt.
 
-        A second call has no effect. With `lose_steps`, also hold one not known to save.
+        A second call has no effect. With `lose_steps`, also hold a running job that may not be able
+        to save.
 
-        Raises NotFound, Forbidden, Conflict (it is over, being cancelled, held by the daemon, or
-        would not continue from its last step), Unavailable.
+        Raises NotFound, Forbidden, Conflict (the job has ended, is being cancelled, is held by the
+        daemon, or would not continue from its last step), Unavailable.
         """
         await self._held_jobs.hold(job_id, uid, lose_steps=lose_steps)
         return await self._views.of(self._find(job_id))
 
     async def release(self, job_id: int, *, uid: int) -> JobView:
-        """Let a held job start in its turn from its newest checkpoint, regardless of the holder.
+        """Release a held job: it waits for its resources again and resumes from its newest
+        checkpoint.
 
-        It no longer waits for jobs that did not end as required.
+        It does not matter who has held it. Jobs that it waited for and that did not end as required
+        are ignored now.
 
-        Raises NotFound, Forbidden, Conflict (it is not held), Unavailable.
+        Raises NotFound, Forbidden, Conflict (the job is not held), Unavailable.
         """
         await self._held_jobs.release(job_id, uid)
         return await self._views.of(self._find(job_id))
 
     async def pause(self, job_id: int, *, uid: int, lose_steps: bool = False) -> JobView:
-        """Pause a job (the older `hold`): a waiting job becomes `paused`.
+        """Pause a job (an older form of `hold`): the state of a waiting job becomes `paused`.
 
-        A second call has no effect. With `lose_steps`, also pause one not known to save.
+        A second call has no effect. With `lose_steps`, also pause a running job that may not be
+        able to save.
 
-        Raises NotFound, Conflict (it is over, being cancelled, held, on hold, or would not continue
-        from its last step), Unavailable.
+        Raises NotFound, Conflict (the job has ended, is being cancelled, is held, is on hold, or
+        would not continue from its last step), Unavailable.
         """
         await self._held_jobs.pause(job_id, uid, lose_steps=lose_steps)
         return await self._views.of(self._find(job_id))
 
     async def unpause(self, job_id: int, *, uid: int) -> JobView:
-        """Unpause a job (the older `release`), for jobs saved and held.
+        """Continue a paused job (an older form of `release`).
 
-        Raises NotFound, Conflict (it is not paused), Unavailable.
+        Raises NotFound, Conflict (the job is not paused), Unavailable.
         """
         await self._held_jobs.unpause(job_id, uid)
         return await self._views.of(self._find(job_id))
 
     async def resume(self, job_id: int, *, uid: int) -> JobView:
-        """Resume a job (older: `retry` without `from_start`), or `release` one the daemon holds.
+        """Resume an ended job (an older form of `retry` without `from_start`).
 
-        Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
-        directory), BadRequest (it cannot run any more), Unavailable.
+        If the daemon holds the job, `release` it. Raises NotFound, Forbidden, Conflict (the job has
+        not ended, or another job writes to its directory), BadRequest (it cannot run any more),
+        Unavailable.
         """
         return await self._views.of(await self._again.resume(job_id, uid))
 
     async def edit(self, job_id: int, edit: JobEdit, *, uid: int) -> JobView:
-        """Change a job before its first start; all checks of `submit` are repeated.
+        """Change the job file of a job before its first start; all checks of `submit` are repeated.
 
-        Raises NotFound, Conflict (it has started, or was changed meanwhile), and the errors of
-        `submit`.
+        Raises NotFound, Conflict (the job has started, or was changed at the same time), and the
+        errors of `submit`.
         """
         return await self._views.of(await self._edits.edit(job_id, edit, uid))
 
     async def retry(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> JobView:
-        """Queue an ended job once more under a new number.
+        """Queue an ended job once more, under a new number.
 
-        It starts from the beginning, in `output_dir` or the directory of the job file; or it
-        continues in its directory from its newest checkpoint, if it has one.
+        With `from_start`, the new job begins at step 0, in `output_dir` or the directory in the job
+        file. Otherwise it continues in the directory of the ended job, from its newest checkpoint
+        if there is one.
 
-        Raises NotFound, Forbidden, Conflict (it is not over, or another job writes to its
+        Raises NotFound, Forbidden, Conflict (the job has not ended, or another job writes to its
         directory), and the errors of `submit`.
         """
         again = self._again
@@ -309,10 +319,11 @@ class JobRequests:
         return await self._views.of(new)
 
     async def change_array(self, job_id: int, wish: ArrayWish, *, uid: int) -> ArrayView:
-        """Apply an operation to all jobs of the array with this job, in one transaction.
+        """Apply the operation `wish` to all jobs of the array that contains job `job_id`.
 
-        Raises NotFound, Conflict (it has no array, or no job of it allows the operation),
-        Forbidden, Unavailable (no job was changed).
+        Returns the changed jobs, and the others with the reasons why they are unchanged. Raises
+        NotFound, Conflict (the job is in no array, or the operation is not possible for any of its
+        jobs), Forbidden, Unavailable (the message says how many jobs were changed).
         """
         change = self._array_change(wish, uid)
         found = await self._arrays.change(job_id, change, STATES_OF.get(wish.do))
@@ -337,9 +348,10 @@ class JobRequests:
     async def retry_array(
         self, job_id: int, *, uid: int, output_dir: str | None = None, from_start: bool = True
     ) -> list[JobView]:
-        """Retry all jobs of the array with this job, as `retry` does: a new array, or nothing.
+        """Retry all jobs of the array that contains job `job_id`, as a new array; see `retry`.
 
-        Without `from_start`, jobs with all their steps done are left out.
+        If one job cannot be retried, none is. Without `from_start`, jobs with all their steps done
+        are left out.
         """
         members = await self._arrays.members(job_id)
         again = self._again
@@ -351,10 +363,11 @@ class JobRequests:
         return await self._views.of_all(jobs)
 
     async def adopt(self, wanted: Adoption, *, uid: int) -> AdoptedView:
-        """Queue a job that watches a process of the user's, which continues unchanged.
+        """Queue a job that watches a running process of the user; the process itself continues
+        unchanged.
 
-        Raises BadRequest (the process does not exist, or belongs to another user), Conflict (it is
-        watched already), and the errors of `submit`.
+        Raises BadRequest (the process does not exist, or belongs to another user), Conflict
+        (another job watches it already), and the errors of `submit`.
         """
         self._check_uid(uid)
         found = await self._adopting.adopt(wanted, uid)
@@ -362,27 +375,32 @@ class JobRequests:
         return AdoptedView(job=view, below=found.below, gpu_uuids=found.gpu_uuids)
 
     async def drain(self, why: str | None, *, uid: int) -> dict[str, Any]:
-        """Stop starting jobs, also after a restart; running jobs continue. Returns `health`'s tree.
+        """Stop starting jobs, also after a restart of the daemon; running jobs continue.
 
-        Raises Unavailable.
+        `why` is shown to users as the reason. Returns the same object as `health`. Raises
+        Unavailable.
         """
         await self._draining.drain(why, uid)
         return self.health()
 
     async def undrain(self, *, uid: int) -> dict[str, Any]:
-        """Start jobs again. Returns and raises as `drain`."""
+        """End the drain, so that jobs start again. Returns and raises the same as `drain`."""
         await self._draining.undrain(uid)
         return self.health()
 
     async def clean(self, request: CleanRequest, *, uid: int, of: int | None) -> Cleaned:
-        """Remove ended jobs, only of the uid `of` (None: all users): first files, then records.
+        """Remove ended jobs of the user `of` (None: of all users): first their files, then their
+        records.
 
         Raises BadRequest, Unavailable.
         """
         return await self._dispatcher.cleaner.clean(request, user_name(uid), of)
 
     async def events(self, since: int, wait: float) -> list[Event]:
-        """Return up to 1,000 events with `seq > since`; wait up to `wait` seconds for the first."""
+        """Return up to 1,000 events with `seq > since`, in order.
+
+        If there is none yet, wait up to `wait` seconds for the first one.
+        """
         since = min(since, _LARGEST_ID)
         changed = self._dispatcher.changed
         found = self._store.events(since)
@@ -420,39 +438,40 @@ class JobRequests:
         )
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
-        """Return the reports of the job and of those that it continues.
+        """Return the training curves of the job and of the earlier jobs that it continues.
 
-        The tree has columns `steps` and `evaluations` of at most `points` points, `parts` (the
-        reporter from each step on), `checkpoints` with their saves, the steps that were
-        `not_finite`, and whether more may `follow`.
+        The keys are `steps` and `evaluations` (columns of at most `points` points), `parts` (the
+        attempt that reported each range of steps), `checkpoints` (their saves), `not_finite` (the
+        steps with a value that is not finite), and `follow` (where to read later reports).
 
         Raises NotFound.
         """
         return await self._results.curves(job_id, points)
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """Return the present checkpoints of the job, in the format of
+        """Return the checkpoints that the job has now, in the format of
         `result_readers.checkpoint_tree`.
 
-        Raises NotFound, BadRequest (the directory may not be read), Unavailable (it does not
-        respond).
+        Raises NotFound, BadRequest (the directory may not be read), Unavailable (the file system
+        does not respond).
         """
         return await self._results.checkpoints(job_id)
 
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:
-        """Return `count` of the texts that an evaluation generated, from `first` on.
+        """Return `count` texts, from number `first` on, that the evaluation at `step` generated.
 
-        The format is that of `service.result_readers`. Raises as `checkpoints`.
+        `step` None: the newest step with predictions. The format is that of
+        `result_readers.prediction_rows`. Raises the same errors as `checkpoints`.
         """
         return await self._results.predictions(job_id, step, first, count)
 
     async def examples(self, job_id: int, show: int, wait: float) -> dict[str, Any]:
-        """Return the first `show` examples of the job as its model sees them: `{"job", "ready",
-        "notes", "sample", "problem"}`; `ready` is false if they take longer than `wait` seconds.
+        """Return the first `show` training examples of the job, as its model sees them.
 
-        Raises NotFound.
+        The keys are `job`, `ready`, `notes`, `sample` and `problem`. `ready` is False if the
+        examples take longer than `wait` seconds. Raises NotFound.
         """
         return await self._examples.read(self._find(job_id), show, wait)
 
@@ -467,19 +486,23 @@ class JobRequests:
         return Path(attempts[attempt - 1].run_dir)
 
     async def machine(self) -> dict[str, Any]:
-        """Return the machine's state.
+        """Return the state of the machine and its GPUs.
 
         It is `{"snapshot": ... | None, "leases": [{"gpu_uuid", "job_id", "attempt", "held_by",
-        "bytes", "uid"}], ...}`; `bytes` of the GPU's memory, None: all of it.
+        "bytes", "uid"}], ...}`. `bytes` is the GPU memory of the lease; None: all of the GPU.
         """
         return await self._state.machine()
 
     async def metrics(self, *, openmetrics: bool) -> str:
-        """Return the metrics of the daemon and the machine, as text; they name no single job."""
+        """Return the metrics of the daemon and the machine as text for Prometheus.
+
+        With `openmetrics`, the text is in the format OpenMetrics. No metric names a single job.
+        """
         return await self._state.metrics(openmetrics=openmetrics)
 
     async def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """Return the history of the last so many seconds, in columns.
+        """Return the use of the machine in the last `seconds`, as columns of at most `points`
+        points.
 
         It is `{"step_seconds", "times", "series": {name: {"mean", "most"}}, "trouble"}`, with the
         series of `zerotoolsd.monitoring.history_recorder`.
@@ -487,24 +510,27 @@ class JobRequests:
         return (await self._dispatcher.history.read(seconds, points)).to_json()
 
     def peaks(self, job_id: int | None, limit: int) -> list[dict[str, Any]]:
-        """Return the peaks of attempts, the newest first, in the format of
-        `history_file.AttemptPeak`."""
+        """Return the peak memory of attempts of job `job_id` (None: of all jobs), the newest first.
+
+        At most `limit` entries, in the format of `history_file.AttemptPeak`.
+        """
         return [each.to_json() for each in self._dispatcher.history.peaks(job_id, limit)]
 
     def shares(self) -> dict[str, Any]:
-        """Return the users' shares of the GPUs; users with jobs that start first are at the top.
+        """Return each user's share of the GPUs. The users whose jobs start first are at the top.
 
-        The tree is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
-        `weight`, `share` and `used` (parts of 1), `gpu_hours` (which decay), `gpu_hours_in_all`,
-        `factor`, the `gpus` that jobs hold now, and how many jobs are `waiting` for GPUs.
+        It is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
+        `weight`, `share` and `used` (fractions of 1), `gpu_hours` (older ones count less),
+        `gpu_hours_in_all`, `factor`, `gpus` (held by jobs now), and `waiting` (the number of jobs
+        that wait for GPUs).
         """
         return self._state.shares()
 
     def health(self) -> dict[str, Any]:
-        """Return `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
-        "drain"}`.
+        """Return the state of the daemon.
 
-        `drain` is `{"since", "uid", "why"}`, or None.
+        It is `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
+        "drain"}`. `drain` is `{"since", "uid", "why"}`; None if jobs may start.
         """
         return self._state.health()
 

@@ -1,7 +1,8 @@
-"""Reads checkpoints and predictions in the directories of jobs, in a child process, as the user.
+"""Reads the checkpoints and predictions in the directories of jobs, in a child process, as the
+user.
 
-Sizes of files are compared with the manifest; their bytes are not read. In a directory of very many
-files, the scan is limited to a few seconds.
+The sizes of files are compared with the manifest; their contents are not read. The scan of a
+directory with very many files is limited to a few seconds.
 """
 
 from __future__ import annotations
@@ -30,9 +31,10 @@ _SUFFIX = ".jsonl"
 
 
 def prediction_rows(output_dir: str, step: int | None, first: int, count: int) -> dict[str, Any]:
-    """Return the `steps` with predictions, and `count` rows of one `step` (None: the newest step).
+    """Return generated texts of an evaluation: `{"steps", "step", "first", "rows", "more"}`.
 
-    Rows begin with number `first`; `more` is whether others follow. Raises OSError.
+    `steps` are all steps with predictions. The rows are those of `step` (None: the newest), `count`
+    rows from number `first` on; `more` is True if others follow. Raises OSError.
     """
     steps = _steps(Path(output_dir) / PREDICTIONS)
     chosen = max(steps, default=None) if step is None else step
@@ -59,7 +61,9 @@ def _steps(directory: Path) -> set[int]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows that are objects. Each text is cut to `LONGEST_TEXT` characters."""
+    """Yield the rows of the file `path` that are JSON objects, each text cut to `LONGEST_TEXT`
+    characters.
+    """
     try:
         descriptor = open_regular(path)
     except (ValueError, FileNotFoundError):  # a link or a pipe, or removed since
@@ -91,9 +95,9 @@ SIZES = "sizes"
 class SavedCheckpoint:
     """A checkpoint in a job's directory.
 
-    `hints` are the names `latest` and `best` that point to it. `saved` is when its manifest was
-    written, in seconds since 1970. `checked` is "sizes" if all files have the right sizes; null if
-    they were not checked, or there is a `problem`.
+    `hints` are the names `latest` and `best`, if these refer to the checkpoint. `saved` is the time
+    when its manifest was written, in seconds since 1970. `checked` is "sizes" if all files have the
+    right sizes; null if they were not checked, or there is a `problem`.
     """
 
     step: int
@@ -111,10 +115,10 @@ class SavedCheckpoint:
 
 
 def checkpoint_tree(output_dir: str, seconds: float = SECONDS) -> dict[str, Any]:
-    """Return `checkpoints`, the newest first, at most `MOST`.
+    """Return the checkpoints of a job: `{"checkpoints", "more", "unfinished"}`.
 
-    `more` is the number of others, and `unfinished` are the names of incomplete saves. Raises
-    OSError.
+    `checkpoints` are at most `MOST`, the newest first. `more` is the number of others, and
+    `unfinished` are the names of incomplete saves. Raises OSError.
     """
     root, until = Path(output_dir), time.monotonic() + seconds
     listed = checkpoint_dirs.listing(root)
@@ -188,8 +192,11 @@ def _look(
 
 
 def thinned_sentence(path: str) -> str | None:
-    """Return a sentence on the dropped tensors of the checkpoint at `path`, or None if it has no
-    readable record of thinning. May wait for a file system that hangs."""
+    """Return a sentence on the tensors that were dropped from the checkpoint at `path`.
+
+    None if the checkpoint has no readable record of thinning. Blocks while a file system does not
+    respond.
+    """
     try:
         found = read_thinned(Path(path))
     except (BadFile, OSError, ValueError):

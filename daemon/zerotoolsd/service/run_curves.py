@@ -1,16 +1,17 @@
-"""The curves of a job and of those that it continues, as columns with a limited number of points.
+"""The curves of a job and of the jobs that it continues, as columns with a limited number of
+points.
 
-Of more steps than that, each bucket of neighbours keeps the two with the least and the greatest
-loss. So the drawing has all peaks, and every point is a reported step (the min-max decimation of
-time series).
+If there are more steps, they are divided into buckets of neighbouring steps. From each bucket, the
+steps with the least and the greatest loss are kept. So the drawing has all peaks, and every point
+is a reported step (the min-max decimation of time series).
 
     8 steps, at most 6 points:  2.0 1.9 1.8 9.0 | 1.7 1.6 1.5 1.4
     two buckets:                        1.8 9.0 | 1.7         1.4    and the first step, 2.0
 
-The steps come from `progress.jsonl` of each attempt, which is as long as the run. Of very many
-steps only a regular selection is parsed, and of a very large file only parts at equal distances are
-read. Evaluations and checkpoints are few, and all of those in the read parts are taken. A job may
-write into its run directory too: only JSON objects count.
+The steps come from `progress.jsonl` of each attempt, which has a line for each step. If there are
+very many steps, only every n-th one is parsed. Of a very large file, only blocks at equal distances
+are read. Evaluations and checkpoints are few, and all of them in the blocks that are read are
+taken. A job can write into its run directory too, so lines that are no JSON objects are ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ _LONGEST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class CurvePart:
-    """The attempt that reported the steps from `first_step` to the next part."""
+    """An attempt of a job that reported the steps from `first_step` to the first step of the next
+    part.
+    """
 
     job: int
     attempt: int
@@ -50,7 +53,7 @@ class CurvePart:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckpointStatement:
-    """The reported save of a checkpoint, at `time` in seconds since 1970."""
+    """A report of an attempt that it saved a checkpoint, at `time` in seconds since 1970."""
 
     step: int
     path: str
@@ -63,9 +66,10 @@ class CheckpointStatement:
 
 @dataclass
 class RunCurves:
-    """Curves that are built attempt by attempt, the oldest first.
+    """The curves of a job, built from its attempts one after another, the oldest first.
 
-    `follow` is the newest attempt, and the byte of its progress file from which more may follow.
+    `follow` is the newest attempt, and the offset in its progress file after which later reports
+    follow.
     """
 
     curves: Curves = field(default_factory=Curves)
@@ -75,7 +79,7 @@ class RunCurves:
     follow: tuple[int, int] | None = None
 
     def take(self, job: int, attempt: int, world_size: int | None, found: StepRecords) -> None:
-        """Add the reports of one attempt."""
+        """Add the reports `found` of one attempt of job `job`."""
         self.curves.take(found.records)
         told = (each for each in found.records if each.get("event") in ("step", "eval"))
         first = min((step for each in told if (step := step_of(each)) is not None), default=None)
@@ -95,7 +99,9 @@ class RunCurves:
         self.curves.take_scores(found.records)
 
     def to_json(self, points: int) -> dict[str, Any]:
-        """Return the columns, with null for a value that a step did not report."""
+        """Return the columns, of at most `points` points, as JSON values; null if a step did not
+        report the value.
+        """
         curves = self.curves
         chosen = chosen_steps(curves.loss, points) or chosen_steps(curves.time, points)
         evaluated = chosen_steps(curves.eval_loss, points) or chosen_steps(curves.bleu, points)
@@ -115,7 +121,9 @@ class RunCurves:
 
 
 def statement_of(record: Mapping[str, Any]) -> CheckpointStatement | None:
-    """Return the save of a checkpoint that a message reports; None for another message."""
+    """Return the checkpoint save that a message of an attempt reports; None for any other
+    message.
+    """
     path, step = record.get("path"), step_of(record)
     if record.get("event") != "checkpoint" or step is None or not isinstance(path, str):
         return None
@@ -136,10 +144,10 @@ def _text(value: object) -> str | None:
 
 
 def chosen_steps(points: CurvePoints, most: int) -> list[int]:
-    """Return at most `most` of the steps, in order.
+    """Return the numbers of at most `most` of the steps in `points`, in ascending order.
 
     These are the steps with the least and the greatest value of each bucket, and the first and the
-    last of all.
+    last step.
     """
     steps = sorted(points)
     if len(steps) <= most:
@@ -153,14 +161,19 @@ def chosen_steps(points: CurvePoints, most: int) -> list[int]:
 
 
 def columns(curves: Curves, steps: Sequence[int], names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return the values of these steps by name, and `step`. A column without values is left out."""
+    """Return a dict with a column for `step` and for each of `names`: the values at these steps.
+
+    A column without any values is left out.
+    """
     found = {name: [getattr(curves, name).get(step) for step in steps] for name in names}
     kept = {name: values for name, values in found.items() if any(v is not None for v in values)}
     return {"step": list(steps), **kept}
 
 
 def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
-    """Return the columns of scores by name, `time` and `step`, of the newest `points` steps."""
+    """Return the columns of scores by name, with `time` and `step`, for the newest `points`
+    steps.
+    """
     steps = sorted({step for values in curves.scores.values() for step in values})[-points:]
     known = {name: at for name, at in curves.scores.items() if at}
     named = {**known, **({"time": curves.score_time} if steps else {})}
@@ -170,10 +183,10 @@ def score_columns(curves: Curves, points: int) -> dict[str, list[Any]]:
 def read_run(
     attempts: Sequence[tuple[int, int, int | None, Path]], evaluations: Iterable[Path] = ()
 ) -> RunCurves:
-    """Return the curves of attempts, the oldest first: (job, number, world size, run directory) of
-    each.
+    """Return the curves of the `attempts`, which are ordered from the oldest to the newest.
 
-    `evaluations` are the run directories of jobs that evaluate their checkpoints.
+    Each attempt is (job, number, world size, run directory). `evaluations` are the run directories
+    of the jobs that evaluate their checkpoints.
     """
     run = RunCurves()
     for job, number, world_size, run_dir in attempts:
@@ -185,18 +198,22 @@ def read_run(
 
 MOST_STEPS = 20_000
 MOST_OTHERS = 20_000
-"""The most messages of each other kind that are parsed, approximately."""
+"""The approximate largest number of messages, other than steps, that are parsed."""
 MOST_BYTES = 64 << 20
 BLOCK = 1 << 18
 _STEP = b'"event": "step"'
-"""Text in the line of a step, as the supervisor writes it. Lines without it are parsed, too."""
+"""The text that marks the line of a step, as the supervisor writes it.
+
+Lines without it are parsed as other messages.
+"""
 
 
 @dataclass(frozen=True)
 class StepRecords:
-    """Messages in their order. `end` is the byte after the last complete line.
+    """The messages of one attempt in their order.
 
-    `sampled`: some steps were left out.
+    `end` is the offset after the last complete line of the file. `sampled` is True if some steps
+    were left out.
     """
 
     records: list[dict[str, Any]]
@@ -205,7 +222,7 @@ class StepRecords:
 
 
 def read_records(run_dir: Path) -> StepRecords:
-    """Return the reports of the attempt in `run_dir`; none if the file cannot be read."""
+    """Return the reports of the attempt in `run_dir`; empty if its progress file cannot be read."""
     try:
         with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
             return _read(file.fileno())
@@ -237,8 +254,9 @@ def _read(descriptor: int) -> StepRecords:
 
 
 def _lines(descriptor: int, size: int) -> Iterator[tuple[bytes, int]]:
-    """Yield complete lines, with the byte after each. Of a file that is too large, only some
-    blocks."""
+    """Yield each complete line of the file with the offset after it; of a file that is too large,
+    only the lines of some blocks.
+    """
     blocks = -(-size // BLOCK)
     skip = max(1, -(-size // MOST_BYTES))
     rest: bytes | None = b""

@@ -20,7 +20,10 @@ from zerotoolsd.service.admission.adoptable_process import look_at_process
 from zerotoolsd.service.submission import LOOK_SECONDS, JobSubmission
 
 MOST_WATCHED = 64
-"""The most watched processes of one user: they use no GPUs of the queue, but some memory."""
+"""The largest number of processes that jobs of one user may watch at a time.
+
+Such jobs use no GPUs of the queue, but some memory of the daemon.
+"""
 _LONGEST_NAME = 60
 _WATCHES = '"adopted": "'
 """Text in the job file of every job that watches a process."""
@@ -28,8 +31,9 @@ _WATCHES = '"adopted": "'
 
 @dataclass(frozen=True)
 class Adopted:
-    """The job, the pids of the processes below the watched one, and the UUIDs of the GPUs that they
-    use."""
+    """A job that watches a process, the pids of the descendants of that process, and the UUIDs of
+    the GPUs that these processes use.
+    """
 
     job: JobRow
     below: tuple[int, ...]
@@ -37,7 +41,7 @@ class Adopted:
 
 
 class Adopting:
-    """Queues jobs that watch a process."""
+    """Queues jobs that watch a process that a user started by hand."""
 
     def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, ask: Ask) -> None:
         self._dispatcher = dispatcher
@@ -47,7 +51,7 @@ class Adopting:
         """Held while a process is adopted, so that only one of two requests for it succeeds."""
 
     async def adopt(self, wanted: Adoption, uid: int) -> Adopted:
-        """Adopt a process; see `JobRequests`."""
+        """Queue a job that watches the process `wanted`; see `JobRequests.adopt`."""
         user = self._dispatcher.users.of(uid)
         try:
             found = await self._ask(
@@ -66,9 +70,10 @@ class Adopting:
         return Adopted(job, below, await self._gpus({wanted.pid, *below}))
 
     def _refuse_watched(self, pid: int, identity: str, uid: int) -> None:
-        """Raise Conflict if the process is watched already, or the limit is reached.
+        """Raise Conflict if a job of this user watches the process already, or the user watches too
+        many.
 
-        Jobs of other users do not count: their claims on a process may be false.
+        Jobs of other users do not count, because such a job may watch the process only in name.
         """
         watched = 0
         for job in self._dispatcher.store.jobs((*states.ACTIVE, states.QUEUED), uid=uid):
@@ -109,9 +114,9 @@ def _tree(found: Mapping[str, Any], wanted: Adoption) -> dict[str, Any]:
 
 
 def _name_of(command: list[str]) -> str:
-    """Return the default name of the job: `train` for `python -u train.py --lr 1e-4`.
+    """Return a name for the job from its command: `train` for `python -u train.py --lr 1e-4`.
 
-    For a launcher, it is the name of the launched program.
+    If the command starts a launcher, it is the name of the program that the launcher starts.
     """
     words = [word for word in command if word.endswith(".py")]
     name = PurePath(words[-1] if words else command[0]).name.removesuffix(".py")

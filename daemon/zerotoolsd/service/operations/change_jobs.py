@@ -20,11 +20,11 @@ from zerotoolsd.queue.rows import JobRow, UnreadableSpec
 from zerotoolsd.users.account import user_name
 
 FindJob = Callable[[int], JobRow]
-"""Function that returns the job with this number. Raises NotFound."""
+"""A function that returns the job with a given number. Raises NotFound."""
 
 
 ChangeJob = Callable[[JobRow], None]
-"""Function that changes an unfinished job. Raises Conflict, NotAllowed, Changed."""
+"""A function that changes an unfinished job. Raises Conflict, NotAllowed, Changed."""
 
 
 class JobChanges:
@@ -36,7 +36,7 @@ class JobChanges:
         self._find = find
 
     async def set_priority(self, job_id: int, priority: int, uid: int) -> None:
-        """Set the priority; see `JobRequests`."""
+        """Set the priority of a job; see `JobRequests.set_priority`."""
         change = self.prioritising(priority, uid)
         await self._change(self._find(job_id), change, "get another priority")
 
@@ -56,9 +56,9 @@ class JobChanges:
         return change
 
     async def _change(self, job: JobRow, change: ChangeJob, what: str) -> None:
-        """Change an unfinished job, by the state that it has in the transaction.
+        """Apply `change` to a job in a transaction, if the job has not ended by then.
 
-        Raises Conflict, Unavailable, NotFound.
+        `what` names the change in messages. Raises Conflict, Unavailable, NotFound.
         """
 
         async def made() -> None:
@@ -89,7 +89,9 @@ AT_ONCE = 50
 
 @dataclass(frozen=True)
 class ArrayChange:
-    """The changed jobs in their order, and why others could not be changed."""
+    """The numbers of the changed jobs of an array, in order, and of the others with the reason why
+    each could not be changed.
+    """
 
     changed: tuple[int, ...]
     kept: tuple[tuple[int, str], ...]
@@ -112,7 +114,7 @@ class ArrayChanges:
         return await self.jobs(numbers)
 
     async def jobs(self, numbers: Sequence[int]) -> list[JobRow]:
-        """Read these jobs. Raises NotFound."""
+        """Return the jobs with these numbers. Raises NotFound."""
         time_slice, jobs = TimeSlice(), list[JobRow]()
         for number in numbers:
             jobs.append(self._find(number))
@@ -128,14 +130,14 @@ class ArrayChanges:
     async def change(
         self, job_id: int, change: ChangeJob, of: Collection[str] | None = None
     ) -> ArrayChange:
-        """Change each member that has not ended and allows the change.
+        """Change each job of the array that has not ended and allows the change.
 
-        If any member is in one of the states `of`, only members in these states are changed: the
-        others already are as requested. The members are changed in several transactions, and other
+        If any job is in one of the states `of`, only the jobs in these states are changed: the
+        others already are as requested. The jobs are changed in several transactions, and other
         requests run in between.
 
-        Raises NotFound, Conflict (no member allows the change, or the job is in no array),
-        Unavailable (only the members that it names were changed).
+        Raises NotFound, Conflict (no job allows the change, or job `job_id` is in no array),
+        Unavailable (the message says how many jobs were changed).
         """
         members = self._store.array_states(self._array_of(job_id))
         open_ones = [job for job, state in members if state not in states.TERMINAL]
@@ -165,7 +167,10 @@ class ArrayChanges:
         return ArrayChange(tuple(changed), tuple(kept))
 
     def _change(self, members: Sequence[int], change: ChangeJob) -> ArrayChange:
-        """Change the first of these jobs, as many as the time slice allows."""
+        """Change jobs from the start of `members` on, until the time slice is used up.
+
+        Returns the jobs that were handled: the changed ones, and the others with the reason.
+        """
         changed, kept = list[int](), list[tuple[int, str]]()
         until = time.monotonic() + STEP_SECONDS
         with self._store.transactions.together():
@@ -185,7 +190,7 @@ STATES_OF = {
     "release": (states.ON_HOLD, states.PAUSED, states.PAUSING, states.HELD),
     "unpause": (states.PAUSED, states.PAUSING),
 }
-"""For each operation that undoes another one, the states of the members that it changes."""
+"""For the operations `release` and `unpause`, the states of the jobs that they change."""
 
 
 def cancelling(dispatcher: Dispatcher, uid: int) -> ChangeJob:

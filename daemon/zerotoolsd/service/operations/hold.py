@@ -2,12 +2,13 @@
 
     hold     of a waiting job         on_hold: it does not start
     hold     of a running job         pausing: it saves and ends its attempt; then it is paused
-    release  of any of these, and of  queued, or waiting for its time or its jobs; it resumes from
-             one that the daemon held its newest checkpoint
+    release  of any of these, and of  queued, or waiting for its start time or other jobs;
+             a job that the daemon    it resumes from its newest checkpoint
+             holds
 
-The stored states `on_hold`, `paused` and `held` show the holder of a job and whether it had saved;
-users see one word for them, "held". Pause and unpause are the older requests for the same: they
-stay until 0.5, and store `paused` also for a waiting job.
+The stored states `on_hold`, `paused` and `held` show who holds a job, and whether it has saved.
+Users see one word for the three states, "held". Pause and unpause are the older requests for the
+same: they stay until 0.5, and store `paused` also for a waiting job.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class HeldJobs:
         self._find = find
 
     async def hold(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
-        """Hold a job; see `JobRequests`."""
+        """Hold a job; see `JobRequests.hold`."""
         await self._make(job_id, self.holding(uid, lose_steps=lose_steps), "be held")
 
     def holding(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
@@ -59,11 +60,11 @@ class HeldJobs:
         return change
 
     async def release(self, job_id: int, uid: int) -> None:
-        """Release a job; see `JobRequests`."""
+        """Release a job; see `JobRequests.release`."""
         await self._make(job_id, self.releasing(uid), "be released")
 
     def releasing(self, uid: int) -> ChangeJob:
-        """Return the function that releases one job, whoever holds it."""
+        """Return the function that releases one job. It does not matter who has held the job."""
         go_on = self.unpausing(uid)
 
         def change(job: JobRow) -> None:
@@ -95,7 +96,7 @@ class HeldJobs:
         self._dispatcher.transitions.publish(job, to)
 
     async def pause(self, job_id: int, uid: int, *, lose_steps: bool = False) -> None:
-        """Pause a job; see `JobRequests`."""
+        """Pause a job; see `JobRequests.pause`."""
         await self._make(job_id, self.pausing(uid, lose_steps=lose_steps), "be held")
 
     def pausing(self, uid: int, *, lose_steps: bool = False) -> ChangeJob:
@@ -111,7 +112,7 @@ class HeldJobs:
         return change
 
     def _refuse_loss(self, job: JobRow) -> None:
-        """Raise Conflict if the job runs and would lose its steps."""
+        """Raise Conflict if the job runs and would lose the steps since its last checkpoint."""
         if job.state not in (states.LAUNCHING, states.RUNNING, states.YIELDING):
             return
         if (why := why_not_saved(job, self._store.attempts(job.id))) is not None:
@@ -122,7 +123,7 @@ class HeldJobs:
             )
 
     async def unpause(self, job_id: int, uid: int) -> None:
-        """Unpause a job; see `JobRequests`."""
+        """Unpause a job; see `JobRequests.unpause`."""
         await self._make(job_id, self.unpausing(uid), "be released")
 
     def unpausing(self, uid: int) -> ChangeJob:
@@ -138,7 +139,11 @@ class HeldJobs:
         return change
 
     async def _make(self, job_id: int, change: ChangeJob, what: str) -> None:
-        """Make the change in a transaction of the queue. Raises Conflict, Unavailable, NotFound."""
+        """Apply `change` to a job in a transaction of the queue; `what` names the change in
+        messages.
+
+        Raises Conflict, Unavailable, NotFound.
+        """
 
         async def made() -> None:
             change(self._find(job_id))
@@ -181,8 +186,9 @@ def _refuse_watched(job: JobRow) -> None:
 
 
 def _do(job: JobRow) -> str:
-    """Return the command that lets the job run, for the end of a message; empty if there is
-    none."""
+    """Return the command, for the end of a message, with which the user lets the job run; empty if
+    there is no such command.
+    """
     if job.state in states.TERMINAL:
         return f"; to run it again: zerotools retry {job.id}"
     held = job.state in (states.ON_HOLD, states.HELD)
@@ -190,7 +196,10 @@ def _do(job: JobRow) -> str:
 
 
 async def _made(change: Callable[[], Awaitable[None]], what: str) -> None:
-    """Make a change in a transaction of the queue. Raises Conflict, Unavailable, NotFound."""
+    """Make `change`, which writes the queue; `what` names the change in messages.
+
+    Raises Conflict, Unavailable, NotFound.
+    """
     try:
         await when_free(change)
     except (NotAllowed, Changed) as error:

@@ -1,4 +1,4 @@
-"""Changes the job file of an unstarted job.
+"""Changes the job file of a job that has not started.
 
 All checks of a submit are repeated, and the job is changed in one transaction, unless it was
 started meanwhile.
@@ -38,7 +38,7 @@ _OWN = frozenset({"captured_env"})
 
 
 class JobEdits:
-    """Edits job files of unstarted jobs; `find` returns a job by its number."""
+    """Edits the job files of jobs that have not started; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, find: FindJob) -> None:
         self._dispatcher = dispatcher
@@ -47,7 +47,7 @@ class JobEdits:
         self._find = find
 
     async def edit(self, job_id: int, edit: JobEdit, uid: int) -> JobRow:
-        """Return the edited job; see `JobRequests`."""
+        """Change a job and return its new row; see `JobRequests.edit`."""
         job = self._find(job_id)
         self._refuse_started(job)
         self._refuse_terms(job, edit, uid)
@@ -98,7 +98,9 @@ class JobEdits:
             )
 
     def _refuse_evaluated(self, job: JobRow, spec: JobSpec) -> None:
-        """Raise Conflict if the evaluation job of this job would no longer match the edited one."""
+        """Raise Conflict if the job that evaluates this job would no longer match the edited job
+        `spec`.
+        """
         if _evaluated(job.spec) == _evaluated(spec):
             return
         others = evaluations_of(self._store, job)
@@ -109,7 +111,9 @@ class JobEdits:
         )
 
     def _refuse_terms(self, job: JobRow, edit: JobEdit, uid: int) -> None:
-        """Raise BadRequest or Conflict if the job cannot have these conditions."""
+        """Raise BadRequest or Conflict if the job cannot get the start time or the dependencies in
+        `edit`.
+        """
         if job.state == states.QUEUED and (edit.after or edit.begin):
             waits = "after others" if edit.after else "at a time"
             raise Conflict(
@@ -136,12 +140,19 @@ def _evaluated(spec: JobSpec) -> object:
 
 
 def _edited_part(job: JobRow) -> tuple[str, str | None, str]:
-    """Return what an edit starts from. Two job files may differ in the keys that were set alone."""
+    """Return the fields of a job that an edit starts from: its text, the submitted text, its state.
+
+    The submitted text is compared too, because two job files may differ only in the keys that the
+    user has set.
+    """
     return job.spec_text, job.given_text, job.state
 
 
 async def edited(job: JobRow, edit: JobEdit) -> JobSpec:
-    """Return the changed job. Raises BadRequest, Unsupported, UnreadableSpec."""
+    """Return the job file of `job` with the changes in `edit`.
+
+    Raises BadRequest, Unsupported, UnreadableSpec.
+    """
     tree: dict[str, Any]
     time_slice = TimeSlice()
     await asyncio.sleep(0)

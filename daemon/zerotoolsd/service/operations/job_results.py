@@ -22,12 +22,12 @@ from zerotoolsd.service.run_curves import read_run
 from zerotoolsd.service.submission import JobSubmission
 
 MOST_BEFORE = 10_000
-"""The most earlier jobs of a user that are searched for those that a job continues."""
+"""The largest number of a user's earlier jobs in which `chain` searches for continued jobs."""
 MOST_ATTEMPTS = 1000
 
 
 class JobResults:
-    """Reads results of jobs; `find` returns a job by its number."""
+    """Reads the results of jobs; `find` returns a job by its number."""
 
     def __init__(self, dispatcher: Dispatcher, submission: JobSubmission, find: FindJob) -> None:
         self._dispatcher = dispatcher
@@ -38,7 +38,7 @@ class JobResults:
         """Reading a long run takes a processor for seconds, so one is read at a time."""
 
     async def curves(self, job_id: int, points: int) -> dict[str, Any]:
-        """Return curves; see `JobRequests`."""
+        """Return the training curves of a job; see `JobRequests.curves`."""
         job = self._find(job_id)
         chain = self.chain(job)
         attempts = [
@@ -61,8 +61,9 @@ class JobResults:
         return {"job": job.id, **tree}
 
     def chain(self, job: JobRow) -> list[JobRow]:
-        """Return `job` after the jobs that it continues, the oldest first; only jobs of its
-        user."""
+        """Return the jobs of the same user that `job` continues, the oldest first, and `job` at the
+        end.
+        """
         chain, sources = [job], _sources(job)
         if not sources:
             return chain
@@ -74,13 +75,13 @@ class JobResults:
         return chain[::-1]
 
     async def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """Return the checkpoints; see `JobRequests`."""
+        """Return the checkpoints of a job; see `JobRequests.checkpoints`."""
         return await self._look(self._find(job_id), checkpoint_tree)
 
     async def predictions(
         self, job_id: int, step: int | None, first: int, count: int
     ) -> dict[str, Any]:
-        """Return predictions; see `JobRequests`."""
+        """Return generated texts of a job; see `JobRequests.predictions`."""
         return await self._look(self._find(job_id), prediction_rows, step, first, count)
 
     async def _look(
@@ -101,14 +102,18 @@ def _sources(job: JobRow) -> frozenset[str]:
 
 
 MOST_KEPT = 32
-"""The most answers in the cache, of at most 64 KiB each."""
+"""The largest number of cached results, of at most 64 KiB each."""
 KEPT_SECONDS, FAILURE_SECONDS = 600.0, 10.0
-"""Seconds that an answer, or a failure, is cached: the user may change or repair the data
-meanwhile."""
+"""Seconds for which examples, or the error of a failed call, are cached.
+
+The user may change or repair the data in the meantime.
+"""
 
 Look = Callable[[JobSpec, int, int], Awaitable[CheckedJob]]
-"""Function of (job, uid of its user, number of examples) that returns them; raises
-ZerotoolsError."""
+"""A function that returns the examples of a job.
+
+Its arguments are the job, the uid of the user, and the number of examples. Raises ZerotoolsError.
+"""
 _Key = tuple[int, int, int]
 
 
@@ -119,9 +124,10 @@ class _Kept:
 
 
 class JobExamples:
-    """Reads examples through `look` by the job's interpreter, one at a time for each user.
+    """Gets the first examples of jobs from `look`, and caches them.
 
-    A call continues after its client disconnects: the next client gets the cached answer.
+    `look` runs the job's interpreter, one at a time for each user. A call of `look` continues after
+    its client disconnects, so that the next client gets the cached examples.
     """
 
     def __init__(
@@ -137,8 +143,11 @@ class JobExamples:
         self._looking: dict[int, asyncio.Task[None]] = {}
 
     async def read(self, job: JobRow, show: int, wait: float) -> dict[str, Any]:
-        """Return `show` examples of `job`; without them if they take longer than `wait` seconds,
-        and with the `problem` if they cannot be shown."""
+        """Return the first `show` examples of `job`, in the format of `JobRequests.examples`.
+
+        The examples are left out if they take longer than `wait` seconds. If they cannot be shown,
+        `problem` has the reason.
+        """
         try:
             spec = job.spec
         except UnreadableSpec as error:

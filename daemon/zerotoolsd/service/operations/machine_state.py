@@ -26,7 +26,10 @@ METRICS_AGE_SECONDS, METRICS_PATIENCE_SECONDS = 10.0, 0.2  # of the state of the
 
 
 class MachineState:
-    """Answers requests about the machine; uptime counts from the creation of this object."""
+    """Answers requests about the machine.
+
+    The uptime is counted from the creation of this object.
+    """
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
@@ -34,7 +37,7 @@ class MachineState:
         self._started = time.monotonic()
 
     async def machine(self) -> dict[str, Any]:
-        """Return the machine's state; see `JobRequests`."""
+        """Return the machine's state; see `JobRequests.machine`."""
         snapshot = await self._dispatcher.machine.snapshot()
         snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
         leases = [
@@ -60,7 +63,7 @@ class MachineState:
         }
 
     async def metrics(self, *, openmetrics: bool) -> str:
-        """Return the metrics; see `JobRequests`."""
+        """Return the metrics as text; see `JobRequests.metrics`."""
         engine, now = self._dispatcher, clocks.now()
         snapshot = await engine.machine.snapshot(
             most_age_seconds=METRICS_AGE_SECONDS, patience_seconds=METRICS_PATIENCE_SECONDS
@@ -77,7 +80,7 @@ class MachineState:
         return render(families(engine.tally, moment), openmetrics=openmetrics)
 
     def shares(self) -> dict[str, Any]:
-        """Return the users' shares; see `JobRequests`."""
+        """Return the users' shares; see `JobRequests.shares`."""
         engine = self._dispatcher
         waiting, gpus = engine.placement.line.waiting_for_gpus(), dict[int, float]()
         for lease in self._store.leases():
@@ -91,7 +94,7 @@ class MachineState:
         }
 
     def health(self) -> dict[str, Any]:
-        """Return the health; see `JobRequests`."""
+        """Return the state of the daemon; see `JobRequests.health`."""
         drain = self._dispatcher.placing.drained
         return {
             "version": zerotools.__version__,
@@ -111,18 +114,18 @@ class MachineState:
 
 
 class Draining:
-    """Drains the queue, and ends the drain."""
+    """Starts and ends a drain of the queue, in which no job starts."""
 
     def __init__(self, dispatcher: Dispatcher) -> None:
         self._dispatcher = dispatcher
 
     async def drain(self, why: str | None, uid: int) -> None:
-        """Drain the daemon; see `JobRequests`."""
+        """Stop starting jobs; see `JobRequests.drain`."""
         now = time.time()
         await self._set(lambda: Drain(since=now, uid=uid, why=why), uid)
 
     async def undrain(self, uid: int) -> None:
-        """End the drain; see `JobRequests`."""
+        """Start jobs again; see `JobRequests.undrain`."""
         await self._set(lambda: None, uid)
 
     async def _set(self, make: Callable[[], Drain | None], uid: int) -> None:

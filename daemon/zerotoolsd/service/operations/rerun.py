@@ -28,7 +28,7 @@ from zerotoolsd.service.operations.change_jobs import FindJob
 from zerotoolsd.service.submission import JobSubmission
 
 LOOKS_AT_ONCE = 8
-"""The most concurrent searches for newest checkpoints, for the jobs of an array."""
+"""The largest number of jobs of an array for which newest checkpoints are searched at a time."""
 
 
 class JobReruns:
@@ -48,7 +48,7 @@ class JobReruns:
         self._check_uid = check_uid
 
     async def retry(self, job_id: int, uid: int, output_dir: str | None) -> JobRow:
-        """Retry a job from the start; see `JobRequests`."""
+        """Queue an ended job again from step 0; see `JobRequests.retry`."""
         job = self._find(job_id)
         _check_over(job)
         if output_dir is not None and not Path(output_dir).is_absolute():
@@ -63,7 +63,7 @@ class JobReruns:
     async def retry_array(
         self, members: Sequence[JobRow], uid: int, output_dir: str | None
     ) -> list[JobRow]:
-        """Retry an array from the start; see `JobRequests`."""
+        """Queue all jobs of an array again from step 0; see `JobRequests.retry_array`."""
         for job in members:
             _check_over(job)
         if output_dir is not None and not Path(output_dir).is_absolute():
@@ -78,7 +78,10 @@ class JobReruns:
         return await self._submit_again(specs, members, owner)
 
     async def _from_the_start(self, jobs: Sequence[JobRow]) -> list[JobSpec]:
-        """Return the jobs as they were first submitted. Paths are compared with links resolved."""
+        """Return the job files of `jobs` as they were before these jobs were first resumed.
+
+        Paths are compared with symbolic links resolved.
+        """
         specs, real, time_slice = list[JobSpec](), dict[str, str](), TimeSlice()
         for job in jobs:
             specs.append(job.spec)
@@ -95,7 +98,7 @@ class JobReruns:
         return first
 
     async def resume(self, job_id: int, uid: int) -> JobRow:
-        """Resume a job; see `JobRequests`."""
+        """Resume an ended job; see `JobRequests.resume`."""
         job = self._find(job_id)
         return await (
             self._resume_held(job)
@@ -104,7 +107,7 @@ class JobReruns:
         )
 
     async def retry_from_newest(self, job_id: int, uid: int) -> JobRow:
-        """Retry a job from its newest checkpoint; see `JobRequests.retry`."""
+        """Queue an ended job again from its newest checkpoint; see `JobRequests.retry`."""
         job = self._find(job_id)
         _check_over(job)
         if _has_done_all(job):
@@ -122,7 +125,9 @@ class JobReruns:
         return new
 
     async def retry_array_from_newest(self, members: Sequence[JobRow], uid: int) -> list[JobRow]:
-        """Retry an array from the newest checkpoints; see `JobRequests.retry_array`."""
+        """Queue all jobs of an array again from their newest checkpoints; see
+        `JobRequests.retry_array`.
+        """
         for job in members:
             _check_over(job)
         left, time_slice = list[JobRow](), TimeSlice()
@@ -148,7 +153,10 @@ class JobReruns:
     async def _submit_again(
         self, specs: Sequence[tuple[JobSpec, str]], members: Sequence[JobRow], owner: int
     ) -> list[JobRow]:
-        """Submit the next array of `members`, each with separate terms."""
+        """Submit `specs` (job and label of each) as a new array that repeats the jobs `members`.
+
+        Each new job keeps the queue terms of its predecessor.
+        """
         of_each, time_slice = list[QueueTerms](), TimeSlice()
         for job in members:
             of_each.append(self._terms_of_next(job, owner))
@@ -160,9 +168,9 @@ class JobReruns:
         )
 
     async def _continued(self, job: JobRow) -> tuple[JobSpec, bool]:
-        """Return the job as it continues from its newest checkpoint.
+        """Return the job file with which `job` continues from its newest checkpoint, and True.
 
-        False with it if there is no checkpoint: then the job begins as a new one.
+        If there is no checkpoint, return the job file of a new job, and False.
         """
         spec = replace(job.spec, output_dir=job.output_dir)
         if spec.engine == "script":
@@ -172,9 +180,13 @@ class JobReruns:
         return spec, False
 
     async def _from_newest(self, job: JobRow, spec: JobSpec) -> JobSpec:
-        """Set the newest checkpoint of a script job: the reported one, otherwise one that is found.
+        """Return `spec`, the job file of a script, with its newest undamaged checkpoint in
+        `resume_from`.
 
-        Raises Conflict if all of these are damaged.
+        Checkpoints that the script reported are preferred to those that are found otherwise.
+        Returns `spec` unchanged if there are none.
+
+        Raises Conflict if all of them are damaged.
         """
         attempts = self._store.attempts(job.id)
         paths = last_report.reported_by_program(attempts)
@@ -212,10 +224,11 @@ class JobReruns:
         return self._find(job.id)
 
     def _terms_of_next(self, job: JobRow, owner: int) -> QueueTerms:
-        """Return the terms of the job that still apply to its rerun.
+        """Return the queue terms of the job that still apply when it is run again.
 
-        The priority is limited to the range of `owner`. A begin stays if it is in the future, and
-        dependencies stay if those jobs have not ended. The job that it evaluates always stays.
+        The priority is limited to the range of the user `owner`. A start time is kept if it is in
+        the future, and dependencies on jobs are kept if those have not ended. The reference to the
+        job that this job evaluates is always kept.
         """
         least, most = self._dispatcher.priority_classes.range_of(owner)
         evaluates, after = job.spec.script.evaluates is not None, list[Dependency]()
@@ -231,9 +244,9 @@ class JobReruns:
         )
 
     def _owner_of_next(self, job: JobRow, uid: int) -> int:
-        """Return the owner of the new job. Raises Forbidden.
+        """Return the uid of the owner of the new job. Raises Forbidden.
 
-        The program of another user's job stays that user's, regardless of the caller.
+        If an administrator repeats the job of another user, its program still runs as that user.
         """
         owner = job.uid if self._dispatcher.users.own == 0 else uid
         self._check_uid(owner)
@@ -241,8 +254,10 @@ class JobReruns:
 
 
 def _has_done_all(job: JobRow) -> bool:
-    """Return whether the job has done all its steps. False for a script: only its user knows
-    that."""
+    """Return whether the job has done all its training steps.
+
+    False for a script, because only its user knows how many steps it has.
+    """
     is_ours = job.spec.engine != "script" and not job.standing.reason
     return job.state == states.SUCCEEDED and is_ours
 
@@ -261,11 +276,11 @@ def _check_over(job: JobRow) -> None:
 def from_the_start(
     spec: JobSpec, jobs_dirs: Sequence[str], real: Mapping[str, str] = MappingProxyType({})
 ) -> JobSpec:
-    """Return the job before it was first resumed.
+    """Return the job file `spec` as it was before the job was first resumed.
 
-    It has a default directory if the job had one, and does not resume from the job's checkpoints.
-    `jobs_dirs` are the names of the directory of all jobs, `real` are paths of the job with links
-    resolved.
+    If the job had a default output directory, the result has none. A `resume_from` that names a
+    checkpoint of the job itself is removed. `jobs_dirs` are the names of the directory of all jobs;
+    `real` maps paths of the job to the paths with links resolved.
     """
     place, start = spec.output_dir, spec.resume_from
     pairs = {(start, place), (real.get(start or ""), real.get(place or ""))}

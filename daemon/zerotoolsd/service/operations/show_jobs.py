@@ -1,7 +1,7 @@
 """Makes the views of jobs that clients get, without delaying other requests.
 
-Masking secrets in 1 MB of a command can take a second. It runs in steps, so that the event loop
-serves other requests between them.
+To mask secrets in a command of 1 MB can take a second. The masking runs in short steps, so that the
+event loop serves other requests between them.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from zerotoolsd.users.served_users import ServedUsers
 ROWS_AT_ONCE = 20
 """The most jobs that are read from the queue before other requests get the event loop."""
 READ_SECONDS = 0.005
-"""Seconds after which one reading of the queue ends early: job files may be long."""
+"""Seconds after which one read of jobs from the queue ends early, because job files may be long."""
 
 log = logging.getLogger(__name__)
 
@@ -77,8 +77,7 @@ class JobViews:
         uid: int | None,
         whole: Callable[[int], bool] | None,
     ) -> list[JobView]:
-        """List jobs as `JobRequests.jobs` does. A job that is not in `whole` is returned as a
-        glance."""
+        """Return the views of jobs as `JobRequests.jobs` does; `below` is its `after`."""
         time_slice, views = TimeSlice(), list[JobView]()
         while len(views) < limit:
             most = min(limit - len(views), ROWS_AT_ONCE)
@@ -132,7 +131,10 @@ class JobViews:
 
 
 MOST_CHARACTERS = 2 << 20
-"""Total size of the job files in memory; short forms may take the same again."""
+"""The largest total size of the cached job files, in characters.
+
+Their short forms may need the same amount again.
+"""
 WHOLE_CHARACTERS = 16 << 10
 """A job file with more characters is shortened in a list."""
 _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
@@ -141,8 +143,8 @@ _LONGEST_TEXT, _SHORT_TEXT, _MOST_ENTRIES = 1000, 64, 50
 class ShownSpecs:
     """Caches the masked job file of each job, by the number of the job.
 
-    Masking secrets in 1 MB of a command can take a second. It runs in steps, so that the event loop
-    serves other requests between them.
+    To mask secrets in a command of 1 MB can take a second. The masking runs in short steps, so that
+    the event loop serves other requests between them.
     """
 
     def __init__(self, most: int = MOST_CHARACTERS) -> None:
@@ -205,9 +207,9 @@ class _Kept:
 
 
 def shortened(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job file without its longest parts, with about `WHOLE_CHARACTERS`.
+    """Return a job file without its longest values, of about `WHOLE_CHARACTERS` characters.
 
-    A text is kept whole or removed: a part of a secret could not be recognized as one.
+    A text is kept whole or removed: part of a secret might not be recognized as a secret.
     """
     return _Shortening().table(tree)
 
@@ -242,7 +244,7 @@ MOST_KEPT, MOST_LOOKS = 4096, 8
 
 
 class ThinnedCheckpoints:
-    """Finds whether newest checkpoints are thinned, without delaying lists of jobs.
+    """Checks whether the newest checkpoints of jobs are thinned, without delaying lists of jobs.
 
     A list of jobs shows the result of the last check, and a new check begins meanwhile. So a file
     system that does not respond delays no list. `ask` reads the files as the user of the job.
