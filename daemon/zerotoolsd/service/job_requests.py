@@ -517,7 +517,7 @@ class JobRequests:
         return [each.to_json() for each in self._dispatcher.history.peaks(job_id, limit)]
 
     def shares(self) -> dict[str, Any]:
-        """Return each user's share of the GPUs. The users whose jobs start first are at the top.
+        """Return each user's share of the GPUs. Users with jobs that start first are at the top.
 
         It is `{"half_life_seconds", "fair", "users": [...]}`. Each user has `uid`, `name`,
         `weight`, `share` and `used` (fractions of 1), `gpu_hours` (older ones count less),

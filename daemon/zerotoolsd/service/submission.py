@@ -1,4 +1,4 @@
-"""Takes a job into the queue: the checks before, and the last checks in the transaction."""
+"""Queues jobs: runs the checks of each job before, and the last checks in the transaction."""
 
 from __future__ import annotations
 
@@ -72,12 +72,19 @@ LOOK_SECONDS = 10.0
 """Timeout for the check of a job's files at submit."""
 
 MOST_ARRAY_DEPENDENCIES = 4096
-"""The most dependencies of all members of an array: all are written in one transaction."""
+"""The largest number of dependencies of all jobs in an array together: one transaction writes
+them.
+"""
 MOST_ARRAY_EVALUATIONS = 100
-"""Members of an array with `eval.tasks`. Their evaluations are written in one transaction."""
+"""The largest number of jobs in an array with `eval.tasks`: one transaction writes their evaluation
+jobs.
+"""
 
 _LAST_REHEARSED = 16
-"""The number of remembered jobs that passed a dry run, which is not repeated at their submit."""
+"""The number of jobs that are remembered after they passed a dry run in a check.
+
+Their submit does not repeat the dry run.
+"""
 
 InterpreterCheck = Callable[[str, Mapping[str, str], Needs, JobUser | None], Awaitable[None]]
 """Function of (interpreter, environment, requirements, user); raises BadRequest."""
@@ -96,10 +103,10 @@ LOOKS = {look.__name__: look for look in (*_OWN_LOOKS, *CLEANING_LOOKS, *RESULT_
 
 @dataclass(frozen=True)
 class _LookedAt:
-    """A job with checked files.
+    """A job after the checks of its files.
 
-    `seen` is None if the job was queued before. `evaluation` makes its evaluation job, if it has
-    one.
+    `seen` has the results of the checks; None if the job was queued by an earlier request with the
+    same key. `evaluation` makes the job that evaluates it, if it has one.
     """
 
     parts: JobParts
@@ -109,17 +116,19 @@ class _LookedAt:
     evaluation: Callable[[JobRow], NewJob] | None
 
     def note(self, job_id: int) -> None:
-        """Reserve the output directory for the job that is being queued."""
+        """Reserve the output directory for job `job_id`, which is being queued."""
         self.writers.note(job_id, self.seen.place if self.seen else None)
 
     def queued(self, job_id: int) -> None:
-        """Do as `note`, and pin the checkpoints that the job needs under its number."""
+        """Reserve the output directory for job `job_id`, and pin the checkpoints that the job
+        needs.
+        """
         self.note(job_id)
         self.coming.taken(job_id)
 
 
 class JobSubmission:
-    """Takes jobs into the queue; `ask` calls a function in the child process that reads files."""
+    """Checks and queues jobs; `ask` calls a function in the child process that reads files."""
 
     def __init__(
         self,
@@ -147,8 +156,10 @@ class JobSubmission:
         rehearse: bool = True,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> tuple[JobRow, bool]:
-        """Submit a job; see `JobRequests.submit`. Without `rehearse`, the job's interpreter is not
-        called."""
+        """Submit a job with the idempotency key `key`; see `JobRequests.submit`.
+
+        Without `rehearse`, the checks in the job's interpreter are skipped.
+        """
         try:
             with self._group.coming():
                 job, new = await self._submit(spec, uid, key, rehearse, terms)
@@ -186,8 +197,8 @@ class JobSubmission:
     ) -> list[JobRow]:
         """Submit an array; see `JobRequests.submit_array`.
 
-        `of_each` are the terms of the members, if they differ. Then `terms` name all jobs that any
-        member starts after.
+        `of_each` are the queue terms of each job, if these differ. In that case `terms` must name
+        all jobs that any job of the array waits for.
         """
         named = [
             (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
@@ -231,8 +242,11 @@ class JobSubmission:
         terms: Sequence[QueueTerms],
         texts: Sequence[int],
     ) -> list[NewJob]:
-        """Return the jobs of an array, in steps. `texts` are the numbers of their job files, if
-        these are written."""
+        """Return the jobs of an array for the queue; other requests run in between.
+
+        `texts` are the numbers of the job files in the database, if these files are written
+        already.
+        """
         jobs, time_slice, size = list[NewJob](), TimeSlice(), len(looked)
         for index, (each, label) in enumerate(zip(looked, labels, strict=True)):
             new = self._new_job(
@@ -255,8 +269,10 @@ class JobSubmission:
         *,
         write: bool,
     ) -> tuple[Iterator[JobRow], bool]:
-        """Write the texts of the jobs in several transactions, then the jobs that `make` returns in
-        a short one. Return what `Store.submit_array` does."""
+        """Write the job files of an array in several transactions, then its jobs in a short one.
+
+        `make` returns the jobs. The result is that of `Store.submit_array`.
+        """
         store, numbers = self._dispatcher.store, list[int]()
         texts = [(each.parts.full_text, each.parts.set_text) for each in looked]
 
@@ -287,7 +303,10 @@ class JobSubmission:
 
     @asynccontextmanager
     async def edited(self, job: JobRow, spec: JobSpec) -> AsyncIterator[NewJob]:
-        """Check a changed job as `submit` does; its caller changes it inside the context."""
+        """Check the changed job file `spec` as `submit` does, and yield the new job.
+
+        The caller writes it to the queue inside the context.
+        """
         uid, parts = job.uid, await _parts_of(spec)
         self._may_come(uid, PLAIN_TERMS, size=len(parts.full_text), own=job.id)
         async with self._looked_at(parts, uid) as coming:
@@ -301,9 +320,11 @@ class JobSubmission:
     def _may_come(
         self, uid: int, terms: QueueTerms, *, size: int = 0, count: int = 1, own: int | None = None
     ) -> QueueTerms:
-        """Return the effective terms for `count` jobs with texts of `size` characters.
+        """Return the effective queue terms for `count` jobs with `size` characters of text
+        together.
 
-        Raises Unavailable, BadRequest, Forbidden and Conflict if the jobs may not be queued.
+        `own` is the number of a job that is changed. Raises Unavailable, BadRequest, Forbidden and
+        Conflict if the jobs may not be queued.
         """
         self._refuse_full()
         self._refuse_over(uid, size, count, own)
@@ -313,10 +334,10 @@ class JobSubmission:
     async def _looked_at(
         self, parts: JobParts, uid: int, *, look: bool = True, rehearse: bool = True
     ) -> AsyncIterator[_LookedAt]:
-        """Check a job, and yield it for the queue.
+        """Check the files of a job, and yield the checked job for the queue.
 
-        Without `look` there is no check: the job was queued with its key before, and its files may
-        be gone.
+        Without `look` nothing is checked: an earlier request queued the job with the same key, and
+        its files may be gone since.
         """
         spec, text = parts.spec, parts.full_text
         user = self._dispatcher.users.of(uid)
@@ -333,7 +354,10 @@ class JobSubmission:
         await asyncio.sleep(0)  # of many jobs, others are answered between two
 
     def _settled(self, terms: QueueTerms, uid: int) -> QueueTerms:
-        """Return the effective terms. Raises BadRequest, Forbidden."""
+        """Check the queue terms, and return them with the effective priority of user `uid`.
+
+        Raises BadRequest, Conflict, Forbidden.
+        """
         classes = self._dispatcher.priority_classes
         self.dependable.refuse_hopeless(terms.after, uid)
         refuse_past(terms.begin, time.time())
@@ -371,15 +395,18 @@ class JobSubmission:
         )
 
     def _refuse_full(self) -> None:
-        """Raise Unavailable if the disk is full: the rest is reserved for records of queued
-        jobs."""
+        """Raise Unavailable if the disk is nearly full; the free rest is reserved for jobs in the
+        queue.
+        """
         if (why := self._dispatcher.store.room.why_full()) is not None:
             raise Unavailable(f"the job cannot be queued: {why}; free some space there")
 
     def _refuse_over(self, uid: int, size: int, count: int, own: int | None) -> None:
-        """Raise Conflict if `count` more jobs with `size` characters exceed the user's limits.
+        """Raise Conflict if `count` more jobs with `size` characters together exceed the user's
+        limits.
 
-        A changed job (`own`) does not count as a new one, and needs no bytes if it shrinks.
+        `own` is the number of a job that is changed: it does not count as a new job, and needs no
+        additional bytes if it becomes shorter.
         """
         quota, rows = self._dispatcher.users.quotas.of(uid), self._dispatcher.store.of_user
         if own is not None:
@@ -400,7 +427,11 @@ class JobSubmission:
     def _check_last(
         self, jobs: Sequence[_LookedAt], uid: int, terms: QueueTerms, own: int | None = None
     ) -> None:
-        """Refuse jobs in the transaction if limits, dependencies or directories now forbid them."""
+        """Check again, in the transaction, that limits, dependencies and directories allow these
+        jobs.
+
+        They may have changed since the first check.
+        """
         count = _count(job.parts.spec for job in jobs)
         self._refuse_over(uid, sum(len(job.parts.full_text) for job in jobs), count, own)
         self.dependable.refuse_hopeless(terms.after, uid)
@@ -426,7 +457,7 @@ class JobSubmission:
         show: int = 0,
         terms: QueueTerms = PLAIN_TERMS,
     ) -> CheckedJob:
-        """Check a job; see `JobRequests.check`."""
+        """Check a job without queueing it; see `JobRequests.check`."""
         self._settled(terms, uid)
         text = (await _parts_of(spec)).full_text
         user = self._dispatcher.users.of(uid)
@@ -440,7 +471,7 @@ class JobSubmission:
         return replace(found, notes=[*found.notes, *foreseen])
 
     async def _foreseen(self, spec: JobSpec, seen: Survey) -> list[str]:
-        """Return the memory estimate of the job, and its attention kernel, as notes."""
+        """Return notes for the submitter on the job's memory estimate and attention kernel."""
         if seen.memory is None:
             return []
         snapshot = await self._dispatcher.machine.snapshot() if spec.device == "cuda" else None
@@ -479,10 +510,10 @@ class JobSubmission:
         return seen
 
     async def examples(self, spec: JobSpec, uid: int, show: int) -> CheckedJob:
-        """Return `show` examples of the job in the form that its model gets.
+        """Return the first `show` training examples of the job in the form that its model gets.
 
         Raises:
-            ZerotoolsError: they cannot be shown.
+            ZerotoolsError: the examples cannot be shown.
         """
         return await self._ask_interpreter(spec, self._dispatcher.users.of(uid), show)
 
@@ -493,8 +524,9 @@ class JobSubmission:
         return await self._rehearse(spec, python, job_environment(spec, user), user, show)
 
     async def _note_earlier(self, spec: JobSpec) -> None:
-        """Record the output directories, with links resolved, of jobs that an earlier daemon
-        queued."""
+        """Reserve the output directories, with links resolved, of jobs that an earlier daemon
+        queued.
+        """
         by_uid: dict[int, dict[int, str]] = {}
         for job_id, path in self._writers.unknown().items():
             by_uid.setdefault(self._dispatcher.store.job(job_id).uid, {})[job_id] = path
@@ -521,9 +553,11 @@ class JobSubmission:
         *arguments: object,
         user: JobUser | None = None,
     ) -> Any:
-        """Return the result of `look` on the files of `spec`, as `user`. Raises its errors.
+        """Call `look` with `arguments` in the child process that reads the files of `spec`, as
+        `user`.
 
-        Raises BadRequest if they may not be read, Unavailable if they do not respond.
+        Returns its result and raises its errors; also BadRequest if the files may not be read, and
+        Unavailable if the file system does not respond.
         """
         try:
             return await self._ask(LOOK_SECONDS, look, *arguments, user=user)
@@ -542,21 +576,23 @@ class JobSubmission:
 
 
 def _count(specs: Iterable[JobSpec]) -> int:
-    """Return the number of these jobs, evaluation jobs included."""
+    """Return the number of jobs that `specs` become, including their evaluation jobs."""
     return sum(1 + is_evaluated(spec) for spec in specs)
 
 
 async def _parts_of(spec: JobSpec) -> JobParts:
-    """Return the parts of a job that are stored.
+    """Return the parts of the job `spec` as they are stored in the queue.
 
-    For a large job they are made in steps, while other tasks run.
+    The parts of a large job are made in steps, so that other tasks run in between.
     """
     return await TimeSlice().run(JobParts.steps(spec))
 
 
 async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> list[JobRow]:
-    """Pin the checkpoints that the jobs of an array need, and return the pins; other tasks run
-    meanwhile."""
+    """Pin the checkpoints that the jobs of an array need, and return the rows of these jobs.
+
+    Other tasks run in between.
+    """
     rows, time_slice = list[JobRow](), TimeSlice()
     left = zip(looked, found, strict=True)
     try:
@@ -582,9 +618,9 @@ def _refuse_many(terms: Sequence[QueueTerms]) -> None:
 
 
 def _refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:
-    """Raise BadRequest if too many members have an evaluation job.
+    """Raise BadRequest if too many jobs of an array have an evaluation job.
 
-    Evaluation jobs are made in the transaction of the array.
+    All evaluation jobs are written in the transaction of the array.
     """
     count = sum(map(is_evaluated, specs))
     if count > MOST_ARRAY_EVALUATIONS:
@@ -595,7 +631,7 @@ def _refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:
 
 
 def _places(spec: JobSpec) -> str:
-    """Return the directories that the job names, for a message."""
+    """Return the directories that the job file names, as text for a message."""
     script = spec.script.directory if spec.engine == "script" else None
     named = {
         "script.directory": script,

@@ -1,8 +1,8 @@
-"""The names of this machine's users, and their groups.
+"""Looks up the names of this machine's users, and their groups.
 
-The lists of users may be on another machine that does not respond. So the daemon never looks them
-up itself: a child process does, and a caller waits a second at most. Results are cached for a
-while.
+The lists of users may be on another machine that does not respond. So the daemon never looks up
+users in its own process: a child process does, and a caller waits a second at most. Results are
+cached for a while.
 """
 
 from __future__ import annotations
@@ -20,16 +20,19 @@ from zerotoolsd.users.policy import Caller
 
 LOOK_SECONDS = 1.0
 KNOWN_SECONDS = 60.0
-"""Seconds that a result is cached. A user who is removed from a group keeps its rights for so
-long."""
+"""Seconds for which a result is cached.
+
+A user who is removed from a group keeps the group's rights for so long.
+"""
 AGAIN_SECONDS = 5.0
 """Seconds after which a failed lookup is repeated."""
 MOST_KNOWN = 4096
 
 
 def who_is(uid: int) -> dict[str, Any]:
-    """Return the name of a user and the names of the user's groups; empty if there is no such
-    user."""
+    """Return the name of user `uid` and the names of the user's groups; empty if the user does not
+    exist.
+    """
     try:
         account = find_account(uid)
     except UnknownAccount:
@@ -61,8 +64,10 @@ class UserDirectory:
         self._asked: dict[int, asyncio.Task[Caller]] = {}
 
     async def find(self, uid: int) -> Caller:
-        """Return the caller with this uid. If the lookup fails, return the last result, or only the
-        uid."""
+        """Return the user `uid` with name and groups.
+
+        If the lookup fails, return the result of the last one, or only the uid.
+        """
         known = self._known.get(uid)
         if self._ask is None or (known is not None and self._clock() < known.until):
             return Caller(uid=uid) if known is None else known.caller
@@ -92,7 +97,7 @@ class UserDirectory:
         return {"name": None if known is None else known.caller.name, "groups": ()}
 
     async def names(self, uids: Iterable[int]) -> dict[int, str | None]:
-        """Return the names of these users."""
+        """Return the name of each of these users by uid; None for an unknown name."""
         wanted = list(set(uids))
         found = await asyncio.gather(*map(self.find, wanted))
         return {caller.uid: caller.name for caller in found}

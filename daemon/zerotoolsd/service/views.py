@@ -1,4 +1,4 @@
-"""Rows and run directories as the views that clients get."""
+"""Makes the views of jobs that clients get, from database rows and run directories."""
 
 from __future__ import annotations
 
@@ -31,9 +31,12 @@ _MOST_SHORT_KEYS, _KEYS_AT_ONCE = 200, 2000
 
 @dataclass(frozen=True)
 class ShownSpec:
-    """A job file without its secrets, which are `secrets`. `shortened`: parts were left out.
-    `unshown`: what its reasons do not show, the secrets too. `set_keys`: the keys that its
-    submitter set, if that is known."""
+    """A job file as it is shown to clients, without its secrets.
+
+    `tree` is the job file, and `secrets` are the removed values. `shortened`: long parts were left
+    out. `unshown` are all values that may not appear in the messages of the job, including the
+    secrets. `set_keys` are the keys that the submitter has set; None if unknown.
+    """
 
     secrets: Sequence[str]
     tree: Mapping[str, Any]
@@ -61,11 +64,13 @@ def job_view(
 ) -> JobView:
     """Return the view of one job.
 
-    `waits` is the scheduler's sentence, if it has one. After `quiet_seconds` without progress a
-    phase is quiet. `after` are the jobs that it starts after. `shown` is its job file, if it was
-    made before. `usual` has the usual seconds of its phases here, as `StartHistory` returns them.
+    `waits` is the scheduler's sentence on why the job waits, if there is one. A phase is shown as
+    quiet after `quiet_seconds` without progress. `after` are the jobs that this job starts after.
+    `shown` is its job file for clients, if it was made before. `usual` has the usual duration of
+    each phase on this machine in seconds, as `StartHistory` returns it. `evaluated_by` is the
+    newest job that evaluates it.
 
-    For a job that another version queued, the readable part is shown.
+    If another version of zerotools queued the job, only the readable part is shown.
     """
     spec, problem = job.reading.spec, None
     try:
@@ -122,7 +127,9 @@ def job_view(
 
 
 def _with_last_loss(progress: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    """Fill in the last logged loss, for a script that does not log one at each step."""
+    """Return `progress` with the last logged loss, for a script that does not log a loss at each
+    step.
+    """
     if progress is None or "loss" in progress or "last_loss" not in progress:
         return progress
     return {**progress, "loss": progress["last_loss"]}
@@ -133,7 +140,7 @@ def _masked_text(text: str | None, secrets: Sequence[str]) -> str | None:
 
 
 def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
-    """Return the world size of the newest attempt; 0 if it cannot be read."""
+    """Return the number of ranks of the newest attempt; 0 if it cannot be read."""
     if spec is None or spec.size_range is None:
         under_slurm = spec is not None and spec.backend == SLURM
         return spec.all_ranks if spec and under_slurm else spec.world_size if spec else 0
@@ -141,10 +148,11 @@ def _world_size(spec: JobSpec | None, attempts: Sequence[AttemptRow]) -> int:
 
 
 def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[str, Any]:
-    """Return the view of a checkpoint.
+    """Return the view of the checkpoint at `path`.
 
-    `verified` has `how` and `time`; None if unknown, or if `not_verified` has the reason. `thinned`
-    is set by code that reads its files.
+    `verified` is `{"how", "time"}` of the check after the save. It is None if that is unknown, or
+    if the check failed; then `not_verified` has the reason. `thinned` is set later, by code that
+    reads the checkpoint's files.
     """
     said = last_report.verified(path, attempts)
     how = None if said is None or said.how is None else {"how": said.how, "time": said.time}
@@ -159,8 +167,11 @@ def _checkpoint(step: int, path: Path, attempts: Sequence[AttemptRow]) -> dict[s
 
 
 def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, ...] | None]:
-    """Return the keys that the job's author set, the first of them if `shortened`; None: that is
-    not known. In steps, because a job may have 50,000."""
+    """Return the keys that the submitter has set in the job file; None if that is not known.
+
+    If `shortened`, only the first keys. The work is divided into steps, because a job may have
+    50,000 keys.
+    """
     if job.given_text is None:
         return None
     keys, most = list[str](), _MOST_SHORT_KEYS if shortened else math.inf
@@ -181,8 +192,10 @@ def set_key_steps(job: JobRow, *, shortened: bool = False) -> Steps[tuple[str, .
 
 
 def glance(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
-    """Return the part of a job that every user may see, from its rows: no file of its user is
-    opened."""
+    """Return the part of a job that every user may see.
+
+    It is read from the rows only, no file of the job's owner is opened.
+    """
     spec = job.reading.spec
     return replace(
         bare_view(job, ""),
@@ -214,7 +227,10 @@ def glance(job: JobRow, attempts: Sequence[AttemptRow]) -> JobView:
 
 
 def bare_view(job: JobRow, why: str) -> JobView:
-    """Return the view of a job with an unreadable record, from the columns of its row."""
+    """Return the view of a job with a record that this version cannot read.
+
+    It has only the columns of the row. `why` is the error.
+    """
     return JobView(
         id=job.id,
         name=job.name,
@@ -260,7 +276,10 @@ def _phase(
 
 
 def unreadable(job: JobRow) -> ShownSpec:
-    """Return the view of an unreadable job file."""
+    """Return an empty job file to show for a job with an unreadable one.
+
+    Only `set_keys` is filled in.
+    """
     return ShownSpec((), {}, set_keys=result_of(set_key_steps(job)))
 
 
@@ -275,7 +294,10 @@ def _shown(job: JobRow) -> ShownSpec:
 
 
 def spec_steps(spec: JobSpec, tree: dict[str, Any], known: Sequence[str]) -> Steps[dict[str, Any]]:
-    """Mask `tree`, which is `spec` or a part of it, in the steps of `mask_steps`."""
+    """Return `tree`, which is the job file `spec` or a part of it, with its secrets masked.
+
+    The work is divided into the steps of `mask_steps`. `known` are the known secrets.
+    """
     env = dict.fromkeys(tree.pop("env", ()), HIDDEN)
     shown: dict[str, Any] = yield from mask_steps(tree, known)
     if spec.notify.webhook is not None and isinstance(shown.get("notify"), Mapping):
@@ -288,9 +310,9 @@ def _masked_phase(phase: dict[str, Any] | None, known: Sequence[str]) -> dict[st
 
 
 def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptView:
-    """Return the view of one attempt; while it runs, with the reports of its ranks so far.
+    """Return the view of one attempt; if it runs, with its ranks' reports up to now.
 
-    `secrets` are values that the reasons of its job do not show.
+    `secrets` are values that are removed from the messages.
     """
     result = attempt.result or {}
     known = last_report.last_report(attempt)
@@ -318,7 +340,10 @@ def attempt_view(attempt: AttemptRow, secrets: Sequence[str] = ()) -> AttemptVie
 
 
 def _status(value: object) -> int | None:
-    """Return an exit status; None for other values. Ranks can write into the run directory too."""
+    """Return `value` if it is an exit status, otherwise None.
+
+    Ranks can write into the run directory too.
+    """
     return value if type(value) is int and 0 <= value < 256 else None
 
 
@@ -329,7 +354,11 @@ def _whole(value: object) -> int:
 def share_view(
     share: UserShare, gpus: Mapping[int, float], waiting: Mapping[int, int]
 ) -> dict[str, Any]:
-    """Return the view of one user, with the GPUs that jobs hold and how many wait, by uid."""
+    """Return the view of one user's share.
+
+    `gpus` is the number of GPUs that jobs hold, and `waiting` the number of jobs that wait, both by
+    uid.
+    """
     return {
         "uid": share.uid,
         "name": user_name(share.uid),

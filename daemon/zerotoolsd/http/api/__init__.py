@@ -5,12 +5,12 @@ listen, bearer_tokens  the sockets that clients connect to, and the tokens for T
 connections           limits on connections: their number, their speed, and those of one user
 request_gate          runs before every handler: rate limits, authorization
 authorize             identifies the caller, and decides with `users.policy`
-request_limits        requests of one user: per second, and at the same time
+request_limits        limits on one user's requests: per second, and at the same time
 app_keys              the keys with which handlers find the service and the page
 request_validation    checks bodies and queries
 jobs, outputs, machine, cleaning
                       the handlers
 visible_fields        the part of a job that other users may see
-responses, problems   answers and errors as JSON
+responses, problems   responses and errors as JSON
 openapi               the OpenAPI document
 """

@@ -1,4 +1,4 @@
-"""The keys of the application with which handlers find the service, the page and the rights."""
+"""The keys with which handlers find the service, the page and the rights in the application."""
 
 from __future__ import annotations
 
@@ -21,29 +21,30 @@ PEOPLE: web.AppKey[UserDirectory] = web.AppKey("people")
 TURNS: web.AppKey[PerUserLock] = web.AppKey("turns")
 RIGHTS: web.AppKey[Rights] = web.AppKey("rights")
 ACTIONS: web.AppKey[Mapping[Any, Action]] = web.AppKey("actions")
-"""The action of each route's handler."""
+"""Key of the mapping from each route's handler to its `Action`."""
 
 
 class JobPage(Protocol):
-    """Links to the page, and their end."""
+    """Makes links to the page for browsers, and ends the sessions of users."""
 
     async def link(self, uid: int) -> dict[str, Any]:
-        """Return `{"url", "port", "expires_seconds"}`: a link for this user that works once.
+        """Return `{"url", "port", "expires_seconds"}`: a link to the page for this user that works
+        once.
 
         Raises Conflict (this daemon has no page), Unavailable (no port is free).
         """
 
     def end(self, uid: int) -> int:
-        """End all sessions of this user; how many there were."""
+        """End all browser sessions of this user, and return their number."""
 
 
 class NoPage:
-    """A daemon without one."""
+    """The `JobPage` of a daemon without a page."""
 
     async def link(self, uid: int) -> dict[str, Any]:
         """Raise Conflict; see `JobPage`."""
         raise Conflict("this daemon has no page for browsers")
 
     def end(self, uid: int) -> int:
-        """Return 0; see `JobPage`."""
+        """Return 0, because there are no sessions; see `JobPage`."""
         return 0

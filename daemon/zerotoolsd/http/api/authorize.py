@@ -1,8 +1,10 @@
-"""Identifies the caller of a request and authorizes it: the only module of the API that decides.
+"""Identifies the caller of a request and authorizes the request.
 
-The caller is identified by the kernel at the Unix socket, and by a token at an address. Every route
-names its `Action` (`routes`). A refused request never reaches its handler. A handler with a masked
-answer removes the hidden fields (`visible_fields`).
+No other module of the API decides.
+
+At the Unix socket, the kernel identifies the caller; at a TCP address, a token does. Every route
+names its `Action` (`routes`). A refused request never reaches its handler. If the decision is
+MASKED, the handler removes the hidden fields from the response (`visible_fields`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from zerotoolsd.users.policy import Access, Caller, Owner, Rights
 
 @dataclass(frozen=True)
 class AuthorizedRequest:
-    """The caller, and the decision."""
+    """The caller of a request, and the decision on the request."""
 
     caller: Caller
     access: Access
@@ -31,11 +33,11 @@ class AuthorizedRequest:
 
     @property
     def uid(self) -> int:
-        """The caller's."""
+        """The uid of the caller."""
         return self.caller.uid
 
     def sees(self, owner: int | None) -> bool:
-        """Return whether the caller may see all of a job of this uid."""
+        """Return whether the caller may see everything of a job that the user `owner` submitted."""
         return self.rights.sees(self.caller, owner)
 
 
@@ -45,7 +47,11 @@ _ASKED: Any = "zerotoolsd.asked" if _KEY is None else _KEY("zerotoolsd.asked", A
 
 
 async def decide(request: web.Request, uid: int) -> None:
-    """Record the caller and the decision in the request. Raises Forbidden and NotFound."""
+    """Decide whether `uid` may send this request; record the caller and the decision in the
+    request.
+
+    Raises Forbidden and NotFound.
+    """
     if request.match_info.http_exception is not None:
         return  # the path does not exist, which the response will report
     action = request.app[ACTIONS].get(request.match_info.handler)
@@ -68,15 +74,16 @@ async def decide(request: web.Request, uid: int) -> None:
 
 
 def asked(request: web.Request) -> AuthorizedRequest:
-    """Return the decision on a request that has reached its handler."""
+    """Return the caller of a request that has reached its handler, and the decision on it."""
     found: AuthorizedRequest = request[_ASKED]
     return found
 
 
 def turn_of(request: web.Request) -> AbstractAsyncContextManager[None]:
-    """Return a context for the request's handler, which limits concurrent requests of one user.
+    """Return a context for the handler of `request` that limits concurrent requests of one user.
 
-    It covers the body too. Administrators are not limited, and read requests have no body.
+    The handler also reads the body inside this context. There is no limit for administrators, nor
+    for requests that only read.
     """
     by: AuthorizedRequest | None = request.get(_ASKED)
     if by is None or request.method != "POST" or by.rights.is_administrator(by.caller):
@@ -89,7 +96,8 @@ _CREDENTIALS = struct.Struct("iII")
 
 
 def peer_uid(request: web.Request) -> int:
-    """Return the uid at the other end of the Unix socket when it was connected, or of the token.
+    """Return the uid of the client: of the process that connected to the Unix socket, or of its
+    token.
 
     Raises Unauthorized.
     """
@@ -99,8 +107,9 @@ def peer_uid(request: web.Request) -> int:
 
 
 def uid_of(link: socket.socket) -> int | None:
-    """Return the uid at the other end of a Unix socket when it was connected; None for other
-    sockets."""
+    """Return the uid of the process that connected to a Unix socket; None for other kinds of
+    sockets.
+    """
     if link.family != socket.AF_UNIX:
         return None
     packed = link.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)

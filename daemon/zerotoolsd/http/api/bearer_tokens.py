@@ -1,10 +1,10 @@
-"""Identifies clients by TCP: a token for each uid, from a file that only the daemon can read.
+"""Identifies clients that connect by TCP, with one token for each uid from a file.
 
     # uid  token
     1000   4c1b6f0f6f2e4d1f9a5c7e3b8d2a6f10
 
-A token is a secret of the user, at least 32 characters; `openssl rand -hex 32` makes one. The
-daemon keeps only digests, and compares them in constant time.
+Only the daemon can read the file. A token is a secret of the user, at least 32 characters; `openssl
+rand -hex 32` makes one. The daemon keeps only digests, and compares them in constant time.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ class BearerTokens:
         self._uids = uids
 
     def uid_of(self, header: str | None) -> int | None:
-        """Return the uid of the `Authorization` header; None if no token matches."""
+        """Return the uid that the token in the `Authorization` header belongs to; None if no token
+        matches.
+        """
         scheme, _, token = (header or "").partition(" ")
         if scheme.lower() != "bearer":
             return None
@@ -50,7 +52,8 @@ def _digest(token: str) -> bytes:
 
 
 def tokens_path(named: str | None, environment: Mapping[str, str] = os.environ) -> Path:
-    """Return the file `named` in the configuration, otherwise systemd's credential.
+    """Return the path of the file with tokens: `named` in the configuration, otherwise systemd's
+    credential.
 
     Raises BadRequest if there is neither.
     """
@@ -65,8 +68,10 @@ def tokens_path(named: str | None, environment: Mapping[str, str] = os.environ) 
 
 
 def read_tokens(path: Path) -> BearerTokens:
-    """Return the tokens in `path`. Raises BadRequest if others can read it, or it is not a list of
-    tokens."""
+    """Return the tokens in the file `path`.
+
+    Raises BadRequest if others can read the file, or it is not a list of tokens.
+    """
     try:
         with path.open("rb") as file:
             _refuse_readable(path, os.fstat(file.fileno()))

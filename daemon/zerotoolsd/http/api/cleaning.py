@@ -38,7 +38,7 @@ async def clean(request: web.Request) -> web.Response:
 
 
 def request_of(body: dict[str, Any]) -> CleanRequest:
-    """Return the request in the body. Raises BadRequest."""
+    """Return the clean request in the JSON object `body`. Raises BadRequest."""
     jobs = _list(body, "jobs", int)
     wanted = CleanRequest(
         jobs=None if jobs is None else tuple(jobs),

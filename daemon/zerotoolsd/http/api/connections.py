@@ -36,17 +36,19 @@ from zerotoolsd.http.api.problems import problem, problem_bytes
 log = logging.getLogger(__name__)
 
 HEAD_SECONDS = 10.0
-"""Seconds from the first byte of a request, or from connecting, to the end of its head."""
+"""Seconds from the first byte of a request, or from connecting, until the request's headers must be
+complete.
+"""
 IDLE_SECONDS = 120.0
 """The longest time between two requests of a connection."""
 READ_SECONDS = 30.0
-"""Seconds that a client may leave an answer unread, without taking any byte of it."""
+"""Seconds for which a client may leave a response unread, without reading any byte of it."""
 LINGER_SECONDS = 2.0
-"""How long the rest of a refused body is read."""
+"""Seconds for which the rest of a refused request body is read."""
 MOST_UNREAD = 4 << 20
-"""The most bytes that are read between the end of an answer and the next request.
+"""The largest number of bytes that are read between the end of a response and the next request.
 
-It is more than the longest request has.
+It is more than the size of the longest request.
 """
 PARSE_SECONDS, PARSE_BYTES = 0.01, 10 << 10
 """How long the parser handles received data before other tasks run, and how many bytes at a time.
@@ -66,7 +68,9 @@ RETRY_SECONDS = 0.1
 REFUSED_AT_ONCE = 16
 """The most TLS connections that are refused with a reason at one time; others are closed."""
 SIGNING_TURNS = 4
-"""Turns of the loop from a connection's begin to the end of the signature of its handshake."""
+"""Iterations of the event loop from the start of a connection to the end of the signature of its
+TLS handshake.
+"""
 _EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
@@ -82,12 +86,13 @@ def raise_connection_limit() -> int:
 
 
 class Connection(web.RequestHandler):
-    """One connection.
+    """One client connection.
 
-    `waiting_since` is when the head of a request began to arrive, or could have begun. It is None
-    between requests, and while one is handled. Bodies are not decompressed: aiohttp would do so
-    while the bytes arrive, before the sender is known. Data after an answer, such as the body of a
-    refused request, is read up to `MOST_UNREAD` bytes, so that the client gets the answer.
+    `waiting_since` is the time when the head of a request began to arrive, or when the client could
+    have begun to send one. It is None between requests, and while a request is handled. Bodies are
+    not decompressed: aiohttp would do so while the bytes arrive, before the sender is known. Data
+    after a response, such as the body of a refused request, is read up to `MOST_UNREAD` bytes, so
+    that the client gets the response.
     """
 
     __slots__ = (
@@ -187,7 +192,9 @@ class Connection(web.RequestHandler):
         return answer
 
     def too_slow(self, now: float) -> str | None:
-        """Return why the connection must be closed; None if it may stay."""
+        """Return the reason why the connection must be closed at time `now`; None if it may
+        stay.
+        """
         if self.busy:
             return self._unread(now)
         if self.waiting_since is not None and now - self.waiting_since > HEAD_SECONDS:
@@ -205,7 +212,7 @@ class Connection(web.RequestHandler):
 
 
 class _Refusal(asyncio.Protocol):
-    """One refused connection with TLS: the reason is sent when a request begins to arrive."""
+    """A refused TLS connection: the reason is sent when the client begins to send a request."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: bytes) -> None:
         self._loop, self._answer = loop, answer
@@ -240,8 +247,10 @@ class ConnectionAcceptor:
         tls: ssl.SSLContext | None = None,
         shares: UserConnections | None = None,
     ) -> None:
-        """Accept connections at `listening`. `shares` counts the connections of all listeners of
-        `server`."""
+        """Accept at most `most` connections at the socket `listening` for `server`.
+
+        `shares` counts the connections of each user at all listening sockets of `server`.
+        """
         self._loop = asyncio.get_running_loop()
         self._server = server
         self._most = raise_connection_limit() if most is None else most
@@ -354,8 +363,11 @@ class ConnectionAcceptor:
             self._loop.remove_reader(link)
 
     def _refuse_by_spare(self, error: OSError) -> None:
-        """Refuse a connection when no descriptor is left: it gets the spare descriptor, with the
-        reason."""
+        """Refuse a connection when the process has no free file descriptor.
+
+        The connection is accepted with a reserved descriptor, gets a response with the reason, and
+        is closed.
+        """
         if self._spare is not None:
             os.close(self._spare)
             self._spare = None
@@ -381,8 +393,10 @@ class ConnectionAcceptor:
             link.send(answer)
 
     def _refuse_by_tls(self, link: socket.socket, answer: bytes) -> None:
-        """Refuse a TLS client after the handshake, before which it reads nothing; their number is
-        limited."""
+        """Send the response `answer` to a refused TLS client after the TLS handshake.
+
+        Before the handshake the client reads nothing. The number of such connections is limited.
+        """
         if len(self._refusing) >= REFUSED_AT_ONCE:
             link.close()
             return
@@ -428,22 +442,25 @@ def _spare() -> int | None:
 
 
 RUSH = 200
-"""A rush has at least this number of connections at a time."""
+"""The number of simultaneous connections from which on this is a rush."""
 _libc = ctypes.CDLL(None)
 
 
 def trim_memory() -> None:
-    """Return free memory to the system. Takes some milliseconds for each 10,000 objects."""
+    """Return freed memory of this process to the system.
+
+    Takes some milliseconds for each 10,000 objects.
+    """
     gc.collect()
     if hasattr(_libc, "malloc_trim"):  # of glibc alone
         _libc.malloc_trim(0)
 
 
 class MemoryTrimmer:
-    """Calls `end` when the connections of a rush have closed.
+    """Calls `end` after a rush: when many connections were open, and have closed.
 
-    The interpreter and the C library keep freed memory for later use. After a rush that is
-    megabytes of a daemon that should be small.
+    The interpreter and the C library keep freed memory for later use. After a rush this can be
+    megabytes, in a daemon that should be small.
     """
 
     def __init__(self, end: Callable[[], None] = trim_memory) -> None:
@@ -451,7 +468,7 @@ class MemoryTrimmer:
         self._most = 0
 
     def look(self, connections: int) -> None:
-        """Record the number of connections; return memory after a rush."""
+        """Record the current number of connections; call `end` if a rush is over."""
         self._most = max(self._most, connections)
         if self._most >= RUSH and connections <= self._most // 8:
             self._most = 0
@@ -466,9 +483,9 @@ class UserConnections:
     """Limits the connections of each user, so that a user who leaks connections leaves some for
     others.
 
-    Of `most` connections, each user may have an eighth, and an eighth is reserved for root and the
-    daemon's user, who have no limit. The user of a TCP connection is unknown when it is made: all
-    of those together count as two users.
+    Each user may have an eighth of the `most` connections. Another eighth is reserved for root and
+    the daemon's user, who have no limit. The user of a TCP connection is unknown when it is made:
+    all TCP connections together may have as many as two users.
     """
 
     def __init__(self, most: int, own: int | None = None) -> None:
@@ -478,7 +495,10 @@ class UserConnections:
         self._taken: Counter[int | None] = Counter()
 
     def enter(self, link: socket.socket) -> tuple[int | None, str | None]:
-        """Count a connection; return its uid, and why it is refused (None: it is accepted)."""
+        """Count a new connection.
+
+        Return its uid (None: unknown), and the reason if it is refused (None: it is accepted).
+        """
         uid = uid_of(link)
         if uid in (0, self._own):
             return uid, None
@@ -492,7 +512,7 @@ class UserConnections:
         return uid, None
 
     def leave(self, uid: int | None) -> None:
-        """Remove a closed connection from the count."""
+        """Stop counting a closed connection of user `uid`."""
         if uid in (0, self._own):
             return
         self._taken[uid] -= 1

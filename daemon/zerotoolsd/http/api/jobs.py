@@ -28,16 +28,16 @@ from zerotoolsd.users.policy import Access
 
 MAX_JOBS = 1000
 MOST_ARRAY_BYTES = 16 << 20
-"""Limit for all members of an array together: they are queued in one transaction."""
+"""The largest size of all jobs of an array together, in bytes: one transaction queues them."""
 ME = "me"
 LONGEST_UID = 10
 ADOPTION_TEXTS = ("name", "checkpoint_dir")
 TERMS = ("priority", "hold", "begin", "after")
-"""Keys of a request that say how its job waits."""
+"""The keys of a request body that belong to the queue terms of a job."""
 
 
 def view_json(view: JobView) -> dict[str, Any]:
-    """Return a job as JSON values for a client. No value of its `[env]` leaves the daemon."""
+    """Return a job as JSON values for a client. The values in its table `[env]` are never sent."""
     tree = view.to_json()
     spec = dict(tree["spec"])
     env = spec.get("env")
@@ -47,19 +47,19 @@ def view_json(view: JobView) -> dict[str, Any]:
 
 
 def in_a_list(view: JobView, by: AuthorizedRequest) -> dict[str, Any]:
-    """Return a job for a list, without long values."""
+    """Return a job as JSON values for a list, as `by` may see it, without long values."""
     tree = view_json(view_for(view, by))
     tree["spec"].pop("captured_env", None)
     return tree
 
 
 async def list_text(request: web.Request, views: Sequence[JobView]) -> str:
-    """Return jobs as JSON text."""
+    """Return the jobs, as the caller may see them, as the text of a JSON list."""
     return f"[{', '.join(await _texts(request, views))}]"
 
 
 async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
-    """Return each job as JSON text, and let other requests run meanwhile."""
+    """Return each job as JSON text. Other requests run in between."""
     by, time_slice, texts = asked(request), TimeSlice(), list[str]()
     for view in await named(request, views):
         await time_slice.pause_if_due()
@@ -68,7 +68,10 @@ async def _texts(request: web.Request, views: Sequence[JobView]) -> list[str]:
 
 
 def terms_of(body: Mapping[str, Any]) -> QueueTerms:
-    """Return the queue terms of a request. Raises BadRequest."""
+    """Return the queue terms (priority, hold, begin, dependencies) in a request body.
+
+    Raises BadRequest.
+    """
     hold = request_validation.flag(body, "hold")
     return QueueTerms(
         priority=priority_of(body),
@@ -102,7 +105,7 @@ def _dependency(tree: object) -> Dependency:
 
 
 def priority_of(body: Mapping[str, Any]) -> int | None:
-    """Return the priority of a body; None if it has none. Raises BadRequest."""
+    """Return the priority in a request body; None if the body has none. Raises BadRequest."""
     value = body.get("priority")
     if value is None:
         return None
@@ -112,15 +115,14 @@ def priority_of(body: Mapping[str, Any]) -> int | None:
 
 
 async def _answer(request: web.Request, view: JobView, status: int) -> web.Response:
-    """Return the response with the job as the caller may see it."""
+    """Return a response with the job, as the caller may see it, and the HTTP status `status`."""
     (view,) = await named(request, [view])
     await asyncio.sleep(0)  # a large one takes long to write
     return answer(view_json(view), status=status)
 
 
 async def _spec_of(body: Mapping[str, Any]) -> JobSpec:
-    """Return the job in a request. A large one is read in parts, and other requests run in
-    between."""
+    """Return the job in a request body. Other requests run before and after a large job is read."""
     await asyncio.sleep(0)
     spec = job_from_dict(body["job"], source="job")
     await asyncio.sleep(0)
@@ -233,7 +235,9 @@ async def list_jobs(request: web.Request) -> web.Response:
 
 
 def _states(request: web.Request) -> tuple[str, ...] | None:
-    """Return the stored states of the filters `state` and `state_word`; None for all."""
+    """Return the stored states that the query selects with `state` and `state_word`; None for
+    all.
+    """
     wanted = None
     for key, known in (("state", STATES), ("state_word", STATE_WORDS)):
         if (given := request.query.get(key)) is None:
@@ -246,8 +250,10 @@ def _states(request: web.Request) -> tuple[str, ...] | None:
 
 
 async def _user(request: web.Request, by: AuthorizedRequest) -> int | None:
-    """Return the uid of the `user` filter; None for all. Raises BadRequest if the user does not
-    exist."""
+    """Return the uid that the query selects with `user`; None for all users.
+
+    Raises BadRequest if the user does not exist.
+    """
     text = request.query.get("user")
     if text in (None, ME):
         return by.uid if text else None
@@ -311,9 +317,10 @@ async def retry(request: web.Request) -> web.Response:
 
 
 def retry_wish(body: dict[str, object]) -> tuple[str | None, bool]:
-    """Return `output_dir` and `from_start` of a retry. Raises BadRequest if they conflict.
+    """Return `output_dir` and `from_start` of a retry request. Raises BadRequest if they conflict.
 
-    Without `from_start` a job begins from the start, as before this key existed.
+    If the body has no `from_start`, it is True: the job begins at step 0, as before this key
+    existed.
     """
     output_dir = request_validation.text(body, "output_dir")
     from_start = request_validation.flag(body, "from_start", True)

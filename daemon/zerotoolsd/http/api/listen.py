@@ -1,7 +1,8 @@
-"""The sockets that listen: the daemon's Unix socket, and an address if `[api]` names one.
+"""Opens the sockets that listen for clients: the Unix socket, and a TCP address if `[api]` names
+one.
 
-The Unix socket is for its own user only, in a separate directory. An address needs tokens, and TLS
-unless it is local.
+The Unix socket is only for the daemon's user, and lies in a separate directory. A TCP address needs
+tokens, and TLS unless the address is local.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ ANSWER_SECONDS = 1.0
 
 
 def open_socket(path: Path) -> socket.socket:
-    """Listen at `path`, mode 0600; its directory is made with mode 0700 if it is missing.
+    """Return a socket that listens at `path`, with mode 0600.
 
-    A socket of a dead daemon is replaced. Raises DaemonRefused if a daemon answers there,
-    BadRequest if `path` is not a socket.
+    A missing directory is made with mode 0700. The socket of a dead daemon is replaced. Raises
+    DaemonRefused if a daemon answers there, BadRequest if `path` is not a socket.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     _clear(path)
@@ -67,7 +68,7 @@ def _clear(path: Path) -> None:
 
 
 def refuse_taken(path: Path) -> None:
-    """Raise DaemonRefused if a daemon answers at `path`; changes nothing."""
+    """Raise DaemonRefused if a daemon answers at the socket `path`. Changes nothing."""
     try:
         connect(path, ANSWER_SECONDS).close()
     except OSError:
@@ -85,7 +86,7 @@ def _taken(path: Path) -> DaemonRefused:
 
 @dataclass(frozen=True)
 class TcpListener:
-    """A listening socket, the tokens of its clients, and TLS."""
+    """A listening TCP socket, the tokens of its clients, and its TLS settings."""
 
     listening: socket.socket
     tokens: BearerTokens
@@ -93,7 +94,7 @@ class TcpListener:
 
 
 def open_tcp(config: ApiConfig) -> TcpListener | None:
-    """Open the listener of `[api]`; None if it has none. Raises BadRequest."""
+    """Open the TCP socket that `[api]` names; None if it names no address. Raises BadRequest."""
     if config.listen is None:
         return None
     address, port = _parse(config.listen)

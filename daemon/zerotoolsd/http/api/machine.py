@@ -15,9 +15,9 @@ from zerotoolsd.interface.prometheus_text import OPENMETRICS_TYPE, TEXT_TYPE, wa
 
 LONGEST_WAIT_SECONDS = 60.0
 HISTORY_SECONDS, HISTORY_POINTS, PEAKS = 3600, 240, 100
-"""Defaults of the query."""
+"""Default values of the query parameters."""
 LONGEST_WHY = 500
-"""Longest reason of a drain, in characters."""
+"""The largest length of a drain's reason, in characters."""
 
 
 async def machine(request: web.Request) -> web.Response:
@@ -98,7 +98,9 @@ async def undrain(request: web.Request) -> web.Response:
 
 
 async def events(request: web.Request) -> web.Response:
-    """GET /v1/events?since=&wait= (`next` of one answer is `since` of the next)."""
+    """GET /v1/events?since=&wait= (the value `next` of a response is `since` of the next
+    request).
+    """
     since = request_validation.whole(request.query, "since", 0, minimum=0) or 0
     wait = request_validation.seconds(request.query, "wait", maximum=LONGEST_WAIT_SECONDS)
     found = await request.app[SERVICE].events(since, wait)
@@ -109,7 +111,9 @@ async def events(request: web.Request) -> web.Response:
 
 LAST_ID = "Last-Event-ID"
 QUIET_SECONDS = 15.0
-"""After this time without an event, a comment is sent: proxies close silent connections."""
+"""Seconds without an event after which a comment is sent, because proxies close silent
+connections.
+"""
 
 
 async def stream(request: web.Request) -> web.StreamResponse:
@@ -129,12 +133,15 @@ async def stream(request: web.Request) -> web.StreamResponse:
 
 
 def framed(event: Event) -> bytes:
-    """Return one event in the format of the stream."""
+    """Return one event as bytes in the format of the event stream."""
     return f"id: {event.seq}\nevent: {event.kind}\ndata: {encode(event.to_json())}\n\n".encode()
 
 
 def _since(request: web.Request) -> int:
-    """Return the first event number. A header has precedence: a reconnecting client sends both."""
+    """Return the number of the last event that the client has; only later events are sent.
+
+    The header has precedence over the query, because a reconnecting client sends both.
+    """
     if LAST_ID not in request.headers:
         return request_validation.whole(request.query, "since", 0, minimum=0) or 0
     try:
