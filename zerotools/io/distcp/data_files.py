@@ -36,10 +36,10 @@ _FEWEST_STEPS = 2
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """The data files of a DCP: the `sizes` of those that exist, in bytes, their `problems`, and
-    `notes`.
+    """The data files of a DCP: the `sizes` of the existing files in bytes, by name, and their
+    `problems`.
 
-    `notes` are sentences on harmless oddities.
+    `notes` are sentences about deviations that do no harm.
     """
 
     sizes: dict[str, int]
@@ -48,8 +48,9 @@ class DataFiles:
 
 
 def data_files(root: Path, metadata: Metadata) -> DataFiles:
-    """Return the data files that `metadata` names, below `root`. If a file is longer than its
-    items, the first and last bytes of each item are read."""
+    """Return the data files below `root` that `metadata` names, with their problems. If a file is
+    longer than its items, the first and last bytes of each of its items are read.
+    """
     ends: dict[str, tuple[int, str]] = {}
     for key, item in metadata.items:
         end = item.offset + item.length
@@ -93,8 +94,9 @@ def _left_over(bytes_of: Mapping[str, int]) -> tuple[str, ...]:
 
 
 def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) -> dict[str, int]:
-    """Return the files in `files` with an item that is not a whole archive, and the start of that
-    item."""
+    """Return those of `files` that contain an item which is not a complete archive, with the byte
+    offset of the first such item.
+    """
     places: dict[str, set[tuple[int, int]]] = {file: set() for file in files}
     for _, item in metadata.items if places else ():
         if item.file in places:
@@ -104,10 +106,10 @@ def _without_archives(root: Path, metadata: Metadata, files: Collection[str]) ->
 
 
 def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
-    """Return the start of the first item in `places` that is not an archive.
+    """Return the byte offset of the first item in `places` that is not an archive.
 
-    None if all are archives, or the file cannot be read, which is reported when a value of it is
-    read.
+    `places` are the offset and length of each item, in bytes. None: all items are archives, or the
+    file cannot be read. An unreadable file is reported later, when a value in it is read.
     """
     try:
         with source_file(path) as source:
@@ -120,16 +122,17 @@ def _no_archive(path: Path, places: Sequence[tuple[int, int]]) -> int | None:
 
 
 def sizes(root: Path, names: Iterable[str]) -> dict[str, int]:
-    """Return the sizes of the files that exist."""
+    """Return the sizes in bytes of those files that exist, by name."""
     return {name: note_source(root / name) for name in names if (root / name).is_file()}
 
 
 def mixed_saves(
     root: Path, metadata: Metadata, keys: Mapping[str, Key], tensors: Mapping[Key, Tensor]
 ) -> list[Problem]:
-    """Return problems for files of another step than most files.
+    """Return a problem for each file with another optimizer step than most files.
 
-    Two numbers of each file are read; if they differ between files, all numbers are.
+    Two step numbers of each file are read first. If they differ between files, all numbers are
+    read.
     """
     found = _steps_by_file(metadata, keys)
     if len(found) < 2:

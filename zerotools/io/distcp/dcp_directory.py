@@ -1,4 +1,6 @@
-"""A DCP directory: its metadata, whether of all ranks or of each, and its tensors by flat key."""
+"""A DCP directory: its metadata, which is one file or one file for each rank, and its tensors by
+flat key.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,12 @@ from zerotools.io.distcp.metadata import Item, Metadata, SavedTensor, read_metad
 
 
 def load_metadata(directory: Path) -> Metadata:
-    """Return the contents of `.metadata`, or of the `__R.metadata` of all ranks together.
+    """Return the contents of `.metadata`, or, if the ranks wrote separate files `__R.metadata`, the
+    contents of all these files together.
 
     Raises:
-        BadFile: it does not exist or is damaged, or the ranks disagree.
-        Unsupported: items that cannot be addressed, or of an unknown type.
+        BadFile: the metadata does not exist or is damaged, or the files of the ranks disagree.
+        Unsupported: an item is compressed or encrypted, or has an unknown element type.
     """
     if (directory / METADATA).exists():
         return read_metadata(directory / METADATA)
@@ -32,18 +35,20 @@ def load_metadata(directory: Path) -> Metadata:
 
 
 def metadata_names(directory: Path) -> list[str]:
-    """Return the name of the global `.metadata`, or else those of each rank
-    (`use_collectives=False`)."""
+    """Return the name of the global file `.metadata`, or, if it does not exist, the names of the
+    files of each rank (`use_collectives=False`).
+    """
     if (directory / METADATA).exists():
         return [METADATA]
     return sorted(path.name for path in directory.iterdir() if RANK_METADATA.fullmatch(path.name))
 
 
 def union(parts: list[Metadata], directory: Path) -> Metadata:
-    """Join the metadata of several ranks, with their files below one `directory`.
+    """Join the metadata of several ranks to one. The data files of all ranks are in the same
+    `directory`.
 
     Raises:
-        BadFile: they disagree on the type or shape of a tensor.
+        BadFile: two ranks disagree on the type or shape of a tensor.
     """
     if len(parts) == 1:
         return parts[0]
@@ -73,8 +78,9 @@ def union(parts: list[Metadata], directory: Path) -> Metadata:
 
 
 def within(prefix: str, metadata: Metadata) -> Metadata:
-    """Return the same metadata, with `prefix` before each file name: relative to the checkpoint's
-    root."""
+    """Return the same metadata with `prefix` before each file name, so that the names are relative
+    to the root of the checkpoint.
+    """
     if not prefix:
         return metadata
 
@@ -93,12 +99,12 @@ def within(prefix: str, metadata: Metadata) -> Metadata:
 def tensor_of(
     items: Items, root: Path, flat: str, saved: SavedTensor, files: Mapping[str, int]
 ) -> Tensor:
-    """Return the tensor `saved`, with its values in data files below `root`.
+    """Return the tensor `saved` as a `Tensor` with its values in data files below `root`.
 
-    `files` maps the data files that exist to their sizes in bytes.
+    `files` maps the names of the existing data files to their sizes in bytes.
 
     Raises:
-        Unsupported: it was saved by `SerializationFormat.SAFETENSORS`.
+        Unsupported: the tensor was saved by `SerializationFormat.SAFETENSORS`.
     """
     for box, item in saved.parts:
         refuse_safetensors(root, flat, item, box.numel * saved.dtype.itemsize)

@@ -46,14 +46,14 @@ _LARGEST_KNOWN, _LONGEST_KNOWN, _MOST_KNOWN = 2**12, 16, 2**10
 class Items:
     """Finds the tensors in the items of one checkpoint.
 
-    inspect and plan use the chunks of one tensor several times in a row, so the last few thousand
-    are cached; those of a whole large checkpoint would fill the memory.
+    `inspect` and `plan` use the chunks of one tensor several times in a row, so the last few
+    thousand chunks are cached. All chunks of a large checkpoint would fill the memory.
     """
 
     def __init__(self, root: Path, metadata: Metadata | None) -> None:
-        """Take the `metadata`, with the positions of items that may be opened.
+        """Take the `metadata`, which has the positions of all items that may be opened.
 
-        It is not needed for files of this machine.
+        The `metadata` is needed only for a checkpoint in an object store.
         """
         self._files = OpenFiles(root, most=_OPEN_FILES)
         self._made_of = (root, metadata if isinstance(root, RemotePath) else None)
@@ -63,7 +63,7 @@ class Items:
         self.chunk = lru_cache(maxsize=4096)(partial(_chunk, root, self._files, ends))
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the arguments; unpickling opens the files again."""
+        """Pickle the arguments of the constructor; unpickling opens the files again."""
         return Items, self._made_of
 
     def __del__(self) -> None:
@@ -71,9 +71,10 @@ class Items:
 
 
 class _Ends:
-    """The ends of archives in a store.
+    """Byte ranges at the beginning and the end of each archive in an object store.
 
-    All ends in one file are requested together, when the first archive of the file is opened.
+    The ranges of all archives in a file are requested together, when the first archive of the file
+    is opened.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -81,7 +82,9 @@ class _Ends:
         self._places: dict[str, list[tuple[int, int]]] | None = None
 
     def of(self, file: str) -> list[tuple[int, int]]:
-        """Return their positions in a file; empty if they were requested before."""
+        """Return the byte ranges in `file` as [begin, end). The list is empty at the second call
+        for the same file, because the ranges were requested before.
+        """
         if self._places is None:
             self._places = {}
             for _, item in self._metadata.items:
@@ -95,11 +98,11 @@ class _Ends:
 def _chunk(
     root: Path, files: OpenFiles, ends: _Ends | None, key: str, dtype: DType, box: Box, item: Item
 ) -> Chunk:
-    """Return the chunk of `key` in `item`.
+    """Open `item`, and return the chunk of the tensor `key` that it contains.
 
     Raises:
         BadFile: the item is damaged, or has another shape or type than in `.metadata`.
-        Unsupported: it is not a torch.save archive with addressable bytes.
+        Unsupported: the item is not an uncompressed torch.save archive.
     """
     with files.source(item.file) as source:
         path = root / item.file
@@ -116,7 +119,9 @@ def _chunk(
 
 
 class ItemChunks(Sequence[Chunk]):
-    """The chunks of one tensor, found in their items on access, with the errors of `Items`."""
+    """The chunks of one tensor. Each is found in its item when it is accessed, which may raise the
+    errors of `Items`.
+    """
 
     def __init__(
         self, items: Items, key: str, dtype: DType, parts: Sequence[tuple[Box, Item]]
@@ -143,20 +148,20 @@ class ItemChunks(Sequence[Chunk]):
             yield self._find(box, item)
 
     def items(self) -> Iterator[Item]:
-        """Yield the items of the chunks' archives."""
+        """Yield the item that contains each chunk."""
         return (item for _, item in self._parts)
 
     def item(self, number: int) -> Item:
-        """Return the item of one chunk's archive."""
+        """Return the item that contains chunk `number`."""
         return self._parts[number][1]
 
     @property
     def boxes(self) -> Sequence[Box]:
-        """The boxes of the chunks, for which no archive is opened."""
+        """The boxes of all chunks. No archive is opened for them."""
         return [box for box, _ in self._parts]
 
     def box(self, number: int) -> Box:
-        """Return the box of one chunk."""
+        """Return the box of chunk `number`."""
         return self._parts[number][0]
 
     def _find(self, box: Box, item: Item) -> Chunk:
@@ -180,12 +185,14 @@ def _tensor(archive: Archive, key: str) -> StoredTensor:
 
 @lru_cache(maxsize=1024)
 def _tree(data: bytes) -> Any:
-    """Return the pickle of a tensor as a tree, cached: most in a checkpoint have the same bytes."""
+    """Return the unpickled tree of a tensor's pickle `data`. Results are cached, because most
+    pickles in a checkpoint have the same bytes.
+    """
     return loads(data, source="data.pkl")
 
 
 class _opened:
-    """The open range of an item in its file."""
+    """Opens the file of an item, and gives the byte range of the item in it."""
 
     def __init__(self, root: Path, item: Item) -> None:
         self._path = root / item.file
@@ -217,7 +224,7 @@ def _check_agrees(
 
 
 def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
-    """Return the positions of tensors' archives: {file: {offset: length}}, in bytes."""
+    """Return the positions of the archives of all tensors: {file: {offset: length}}, in bytes."""
     found = {file: dict(known) for file, known in checkpoint.archives.items()}
     for tensor in checkpoint.tensors.values():
         if isinstance(tensor.chunks, ItemChunks):
@@ -227,10 +234,11 @@ def archives_of(checkpoint: Checkpoint) -> dict[str, dict[int, int]]:
 
 
 class BlobTrees(Mapping[str, Any]):
-    """The values that are not tensors, by flat key; each is read on access.
+    """The values of a checkpoint that are not tensors, by flat key. Each is read when it is
+    accessed.
 
-    In a large checkpoint most of these values have the same bytes as another, such as the options
-    of each parameter: for those only the bytes are read.
+    In a large checkpoint most of these values have the same bytes as another value, for example the
+    options of each parameter. Bytes that were seen before are usually not unpickled again.
     """
 
     def __init__(self, root: Path, blobs: Mapping[str, Item]) -> None:
@@ -248,7 +256,7 @@ class BlobTrees(Mapping[str, Any]):
         return key in self._blobs  # which is known, whatever its bytes are
 
     def places(self) -> Iterable[Item]:
-        """Return the items of the values' archives."""
+        """Return the items in which the values are stored."""
         return self._blobs.values()
 
     def __getitem__(self, key: str) -> Any:
@@ -265,16 +273,17 @@ class BlobTrees(Mapping[str, Any]):
 
 
 def _is_constant(value: Any) -> bool:
-    """Return whether a value is immutable: a plain value, or a tuple of a few."""
+    """Return whether a value is immutable: a plain value, or a tuple of a few plain values."""
     parts = value if isinstance(value, tuple) and len(value) < _LONGEST_KNOWN else (value,)
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
 
 
 def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
-    """Raise an error for an item that is too short to be an archive of its tensor.
+    """Raise an error if `item` is too short to be an archive of its tensor.
 
-    With SerializationFormat.SAFETENSORS torch gives every tensor of a file the same offset and its
-    bare length, so it cannot be found (and torch itself cannot load it).
+    With SerializationFormat.SAFETENSORS torch records the same offset for every tensor of a file,
+    and the length of its elements alone. So the tensor cannot be found (and torch itself cannot
+    load it).
     """
     if item.length <= nbytes:
         raise Unsupported(
@@ -285,11 +294,12 @@ def refuse_safetensors(path: Path, key: str, item: Item, nbytes: int) -> None:
 
 
 class StoredPiece(NamedTuple):
-    """A part of a stored chunk, which becomes the box `box` of the new tensor.
+    """A part of a stored chunk, which becomes the box `box` of a new tensor.
 
-    It is the part of chunk `number` of `source` that begins at `start`, in elements from the
-    chunk's first. It has the last dimensions of the chunk, or, with `is_flat`, consecutive elements
-    of the chunk's last dimension.
+    The part belongs to chunk `number` of the tensor `source`. It begins at the index `start`, in
+    elements from the first element of the chunk. If `is_flat`, the part is a sequence of elements
+    along the last dimension of the chunk. Otherwise its dimensions are the last dimensions of the
+    chunk.
     """
 
     source: ItemChunks
@@ -300,8 +310,11 @@ class StoredPiece(NamedTuple):
 
 
 class DerivedChunks(ItemChunks):
-    """The chunks of one tensor of type `dtype`, made from `pieces` at each access; with the errors
-    of `ItemChunks`."""
+    """The chunks of one tensor of type `dtype` that is made from parts of stored tensors.
+
+    `pieces` is called at each access and returns these parts. Reading raises the errors of
+    `ItemChunks`.
+    """
 
     def __init__(self, dtype: DType, pieces: Callable[[], Sequence[StoredPiece]]) -> None:
         self._type = dtype
@@ -323,21 +336,21 @@ class DerivedChunks(ItemChunks):
         return map(self._made, self._pieces())
 
     def items(self) -> Iterator[Item]:
-        """Yield the items of the chunks' archives: one for each chunk, so items may repeat."""
+        """Yield the item that contains each chunk. The same item may come several times."""
         return (piece.source.item(piece.number) for piece in self._pieces())
 
     def item(self, number: int) -> Item:
-        """Return the item of one chunk's archive."""
+        """Return the item that contains chunk `number`."""
         piece = self._pieces()[number]
         return piece.source.item(piece.number)
 
     @property
     def boxes(self) -> Sequence[Box]:
-        """The boxes of the chunks, for which no archive is opened."""
+        """The boxes of all chunks. No archive is opened for them."""
         return [piece.box for piece in self._pieces()]
 
     def box(self, number: int) -> Box:
-        """Return the box of one chunk."""
+        """Return the box of chunk `number`."""
         return self._pieces()[number].box
 
     def _made(self, piece: StoredPiece) -> Chunk:

@@ -31,7 +31,9 @@ _FIELDS = ("state_dict_metadata", "planner_data", "storage_data", "storage_meta"
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One saved value: `length` bytes at `offset` of `file`, a name next to `.metadata`."""
+    """One saved value: `length` bytes from byte `offset` of the data file `file`, which is next to
+    `.metadata`.
+    """
 
     file: str
     offset: int
@@ -40,7 +42,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class SavedTensor:
-    """A tensor in `.metadata`: its boxes that are not empty, each with the item that holds it."""
+    """A tensor in `.metadata`: those of its boxes that are not empty, and for each the item that
+    contains it.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
@@ -49,11 +53,14 @@ class SavedTensor:
 
 @dataclass(frozen=True, slots=True)
 class Metadata:
-    """One `.metadata`. `blobs` are the values that are not tensors. `paths` is planner_data: the
-    path in the nested state dict of each flat key, None if it was not recorded. `extras` are
-    attributes that torch's Metadata does not have, and that are not empty. `empty` are the items of
-    empty chunks. `is_megatron` means that only megatron-core writes such a file; `unflattened` has
-    the true shape of each tensor that it stored as flat pieces (up to 0.15)."""
+    """The contents of one `.metadata`.
+
+    `blobs` are the values that are not tensors. `paths` has, for each flat key, the path in the
+    nested state dict (torch calls this planner_data); None if it was not recorded. `extras` are
+    attributes that torch's Metadata does not have, if they are not empty. `empty` are the items of
+    empty chunks. `is_megatron` is True if only megatron-core writes such a file. `unflattened` has
+    the true shape of each tensor that megatron-core (up to 0.15) stored as flat pieces.
+    """
 
     tensors: Mapping[str, SavedTensor]
     blobs: Mapping[str, Item]
@@ -67,19 +74,23 @@ class Metadata:
 
     @property
     def items(self) -> list[tuple[str, Item]]:
-        """The (flat key, item) of every tensor chunk and every other value."""
+        """The (flat key, item) of every chunk of a tensor, and of every value that is not a
+        tensor.
+        """
         found = [(key, item) for key, saved in self.tensors.items() for _, item in saved.parts]
         return found + list(self.blobs.items())
 
     def empty_archives(self) -> dict[str, dict[int, int]]:
-        """Return the positions of empty chunks' archives: {file: {offset: length}}, in bytes."""
+        """Return the positions of the archives of empty chunks: {file: {offset: length}}, in
+        bytes.
+        """
         found: dict[str, dict[int, int]] = {}
         for item in self.empty:
             found.setdefault(item.file, {})[item.offset] = item.length
         return found
 
     def ends(self) -> dict[str, int]:
-        """Return the end of the last item of each file, in bytes."""
+        """Return the end of the last item in each file, in bytes, by file name."""
         found: dict[str, int] = {}
         for item in (*(item for _, item in self.items), *self.empty):
             found[item.file] = max(found.get(item.file, 0), item.offset + item.length)
@@ -90,8 +101,8 @@ def read_metadata(path: Path) -> Metadata:
     """Read and check a `.metadata` file.
 
     Raises:
-        BadFile: it is damaged, or contradicts itself.
-        Unsupported: items are compressed or encrypted, or of an unknown element type.
+        BadFile: the file is damaged, or contradicts itself.
+        Unsupported: items are compressed or encrypted, or have an unknown element type.
     """
 
     def beside() -> int:
@@ -108,7 +119,7 @@ def read_metadata(path: Path) -> Metadata:
 
 
 class _Reader:
-    """Checks one tree; `path` is for messages."""
+    """Checks the tree of one `.metadata` file. `path` is named in messages."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -147,7 +158,7 @@ class _Reader:
     def _true_shapes(
         self, noted: Any, tensors: Mapping[str, SavedTensor]
     ) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Yield the shapes in megatron-core's `mcore_data` that the tensors can have."""
+        """Yield those shapes in megatron-core's `mcore_data` that the tensors can have."""
         for key, facts in noted.items() if isinstance(noted, dict) else ():
             shape = facts.get("nd_reformulated_orig_global_shape") if isinstance(facts, dict) else 0
             if shape is not None and shape != 0 and key in tensors:
@@ -245,7 +256,7 @@ class _Reader:
         raise self._bad(f"has {values!r:.60} instead of counts of {key}")
 
     def _state(self, value: Any, name: str) -> Mapping[str, Any]:
-        """Return the attributes of an object of the class `name`, from any module."""
+        """Return the attributes of an object that has the class name `name`, in any module."""
         if isinstance(value, Opaque) and value.name == name:
             state = value.state
             # dataclass(slots=True) and frozen classes pickle (None, attributes).

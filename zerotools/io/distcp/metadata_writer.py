@@ -41,7 +41,9 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True)
 class WrittenItem:
-    """One item of the new checkpoint: a chunk of a tensor, or (all three None) another value."""
+    """One item of the new checkpoint: a chunk of a tensor, or another value. For another value, the
+    three fields that describe a chunk are None.
+    """
 
     key: str
     item: Item
@@ -53,8 +55,11 @@ class WrittenItem:
 def metadata_bytes(
     written: Sequence[WrittenItem], paths: Mapping[str, tuple[str | int, ...]] | None
 ) -> bytes:
-    """Return the pickle of `.metadata`. `written` is in torch's planned order: rank by rank; chunks
-    keep that order."""
+    """Return the pickle of `.metadata` for the items `written`.
+
+    The items are in the order in which torch plans them, rank by rank. The chunks of a tensor keep
+    this order.
+    """
     by_key: dict[str, list[WrittenItem]] = {}
     for one in written:
         by_key.setdefault(one.key, []).append(one)
@@ -62,22 +67,23 @@ def metadata_bytes(
 
 
 class _Opcodes:
-    """A pickle that is being written. Names and texts that occurred before are fetched by
-    number."""
+    """A pickle that is being written. A name or text that was written before is written as a
+    reference to its number in the memo.
+    """
 
     def __init__(self) -> None:
         self.out = bytearray(b"\x80\x02")
         self._memo: dict[object, bytes] = {}
 
     def again(self, key: object) -> bool:
-        """Fetch the memoized value of `key`, if there is one."""
+        """Write a reference to the memoized value of `key`, if there is one."""
         number = self._memo.get(key)
         if number is not None:
             self.out += number
         return number is not None
 
     def remember(self, key: object) -> None:
-        """Memoize the last written value under `key`."""
+        """Memoize the value that was written last, under `key`."""
         number = struct.pack("<I", len(self._memo))
         self._memo[key] = b"j" + number
         self.out += b"r" + number
@@ -154,7 +160,7 @@ class _Metadata(_Opcodes):
         return bytes(self.out)
 
     def _table(self, values: Iterable[_T], write: Callable[[_T], None]) -> None:
-        """Write a dict; `write` writes a key and its value."""
+        """Write a dict. `write` writes one key and its value."""
         self.add(b"}(")
         for number, value in enumerate(values, 1):
             write(value)
@@ -195,8 +201,9 @@ class _Metadata(_Opcodes):
         self.add(b"ub")
 
     def _properties(self, dtype: DType) -> None:
-        """Write (dtype, layout, requires_grad, memory format, pin_memory); all but the first are
-        deprecated."""
+        """Write the properties of a tensor: (dtype, layout, requires_grad, memory format,
+        pin_memory). All except the first are deprecated.
+        """
         if self.again(dtype):
             return
         self.new("TensorProperties")
@@ -211,7 +218,7 @@ class _Metadata(_Opcodes):
         self.remember(dtype)
 
     def _stored(self, one: WrittenItem, counts: dict[str, int]) -> None:
-        """Write a MetadataIndex and its _StorageInfo."""
+        """Write a MetadataIndex and its _StorageInfo, which has the position of an item."""
         self.new("MetadataIndex")
         self.add(b"}(")
         self.text("fqn")
@@ -247,7 +254,9 @@ class _Metadata(_Opcodes):
 
 @dataclass
 class PlannedFile:
-    """A new data file with the name `name` in `.metadata`, and `size` bytes so far."""
+    """A new data file. `name` is its name in `.metadata`, and `size` the number of bytes that are
+    planned so far.
+    """
 
     name: str
     size: int = 0
@@ -256,20 +265,23 @@ class PlannedFile:
     checksums: list[Checksum] = field(default_factory=list)
 
     def add_archive(self, archive: bytes) -> Item:
-        """Add a value as its archive from `archive_of`."""
+        """Add an archive that `archive_of` made of a value that is not a tensor."""
         self.literals.append(LiteralBytes(self.size, archive))
         return self._take(len(archive))
 
     def carry(self, item: Item, root: Path) -> Item:
-        """Add the bytes of `root / item.file` unchanged."""
+        """Add the bytes of an item of the file `root / item.file`, unchanged."""
         self.carried.append(CarriedBytes(self.size, root / item.file, item.offset, item.length))
         return self._take(item.length)
 
     def add_chunk(
         self, dtype: DType, shape: tuple[int, ...], data: bytes | None = None
     ) -> tuple[Item, int | None]:
-        """Add a chunk of a tensor with the bytes `data`, or with bytes that are copied later.
-        Return the item, and the byte of the file at which its elements begin; None: it has none."""
+        """Add a chunk of a tensor, with the bytes `data`, or with bytes that are copied later.
+
+        Return the item, and the byte offset in the file at which the elements begin; None if the
+        chunk has no elements.
+        """
         begin, first = self.size, None
         layout = _archive(dtype, shape, None if data is None else crc32(data))
         self.literals += (LiteralBytes(begin + at, text) for at, text in layout.literals)
@@ -292,10 +304,10 @@ class PlannedFile:
 
 
 def archive_of(value: Any) -> bytes:
-    """Return torch.save's archive of a value without tensors in it.
+    """Return the torch.save archive of a value that contains no tensors.
 
     Raises:
-        Unsupported: a value of a class that cannot be pickled here.
+        Unsupported: the class of a value cannot be pickled here.
     """
     return b"".join(data for _, data in lay_out(dumps(value), []).literals)
 

@@ -1,7 +1,7 @@
-"""A DCP directory without some of its values: the files to remove, and new versions of others.
+"""Removes values from a DCP directory: the files to remove, and new versions of other files.
 
-Items are carried over unchanged, one after another. `.metadata` is the saved one without the values
-and with the new positions, so other contents of it stay.
+The items that stay are copied unchanged, one after another. The new `.metadata` is the saved one
+without the removed values and with the new positions. All its other contents stay.
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from zerotools.io.torchzip.unpickle import loads
 
 @dataclass(frozen=True)
 class PrunedDirectory:
-    """The names of files to remove, and of files to write again, relative to the directory."""
+    """The names of files to remove (`removed`), and the plans of files to write again (`rewritten`,
+    by name). Names are relative to the directory.
+    """
 
     removed: frozenset[str] = frozenset()
     rewritten: Mapping[str, FilePlan] = field(default_factory=dict)
 
 
 def pruned(directory: Path, dropped: Container[str]) -> PrunedDirectory:
-    """Return the DCP in `directory` without the values with flat keys in `dropped`.
+    """Plan to remove the values with the flat keys `dropped` from the DCP in `directory`.
 
     Raises:
         BadFile: `.metadata` is damaged.
@@ -66,7 +68,7 @@ def _load(path: Path) -> Any:
 
 
 def _items(tree: Any) -> Iterator[tuple[str, Item]]:
-    """Yield (flat key, item) of everything that is stored, empty chunks included."""
+    """Yield (flat key, item) of every stored value and chunk, empty chunks included."""
     for index, info in _state(tree)["storage_data"].items():
         yield _state(index)["fqn"], _item(info)
 
@@ -77,7 +79,8 @@ def _item(info: Any) -> Item:
 
 
 def _file(path: Path, items: list[Item], moves: dict[Item, int]) -> FilePlan:
-    """Return a data file with only `items`, and record in `moves` the new start of each.
+    """Return the plan of a data file that has only `items`, and record the new byte offset of each
+    item in `moves`.
 
     Tied tensors share one item.
     """
@@ -95,7 +98,7 @@ def _file(path: Path, items: list[Item], moves: dict[Item, int]) -> FilePlan:
 
 
 def _metadata(tree: Any, dropped: Container[str], moves: Mapping[Item, int]) -> Opaque:
-    """Return `.metadata`, which was checked when it was read, without the values in `dropped`."""
+    """Return `.metadata` without the values in `dropped`. `tree` was checked when it was read."""
     saved = dict(_state(tree))
     for table in ("state_dict_metadata", "planner_data"):
         if isinstance(saved.get(table), dict):
@@ -117,7 +120,7 @@ def _stored(
 def _state(value: Any) -> Mapping[str, Any]:
     """Return the attributes of a pickled object.
 
-    dataclass(slots=True) and frozen classes pickle them second.
+    The state of a frozen or slotted dataclass is a tuple with the attributes in second place.
     """
     state = value.state
     found: Mapping[str, Any] = state[1] if isinstance(state, tuple) else state

@@ -43,13 +43,14 @@ def _advance(power: int) -> tuple[int, ...]:
 
 
 def of_zeros(length: int) -> int:
-    """Return the CRC-32 of that many zero bytes."""
+    """Return the CRC-32 of `length` zero bytes."""
     return combine(_FULL, _FULL, length)
 
 
 def combine(first: int, second: int, second_length: int) -> int:
-    """Return the CRC-32 of a concatenation, from both CRCs and the length in bytes of the second
-    part."""
+    """Return the CRC-32 of two parts joined, from the CRC-32 of each and the length of the second
+    part in bytes.
+    """
     low = second_length % _FEW
     # zlib inverts a CRC before and after: without that, only the advance remains.
     first = zlib.crc32(_ZEROS[:low], first ^ _FULL) ^ _FULL

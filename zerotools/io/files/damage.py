@@ -1,4 +1,4 @@
-"""Lost bytes: a context that makes readers of a damaged checkpoint tolerate them.
+"""A context in which readers of a damaged checkpoint tolerate lost bytes.
 
 A reader refuses a damaged file. Inside `tolerating`, it records the fault of the file instead, and
 continues with the parts that it can still prove:
@@ -9,10 +9,11 @@ continues with the parts that it can still prove:
         tolerate(path, error)  # raises it, unless lost bytes are tolerated
         return {}
 
-Unreadable parts are omitted from tensors' chunks, or placed after the end of their file: both are
-holes, which are never exported. A tensor with an unknown shape is recorded by its name.
+Unreadable parts are omitted from the chunks of tensors, or get positions after the end of their
+file. Both are holes, and a hole is never exported. A tensor with an unknown shape is recorded by
+its name.
 
-Standard library only, like everything that readers of a job's record need.
+Standard library only, because the code that reads the record of a job imports this module.
 """
 
 from __future__ import annotations
@@ -28,9 +29,12 @@ from zerotools.core.errors import ZerotoolsError
 
 @dataclass
 class Damage:
-    """`faults` has the first fault of each file. `names` are the tensors with lost data and a known
-    name, with the file that held them. `unnamed` are files that may have held tensors with unknown
-    names. `stand_in` is another checkpoint of the same run, for values that are the same in both.
+    """The damage that readers found in a checkpoint.
+
+    `faults` has the first fault of each file, as a sentence. `names` maps each tensor that lost
+    data and has a known name to the file that contained it. `unnamed` are files that may have
+    contained tensors with unknown names. `stand_in` is another checkpoint of the same run, from
+    which values are taken that are the same in both.
     """
 
     faults: dict[Path, str] = field(default_factory=dict)
@@ -44,7 +48,7 @@ _TOLERATED: ContextVar[Damage | None] = ContextVar("damage", default=None)
 
 @contextmanager
 def tolerating(stand_in: Path | None = None) -> Iterator[Damage]:
-    """Record lost bytes inside the context, instead of ending the reading.
+    """Record lost bytes inside this context, instead of raising an error at the first one.
 
     `stand_in` may be another checkpoint of the same run.
     """
@@ -57,22 +61,24 @@ def tolerating(stand_in: Path | None = None) -> Iterator[Damage]:
 
 
 def is_tolerated() -> bool:
-    """Return whether lost bytes are recorded instead of refused."""
+    """Return whether readers record lost bytes now, instead of raising an error."""
     return _TOLERATED.get() is not None
 
 
 def stand_in() -> Path | None:
-    """Return another checkpoint of the same run that may replace lost lists of names and shapes;
-    None if the user named none."""
+    """Return another checkpoint of the same run, from which lost lists of names and shapes can be
+    taken; None if the user named no such checkpoint.
+    """
     damage = _TOLERATED.get()
     return None if damage is None else damage.stand_in
 
 
 def tolerate(path: Path, error: ZerotoolsError) -> None:
-    """Note that something of the file at `path` is lost.
+    """Record `error` as a fault of the file at `path` if lost bytes are tolerated; raise it
+    otherwise.
 
     Raises:
-        ZerotoolsError: `error`, where lost bytes are not tolerated.
+        ZerotoolsError: `error`, if lost bytes are not tolerated.
     """
     damage = _TOLERATED.get()
     if damage is None:
@@ -81,23 +87,27 @@ def tolerate(path: Path, error: ZerotoolsError) -> None:
 
 
 def lose_part(path: Path, why: str) -> None:
-    """Record, if it is tolerated, that a part of the file at `path` is lost; otherwise its size
-    shows it."""
+    """Record that a part of the file at `path` is lost, if lost bytes are tolerated. Otherwise do
+    nothing, because the size of the file shows the loss.
+    """
     damage = _TOLERATED.get()
     if damage is not None:
         damage.faults.setdefault(path.absolute(), why)
 
 
 def lose_name(path: Path, name: str) -> None:
-    """Record, if it is tolerated, that all of the tensor `name` is lost, with its shape."""
+    """Record that all data and the shape of the tensor `name` are lost, if lost bytes are
+    tolerated.
+    """
     damage = _TOLERATED.get()
     if damage is not None:
         damage.names.setdefault(name, path.absolute())
 
 
 def lose_unnamed(path: Path) -> None:
-    """Record, if it is tolerated, that a lost file may have held tensors or tied names that are not
-    listed anywhere."""
+    """Record that the lost file at `path` may have contained tensors or tied names that no other
+    file lists, if lost bytes are tolerated.
+    """
     damage = _TOLERATED.get()
     if damage is not None:
         damage.unnamed.setdefault(path.absolute())

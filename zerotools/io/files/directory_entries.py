@@ -11,10 +11,10 @@ from zerotools.io.files.open_source import RemotePath
 
 
 def names_in(path: Path) -> set[str]:
-    """Return the names in a directory.
+    """Return the names of all entries in a directory.
 
     Raises:
-        BadRequest: it cannot be listed.
+        BadRequest: the directory cannot be listed.
     """
     try:
         return {entry.name for entry in path.iterdir()}
@@ -23,7 +23,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def names_if_readable(path: Path) -> set[str]:
-    """Return the names in a directory; empty if it cannot be listed."""
+    """Return the names of all entries in a directory; empty if the directory cannot be listed."""
     try:
         return names_in(path)
     except BadRequest:
@@ -31,13 +31,14 @@ def names_if_readable(path: Path) -> set[str]:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether the name exists, also as a broken link."""
+    """Return whether an entry exists at the path. A broken symbolic link also counts."""
     return path.exists() if isinstance(path, RemotePath) else os.path.lexists(path)
 
 
 def folders_below(path: Path) -> Iterator[tuple[Path, list[str]]]:
-    """Yield the directory `path` and each below it, without following links, with the names in it
-    that are not directories."""
+    """Yield the directory `path` and each directory below it, with the names of its entries that
+    are not directories. Symbolic links are not followed.
+    """
     if not isinstance(path, RemotePath):
         for folder, _, names in os.walk(path):
             yield Path(folder), names
@@ -51,11 +52,11 @@ def folders_below(path: Path) -> Iterator[tuple[Path, list[str]]]:
 
 
 def stays_below_root(name: str) -> bool:
-    """Return whether `name` is a relative POSIX path, in its simplest spelling, of a file below its
+    """Return whether `name` is a relative POSIX path, in its simplest spelling, to a file below the
     root.
 
-    Absolute paths, `..`, `.`, empty parts, backslashes and NUL are refused, so that a name from a
-    file can be joined to the checkpoint's directory as it is.
+    Absolute paths, `..`, `.`, empty parts, backslashes and NUL are refused. So a name from a
+    checkpoint can be joined to the directory of the checkpoint unchanged.
     """
     if not name or "\0" in name or "\\" in name:
         return False

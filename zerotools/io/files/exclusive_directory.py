@@ -26,15 +26,18 @@ _PRIVATE = 0o700
 
 
 class OwnDirectory:
-    """A locked directory at `path`, made now or taken over from an earlier run of the same user."""
+    """A locked directory at `path`. It was made now, or taken over from an earlier run of the same
+    user.
+    """
 
     def __init__(self, path: Path, *, shared: bool = False) -> None:
-        """Make and lock it, against others that do not share it.
+        """Make the directory if it does not exist, and lock it. With `shared`, several runs that
+        use `shared` can have the lock at the same time.
 
         Raises:
-            BlockingIOError: another run has it.
-            BadRequest: the entry there is a link, or belongs to another user.
-            OSError: it cannot be made.
+            BlockingIOError: another run has the lock.
+            BadRequest: the entry at `path` is a link, or belongs to another user.
+            OSError: the directory cannot be made.
         """
         self.path = path
         while True:
@@ -51,14 +54,16 @@ class OwnDirectory:
             os.close(self._descriptor)
 
     def is_at(self, path: Path) -> bool:
-        """Return whether `path` is this directory, and not a link to it or another directory."""
+        """Return whether the entry at `path` is this directory. A link to it, or another directory,
+        is not.
+        """
         try:
             return os.path.samestat(os.fstat(self._descriptor), path.lstat())
         except FileNotFoundError:
             return False
 
     def open_up(self) -> None:
-        """Give the directory the mode of any new directory there."""
+        """Give the directory the permissions that a new directory usually gets at this place."""
         probe = self.path / _PROBE
         probe.mkdir()
         mode = stat.S_IMODE(probe.stat().st_mode)
@@ -95,10 +100,11 @@ def _mode(descriptor: int) -> int:
 
 
 def new_text_file(path: Path) -> IO[str]:
-    """Return an empty file in UTF-8, open for writing; an existing entry of that name is removed.
+    """Make an empty file in UTF-8 and open it for writing. An existing entry of that name is
+    removed first.
 
     Raises:
-        OSError: it cannot be made, or another process makes it at the same time.
+        OSError: the file cannot be made, or another process makes it at the same time.
     """
     path.unlink(missing_ok=True)
     return path.open("x", encoding="utf-8")

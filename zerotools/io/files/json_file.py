@@ -1,7 +1,8 @@
-"""JSON of a file, as plain values, in bounded memory.
+"""Reads a JSON file as plain values, in bounded memory.
 
-How much the values will take is estimated from the characters that begin them, before any is made:
-`[[],[],...` takes 30 times its length. Standard library only: the training process uses it too.
+Before any value is made, the memory for all values is estimated from the characters that begin a
+value: `[[],[],...` takes 30 times its length. Standard library only: the training process uses this
+module too.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ _Pairs = Callable[[list[tuple[str, Any]]], Any]
 def read_json(
     path: Path, most: int, *, beside: Beside | None = None, is_source: bool = True
 ) -> Any:
-    """Return the values in the JSON file at `path`, which has at most `most` bytes.
+    """Return the values in the JSON file at `path`, which may have at most `most` bytes.
 
-    `beside` returns the bytes of data that justify its size; by default the files in its directory.
+    The size of the file must be in proportion to the data that it describes: `beside` returns the
+    bytes of that data. By default they are the files in the same directory.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        BadFile: it is not a regular file, is larger, or its values would fill the memory.
-        ValueError: it is not JSON in UTF-8, or is nested too deeply.
+        OSError: the file is missing or cannot be read.
+        BadFile: the file is not a regular file, is larger than `most`, or its values would fill the
+            memory.
+        ValueError: the file is not JSON in UTF-8, or is nested too deeply.
     """
     if beside is None:
         beside = _others(path)
@@ -48,11 +51,11 @@ def _others(path: Path) -> Beside:
 
 
 def parse_json(path: Path, data: bytes, beside: Beside, pairs: _Pairs | None = None) -> Any:
-    """Return the values in `data`, which is of the file at `path`; `pairs` is json's
-    `object_pairs_hook`.
+    """Return the values in the JSON text `data` of the file at `path`. `pairs` is the
+    `object_pairs_hook` of `json.loads`.
 
     Raises:
-        BadFile, ValueError: as `read_json`.
+        BadFile, ValueError: for the same reasons as `read_json`.
     """
     cost = len(data) * (2 if data.isascii() else 5)
     cost += sum(each * data.count(sign) for sign, each in _COSTS.items())

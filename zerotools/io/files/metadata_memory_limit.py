@@ -1,9 +1,11 @@
-"""A limit on the memory that descriptions in a file may take, before any of its data are read.
+"""A limit on the memory for the description of data, such as a header, before any of the data is
+read.
 
 A pickle, a header or a list in JSON becomes Python objects of up to 60 bytes for each byte of it.
 The description of a real checkpoint is small compared to its data. A file that is made to fill the
-memory has no data. So any file may take `SMALL`, and a file with data next to it a quarter of those
-more. Holes in a file do not count as data, because they cost nothing.
+memory has no data. So any description may take `SMALL` bytes. If there is data next to it, it may
+also take a quarter of the bytes of that data. Holes in a file do not count as data, because they
+cost nothing.
 
     .metadata of 300,000 chunks, of 1.8 KB each, and 12 GB of data:   540 MB of 3 GB
     a pickle of 20 MB that makes a dict of each byte, and no data:    1.4 GB of 64 MiB, refused
@@ -25,38 +27,46 @@ from zerotools.io.files.source_stamps import has_lasting_inodes
 SMALL = 64 * 2**20
 SHARE = 4
 READ_SHARE = 4
-"""Memory for each byte of a description that is read: its objects take several times its size."""
+"""The memory in bytes for each byte of a description that is read, because its objects take several
+times its size.
+"""
 _BLOCK = 512
 
 Beside = Callable[[], int]
-"""The bytes of data next to a description; called if `SMALL` is not enough."""
+"""A function that returns the bytes of data next to a description. It is called only if `SMALL`
+bytes are not enough.
+"""
 
 
 def nothing_beside() -> int:
-    """Return 0, for a description without data."""
+    """Return 0, for a description that has no data next to it."""
     return 0
 
 
 def allowed(beside: int) -> int:
-    """Return the bytes of memory allowed for the description of `beside` bytes of data."""
+    """Return the memory that the description of `beside` bytes of data may take, in bytes."""
     return SMALL + beside // SHARE
 
 
 def may_be_read(length: int, beside: Beside) -> bool:
-    """Return whether a description of `length` bytes may be read at all."""
+    """Return whether a description of `length` bytes is small enough to be read. `beside` returns
+    the bytes of the data next to it.
+    """
     needed = READ_SHARE * length
     return needed <= SMALL or needed <= allowed(beside())
 
 
 def taken_on_disk(status: os.stat_result) -> int:
-    """Return the bytes that a file takes on the disk; fewer than its size if it has holes."""
+    """Return the number of bytes that a file takes on the disk. It is less than the size of the
+    file if the file has holes.
+    """
     if not has_lasting_inodes(status.st_dev):  # such file systems do not count blocks
         return status.st_size
     return min(status.st_size, status.st_blocks * _BLOCK)
 
 
 def data_in(directory: Path) -> int:
-    """Return the bytes on disk of the regular files in `directory`; 0 if it cannot be listed."""
+    """Return the bytes on disk of all regular files in `directory`; 0 if it cannot be listed."""
     try:
         return _data_in(directory, directory.stat().st_mtime_ns)
     except OSError:
@@ -64,7 +74,7 @@ def data_in(directory: Path) -> int:
 
 
 def data_of(paths: Iterable[Path]) -> int:
-    """Return the bytes on disk of the files in `paths` that exist and are regular."""
+    """Return the bytes on disk of those files in `paths` that exist and are regular files."""
     total = 0
     for path in paths:
         with suppress(OSError):

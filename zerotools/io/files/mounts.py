@@ -1,6 +1,6 @@
-"""The mount of a path, by the kernel's table: the path itself is not accessed.
+"""Finds the mount of a path in the kernel's mount table. The path itself is not accessed.
 
-A path is taken as it is written. Resolving a link needs an access, which may hang.
+Symbolic links in a path are not resolved, because this needs an access, which may hang.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ _AUTOFS = "autofs"
 
 @dataclass(frozen=True)
 class MountPoint:
-    """A line of the table: `device` is its number as text, `kind` its file system."""
+    """A line of the mount table: `device` is the device number as text, `kind` the type of file
+    system.
+    """
 
     path: str
     device: str
@@ -30,7 +32,7 @@ ReadMounts = Callable[[], Sequence[MountPoint]]
 
 
 def read_mounts(table: Path = MOUNTINFO) -> list[MountPoint]:
-    """Return the mounts, in their order. Empty if the table cannot be read."""
+    """Return all mounts, in the order of the kernel's table. Empty if the table cannot be read."""
     try:
         lines = table.read_text("utf-8", errors="surrogateescape").splitlines()
     except OSError:
@@ -48,10 +50,11 @@ def _mount_point(line: str) -> MountPoint | None:
 
 
 def mounts_of(named: object, table: Iterable[MountPoint]) -> set[str]:
-    """Return the mount points of all paths in `named`: text, a list, a dataclass, or nested ones. A
-    path on the file system of the root has none.
+    """Return the mount points of all paths in `named`, which is text, a list, a dataclass, or
+    nested ones. The file system of the root is left out.
 
-    Below a directory of automounts it is that directory, because mounts in it come and go.
+    For a path below a directory of automounts, that directory is returned, because mounts in it
+    come and go.
     """
     points = {point.path: point for point in table}
     root = points.get("/")
@@ -88,7 +91,9 @@ def _paths_in(named: object) -> Iterator[str]:
 
 
 def answers(mount: str) -> bool:
-    """Return True when the file system at `mount` responds. If it does not, this call hangs."""
+    """Return True when the file system at `mount` responds. If it never responds, this call
+    hangs.
+    """
     with suppress(OSError):  # that is an answer, too
         os.statvfs(mount)
     return True
