@@ -30,8 +30,10 @@ _THREADS = 16
 
 
 def max_open_files() -> int:
-    """Return how many files each of two `OpenFiles` may have open, under the limit of the
-    process."""
+    """Return how many files one `OpenFiles` may have open at the same time.
+
+    The limit of the process on open files is divided between two `OpenFiles`.
+    """
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = sum(1 for _ in Path("/proc/self/fd").iterdir()) + _SPARE
     room = MAX_OPEN_FILES if limit == resource.RLIM_INFINITY else (limit - used) // 2 - _THREADS
@@ -39,10 +41,12 @@ def max_open_files() -> int:
 
 
 class OpenFiles:
-    """Files below one root, opened on first use and kept open, about `most` of them at a time.
+    """Files below one directory. Each is opened at its first use and kept open, about `most` of
+    them at a time.
 
-    A file that a thread uses is not closed. Reads and writes are positional, so that threads share
-    descriptors. With `sources`, every opened file is recorded there, and refused if it has changed.
+    A file that a thread uses is not closed. Reads and writes name their position, so several
+    threads can use the same descriptor. With `sources`, every opened file is recorded there, and
+    refused if it has changed.
     """
 
     def __init__(
@@ -77,14 +81,14 @@ class OpenFiles:
         self.close()
 
     def close(self) -> None:
-        """Close every file. A later access opens it again."""
+        """Close every file. A later access opens a file again."""
         for source in self._open.values():
             source.close()
         self._open.clear()
 
     @contextmanager
     def source(self, file: str) -> Iterator[OpenSource]:
-        """Keep a file open until the context ends; raises as `read_into`."""
+        """Keep a file open until the context ends. Raises the errors of `read_into`."""
         source = self._take(file)
         try:
             yield source
@@ -116,7 +120,9 @@ class OpenFiles:
 
     @contextmanager
     def holding(self) -> Iterator[ThreadFiles]:
-        """Keep the last few files open until the context ends, for many small reads."""
+        """Keep the last few files that this thread reads open until the context ends. This is for
+        many small reads.
+        """
         held: OrderedDict[str, OpenSource] = OrderedDict()
         try:
             yield ThreadFiles(self, held, max(1, self._most // _THREADS))
@@ -142,10 +148,10 @@ class OpenFiles:
         return source
 
     def check_sources(self) -> None:
-        """Check every file that was opened again.
+        """Check that no opened file has changed. Without `sources`, nothing is checked.
 
         Raises:
-            BadFile: one has changed since it was first read.
+            BadFile: a file has changed since it was first read.
         """
         if self._sources is not None:
             self._sources.check(self._seen)
@@ -156,10 +162,10 @@ class OpenFiles:
             self._open.pop(file).close()
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
-        """Fill `buffer` (bytes) from `offset` on.
+        """Fill `buffer` with the bytes of the file from `offset` on.
 
         Raises:
-            BadFile: the file is missing, unreadable, or ends too early.
+            BadFile: the file is missing, unreadable, or ends before the buffer is full.
         """
         with self.source(file) as source:
             self._read(source, file, offset, buffer)
@@ -182,7 +188,7 @@ class OpenFiles:
             left = buffer[done:]
 
     def write_at(self, file: str, offset: int, data: memoryview | bytes) -> None:
-        """Write all of `data` at `offset`.
+        """Write all of `data` to the file at `offset`.
 
         Raises:
             BadRequest: the disk is full, or refuses the write for another reason.
@@ -199,7 +205,9 @@ class OpenFiles:
                     ) from error
 
     def forget(self, file: str) -> None:
-        """Ask the system to drop its copy of the file, so that reads come from the disk."""
+        """Ask the system to drop its cached copy of the file, so that later reads come from the
+        disk.
+        """
         with self.source(file) as source:
             if isinstance(source, LocalSource):
                 os.posix_fadvise(source.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -211,15 +219,18 @@ class OpenFiles:
 
 
 class HeldFiles(Protocol):
-    """Files that one thread reads."""
+    """Files that one thread reads by name and offset."""
 
     def read_into(self, file: str, offset: int, buffer: memoryview) -> None:
         """Read in the same way as `OpenFiles.read_into`."""
 
 
 class ThreadFiles:
-    """Files of one `OpenFiles`, held open by one thread: at most `most` of them, because a tile may
-    be made of the files of thousands of ranks."""
+    """Files of one `OpenFiles` that one thread keeps open, at most `most` of them.
+
+    Without the limit, a tile that is made of the files of thousands of ranks would open all of
+    them.
+    """
 
     def __init__(self, files: OpenFiles, held: OrderedDict[str, OpenSource], most: int) -> None:
         self._files = files
@@ -231,11 +242,13 @@ class ThreadFiles:
         self._files._read(self._source(file), file, offset, buffer)
 
     def with_bytes(self, reads: Callable[[], Iterable[NeededRange]]) -> HeldFiles:
-        """Return these files for the following `reads`. If a read takes long to begin, the bytes of
-        all are requested now, in parallel, and have arrived when this returns.
+        """Return these files for the byte ranges that `reads` returns.
+
+        If the files are in an object store, the bytes of all ranges are requested in parallel, and
+        have arrived when this returns. Files of this machine are returned unchanged.
 
         Raises:
-            BadFile: as `OpenFiles.read_into`.
+            BadFile: for the same reasons as `OpenFiles.read_into`.
         """
         return self if not self._files.is_far else FetchedBytes(self, reads())
 
@@ -250,7 +263,7 @@ class ThreadFiles:
 
 
 class NeededRange(NamedTuple):
-    """Bytes [begin, end) of a file."""
+    """The bytes [begin, end) of a file, which a later step will read."""
 
     file: str
     begin: int
@@ -258,7 +271,9 @@ class NeededRange(NamedTuple):
 
 
 class FetchedBytes:
-    """The bytes of many positions that one thread needs, all in memory."""
+    """The bytes of many ranges that one thread needs, fetched into memory. Other bytes are read
+    from the files.
+    """
 
     def __init__(self, files: ThreadFiles, reads: Iterable[NeededRange]) -> None:
         wanted: dict[str, list[tuple[int, int]]] = {}
@@ -288,8 +303,9 @@ class FetchedBytes:
 
 
 def _taken(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool:
-    """Fill `buffer` from byte `at` of the parts; return whether the parts have all of these
-    bytes."""
+    """Fill `buffer` with the bytes of `parts` from byte `at` on. Return False, without filling it,
+    if the parts end before the buffer is full.
+    """
     if at + len(buffer) > sum(map(len, parts)):
         return False
     done = 0
@@ -303,7 +319,7 @@ def _taken(parts: Sequence[memoryview], at: int, buffer: memoryview) -> bool:
 
 
 def sync_directory(path: Path) -> None:
-    """Make renames and new names in a directory survive power loss."""
+    """Flush a directory to the disk, so that new names and renames in it survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -312,7 +328,7 @@ def sync_directory(path: Path) -> None:
 
 
 def sync_file(path: Path) -> None:
-    """Make the bytes of a file survive power loss."""
+    """Flush a file to the disk, so that its bytes survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)
@@ -326,10 +342,11 @@ _BUFFER = 1024 * 1024
 
 
 def transfer(source: OpenSource, source_offset: int, output: int, offset: int, length: int) -> int:
-    """Copy `length` bytes; return the number copied, fewer if the source ends early.
+    """Copy `length` bytes from `source` to the descriptor `output`. Return the number of copied
+    bytes, which is lower if the source ends early.
 
-    The kernel copies them if it can, which halves the work. If it refuses, as between some file
-    systems, the rest is copied through memory, with the errors of that copy.
+    The kernel copies the bytes if it can, which halves the work. If it refuses, as between some
+    file systems, the rest is copied through the memory of this process.
 
     Raises:
         OSError: reading or writing failed.
@@ -348,7 +365,9 @@ def transfer(source: OpenSource, source_offset: int, output: int, offset: int, l
 def _in_kernel(
     source: int, source_offset: int, output: int, offset: int, length: int
 ) -> Iterator[int]:
-    """Yield the sizes of copied parts, until all is copied or the kernel copies no more."""
+    """Copy by the kernel, and yield the size of each copied part. End when all is copied, or when
+    the kernel copies no more.
+    """
     done = 0
     while done < length:
         try:
@@ -366,7 +385,9 @@ def _in_kernel(
 def _through_memory(
     source: OpenSource, source_offset: int, output: int, offset: int, length: int
 ) -> Iterator[int]:
-    """Yield the sizes of copied parts, until all is copied or the source ends."""
+    """Copy through memory, and yield the size of each copied part. End when all is copied, or when
+    the source ends.
+    """
     buffer = memoryview(bytearray(min(_BUFFER, length)))
     done = 0
     while done < length:
@@ -381,11 +402,11 @@ def _through_memory(
 
 
 def is_open_for_writing(path: Path) -> bool:
-    """Return whether a process has the regular file at `path` open for writing. Return False too if
-    the system cannot tell.
+    """Return whether a process has the regular file at `path` open for writing. Return False if the
+    system cannot find out.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW)
     try:

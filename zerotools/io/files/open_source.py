@@ -1,4 +1,4 @@
-"""A file that is open to be read at offsets: of this machine, or in an object store.
+"""A file that is open to be read at offsets. It is on this machine or in an object store.
 
 Standard library only: the training process reads checkpoints too.
 """
@@ -15,41 +15,50 @@ from zerotools.core.errors import Unsupported
 
 
 class OpenSource(Protocol):
-    """The interface of an open file for readers of checkpoints. Many threads may read at once."""
+    """An open file, as readers of checkpoints use it. Many threads may read it at once."""
 
     def status(self) -> os.stat_result:
-        """Return the status of the file when it was opened, or now."""
+        """Return the status of the file (size, times, inode), from its opening or from now."""
 
     def read(self, count: int, offset: int) -> bytes:
-        """Return `count` bytes from `offset`, fewer at the end of the file; raises OSError or
-        BadFile."""
+        """Return `count` bytes from `offset`, or fewer at the end of the file. Raises OSError or
+        BadFile.
+        """
 
     def read_into(self, view: memoryview, offset: int) -> int:
-        """Fill `view` from `offset` on, or as much of it as one call gives; 0 is the end of the
-        file. Raises as `read`."""
+        """Fill `view` from `offset` on, as far as one call of the system does, and return the
+        number of bytes. 0 means the end of the file. Raises the errors of `read`.
+        """
 
     def stream(self) -> BinaryIO:
-        """Return the bytes from the first on. The file stays open when the stream is closed."""
+        """Return a stream of the bytes from the first one on. The file stays open when the stream
+        is closed.
+        """
 
     def close(self) -> None:
-        """Close it; no reads follow."""
+        """Close the file. No reads may follow."""
 
 
 class FarSource(OpenSource, Protocol):
-    """A source in a store. Reads take long to begin, so many are requested at once."""
+    """An open file in an object store. A read takes long to begin, so many reads are requested at
+    once.
+    """
 
     def fetch(
         self, ranges: Sequence[tuple[int, int]]
     ) -> Callable[[], Sequence[Sequence[memoryview]]]:
-        """Request the bytes of `ranges`, each [begin, end) inside the file. Return a function that
-        waits for them: for each range its bytes, in parts. Raises as `read`."""
+        """Request the bytes of `ranges`, each [begin, end) inside the file, and return a function
+        that waits for them.
+
+        The function returns the bytes of each range, in parts. Raises the errors of `read`.
+        """
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Announce small reads at these positions, each [begin, end)."""
+        """Announce that small reads at these positions, each [begin, end), will follow."""
 
 
 class LocalSource:
-    """A file of this machine, by the descriptor that it owns."""
+    """An open file of this machine. The object owns the file descriptor."""
 
     __slots__ = ("descriptor",)
 
@@ -73,7 +82,7 @@ class LocalSource:
 
 
 class SourceStream(io.RawIOBase):
-    """The bytes of an open source that has no descriptor, from the first on."""
+    """A stream of the bytes of an open source that has no descriptor, from the first byte on."""
 
     def __init__(self, source: OpenSource) -> None:
         self._source = source
@@ -97,34 +106,38 @@ class SourceStream(io.RawIOBase):
 
 
 class RemotePath(PosixPath):
-    """A path outside this machine's file systems. Functions that need a local path refuse it by
-    `__fspath__`: the system never gets a file of its name."""
+    """A path outside this machine's file systems. Its `__fspath__` raises an error, so functions of
+    the system never get a local path of the same name.
+    """
 
     def open_source(self) -> FarSource:
-        """Open it to be read.
+        """Open the file at this path for reading.
 
         Raises:
-            OSError: it is not there, or cannot be read.
+            OSError: the file does not exist, or cannot be read.
         """
         raise NotImplementedError
 
     @property
     def is_root(self) -> bool:
-        """True if it is a whole store, so that nothing lies next to it."""
+        """True if the path is a whole store, so that nothing can be next to it."""
         raise NotImplementedError
 
     def below(self) -> Iterator[RemotePath]:
-        """Return every object below it."""
+        """Return every object below this path."""
         raise NotImplementedError
 
     @property
     def listing_problem(self) -> str:
-        """A sentence if the directory could not be listed, so that files may be missing."""
+        """A sentence if this directory could not be listed, so that files may be missing; else
+        empty.
+        """
         raise NotImplementedError
 
     def forget(self) -> None:
-        """Drop cached facts about this path and paths around it, so that they are requested
-        again."""
+        """Drop the cached facts about this path and the paths around it, so that the store is asked
+        again.
+        """
         raise NotImplementedError
 
     def __fspath__(self) -> str:

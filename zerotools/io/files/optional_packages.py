@@ -1,7 +1,7 @@
 """Packages that only some commands need, and the command that installs one of them here.
 
 The command names the package itself, with the version that zerotools needs, and not an extra of
-zerotools: so it works wherever zerotools was installed from, and changes nothing else.
+zerotools. So it works for every source of the installation, and changes nothing else.
 """
 
 from __future__ import annotations
@@ -30,17 +30,18 @@ EXTRAS: Mapping[str, Mapping[str, str]] = {
     "yaml": {"yaml": "PyYAML>=6.0"},
     "top": {"textual": "textual>=7.0"},
 }
-"""The modules of each extra of pyproject.toml, and the requirement that installs them."""
+"""For each extra of pyproject.toml, its modules, each with the requirement that installs it."""
 REQUIREMENTS: Mapping[str, str] = {
     module: requirement for extra in EXTRAS.values() for module, requirement in extra.items()
 }
 
 
 def install_command(*requirements: str, python: str | None = None) -> str:
-    """Return the command that installs the requirements for `python`; default: this interpreter.
+    """Return the command that installs the requirements for the interpreter `python` (default: this
+    one).
 
-    It depends on what made the environment of that interpreter: `pipx inject` for pipx,
-    `uv pip install` for `uv tool`, `uv venv` and environments without pip, otherwise pip.
+    The command depends on the tool that made the environment of that interpreter: `pipx inject` for
+    pipx, `uv pip install` for `uv tool`, `uv venv` and environments without pip, otherwise pip.
     """
     python = python or sys.executable
     place = Path(python).parent.parent
@@ -53,8 +54,10 @@ def install_command(*requirements: str, python: str | None = None) -> str:
 
 
 def is_older(version: str | None, requirement: str) -> bool:
-    """Return whether the `version` of a package is older than `requirement` takes. A build before
-    a release counts as that release, and one of unknown version as new enough."""
+    """Return whether the `version` of a package is older than the `requirement` allows.
+
+    A build before a release counts as that release. An unknown version counts as new enough.
+    """
     known = _numbers(version or "")
     return bool(known) and known < _numbers(requirement.partition(">=")[2])
 
@@ -65,7 +68,9 @@ def distribution_of(requirement: str) -> str:
 
 
 def _numbers(version: str) -> list[int]:
-    """Return the numbers with which `version` begins, without zeros at the end."""
+    """Return the numbers at the beginning of `version`, without zeros at the end: [2, 1] for
+    `2.1.0rc1`.
+    """
     found = re.match(r"\d+(?:\.\d+)*", version)
     numbers = [int(part) for part in found[0].split(".")] if found else []
     while numbers and not numbers[-1]:
@@ -74,8 +79,9 @@ def _numbers(version: str) -> list[int]:
 
 
 def missing(what: str, module: str, instead: str = "") -> BadRequest:
-    """Return the error for a missing package that `what` needs. `instead` is the alternative, such
-    as "save the config as JSON"."""
+    """Return the error that `what` needs the package of `module`, which is not installed. `instead`
+    is an alternative for the user, such as "save the config as JSON".
+    """
     requirement = REQUIREMENTS[module]
     name = distribution_of(requirement)
     rest = f", or {instead}" if instead else ""
@@ -92,5 +98,7 @@ def _made_by_uv(place: Path) -> bool:
 
 
 def _lacks_pip(python: str) -> bool:
-    """Return whether this interpreter has no pip; other interpreters are not checked."""
+    """Return whether this interpreter has no pip. For other interpreters return False without a
+    check.
+    """
     return python == sys.executable and PathFinder.find_spec("pip") is None

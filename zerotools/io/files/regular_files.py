@@ -28,14 +28,14 @@ _KINDS = {
 
 
 def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True) -> int:
-    """Return a descriptor of the regular file at `path`; symbolic links are followed.
+    """Open the regular file at `path`, and return its descriptor. Symbolic links are followed.
 
-    A file that is opened for reading is recorded as a source, which must not change any more. A
-    hint such as `latest`, which the next save rewrites, is not recorded (`is_source=False`).
+    The file is recorded as a source, which must not change any more. With `is_source=False` it is
+    not recorded: the file `latest`, for example, is rewritten by the next save.
 
     Raises:
-        OSError: it is missing or cannot be opened.
-        BadFile: it is not a regular file, or it has changed since it was first read.
+        OSError: the file is missing or cannot be opened.
+        BadFile: the file is not a regular file, or has changed since it was first read.
     """
     check_regular(path)
     # O_NONBLOCK: by now the path may have become a FIFO.
@@ -54,7 +54,7 @@ def open_regular(path: Path, flags: int = os.O_RDONLY, *, is_source: bool = True
 
 
 def open_source(path: Path, *, is_source: bool = True) -> OpenSource:
-    """Open a path as in `open_regular`, also in an object store."""
+    """Open a file for reading as `open_regular` does. The file may also be in an object store."""
     if not isinstance(path, RemotePath):
         return LocalSource(open_regular(path, is_source=is_source))
     check_regular(path)
@@ -67,7 +67,7 @@ def open_source(path: Path, *, is_source: bool = True) -> OpenSource:
 
 @contextmanager
 def source_file(path: Path, *, is_source: bool = True) -> Iterator[OpenSource]:
-    """Open a path as in `open_source`, and close it at the end."""
+    """Open a file as `open_source` does, and close it at the end of the context."""
     source = open_source(path, is_source=is_source)
     try:
         yield source
@@ -77,7 +77,7 @@ def source_file(path: Path, *, is_source: bool = True) -> Iterator[OpenSource]:
 
 @contextmanager
 def regular_file(path: Path, *, is_source: bool = True) -> Iterator[int]:
-    """Open a path as in `open_regular`, and close it at the end."""
+    """Open a file as `open_regular` does, and close it at the end of the context."""
     descriptor = open_regular(path, is_source=is_source)
     try:
         yield descriptor
@@ -86,11 +86,11 @@ def regular_file(path: Path, *, is_source: bool = True) -> Iterator[int]:
 
 
 def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
-    """Return all bytes of the regular file at `path`, which has at most `most`.
+    """Return all bytes of the regular file at `path`, which may have at most `most` bytes.
 
     Raises:
-        OSError: it is missing or cannot be read.
-        BadFile: it is not a regular file, or is larger.
+        OSError: the file is missing or cannot be read.
+        BadFile: the file is not a regular file, or is larger.
     """
     with source_file(path, is_source=is_source) as source:
         size = source.status().st_size
@@ -101,14 +101,16 @@ def read_regular(path: Path, most: int, *, is_source: bool = True) -> bytes:
 
 
 def read_user_file(path: Path) -> bytes:
-    """Return all bytes of a small file that the user named, such as one of rules; raises as
-    `read_regular`."""
+    """Return all bytes of a small file that the user named, such as a file of rules. Raises the
+    errors of `read_regular`.
+    """
     return read_regular(path, LARGEST_GIVEN, is_source=False)
 
 
 def check_regular(path: Path) -> None:
-    """Raise an error for anything but a regular file, without opening it; raises as
-    `open_regular`."""
+    """Raise an error if `path` is not a regular file, without opening it. Raises the errors of
+    `open_regular`.
+    """
     with named_if_gone(path):
         status = path.stat()
     _check(path, status)

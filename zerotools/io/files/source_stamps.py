@@ -1,9 +1,9 @@
-"""The files that an output is made from, with a stamp of each from before its first read.
+"""The files that an output is made from, each with a stamp that was taken before its first read.
 
 Another run may save over a checkpoint while it is read. So `open_regular` records every file's
 stamp before its first byte is read, and compares every later opening with it. All files are checked
 again before an output gets its name. `written_apart` compares write times: a file that was not
-written with the others may be of another save.
+written together with the others may be from another save.
 
 Standard library only: the training process reads checkpoints too.
 """
@@ -30,16 +30,17 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 class Sources:
-    """The stamps of files by absolute path."""
+    """The stamps of the files that were read, by absolute path."""
 
     def __init__(self, stamps: Mapping[Path, Stamp] | None = None) -> None:
         self.stamps: dict[Path, Stamp] = dict(stamps or {})
 
     def note(self, path: Path, status: os.stat_result) -> None:
-        """Record `path` with `status`, or compare it with the recorded one.
+        """Record the stamp of the file `path`, which has the status `status`. If a stamp is
+        recorded already, compare it.
 
         Raises:
-            BadFile: it has changed.
+            BadFile: the file has changed.
         """
         stamp = stamp_of(status)
         first = self.stamps.setdefault(path.absolute(), stamp)
@@ -47,7 +48,7 @@ class Sources:
             raise BadFile(_changed(path, _difference(first, stamp)))
 
     def changed(self) -> Iterator[tuple[Path, str]]:
-        """Yield every recorded file that has changed, and the difference."""
+        """Yield every recorded file that has changed, with a description of the change."""
         _ask_again(self.stamps)
         for path, first in self.stamps.items():
             try:
@@ -59,7 +60,7 @@ class Sources:
                 yield path, _difference(first, stamp)
 
     def check(self, paths: Iterable[Path] | None = None) -> None:
-        """Check `paths` again, or every file that was recorded.
+        """Check the files `paths` again, or by default every recorded file.
 
         Raises:
             BadFile: a file has changed since it was first read.
@@ -75,7 +76,7 @@ class Sources:
 
 
 def _ask_again(paths: Iterable[Path]) -> None:
-    """Drop cached facts of the stores that paths lie in."""
+    """Drop the cached facts of the object stores in which the paths lie."""
     far = [path for path in paths if isinstance(path, RemotePath)]
     for parent in {path.parent: path for path in far}.values():
         parent.forget()
@@ -89,7 +90,7 @@ _NOTED: ContextVar[tuple[Sources, ...]] = ContextVar("sources", default=())
 
 @contextmanager
 def recording() -> Iterator[Sources]:
-    """Record the files that are opened inside the context, and in contexts inside it."""
+    """Record every file that is opened inside this context, nested contexts included."""
     sources = Sources()
     token = _NOTED.set((*_NOTED.get(), sources))
     try:
@@ -99,11 +100,11 @@ def recording() -> Iterator[Sources]:
 
 
 def note_source(path: Path) -> int:
-    """Record a file that is read later, and return its size in bytes.
+    """Record a file that will be read later, and return its size in bytes.
 
     Raises:
-        OSError: it does not exist, and was not recorded before.
-        BadFile: it is not the file that was read before under this name, or is gone.
+        OSError: the file does not exist, and was not recorded before.
+        BadFile: the file has changed since it was first read, or does not exist any more.
     """
     with named_if_gone(path):
         status = path.stat()
@@ -113,10 +114,10 @@ def note_source(path: Path) -> int:
 
 @contextmanager
 def named_if_gone(path: Path) -> Iterator[None]:
-    """Name the file in the error if it disappears while it is read.
+    """Convert the error of a file that disappears while it is read to an error that names the file.
 
     Raises:
-        BadFile: the file is gone, and existed when it was first read.
+        BadFile: the file existed when it was first read, and does not exist any more.
     """
     try:
         yield
@@ -135,14 +136,14 @@ def note(path: Path, status: os.stat_result) -> None:
 def note_open(path: Path, status: Callable[[], os.stat_result]) -> None:
     """Record a file that is already open, because it may have been opened outside of `recording`.
 
-    `status` is called only inside `recording`.
+    `status` returns the status of the file. It is called only inside `recording`.
     """
     if _NOTED.get():
         note(path, status())
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return the values that distinguish a file from a later version or a replacement of it."""
+    """Return the values of a file's status that change if the file is modified or replaced."""
     if not has_lasting_inodes(status.st_dev):
         return Stamp(status.st_size, status.st_mtime_ns)
     return Stamp(status.st_size, status.st_mtime_ns, status.st_dev, status.st_ino)
@@ -150,8 +151,9 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 @lru_cache
 def has_lasting_inodes(device: int) -> bool:
-    """Return whether a file keeps its inode number on the file system `device`, by mountinfo(5).
-    Return True for an unknown file system."""
+    """Return whether a file keeps its inode number on the file system with the number `device`,
+    according to mountinfo(5). Return True for an unknown file system.
+    """
     name = f"{os.major(device)}:{os.minor(device)}"
     try:
         lines = _MOUNTS.read_text("utf-8", "replace").splitlines()
@@ -161,7 +163,7 @@ def has_lasting_inodes(device: int) -> bool:
 
 
 def lasting_inodes(mounts: Iterable[str], device: str) -> bool:
-    """Return the same as `has_lasting_inodes`, from the lines of mountinfo."""
+    """Return the result of `has_lasting_inodes`, from the lines of mountinfo."""
     for line in mounts:
         before, _, after = line.partition(" - ")
         if before.split()[2:3] == [device] and after.startswith(_CHANGING_INODES):
@@ -192,13 +194,17 @@ def _changed(path: Path, difference: str) -> str:
 _HOUR = 3600.0
 _DAY = 24 * _HOUR
 _SPREADS = 20
-"""A slow save takes long: a gap of this many times the span of all other files is not part of
-it."""
+"""A file is not from the same save if the gap in time before or after it is this many times the
+span of all other files. A slow save has a long span.
+"""
 
 
 def written_apart(times: Mapping[str, float]) -> str | None:
-    """Return a sentence on files that were written long before or after the others, or None.
-    `times` are those of the last change by name, in seconds since 1970; 0: not known."""
+    """Return a sentence that names files which were written long before or after the others; None
+    without such files.
+
+    `times` are the times of the last change by name, in seconds since 1970; 0 is an unknown time.
+    """
     ordered = sorted((time, name) for name, time in times.items() if time > 0)
     if len(ordered) < 2:
         return None

@@ -1,9 +1,10 @@
-"""config.json of a model, with the defaults of transformers.
+"""The file config.json of a model, with the default values of transformers.
 
-A missing key has the value of the config class of the `model_type`. These values are in
-class_defaults.json, which scripts/class_defaults.py writes from the classes of transformers, for
-the types of models with shapes that zerotools knows. So transformers omits `tie_word_embeddings` if
-it has the default value of the class, which for most types is false or none.
+If a key is missing, the value of the config class of the `model_type` counts. These values are in
+class_defaults.json, for the types of models with shapes that zerotools knows.
+scripts/class_defaults.py writes that file from the classes of transformers. For example,
+transformers omits `tie_word_embeddings` if it has the default value of the class, which for most
+types is false or none.
 
 Loaders take the type of the weights from `dtype` (`torch_dtype` before transformers 4.56), so a
 config that still has float32 would make them convert an export back.
@@ -29,7 +30,9 @@ LARGEST_CONFIG = 2**24
 
 
 def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
-    """Return the floating-point type of 16 bits or more that most bytes are in."""
+    """Return the floating-point type (16 bits or more) in which the most bytes are stored; None
+    without such a type.
+    """
     sizes: dict[DType, int] = {}
     for tensor in tensors:
         if tensor.dtype.is_float and tensor.dtype.bits >= 16:
@@ -38,12 +41,14 @@ def weights_dtype(tensors: Iterable[Tensor]) -> DType | None:
 
 
 def adapted_config(path: Path, dtype: DType | None) -> bytes | None:
-    """Return the file's text with `dtype` in it, or None if it stays unchanged.
+    """Return the text of the config.json at `path` with `dtype` as its type; None if the text needs
+    no change.
 
-    The types of sub-models (`text_config`) change too. A file that is not a JSON object stays.
+    The types of sub-models (`text_config`) are set too. A file that is not a JSON object stays
+    unchanged.
 
     Raises:
-        BadFile: it is not a regular file, or larger than `LARGEST_CONFIG`.
+        BadFile: the file is not a regular file, or is larger than `LARGEST_CONFIG`.
     """
     try:
         config: Any = read_json(path, LARGEST_CONFIG)
@@ -69,14 +74,18 @@ TABLE = Path(__file__).with_name("class_defaults.json")
 
 
 def flat_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return config.json with the keys of its language model at the top."""
+    """Return the config with the keys of its language model (`text_config`) moved to the top
+    level.
+    """
     text = config.get("text_config")
     return {**config, **text} if isinstance(text, Mapping) else dict(config)
 
 
 def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the same as `flat_config`, with the class's values for missing keys, and each value
-    under all names that the class knows for it. Keys that the class does not know stay unchanged.
+    """Return the result of `flat_config`, completed with the default values of the config class.
+
+    If the class knows two names for a value, the result has both. Keys that the class does not know
+    stay unchanged.
     """
     given = flat_config(config)
     known = _class_of(given.get("model_type"))
@@ -92,7 +101,9 @@ def full_config(config: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def class_keys(model_type: str) -> frozenset[str]:
-    """Return the keys that the class of a type knows; none of a type that the table lacks."""
+    """Return the keys that the config class of a model type has. The result is empty if
+    class_defaults.json lacks the type.
+    """
     known = _class_of(model_type)
     if known is None:
         return frozenset()
@@ -137,8 +148,11 @@ _TYPES = """
     zamba2 zaya
 """
 TIED_TYPES = frozenset(_TYPES.split())
-"""The types with config classes that tie by default in transformers 5.23, without those that do not
-in 4.57: a superfluous copy is harmless, a head that a loader initialises randomly is not."""
+"""The model types that tie embeddings by default in transformers 5.23 and in 4.57.
+
+Types that do so only in 5.23 are omitted: a superfluous copy of the output layer is harmless, but
+an output layer that a loader initialises randomly is not.
+"""
 
 
 def ties_embeddings(config: Mapping[str, Any]) -> bool:
@@ -159,8 +173,9 @@ _NAME = re.compile(r"[\w.-]+(/[\w.-]+)?")
 
 
 def config_of_model(name: str) -> Path | None:
-    """Return the config.json of the model `name`, a directory or a name of the Hub, or None if it
-    is not on this machine."""
+    """Return the config.json of the model `name`, which is a directory or a name of the Hub. None
+    if it is not on this machine.
+    """
     if (Path(name) / CONFIG).is_file():
         return Path(name) / CONFIG
     if not _NAME.fullmatch(name):

@@ -1,4 +1,4 @@
-"""The common parts of Hugging Face model directories, for any format of the weights.
+"""The parts of Hugging Face model directories that are common to all formats of the weights.
 
 Weights are in one file or in several with an index, next to config and tokenizer files. Names of
 several files have numbers, such as `model-00003-of-00009.safetensors`: Hugging Face counts from 1,
@@ -31,10 +31,11 @@ _LARGEST_INDEX = 2**28
 
 
 def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[str, Key]:
-    """Return the key of every name, in the source's order.
+    """Return the key (name and role) of every tensor by its name, in the order of the source.
 
     Raises:
-        BadRequest: no tensors at all, one without a weight, two of one name, or a forbidden name.
+        BadRequest: the source has no tensors, a tensor is not a weight, two tensors have one name,
+            or a name is forbidden.
     """
     if not source.tensors:
         raise BadRequest(f"{source.origin.path} has no weights to write")
@@ -51,10 +52,10 @@ def keys_by_name(source: Checkpoint, forbidden: Collection[str] = ()) -> dict[st
 
 
 def shards_of(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor]]:
-    """Divide tensors over files of at most `most` bytes in order, as huggingface_hub does.
+    """Divide tensors in order into files of at most `most` bytes, as huggingface_hub does.
 
-    A tensor that is larger than a file gets a separate one, and does not end the file that is being
-    filled.
+    A tensor that is larger than a file gets its own file. The file that is being filled then
+    continues with the next tensor.
 
     Raises:
         BadRequest: `most` is less than one byte.
@@ -77,16 +78,17 @@ def shards_of(tensors: Mapping[str, Tensor], most: int) -> list[dict[str, Tensor
 
 
 def file_name(stem: str, suffix: str, number: int, count: int) -> str:
-    """Return the name of file `number` (from 1) of `count`."""
+    """Return the name of weight file `number` (from 1) of `count` files."""
     return f"{stem}{suffix}" if count == 1 else f"{stem}-{number:05d}-of-{count:05d}{suffix}"
 
 
 @dataclass(frozen=True, slots=True)
 class ModelFileStyle:
-    """How a format writes a model directory.
+    """The way in which a format writes a model directory.
 
-    Files are called `stem`, number and `suffix`; `index` is the index's name. `encode` makes one
-    file of the tensors of a shard: its plan, and the offset of each tensor in it.
+    The name of a file consists of `stem`, a number and `suffix`; `index` is the name of the index.
+    `encode` makes one file of the tensors of a shard: it returns the plan of the file, and the
+    offset of each tensor in it.
     """
 
     format: str
@@ -104,12 +106,12 @@ def lay_out_model(
     max_shard_bytes: int,
     forbidden: Collection[str] = (),
 ) -> Target:
-    """Lay out the weights of `source` in `destination`, in one file or several with an index, and
-    its sidecar files.
+    """Plan a model directory in `destination`: the weights of `source` in one file, or in several
+    with an index, and the sidecar files.
 
     Raises:
-        BadRequest: nothing to write, another role, two tensors of one name, a forbidden name, or a
-            bad shard size.
+        BadRequest: there is nothing to write, a tensor is not a weight, two tensors have one name,
+            a name is forbidden, or the shard size is wrong.
     """
     keys = keys_by_name(source, forbidden)
     shards = shards_of({name: source.tensors[key] for name, key in keys.items()}, max_shard_bytes)
@@ -130,7 +132,9 @@ def lay_out_model(
 
 
 def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
-    """Return the index that maps names to files; each tensor is one chunk."""
+    """Return the plan of the index file, which maps the name of each tensor to its file. Each
+    tensor has one chunk.
+    """
     total = sum(tensor.nbytes for tensor in tensors.values())
     weight_map = {key.name: tensor.chunks[0].file for key, tensor in sorted(tensors.items())}
     tree = {"metadata": {"total_size": total}, "weight_map": weight_map}
@@ -138,8 +142,9 @@ def index_of(tensors: Mapping[Key, Tensor]) -> FilePlan:
 
 
 def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, FilePlan]:
-    """Return the source's sidecar files unchanged, except for the type of the weights in
-    config.json."""
+    """Return plans that copy the sidecar files of the source. Only the type of the weights in
+    config.json is changed.
+    """
     plans: dict[str, FilePlan] = {}
     for name, path in source.model_sidecars.items():
         plans[name] = carried_file(path)
@@ -149,7 +154,9 @@ def sidecar_plans(source: Checkpoint, tensors: Iterable[Tensor]) -> dict[str, Fi
 
 
 def readable_index(path: Path) -> dict[str, str] | None:
-    """Return the same as `read_index`; None for a damaged one if lost bytes are tolerated."""
+    """Return the result of `read_index`. If the index is damaged and lost bytes are tolerated,
+    return None.
+    """
     try:
         return read_index(path)
     except BadFile as error:
@@ -159,8 +166,11 @@ def readable_index(path: Path) -> dict[str, str] | None:
 
 
 def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
-    """Yield the problem of a tensor if the file at `path`, or its index, has only its name.
-    If lost bytes are tolerated it is recorded as lost, without a problem."""
+    """Yield the problem that the values of `tensor` cannot be read. Only its name is known, from
+    the file at `path` or from its index.
+
+    If lost bytes are tolerated, the tensor is recorded as lost instead, and no problem is yielded.
+    """
     if is_tolerated():
         tolerate(path, BadFile(why))
         lose_name(path, tensor)
@@ -170,10 +180,10 @@ def unread_tensor(path: Path, tensor: str, why: str) -> Iterator[Problem]:
 
 
 def read_index(path: Path) -> dict[str, str]:
-    """Return the `weight_map` of an index: which file holds which tensor.
+    """Return the `weight_map` of the index at `path`: the file of each tensor, by name.
 
     Raises:
-        BadFile: it is not an index, or names files outside of its directory.
+        BadFile: the file is not an index, or names files outside of its directory.
     """
     try:
         tree: Any = read_json(path, _LARGEST_INDEX)
@@ -193,8 +203,11 @@ _MAX_FILES = 100_000
 
 
 def set_of(name: str) -> tuple[str, str, str] | None:
-    """Return the common part of the names of all files of one model; None without a number, or for
-    only one file."""
+    """Return the parts that the names of all files of one model have in common: stem, number of
+    files, and suffix.
+
+    None if `name` has no number, or if the model has only one file.
+    """
     match = _NUMBERED.fullmatch(name)
     if match is None or int(match["count"]) < 2:
         return None
@@ -202,7 +215,7 @@ def set_of(name: str) -> tuple[str, str, str] | None:
 
 
 def missing_files(names: Iterable[str]) -> list[str]:
-    """Return the missing files, by the numbers in `names`."""
+    """Return the names of the files that are missing, according to the numbers in `names`."""
     found: dict[tuple[str, str, str], dict[int, str]] = {}
     for name in names:
         match, whole = _NUMBERED.fullmatch(name), set_of(name)
@@ -220,10 +233,11 @@ def _missing(whole: tuple[str, str, str], numbers: dict[int, str]) -> Iterable[s
 
 
 def refuse_missing(directory: Path, names: Iterable[str]) -> None:
-    """Raise an error for a model with missing files, by the numbers in the names.
+    """Raise an error if files of a model are missing, according to the numbers in `names`.
 
     Raises:
-        BadFile: the first missing one is named. If lost bytes are tolerated, all are recorded.
+        BadFile: names the first missing file. If lost bytes are tolerated, all missing files are
+            recorded instead.
     """
     missing = missing_files(names)
     if missing:
@@ -242,10 +256,11 @@ def refuse_missing(directory: Path, names: Iterable[str]) -> None:
 def refuse_unlisted(
     directory: Path, index: str, listed: Collection[str], present: Iterable[str]
 ) -> None:
-    """Raise an error for an index that omits a file with the same numbering as its files.
+    """Raise an error if the index omits a file that belongs to the same model according to its
+    number.
 
     Raises:
-        BadFile: the first of them is named.
+        BadFile: names the first such file.
     """
     sets = {whole for name in listed if (whole := set_of(name)) is not None}
     for name in present:
@@ -257,7 +272,9 @@ def refuse_unlisted(
 
 
 def part_of_a_set(path: Path) -> tuple[Problem, ...]:
-    """Return the problem with taking one of several files for a model."""
+    """Return the problem that `path` is only one of several files of a model; empty if it is the
+    only file.
+    """
     whole = set_of(path.name)
     if whole is None:
         return ()

@@ -30,7 +30,7 @@ _MAX_LEVELS = 4
 
 
 def model_sidecars(directory: Path) -> dict[str, Path]:
-    """Return the config and tokenizer files in `directory`, by name."""
+    """Return the paths of the config and tokenizer files in `directory`, by name."""
     return {
         path.name: path
         for path in sorted(directory.iterdir())
@@ -39,9 +39,12 @@ def model_sidecars(directory: Path) -> dict[str, Path]:
 
 
 def find_model_sidecars(path: Path) -> dict[str, Path]:
-    """Return the config and tokenizer files of a model with a checkpoint at `path`. They are next
-    to it if it is a file, in it if it is a directory, else in a directory of it made for them, else
-    in the run's directory that it lies in. Of each kind the nearest are taken."""
+    """Return the config and tokenizer files of the model with a checkpoint at `path`.
+
+    They are searched next to `path` if it is a file. If it is a directory, they are searched in it,
+    then in its subdirectories for such files, and then in the directories above it that belong to
+    the run. Of each kind the nearest files are taken.
+    """
     found: dict[str, Path] = {}
     for there in _around(path, model_sidecars):
         found |= of_other_kinds(there, found)
@@ -49,13 +52,18 @@ def find_model_sidecars(path: Path) -> dict[str, Path]:
 
 
 def find_config(path: Path) -> Path | None:
-    """Return the config.json of the checkpoint at `path`: next to a file, else in the directory or
-    one of it made for the config, else above it in the run; or None."""
+    """Return the path of the config.json of the checkpoint at `path`, or None.
+
+    It is searched next to `path` if that is a file. Otherwise it is searched in the directory, in
+    its subdirectories for configs, and then in the directories above it that belong to the run.
+    """
     return find_beside(path, CONFIG)
 
 
 def find_beside(path: Path, name: str) -> Path | None:
-    """Return the nearest file of this name, where `find_model_sidecars` looks."""
+    """Return the nearest file with this name, in the directories that `find_model_sidecars`
+    searches.
+    """
 
     def look(directory: Path) -> Path | None:
         return place if (place := directory / name).is_file() else None
@@ -64,8 +72,11 @@ def find_beside(path: Path, name: str) -> Path | None:
 
 
 def _around(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
-    """Yield what `look` finds in each directory that may hold files of the model at `path`, the
-    nearest first. A directory above it without access is skipped."""
+    """Yield the results of `look` for each directory that may contain files of the model at `path`,
+    the nearest first.
+
+    A directory above the checkpoint is skipped if it cannot be accessed.
+    """
     root = path if path.is_dir() else path.parent
     root = place = root.absolute()
     for _ in range(_MAX_LEVELS):
@@ -82,14 +93,17 @@ def _around(path: Path, look: Callable[[Path], _Found]) -> Iterator[_Found]:
 
 
 def of_other_kinds(more: Mapping[str, Path], known: Iterable[str]) -> dict[str, Path]:
-    """Return the files of `more` with kinds that none of `known` has."""
+    """Return those files of `more` with a kind that no file in `known` has."""
     kinds = {sidecar_kind(name) for name in known}
     return {name: path for name, path in more.items() if sidecar_kind(name) not in kinds}
 
 
 def sidecar_kind(name: str) -> str:
-    """Return the kind of a sidecar file, so that files of two models are never mixed within one
-    kind: `config`, `generation`, `processor`, or `tokenizer` for all others."""
+    """Return the kind of a sidecar file: `config`, `generation`, `processor`, or `tokenizer` for
+    all others.
+
+    Files of one kind must all be from the same model.
+    """
     if name == CONFIG:
         return "config"
     if name == "generation_config.json":
@@ -101,6 +115,6 @@ _OPTIMIZER = re.compile(r"optimizer(_\d+)?\.(pt|bin)")
 
 
 def optimizer_files(directory: Path) -> frozenset[str]:
-    """Return the names of the files in `directory` that hold the state of an optimizer."""
+    """Return the names of the files in `directory` that contain the state of an optimizer."""
     names = (entry.name for entry in directory.iterdir() if entry.is_file())
     return frozenset(name for name in names if _OPTIMIZER.fullmatch(name))

@@ -18,8 +18,9 @@ WORTHWHILE = 3
 
 
 def cast_for(elements: int, workers: int) -> Cast:
-    """Return the faster function to cast `elements` elements from float32 to float16 with `workers`
-    threads."""
+    """Return the faster function for the cast of `elements` elements from float32 to float16 with
+    `workers` threads.
+    """
     seconds = elements * NUMPY_SECONDS_PER_ELEMENT / workers
     if seconds < WORTHWHILE * TORCH_IMPORT_SECONDS or importlib.util.find_spec("torch") is None:
         return numpy_cast
@@ -27,7 +28,9 @@ def cast_for(elements: int, workers: int) -> Cast:
 
 
 def torch_cast() -> Cast:
-    """Cast as numpy does, except for float32 to float16, which torch casts. Imports torch."""
+    """Cast the elements as `numpy_cast` does. From float32 to float16 torch does the cast. Imports
+    torch.
+    """
     import torch
 
     prepared = threading.local()

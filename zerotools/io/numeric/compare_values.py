@@ -16,19 +16,24 @@ import numpy as np
 from zerotools.io.numeric.dtype_casts import INFINITY, Array
 
 BLOCK = 2**16
-"""Elements that are compared together: intermediate values take memory, and with fewer elements the
-calls take longer than their work."""
+"""The number of elements that are compared together. Intermediate values take memory, and with
+fewer elements the overhead of numpy's calls takes longer than the comparison.
+"""
 _SQUARABLE = 1e-100, 1e100
-"""The range of magnitudes that can be squared and summed in very large numbers as float64."""
+"""The range of magnitudes with squares that can be added in very large numbers as float64."""
 _UNSIGNED = "float8_e8m0fnu"
-"""The float that has no sign: the type of scales."""
+"""The floating-point type that has no sign. It is used for scales."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The allowed difference of each element: nothing (all None), `ulps` steps, or at most
-    `absolute` + `relative` times the magnitude of the first array's element, or times a given size
-    that is larger. Two NaNs are equal under either; a number is never near NaN or infinity."""
+    """The difference that is allowed for each element.
+
+    All fields None: no difference. `ulps`: at most so many steps. `absolute`: at most `absolute` +
+    `relative` times the magnitude of the element of the first array, or times a given magnitude if
+    that is larger. Two NaNs are equal under `ulps` and under `absolute`. A number never equals NaN
+    or infinity.
+    """
 
     ulps: int | None = None
     absolute: float | None = None
@@ -39,8 +44,11 @@ NOTHING = Allowance()
 
 
 class Extreme(NamedTuple):
-    """The element with the largest value: the value, its number `place` in row-major order, and the
-    elements of the two arrays there."""
+    """One element in a comparison of two arrays: the largest distance, for example.
+
+    `value` is the distance, `place` the index of the element in row-major order, and `ours` and
+    `theirs` are the elements of the two arrays at this index.
+    """
 
     value: float
     place: int
@@ -49,8 +57,9 @@ class Extreme(NamedTuple):
 
 
 class Norm(NamedTuple):
-    """A Euclidean norm, `scale` times the root of `total`: squares of very large or small numbers
-    would overflow or vanish."""
+    """A Euclidean norm, which is `scale` times the square root of `total`. Without a scale, the
+    squares of very large or small numbers would overflow or vanish.
+    """
 
     scale: float = 0.0
     total: float = 0.0
@@ -60,7 +69,7 @@ class Norm(NamedTuple):
         return self.scale * math.sqrt(self.total)
 
     def __add__(self, other: object) -> Norm:
-        """Return the norm of both arrays together."""
+        """Return the norm of two arrays joined."""
         assert isinstance(other, Norm)
         low, high = sorted((self, other))
         if low.scale == 0 or math.isinf(high.scale):
@@ -73,11 +82,14 @@ NO_NORM = Norm()
 
 @dataclass(frozen=True, slots=True)
 class Distance:
-    """The differences of two arrays. Of `elements`, `differing` have other bits, and `both_nan` of
-    these are NaN on both sides. `unmatched` are NaN or infinite on only one side, or infinite with
-    two signs. `outside` are beyond the allowance. The extremes are of elements that are finite on
-    both sides; `max_ulp` is None for integers. `first` is the first element with other bits, `odd`
-    the first unmatched."""
+    """The differences between two arrays of `elements` elements each.
+
+    These are counts: `differing` elements have different bits; `both_nan` of the differing ones are
+    NaN in both arrays; `unmatched` are NaN or infinite in only one array, or infinite with two
+    signs; `outside` differ by more than the allowance. `max_abs` and `max_ulp` are the largest
+    distances between elements that are finite in both arrays; `max_ulp` is None for integers.
+    `first` is the first differing element, and `odd` the first unmatched one.
+    """
 
     elements: int = 0
     differing: int = 0
@@ -93,12 +105,13 @@ class Distance:
 
     @property
     def relative(self) -> float | None:
-        """The norm of the difference divided by that of the first array; None if that is 0.
-        Elements that are not finite on both sides are omitted."""
+        """The norm of the difference divided by the norm of the first array; None if the latter is
+        0. Elements that are not finite in both arrays are omitted.
+        """
         return self.difference.value / self.norm.value if self.norm.value else None
 
     def __add__(self, other: Distance) -> Distance:
-        """Return the distance of both parts together."""
+        """Return the distance of two parts of the arrays together."""
         return Distance(
             self.elements + other.elements,
             self.differing + other.differing,
@@ -125,7 +138,9 @@ def _earlier(one: Extreme | None, other: Extreme | None) -> Extreme | None:
 
 
 def same_bytes(ours: Array, theirs: Array) -> bool:
-    """Return whether two arrays of bytes, which begin at multiples of 8, are equal."""
+    """Return whether two arrays of bytes are equal. Both must begin at an address that is a
+    multiple of 8.
+    """
     rest = len(ours) % 8
     if rest and not np.array_equal(ours[-rest:], theirs[-rest:]):
         return False
@@ -134,17 +149,19 @@ def same_bytes(ours: Array, theirs: Array) -> bool:
 
 
 class _Room(local):
-    """Reusable arrays of one thread.
+    """Reusable arrays for intermediate values of one thread.
 
-    For each new array of numpy the system clears memory, which takes longer than the work on it.
+    For each new array of numpy the system clears memory, which takes longer than the computation in
+    it.
     """
 
     def __init__(self) -> None:
         self._buffers: dict[str, Array] = {}
 
     def take(self, use: str, element: Any, count: int) -> Array:
-        """Return `count` elements with undefined values, valid until the next `take` for this
-        use."""
+        """Return an array of `count` elements with undefined values. It is valid until the next
+        call with the same `use`.
+        """
         nbytes = count * np.dtype(element).itemsize
         buffer = self._buffers.get(use)
         if buffer is None or len(buffer) < nbytes:
@@ -158,8 +175,11 @@ _ROOM = _Room()
 def distance(
     ours: Array, theirs: Array, begin: int, allowance: Allowance, sizes: Array | None = None
 ) -> Distance:
-    """Compare two arrays of one dimension, type and length, of at most `BLOCK` elements; the first
-    is element `begin` of its tensor. `sizes` are magnitudes for the allowance."""
+    """Compare two one-dimensional arrays of the same type and length, of at most `BLOCK` elements.
+
+    The first element of the arrays has the index `begin` in its tensor. `sizes` are magnitudes for
+    the allowance.
+    """
     if ours.dtype.kind == "c":
         differs = (_bits(ours) != _bits(theirs)).any(axis=1)
     else:
@@ -183,8 +203,10 @@ def distance(
 
 
 class _Apart:
-    """Elements that all differ; `x` and `y` are their values in a wider type. They are the elements
-    `places` from `begin`, or all."""
+    """Pairs of elements that all differ; `x` and `y` are their values in a wider type.
+
+    `places` are the indices of these elements, counted from `begin`; None if they are all elements.
+    """
 
     def __init__(
         self, ours: Array, theirs: Array, x: Array, y: Array, begin: int, places: Array | None
@@ -219,8 +241,7 @@ class _Apart:
         )
 
     def _of_odd(self, allowance: Allowance) -> Distance:
-        """Return the distance if some are not finite, or so far apart that the difference
-        overflows."""
+        """Return the distance if some elements are not finite, or if a difference overflows."""
         x, y = self._x, self._y
         finite, both_nan = np.isfinite(x) & np.isfinite(y), np.isnan(x) & np.isnan(y)
         unmatched = ~(finite | both_nan)
@@ -241,7 +262,9 @@ class _Apart:
         )
 
     def _near(self, allowance: Allowance, finite: Array | None = None) -> int:
-        """Return how many of the finite ones (all, without a choice) are within the allowance."""
+        """Return how many elements are within the allowance. `finite` selects the elements; None:
+        all are counted.
+        """
         if allowance.absolute is not None:
             with np.errstate(over="ignore", invalid="ignore"):
                 size = np.abs(self._x)
@@ -300,7 +323,7 @@ def _norm_of_finite(values: Array) -> Norm:
 
 
 def _norm(parts: Array, scale: float) -> Norm:
-    """Return the norm of numbers without NaN; `scale` is the largest magnitude."""
+    """Return the norm of `parts`, which contain no NaN. `scale` is their largest magnitude."""
     if scale == 0 or math.isinf(scale):
         return Norm(scale, float(scale > 0))
     if not _SQUARABLE[0] < scale < _SQUARABLE[1]:
@@ -312,8 +335,12 @@ def _norm(parts: Array, scale: float) -> Norm:
 
 
 def _steps(ours: Array, theirs: Array) -> Array:
-    """Return the steps between representable values, as unsigned integers as wide as the type; for
-    complex numbers, of the part that is farther apart. Meaningless if one is not finite."""
+    """Return the number of representable values between each pair of elements, as unsigned integers
+    as wide as the type.
+
+    For complex numbers it is the larger number of the real and the imaginary part. The result has
+    no meaning if one of the two elements is not finite.
+    """
     if ours.dtype.kind == "c":
         part = np.dtype(f"<f{ours.itemsize // 2}")
         halves = _steps(ours.view(part), theirs.view(part)).reshape(-1, 2)
@@ -328,8 +355,9 @@ def _steps(ours: Array, theirs: Array) -> Array:
 
 
 def _ordered(values: Array, use: str) -> Array:
-    """Return integers as wide as the type, in the order of the values, neighbours next to one
-    another."""
+    """Return integers as wide as the type, in the same order as the values. Neighbouring values get
+    neighbouring integers.
+    """
     if values.dtype.kind in "iu":
         return values
     if values.dtype.kind == "b" or values.dtype.name == _UNSIGNED:
@@ -349,10 +377,11 @@ Buffer = Any
 
 
 def are_equal(ours: Buffer, theirs: Buffer) -> bool:
-    """Return whether both hold the same bytes. Takes an eighth of their size as extra memory.
+    """Return whether two buffers have the same bytes. This takes an eighth of their size as extra
+    memory.
 
-    `==` of a memoryview compares its items one after another, and numpy's of bytes is slow too:
-    eight bytes at a time are about 12 times as fast.
+    `==` of a memoryview compares its items one after another, and numpy's comparison of bytes is
+    slow too. A comparison of eight bytes at a time is about 12 times as fast.
     """
     first, second = np.frombuffer(ours, np.uint8), np.frombuffer(theirs, np.uint8)
     if len(first) != len(second):
@@ -364,7 +393,9 @@ def are_equal(ours: Buffer, theirs: Buffer) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ValueCounts:
-    """Elements that are NaN, infinite, or, if requested, less than zero."""
+    """The number of elements that are NaN, that are infinite, and, if requested, that are less than
+    zero.
+    """
 
     nans: int = 0
     infinities: int = 0
@@ -382,8 +413,9 @@ NOTHING_ODD = ValueCounts()
 
 
 def count_values(values: Array, *, negatives: bool = False) -> ValueCounts:
-    """Count the non-finite values in a flat array of a floating-point type of numpy or ml_dtypes,
-    and with `negatives` also those less than zero (-0.0 is not)."""
+    """Count the NaNs and infinities in a flat array of a floating-point type of numpy or ml_dtypes.
+    With `negatives` also count the elements less than zero (-0.0 is not).
+    """
     if not values.size:
         return NOTHING_ODD
     infinity = INFINITY.get(values.dtype.name)

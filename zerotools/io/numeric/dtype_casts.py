@@ -1,4 +1,4 @@
-"""numpy's side of `DType`: element types, views of raw bytes, and the cast."""
+"""The numpy side of `DType`: element types, views of raw bytes, and casts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ Array = NDArray[Any]
 
 @cache
 def numpy_dtype(dtype: DType) -> np.dtype[Any]:
-    """Return the little-endian numpy element type; bfloat16 and float8 come from ml_dtypes."""
+    """Return numpy's little-endian element type for a `DType`. bfloat16 and float8 come from
+    ml_dtypes.
+    """
     try:
         element: np.dtype[Any] = np.dtype(dtype.name)
     except TypeError:
@@ -30,9 +32,12 @@ def numpy_dtype(dtype: DType) -> np.dtype[Any]:
 
 @dataclass(frozen=True, slots=True)
 class CastLosses:
-    """The losses of a copy, in elements. Finite values too large for the type became infinite, NaN
-    or its largest number; `largest` is the largest of their magnitudes. Others were NaN or infinite
-    before."""
+    """The values that a cast lost, and those that were not finite before, as numbers of elements.
+
+    `overflowed` are finite values that were too large for the new type, and became infinite, NaN or
+    its largest number. `largest` is the largest of their magnitudes. `nans` and `infinities` are
+    values that were NaN or infinite before the cast.
+    """
 
     overflowed: int = 0
     largest: float = 0.0
@@ -52,11 +57,12 @@ NO_LOSSES = CastLosses()
 
 
 def check_castable(source: DType, target: DType) -> None:
-    """Raise an error for casts that are not between floating-point types, or into a type for
+    """Raise an error for a cast that is not between two floating-point types, or into a type for
     scales.
 
     Raises:
-        Unsupported: the types differ, and one is not floating-point or holds only powers of two.
+        Unsupported: the types differ, and one is not floating-point, or the new type holds only
+            powers of two.
     """
     if source == target:
         return
@@ -81,10 +87,11 @@ _BLOCK = 2**18
 
 
 def numpy_cast(destination: Array, source: Array) -> None:
-    """Cast as torch does, bit for bit for every value except NaN.
+    """Cast the elements of `source` into `destination`, with the same bits as a cast by torch,
+    except for NaN.
 
-    torch casts float64 to float16, and one 8-bit float to another, through float32: a float64 that
-    is just off the middle of two numbers is rounded twice.
+    torch casts float64 to float16, and one 8-bit float to another, through float32. So a float64
+    that is just off the middle of two numbers is rounded twice.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         if _is_through_float32(source.dtype, destination.dtype):
@@ -98,8 +105,9 @@ def numpy_cast(destination: Array, source: Array) -> None:
 
 
 def as_type(values: Array, dtype: DType) -> Array:
-    """Return the values in another type, cast as by `numpy_cast`; the array itself if it has the
-    type."""
+    """Return the values cast to another type by `numpy_cast`. An array that has the type already is
+    returned unchanged.
+    """
     element = numpy_dtype(dtype)
     if values.dtype == element:
         return values
@@ -109,7 +117,9 @@ def as_type(values: Array, dtype: DType) -> Array:
 
 
 def cast_bytes(data: bytes | bytearray, source: DType, target: DType) -> bytes:
-    """Return elements of the type `source` as `target` has them, with one form of NaN."""
+    """Convert the bytes of elements from the type `source` to the type `target`. All NaNs get the
+    same bits.
+    """
     values = np.frombuffer(data, numpy_dtype(source))
     cast: Array = np.empty(values.size, numpy_dtype(target))
     numpy_cast(cast, values)
@@ -124,7 +134,7 @@ def _is_through_float32(source: np.dtype[Any], target: np.dtype[Any]) -> bool:
 
 
 def _cast_through_float32(destination: Array, source: Array) -> None:
-    """Cast in blocks, because intermediate values take memory."""
+    """Cast by way of float32. This is done in blocks, because the float32 values take memory."""
     if source.size > _BLOCK:
         axis = max(range(source.ndim), key=lambda d: source.shape[d])
         middle = source.shape[axis] // 2
@@ -136,7 +146,9 @@ def _cast_through_float32(destination: Array, source: Array) -> None:
 
 
 def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> CastLosses:
-    """Write `source` into `destination`, with `cast` if the types differ."""
+    """Write `source` into `destination`, by the function `cast` if the types differ. Return the
+    losses of the cast.
+    """
     if source.dtype == destination.dtype:
         np.copyto(destination, source)
         return NO_LOSSES
@@ -145,8 +157,11 @@ def cast_into(destination: Array, source: Array, cast: Cast = numpy_cast) -> Cas
 
 
 def losses_of(destination: Array, source: Array) -> CastLosses:
-    """Return the losses: elements of `destination` that are not finite, or the largest number, by
-    their values in `source`, of the same shape."""
+    """Return the losses of a cast from `source` to `destination`, which have the same shape.
+
+    The elements of `destination` that are not finite, or that are the largest number, are looked up
+    in `source`.
+    """
     if not _may_be_lost(destination):
         return NO_LOSSES
     with np.errstate(invalid="ignore"):  # a signalling NaN
@@ -163,7 +178,9 @@ def losses_of(destination: Array, source: Array) -> CastLosses:
 
 
 def _at_the_end(values: Array) -> Array:
-    """Return which elements are infinite or NaN, or the largest of a type without infinities."""
+    """Return a mask of the elements that are infinite or NaN. For a type without infinities, the
+    largest number counts too.
+    """
     if values.itemsize == 1:
         found: Array = _ends(values.dtype)[values.view("u1")]
         return found
@@ -172,7 +189,7 @@ def _at_the_end(values: Array) -> Array:
 
 @cache
 def _ends(element: np.dtype[Any]) -> Array:
-    """Return the same as `_at_the_end` for each of the 256 patterns of an 8-bit type."""
+    """Return the result of `_at_the_end` for each of the 256 bit patterns of an 8-bit type."""
     patterns = np.arange(256, dtype=np.uint8).view(element).astype(np.float64)
     ends: Array = ~np.isfinite(patterns)
     if element.name == _E4M3FN:
@@ -181,13 +198,15 @@ def _ends(element: np.dtype[Any]) -> Array:
 
 
 INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80, "float32": 0x7F800000, "float64": 0x7FF << 52}
-"""The bits of infinity: everything above is NaN, and with the sign bit the same of negative
-values."""
+"""The bits of positive infinity in each type. All larger bit patterns are NaN. The same holds for
+negative values with the sign bit set.
+"""
 
 
 def _may_be_lost(values: Array) -> bool:
-    """Return whether a float is infinite or NaN, or at the end of its range: for 16 bits or more
-    about 20 times faster than isfinite."""
+    """Return whether an element is infinite or NaN, or, in an 8-bit type, the largest number. For
+    types of 16 bits or more this is about 20 times faster than isfinite.
+    """
     if values.size == 0:
         return False
     if values.dtype.name.startswith("float8"):

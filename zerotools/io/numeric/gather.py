@@ -1,14 +1,16 @@
-"""Gathers elements from any positions in the files of a source.
+"""Gathers elements of a tensor from any positions in the files of a checkpoint.
 
 The bytes of one write are gathered in one buffer. Ranges of a flattened tensor are read directly,
-adjacent ones in a file together. For a block of a tensor, the smallest file range that holds it is
-read in one call, unless that is mostly gaps; else its runs are read into one buffer, and ordered
-there together. Pieces that lie near each other are read together (`strided_pieces`). Elements are
-picked by strides, and need not be aligned in the file.
+and ranges that are adjacent in a file are read together. For a block of a tensor, the smallest
+range of the file that contains the block is read in one call, unless most of this range is not
+needed. In that case the contiguous runs of the block are read into one buffer, and put in order
+there. Pieces that are close to each other in a file are read together (`strided_pieces`). Elements
+are selected by strides, and need not be aligned in the file.
 
-`cast_ordered` copies a transposed array in blocks that fit into a processor's cache. If two or four
-elements are adjacent in one array and far apart in the other, such as alternating gate and up, they
-are moved together, as one wider element: a block of these is made in the cache, then transposed.
+`cast_ordered` copies a transposed array in blocks that fit into the cache of a processor. Sometimes
+two or four elements are adjacent in one array and far apart in the other, for example if rows of
+gate and up alternate. Such elements are moved together, as one wider element: a block of wide
+elements is made in the cache, and then transposed.
 """
 
 from __future__ import annotations
@@ -39,10 +41,11 @@ WORTHWHILE_GAP_BYTES = 16 * 1024
 
 
 class Scratch:
-    """The reusable buffers of one worker: a tile, and the bytes read for it.
+    """The reusable buffers of one worker: one for a tile, and one for the bytes that are read for
+    the tile.
 
-    `tile_bytes` bounds the tile in the target's type, `read_bytes` one read in the source's. Both
-    become `wide_bytes` if a tile is larger.
+    `tile_bytes` limits the tile in the type of the output, and `read_bytes` a read in the type of
+    the source. If a tile is larger, both buffers get `wide_bytes`.
     """
 
     def __init__(self, tile_bytes: int, read_bytes: int, wide_bytes: int = 0) -> None:
@@ -52,11 +55,11 @@ class Scratch:
 
     @property
     def beside(self) -> int:
-        """The bytes that a worker may take besides these buffers."""
+        """The number of bytes of memory that the worker may take in addition to these buffers."""
         return max(self.read.nbytes, self._wide_bytes)
 
     def hold(self, nbytes: int) -> Array:
-        """Return the bytes of a tile, with undefined values."""
+        """Return a buffer of `nbytes` bytes for a tile, with undefined values."""
         if nbytes > self.tile.nbytes:
             self.tile = np.empty(self._wide_bytes, dtype=np.uint8)
             self.read = np.empty(self._wide_bytes, dtype=np.uint8)
@@ -73,8 +76,12 @@ def gather(
     buffer: Array,
     cast: Cast,
 ) -> CastLosses:
-    """Put the elements of `box` in row-major order into the bytes `raw`; `pieces` cover it and lie
-    inside it. `buffer` (bytes) is for reading. Non-finite values are counted if there is a cast."""
+    """Write the elements of `box`, in row-major order, into the bytes `raw`. Return the losses of
+    the cast.
+
+    `pieces` cover the box and are inside it. `buffer` (bytes) is used for reading. NaNs and
+    infinities are counted only if the types differ.
+    """
     out = raw.view(numpy_dtype(target_dtype)).reshape(box.shape)
     losses = NO_LOSSES
     together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, buffer.nbytes)
@@ -98,7 +105,7 @@ def box_reads(
     target_dtype: DType,
     room: int,
 ) -> Iterator[NeededRange]:
-    """Yield the ranges that `gather` reads, with a buffer of `room` bytes."""
+    """Yield the byte ranges that `gather` will read if its buffer has `room` bytes."""
     together, alone = near_pieces(pieces, source_dtype, WORTHWHILE_GAP_BYTES, room)
     for near in together:
         yield NeededRange(near.file, near.begin, near.end)
@@ -114,13 +121,15 @@ def box_reads(
 
 
 def flat_reads(pieces: Iterable[Range], itemsize: int) -> Iterator[NeededRange]:
-    """Yield the ranges that `gather_flat` and `cast_flat` read."""
+    """Yield the byte ranges that `gather_flat` and `cast_flat` will read."""
     for file, offset, length in _stretches(pieces, itemsize):
         yield NeededRange(file, offset, offset + length)
 
 
 def gather_flat(files: HeldFiles, pieces: Iterable[Range], itemsize: int, raw: memoryview) -> None:
-    """Put ranges one after another into the bytes `raw`, which they fill, without a cast."""
+    """Read ranges of a flattened tensor one after another into the bytes `raw`, which they fill.
+    There is no cast.
+    """
     at = 0
     for file, offset, length in _stretches(pieces, itemsize):
         files.read_into(file, offset, raw[at : at + length])
@@ -136,7 +145,7 @@ def cast_flat(
     buffer: Array,
     cast: Cast,
 ) -> CastLosses:
-    """Do the same as `gather_flat` with a cast; losses and non-finite values are counted."""
+    """Do the same as `gather_flat`, with a cast. Return the losses of the cast."""
     out = raw.view(numpy_dtype(target_dtype))
     element, itemsize = numpy_dtype(source_dtype), source_dtype.itemsize
     most = buffer.nbytes // itemsize
@@ -152,7 +161,9 @@ def cast_flat(
 
 
 def _stretches(pieces: Iterable[Range], itemsize: int) -> Iterator[tuple[str, int, int]]:
-    """Yield (file, byte offset, bytes) of ranges, of neighbours in a file together."""
+    """Yield (file, byte offset, number of bytes) of the ranges. Ranges that are adjacent in a file
+    are joined.
+    """
     file, begin, stop = "", 0, 0
     for first, end, source, offset in pieces:
         if source != file or offset != stop:
@@ -182,7 +193,9 @@ def _first_byte(piece: ChunkBox, dtype: DType) -> int:
 
 
 def _is_dense(piece: ChunkBox, tile: Box) -> bool:
-    """Return whether the piece's elements are contiguous in the source, in the tile's order."""
+    """Return whether the elements of the piece are contiguous in its file, in the order of the
+    tile.
+    """
     dense = row_major_strides(tile.shape)
     return all(
         n == 1 or a == b for n, a, b in zip(tile.shape, _strides(piece.chunk), dense, strict=True)
@@ -190,8 +203,11 @@ def _is_dense(piece: ChunkBox, tile: Box) -> bool:
 
 
 class _PlannedBlock(NamedTuple):
-    """`reads` times `length` bytes from `begin`, `step` bytes apart; `strides` (in elements) of
-    them make a block."""
+    """A block of a tensor, and the reads that get its bytes.
+
+    There are `reads` reads of `length` bytes, `step` bytes apart in the file; the first is at
+    `begin`. After reading, the block has the `strides` in the buffer, in elements.
+    """
 
     block: Box
     begin: int
@@ -216,7 +232,9 @@ def _planned_blocks(piece: ChunkBox, dtype: DType, room: int) -> Iterator[_Plann
 def _read_blocks(
     files: HeldFiles, piece: ChunkBox, dtype: DType, buffer: Array
 ) -> Iterator[tuple[Box, Array]]:
-    """Yield blocks of the piece with their values, as views of `buffer`."""
+    """Read the piece block by block, and yield each block with its values. The values are views of
+    `buffer`.
+    """
     for block, begin, reads, step, length, packed in _planned_blocks(piece, dtype, buffer.nbytes):
         for number in range(reads):
             run = buffer[number * length : (number + 1) * length].data
@@ -233,15 +251,20 @@ def _read_blocks(
 
 
 def _span(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return elements from the first to the last of a block in its file, both included."""
+    """Return the number of elements in a file from the first to the last element of a block, both
+    included.
+    """
     return sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1
 
 
 def _readable_blocks(
     box: Box, strides: tuple[int, ...], itemsize: int, most: int
 ) -> Iterator[tuple[Box, int | None]]:
-    """Cut a box into blocks that fit in `most` bytes. A block with an axis is read run by run along
-    that axis, and any other with one read."""
+    """Cut a box into blocks that fit in `most` bytes. Yield each block with an axis or None.
+
+    A block with None is read by one read. A block with an axis is read by one read for each index
+    along this axis.
+    """
     if box.is_empty:
         return
     span = _span(box.shape, strides)
@@ -272,13 +295,14 @@ def _readable_blocks(
 
 
 def _outermost(box: Box, strides: tuple[int, ...]) -> int:
-    """Return the dimension with neighbours that are farthest apart in the file."""
+    """Return the dimension with the largest distance between neighbours in the file."""
     return max((d for d in range(len(box.shape)) if box.shape[d] > 1), key=lambda d: strides[d])
 
 
 def _mostly_gaps(box: Box, strides: tuple[int, ...], itemsize: int, span: int) -> bool:
-    """Return whether the gap between two runs along the outermost stride costs more than another
-    read."""
+    """Return whether the gaps between the runs of a box, along the dimension with the largest
+    stride, cost more than separate reads of the runs.
+    """
     if len([n for n in box.shape if n > 1]) == 0 or span <= 2 * prod(box.shape):
         return False
     axis = _outermost(box, strides)
@@ -293,7 +317,7 @@ _PLAIN = {1: np.dtype("u1"), 2: np.dtype("u2"), 4: np.dtype("u4"), 8: np.dtype("
 
 
 def cast_ordered(out: Array, values: Array, cast: Cast) -> CastLosses:
-    """Do the same as `cast_into`, for arrays of any strides."""
+    """Write `values` into `out` as `cast_into` does. This is fast for arrays with any strides."""
     if out.dtype == values.dtype and out.itemsize in _PLAIN:
         plain: Any = _PLAIN[out.itemsize]  # numpy copies bfloat16 and its like element by element
         out, values = out.view(plain), values.view(plain)
@@ -316,8 +340,12 @@ def cast_ordered(out: Array, values: Array, cast: Cast) -> CastLosses:
 
 
 def _copy_of(out: Array, values: Array, ours: int, theirs: int) -> tuple[int, bool] | None:
-    """Return the dimension with elements that form one word together, and whether it is in `out`,
-    not in `values`."""
+    """Return the dimension with elements that can be copied together as one word; None if there is
+    none.
+
+    The second value is True if these elements are adjacent in `out`, and False if they are adjacent
+    in `values`.
+    """
     if out.dtype == values.dtype:
         for array, dim, is_out in ((out, ours, True), (values, theirs, False)):
             nbytes = array.shape[dim] * array.itemsize
@@ -327,7 +355,9 @@ def _copy_of(out: Array, values: Array, ours: int, theirs: int) -> tuple[int, bo
 
 
 def _blocks(shape: Sequence[int], orders: Sequence[Sequence[int]]) -> Iterator[tuple[slice, ...]]:
-    """Yield blocks that have runs of neighbours in either order of dimensions."""
+    """Yield blocks as slices. Each block has runs of neighbouring elements in both of the given
+    orders of dimensions.
+    """
     sizes = [1] * len(shape)
     for order in orders:
         left = _BLOCK
@@ -343,7 +373,9 @@ def _blocks(shape: Sequence[int], orders: Sequence[Sequence[int]]) -> Iterator[t
 
 
 def _copy_words(out: Array, values: Array, dim: int, is_out: bool) -> None:
-    """Copy a block; the elements along `dim` are words of `out`, or of `values`."""
+    """Copy a block of `values` to `out`. The elements along `dim` are adjacent in `out` if
+    `is_out`, else in `values`, and are moved as one word.
+    """
     narrow, words = (values, out) if is_out else (out, values)
     order = sorted(range(out.ndim), key=lambda each: (each == dim, -abs(narrow.strides[each])))
     block = np.empty([out.shape[each] for each in order], out.dtype)
@@ -360,7 +392,7 @@ def _copy_words(out: Array, values: Array, dim: int, is_out: bool) -> None:
 
 
 def _copy_each(into: Array, values: Array, dim: int) -> None:
-    """Copy index by index along `dim`."""
+    """Copy `values` to `into`, one index along `dim` after another."""
     for number in range(values.shape[dim]):
         index: tuple[Any, ...] = (*(slice(None) for _ in range(dim)), number)
         np.copyto(into[index], values[index])

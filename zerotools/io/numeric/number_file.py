@@ -1,7 +1,7 @@
-"""Numbers of one type in a file, read on access.
+"""A file of numbers of one type, which are read when they are accessed.
 
-The file is not mapped into memory: if another process truncates a mapped file, the next access
-silently ends the whole process by SIGBUS. Here it is an error that names the file.
+The file is not mapped into memory. If another process truncates a mapped file, the next access ends
+the whole process by SIGBUS without a message. A read instead raises an error that names the file.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ Numbers = npt.NDArray[Any]
 
 
 class NumberFile:
-    """`count` numbers of numpy's type `kind` from byte `offset` of `path` on; by default all.
+    """The numbers in a file: `count` numbers of numpy's type `kind`, from byte `offset` of `path`
+    on.
 
-    It stays open, so that its name may go; with `files`, which many share, only while it is used.
+    By default all numbers up to the end of the file are included. The file stays open, so its name
+    may be removed. With `files`, which several objects share, it is open only while it is used.
     """
 
     def __init__(
@@ -36,11 +38,11 @@ class NumberFile:
         *,
         files: OpenFiles | None = None,
     ) -> None:
-        """Open it.
+        """Open the file.
 
         Raises:
-            BadFile: it is not a regular file, or does not hold a whole number of them.
-            OSError: it cannot be opened.
+            BadFile: the file is not a regular file, or ends in the middle of a number.
+            OSError: the file cannot be opened.
         """
         self._path = path
         self._kind = np.dtype(kind)
@@ -59,10 +61,10 @@ class NumberFile:
         return self._count
 
     def read(self, start: int, stop: int) -> Numbers:
-        """Return the numbers [start, stop), as far as there are any.
+        """Return the numbers with the indices [start, stop). There are fewer if the file has fewer.
 
         Raises:
-            BadFile: the file is not there any more, or shorter than it was.
+            BadFile: the file does not exist any more, or is shorter than before.
         """
         stop = min(stop, self._count)
         found = np.empty(max(0, stop - start), self._kind)

@@ -34,19 +34,24 @@ Inputs = Mapping[str, Array]
 _E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 _LARGEST = 448.0
 _LARGEST_RECIPROCAL = 2.0**126
-"""The largest reciprocal of a scale: a larger one would be infinite, or its scale not a normal
-number."""
+"""The largest reciprocal of a scale that is used. A larger one would be infinite, or its scale
+would not be a normal number.
+"""
 _STEP = 2**13
-"""Elements of a table that are looked up at once: numpy makes 8 bytes of each index."""
+"""The number of elements that are looked up in a table at once. numpy makes an 8-byte index of each
+element.
+"""
 
 
 def values_of(scheme: Scheme, box: Box, inputs: Inputs, result: DType) -> Array:
-    """Return the elements of `box`, as float32 or in the type `result` of quantised values.
-    `inputs` are the blocks of `scheme.needs(box)`, unchanged from their files.
+    """Return the elements of `box` as float32, or, if the scheme quantises values, in the type
+    `result`.
+
+    `inputs` are the blocks that `scheme.needs(box)` lists, unchanged from their files.
 
     Raises:
-        BadFile: a scale is not finite, or 0 although its elements are not; or a value to quantise
-            is not finite. The tensor is not named.
+        BadFile: a scale is not finite, a scale is 0 although its elements are not, or a value to
+            quantise is not finite. The message does not name the tensor.
     """
     if isinstance(scheme, quantisation_schemes.BlockScaled):
         return _block_scaled(scheme, box, inputs)
@@ -77,7 +82,9 @@ def _block_scaled(scheme: quantisation_schemes.BlockScaled, box: Box, inputs: In
 
 
 def _scale(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> None:
-    """Do the same as `_times`; raises BadFile if a scale of 0 erases elements."""
+    """Multiply values by their scales as `_times` does. Raises BadFile if a scale of 0 makes
+    elements 0 that were not.
+    """
     before = None if scales.all() else np.count_nonzero(values)
     _times(values, scales, start, block)
     if before is not None and np.count_nonzero(values) < before:
@@ -161,8 +168,9 @@ def _quantised(
 
 
 def _largest_of_blocks(values: Array, block: tuple[int, ...]) -> Array:
-    """Return the largest magnitude in each block, of values from the start of a block on; NaN for a
-    block with a NaN."""
+    """Return the largest magnitude in each block of `values`, which start at the beginning of a
+    block. The result is NaN for a block that contains NaN.
+    """
     found: Array = np.abs(values)
     for axis, size in enumerate(block):
         if size > 1 and axis < values.ndim - 1:  # whole rows at once, which is much faster
@@ -177,15 +185,20 @@ def _largest_of_blocks(values: Array, block: tuple[int, ...]) -> Array:
 
 
 def _block_numbers(box: Box, axis: int, block: int) -> Array:
-    """Return the number of the block of each index, among the blocks that a box meets."""
+    """Return the number of the block for each index of `box` along `axis`, counted from the first
+    block that the box touches.
+    """
     start, count = box.start[axis], box.shape[axis]
     numbers: Array = np.arange(start, start + count) // block - start // block
     return numbers
 
 
 def _times(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> None:
-    """Multiply by one scale for each `block` of the last dimension, with values that begin at
-    `start`; or by one scale for all."""
+    """Multiply `values` in place by one scale for each block along the last dimension, or by one
+    scale for all.
+
+    `start` is the index of the first value along that dimension.
+    """
     if not block or scales.shape[-1] == 1:
         values *= scales
         return
@@ -209,7 +222,7 @@ def _times(values: Array, scales: Array, start: int, block: tuple[int, ...]) -> 
 
 
 def _floats(scales: Array, is_exponent: bool) -> Array:
-    """Return scales as float32; raises BadFile if one is not finite."""
+    """Return the scales as float32. Raises BadFile if a scale is not finite."""
     if is_exponent:
         exponents = scales.view(np.uint8)
         if exponents.size and int(exponents.max()) == 255:
@@ -222,7 +235,7 @@ def _floats(scales: Array, is_exponent: bool) -> Array:
 
 
 def _looked_up(payload: Array) -> Array:
-    """Return the values of bytes of an 8-bit type as float32, in the same shape."""
+    """Convert elements of an 8-bit type to float32 by a table. The shape stays the same."""
     flat = payload.reshape(-1)
     values = np.empty(flat.shape, np.float32)
     even = flat.size // 2 * 2
@@ -237,7 +250,9 @@ def _looked_up(payload: Array) -> Array:
 
 @cache
 def _pairs_of_type(element: np.dtype[np.generic]) -> Array:
-    """Return both values of each pair of bytes, as one complex number."""
+    """Return a table with the two float32 values of each pair of bytes, stored as one complex
+    number.
+    """
     single = np.arange(256, dtype=np.uint8).view(element).astype(np.float32)
     both = single[np.arange(2**16, dtype="<u2").view(np.uint8).reshape(-1, 2)]
     pairs: Array = both.view(np.complex64).reshape(-1)
@@ -246,13 +261,17 @@ def _pairs_of_type(element: np.dtype[np.generic]) -> Array:
 
 @cache
 def _e2m1() -> Array:
-    """Return both values of each byte, low bits first."""
+    """Return a table with the two E2M1 values in each byte. The value of the low bits comes
+    first.
+    """
     single = np.array([*_E2M1, *(-value for value in _E2M1)], np.float32)
     return np.stack([np.tile(single, 16), np.repeat(single, 16)], axis=-1)
 
 
 def _pairs(table: Array, payload: Array) -> Array:
-    """Return two values for each byte, along the last dimension."""
+    """Look up the two values of each byte in `table`, and return them side by side along the last
+    dimension.
+    """
     flat = payload.reshape(-1)
     values = np.empty((flat.size, 2), np.float32)
     pairs = np.ascontiguousarray(table).view(np.complex64).reshape(-1)
@@ -265,13 +284,16 @@ def _pairs(table: Array, payload: Array) -> Array:
 _CUT, _MAGNITUDE, _SIGN = 20, 0x7FFFFFFF, 0x80
 _ROUND = ((1 << (_CUT - 1)) - 1 - ((127 - 7) << 23)) % 2**32
 _LEAST_NORMAL = 0x3C800000
-"""The bits of 2**-6."""
+"""The bits of 2**-6 as float32, the smallest normal number of E4M3."""
 _MAGIC = np.float32(2**14)
 
 
 def to_e4m3(values: Array) -> Array:
-    """Return the bytes (uint8) of float32 `values`, which are contiguous, finite, and at most 448
-    in magnitude; rounded to nearest even. Takes 8 bytes of memory for each of them."""
+    """Convert float32 `values` to E4M3, rounded to nearest even, and return the bytes (uint8).
+
+    The values must be contiguous, finite, and at most 448 in magnitude. The conversion takes 8
+    bytes of memory for each value.
+    """
     bits = values.view(np.uint32)
     magnitudes = bits & np.uint32(_MAGNITUDE)
     rounded = magnitudes >> np.uint32(_CUT)

@@ -1,4 +1,4 @@
-"""Single numbers that are 0-d tensors, such as an optimizer's `step`.
+"""Single numbers that are stored as 0-d tensors, such as the `step` of an optimizer.
 
 numpy is imported only for types that `struct` does not have, because reading metadata should take
 milliseconds.
@@ -19,8 +19,9 @@ from zerotools.io.files.regular_files import source_file
 
 
 class LazyScalars(Mapping[Key, Scalar]):
-    """Numbers of optimizer state. Numbers in tensors are read on access, each once, with errors of
-    `read`."""
+    """Numbers of the optimizer state, by key. A number that is stored in a tensor is read by `read`
+    at its first access, and then kept.
+    """
 
     def __init__(
         self, numbers: Mapping[Key, Tensor | Scalar], read: Callable[[Key, Tensor], Scalar]
@@ -45,7 +46,7 @@ class LazyScalars(Mapping[Key, Scalar]):
 
 
 def scalars_below(root: Path, numbers: Mapping[Key, Tensor | Scalar]) -> LazyScalars:
-    """Return `numbers`, with tensors in files below `root`."""
+    """Return the `numbers` as a `LazyScalars`; tensors among them are in files below `root`."""
     return LazyScalars(numbers, partial(_read_below, root))
 
 
@@ -54,10 +55,10 @@ def _read_below(root: Path, _key: Key, tensor: Tensor) -> Scalar:
 
 
 def read_scalar(root: Path, tensor: Tensor) -> Scalar:
-    """Return the value of a tensor of one element, in a file below `root`.
+    """Read the value of a tensor of one element from its file below `root`.
 
     Raises:
-        BadFile: it is in no file, or its file ends before it.
+        BadFile: no file has the element, or the file ends before it.
     """
     chunk = next((chunk for chunk in tensor.chunks if not chunk.box.is_empty), None)
     if chunk is None:
@@ -77,7 +78,9 @@ _FORMATS = {"float32": "<f", "float64": "<d", "float16": "<e", "int32": "<i", "i
 
 
 def _value(data: bytes, dtype: DType) -> int | float:
-    """Return the value of the bytes; the types that optimizers count in need no numpy."""
+    """Convert the bytes of one element to a number. numpy is not needed for the types in which
+    optimizers count.
+    """
     if dtype.name in _FORMATS:
         value: int | float = struct.unpack(_FORMATS[dtype.name], data)[0]
         return value
@@ -90,7 +93,7 @@ def _value(data: bytes, dtype: DType) -> int | float:
 
 
 def scalar_bytes(value: int | float, dtype: DType) -> bytes:
-    """Return the bytes of a tensor of one element, rounded to its type."""
+    """Return the bytes of one element with the value `value`, rounded to the type `dtype`."""
     import numpy as np
 
     from zerotools.io.numeric.dtype_casts import numpy_dtype

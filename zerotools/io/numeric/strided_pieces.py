@@ -1,9 +1,10 @@
-"""Pieces of a tensor in equal steps, in their file and in the tensor: one copy for many.
+"""Pieces of a tensor that are in equal steps, in the file and in the tensor: one copy moves all of
+them.
 
-Rows of rope pairs, groups of a fused QKV, and alternating gate and up make a piece of every few
-elements. Pieces with bytes near each other are read at once (`near_pieces`). Of these, pieces of
-one form in sequence along a dimension, a constant number of bytes apart, are one array with one
-dimension more (`lattices`). Example: pairs of rows that are two halves of a head:
+If rows of rope pairs, groups of a fused QKV, or rows of gate and up alternate, each few elements
+are a separate piece. Pieces with bytes near each other are read at once (`near_pieces`). Pieces of
+the same shape that follow one another along a dimension, a constant number of bytes apart, form one
+array with one more dimension (`lattices`). Example: pairs of rows that are two halves of a head:
 
     rows of the tensor     0 1 | 2 3 | 4 5       three pieces of two rows, 3 rows apart in the file
     rows in the file       0 3 | 1 4 | 2 5       an array of 3 x 2, of steps 1 and 3
@@ -23,8 +24,11 @@ from zerotools.io.numeric.dtype_casts import Array, numpy_dtype
 
 
 class PlacedPiece(NamedTuple):
-    """A block of a tensor: its elements begin at byte `begin` of the file and end before `end`;
-    `strides` are in bytes."""
+    """A block of a tensor with its position in a file: its elements begin at byte `begin` and end
+    before byte `end`.
+
+    `strides` are the distances between neighbours, in bytes.
+    """
 
     box: Box
     file: str
@@ -34,7 +38,9 @@ class PlacedPiece(NamedTuple):
 
 
 class NearPieces(NamedTuple):
-    """Pieces that one read of the bytes [begin, end) of `file` contains."""
+    """Pieces of a tensor that are read together, by one read of the bytes [begin, end) of
+    `file`.
+    """
 
     file: str
     begin: int
@@ -45,8 +51,12 @@ class NearPieces(NamedTuple):
 def near_pieces(
     pieces: Sequence[ChunkBox], dtype: DType, gap: int, room: int
 ) -> tuple[list[NearPieces], list[ChunkBox]]:
-    """Return the groups to read at once: two pieces or more with gaps of at most `gap` bytes, in
-    `room` bytes, at least half of them wanted. Also return the other pieces."""
+    """Divide the pieces into groups that are read at once. Return the groups, and the pieces that
+    are in no group.
+
+    A group has two pieces or more, with gaps of at most `gap` bytes. It takes at most `room` bytes,
+    and at least half of its bytes are needed.
+    """
     if len(pieces) < 2:
         return [], list(pieces)
     placed = sorted(
@@ -89,8 +99,12 @@ def _placed(piece: ChunkBox, dtype: DType) -> PlacedPiece:
 def lattices(
     near: NearPieces, dtype: DType, buffer: Array, out: Array, box: Box
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield parts of `out`, which is `box`, and the elements for each: views of `buffer`, which
-    holds the bytes of `near`."""
+    """Yield a part of `out`, and the elements to copy into it, for each lattice in the pieces
+    `near`.
+
+    `out` has the elements of `box`. The elements to copy are views of `buffer`, which contains the
+    bytes of `near`.
+    """
     element = numpy_dtype(dtype)
     for run, dim in _runs(sorted(near.pieces, key=lambda piece: piece.box.start)):
         first, count = run[0], len(run)
@@ -119,7 +133,9 @@ def lattices(
 
 
 def _runs(pieces: Sequence[PlacedPiece]) -> Iterator[tuple[Sequence[PlacedPiece], int]]:
-    """Yield pieces that are one lattice, along which dimension."""
+    """Group pieces that form one lattice, and yield each group with the dimension along which its
+    pieces follow one another.
+    """
     at = 0
     while at < len(pieces):
         first, end = pieces[at], at + 1
@@ -137,7 +153,9 @@ def _runs(pieces: Sequence[PlacedPiece]) -> Iterator[tuple[Sequence[PlacedPiece]
 
 
 def _next_along(one: PlacedPiece, other: PlacedPiece) -> int | None:
-    """Return the dimension along which `other` of the same form follows at once."""
+    """Return the dimension along which `other` follows `one` without a gap; None if it does not, or
+    if the two have different shapes.
+    """
     if one.box.shape != other.box.shape or one.strides != other.strides:
         return None
     if other.begin < one.begin:
