@@ -335,10 +335,10 @@ def _norm(parts: Array, scale: float) -> Norm:
 
 
 def _steps(ours: Array, theirs: Array) -> Array:
-    """Return the number of representable values between each pair of elements, as unsigned integers
-    as wide as the type.
+    """Return the distance of each pair of elements in steps, as unsigned integers as wide as the
+    type. A step leads from one value of the type to the next.
 
-    For complex numbers it is the larger number of the real and the imaginary part. The result has
+    For complex numbers it is the larger distance of the real and the imaginary part. The result has
     no meaning if one of the two elements is not finite.
     """
     if ours.dtype.kind == "c":

@@ -1,6 +1,7 @@
-"""Makes an output directory: staging, the journal, the marker, and the files without tensors.
+"""Makes an output directory: the staging directory, the journal, the marker, and the files without
+tensors.
 
-staging            a directory for the output until its rename
+staging            a directory in which the output is made, until it gets its final name
 store_staging      the same in an object store, which has no rename; removal of an output
 exchange_names     exchanges two names atomically
 marker             `.zerotools-output.json`: the files that a command wrote
@@ -8,7 +9,7 @@ journal            the complete files of an unfinished output, for `--resume`
 part_ledger        the journals of runs that write one output together
 unfinished_output  advice on how to continue an unfinished output
 writing_record     the record of a running write to a store
-carried_files      files with known bytes, or those of another file
+carried_files      output files with known bytes, or with the bytes of another file
 
 Imports `core` and `io.files`.
 """

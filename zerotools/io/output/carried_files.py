@@ -26,16 +26,17 @@ from zerotools.io.output.marker import MARKER
 
 
 def literal(data: bytes) -> FilePlan:
-    """Return the plan of a file with known bytes."""
+    """Return the plan of an output file that has the bytes `data`."""
     return FilePlan(len(data), [LiteralBytes(0, data)])
 
 
 def carried_file(path: Path) -> FilePlan:
-    """Return the plan of an unchanged file; its name is one of a model's sidecars, or of the files
-    of the checkpoint.
+    """Return the plan of an output file that is a copy of `path`.
+
+    Models usually give its name to such a file, or it is a file of the checkpoint.
 
     Raises:
-        BadFile: it is not a regular file, or a link that is not followed.
+        BadFile: `path` is not a regular file, or is a link that is not followed.
     """
     if (target := refused_link_target(path, chosen_name=False)) is not None:
         raise BadFile(
@@ -48,10 +49,11 @@ def carried_file(path: Path) -> FilePlan:
 
 
 def refused_link_target(path: Path, *, chosen_name: bool) -> Path | None:
-    """Return the target of a link that is not followed; None if the file may be copied.
+    """Return the target of the link `path` if it must not be followed; None if the file may be
+    copied.
 
-    `chosen_name`: the checkpoint's author chose the name, such as `id_ed25519`, so that an equal
-    name proves nothing.
+    `chosen_name` is True if the author of the checkpoint chose the name of the file, such as
+    `id_ed25519`. Then a target with an equal name proves nothing.
     """
     if not path.is_symlink():
         return None
@@ -63,13 +65,15 @@ def refused_link_target(path: Path, *, chosen_name: bool) -> Path | None:
 
 
 def _is_blob(target: Path) -> bool:
-    """Return whether the path is a blob of a model in the Hub's cache."""
+    """Return whether the path is a blob of a model in the cache of the Hub."""
     places = target.parents
     return len(places) > 2 and places[0].name == "blobs" and places[1].name.startswith("models--")
 
 
 def sidecar_files(source: Checkpoint) -> dict[str, FilePlan]:
-    """Return config.json, the tokenizer and similar files, unchanged."""
+    """Return plans that copy config.json, the tokenizer files and similar files of a model
+    unchanged.
+    """
     return {name: carried_file(path) for name, path in source.model_sidecars.items()}
 
 
@@ -80,9 +84,11 @@ RANDOM_STATE = re.compile(r"rng_state(_\d+)?\.pth|random_states_\d+\.pkl")
 def run_sidecars_in(
     directory: Path, is_own: Callable[[Path], bool], *, same_ranks: bool
 ) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """Return the files in `directory` that do not belong to the checkpoint, and notes on them.
+    """Return plans that copy the files in `directory` that do not belong to the checkpoint, and
+    notes on files that are not copied.
 
-    The state of random number generators belongs to ranks, and is omitted if those change.
+    The state of random number generators belongs to single ranks. It is omitted if the ranks
+    change.
     """
     plans, random, left, links = {}, [], [], []
     for path in sorted(directory.iterdir()):

@@ -1,5 +1,6 @@
-"""Two names exchanged in one step, which no kill can interrupt (renameat2, RENAME_EXCHANGE), and
-whether a directory can be renamed at all."""
+"""Exchanges two names in one step, which no kill can interrupt (renameat2, RENAME_EXCHANGE). Also
+finds out whether a directory can be renamed at all.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +13,16 @@ from pathlib import Path
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP})
-"""The errors of file systems without such a step: NFS, some of FUSE."""
+"""The error numbers of file systems that cannot exchange names: NFS, some of FUSE."""
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange the meaning of two names; both exist, on one file system.
+    """Exchange two names, which must both exist on one file system: each then has the contents of
+    the other.
 
     Raises:
-        OSError: it failed without a change. One of `UNSUPPORTED` means that the file system cannot
-        do it.
+        OSError: the exchange failed, and nothing has changed. An error number in `UNSUPPORTED`
+            means that the file system cannot exchange names.
     """
     try:
         rename = ctypes.CDLL(None, use_errno=True).renameat2
@@ -35,14 +37,14 @@ def exchange(first: Path, second: Path) -> None:
 def why_fixed(
     path: Path, occupied: Path, rename: Callable[[Path, Path], object] = os.rename
 ) -> str | None:
-    """Return the reason why the directory `path` cannot be renamed, or None if it can.
+    """Return the reason why the directory `path` cannot be renamed, or None if it can be renamed.
 
-    The test uses `occupied`, a directory with entries, for the new name; this changes nothing. A
-    directory of a lower layer of overlayfs cannot be renamed, nor one that the user must not
-    remove. `rename` is the system's.
+    The test tries to rename it to `occupied`, a directory that is not empty, so nothing changes. A
+    directory of a lower layer of overlayfs cannot be renamed, nor a directory that the user must
+    not remove. `rename` is os.rename, except in tests.
 
     Raises:
-        NotImplementedError: the file system replaces directories that are not empty.
+        NotImplementedError: the file system would replace a directory that is not empty.
     """
     try:
         rename(path, occupied)

@@ -1,8 +1,8 @@
-"""The journal of an unfinished output: its complete files.
+"""The journal of an unfinished output, which lists its complete files.
 
-One JSON object to a line. The first records the inputs of the output, and each of the others a
-complete file: it is written after the file was flushed, and flushed itself. A last line that was
-cut off does not count.
+Each line is a JSON object. The first line records the inputs of the output, and each other line a
+complete file. The line of a file is written after the file was flushed to the disk, and is flushed
+too. If the last line was cut off, it does not count.
 
 If several runs make one output, each has a separate journal (`part_ledger`).
 """
@@ -28,7 +28,9 @@ START_OVER = "leave --resume out to start over"
 
 
 class Journal:
-    """A journal of an unfinished output; `done` has the entry of each complete file."""
+    """The open journal of an unfinished output. `done` has the entry of each complete file, by
+    name.
+    """
 
     def __init__(
         self,
@@ -40,13 +42,14 @@ class Journal:
         start_over: str = START_OVER,
         lock: Callable[[int], None] = lambda _: None,
     ) -> None:
-        """Begin a journal in `directory`, or with `resume` continue the one that exists.
+        """Begin a journal in `directory`, or with `resume` continue the journal that exists there.
 
         `identity` describes the inputs of the output, in parts with names that users understand.
-        `start_over` is the advice for a new start. `lock` gets the open file, before it is read.
+        `start_over` is advice for error messages: how to start again from the beginning. `lock` is
+        called with the open file before it is read.
 
         Raises:
-            BadRequest: the journal there is of another output.
+            BadRequest: the existing journal belongs to another output.
         """
         self._path = directory / name
         self._lock = threading.Lock()
@@ -65,7 +68,9 @@ class Journal:
             sync_directory(directory)
 
     def add(self, file: str, noted: Any) -> None:
-        """Record that `file`, which was flushed, is complete; `noted` is JSON."""
+        """Record that the output file `file` is complete; it was flushed before. `noted` is a JSON
+        value that is stored with it.
+        """
         with self._lock:
             self._append({"file": file, "noted": noted})
             self.done[file] = noted
@@ -80,13 +85,14 @@ class Journal:
         os.close(self._file)
 
     def remove(self) -> None:
-        """Remove the journal of a complete output: there is nothing left to resume."""
+        """Remove the journal, because the output is complete and need not be resumed."""
         self._path.unlink()
 
 
 @dataclass(frozen=True)
 class JournalContents:
-    """The contents of a journal: `done`, and the `length` of its complete lines in bytes.
+    """The contents of a journal: the entries `done` of complete files, and the `length` of its
+    complete lines in bytes.
 
     `length` is 0 if the journal does not exist.
     """
@@ -104,7 +110,7 @@ def read_journal(
     """Read the journal at `path`.
 
     Raises:
-        BadRequest: it is of another output, or damaged.
+        BadRequest: the journal belongs to another output, or is damaged.
     """
 
     def unusable(why: str) -> BadRequest:
@@ -135,7 +141,7 @@ def read_journal(
 def refuse_another(
     directory: Path, before: Mapping[str, Any], identity: Mapping[str, str], start_over: str
 ) -> None:
-    """Raise an error if an output with another identity was begun.
+    """Raise an error if the unfinished output has other inputs (another identity).
 
     Raises:
         BadRequest: names the difference.

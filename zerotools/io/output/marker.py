@@ -40,8 +40,11 @@ _WITHOUT_MARKER = "remove it to continue without the digests of the written file
 
 @dataclass(frozen=True)
 class Written:
-    """The files that `command` wrote: size in bytes and digest, in hexadecimal, of each file, by
-    name. `algorithm` is the kind of digest."""
+    """The record of an output: the files that `command` wrote, each with its size in bytes and its
+    digest in hexadecimal, by name.
+
+    `algorithm` is the kind of digest.
+    """
 
     command: str
     algorithm: str
@@ -55,8 +58,11 @@ def write_marker(
     algorithm: str | None = None,
     made_of: str | None = None,
 ) -> None:
-    """Record that `command` wrote every file below `directory`, with the known digests; flushed.
-    `made_of` identifies its inputs."""
+    """Write the marker of an output: `command` wrote every file below `directory`, with the known
+    digests. The marker is flushed to the disk.
+
+    `made_of` is text that identifies the inputs of the output.
+    """
     files: dict[str, dict[str, Any]] = {}
     for path in _entries(directory):
         if path.is_dir() or path.name == MARKER or is_of_journals(path.name):
@@ -79,8 +85,9 @@ def marker_text(
     algorithm: str | None,
     more: Mapping[str, Any],
 ) -> str:
-    """Return the marker of an output with `files`, which have digests if there is an
-    `algorithm`."""
+    """Return the text of the marker for an output with the files `files`. With an `algorithm`, the
+    files have digests.
+    """
     tree = {"schema": SCHEMA, "command": command, "version": version(), **more, "files": files}
     if algorithm is not None:
         tree["algorithm"] = algorithm
@@ -89,7 +96,9 @@ def marker_text(
 
 
 def run_of(directory: Path) -> str | None:
-    """Return the run that wrote `directory` of a store, by its marker."""
+    """Return the id of the run that wrote the output `directory` in a store, according to its
+    marker; None without a marker.
+    """
     try:
         return str(_marker(directory).get("run"))
     except BadRequest:
@@ -97,11 +106,13 @@ def run_of(directory: Path) -> str | None:
 
 
 def read_written(directory: Path) -> Written | None:
-    """Return the marker's record of an output's files; None: it has no marker, or one without
-    digests because the output was not read back.
+    """Read the record of an output's files and digests from its marker.
+
+    None: the output has no marker, or its marker has no digests because the output was not read
+    back.
 
     Raises:
-        BadFile: it is damaged.
+        BadFile: the marker is damaged.
     """
     path = directory / MARKER
     try:
@@ -130,7 +141,9 @@ def read_written(directory: Path) -> Written | None:
 
 
 def was_made_of(directory: Path, made_of: str) -> bool:
-    """Return whether `directory` is complete, and was made from these inputs."""
+    """Return whether `directory` is a complete output that was made from the inputs `made_of`,
+    according to its marker.
+    """
     try:
         return bool(_marker(directory).get("made_of") == made_of)
     except BadRequest:
@@ -143,7 +156,7 @@ def marked_files(directory: Path) -> set[str]:
 
 
 def is_in_output(path: Path) -> bool:
-    """Return whether a command wrote a file into its output, by the marker."""
+    """Return whether the file `path` belongs to an output, according to the marker next to it."""
     try:
         return path.name in _marker(path.parent)["files"]
     except BadRequest:
@@ -151,7 +164,8 @@ def is_in_output(path: Path) -> bool:
 
 
 def check_replaceable(destination: Path, command: str) -> None:
-    """Raise an error if `command` would replace bytes that it did not write itself.
+    """Raise an error if the directory `destination` contains anything that `command` did not write
+    itself.
 
     Raises:
         BadRequest: names the other contents, and the action to take.
@@ -189,7 +203,9 @@ def check_replaceable(destination: Path, command: str) -> None:
 
 
 def remove_output(directory: Path) -> None:
-    """Remove an output; the marker is removed last, so that files left by a kill are recognised."""
+    """Remove an output. Its marker is removed last, so that files which remain after a kill can be
+    recognised.
+    """
     for entry in directory.iterdir():
         if entry.is_dir() and not entry.is_symlink():
             shutil.rmtree(entry)
@@ -205,7 +221,7 @@ def is_empty(directory: Path) -> bool:
 
 
 def _marker(directory: Path) -> Any:
-    """Return the contents of the marker, checked."""
+    """Read the marker in `directory`, check its form, and return its contents."""
     try:
         tree: Any = read_json(directory / MARKER, _LARGEST, is_source=False)
     except FileNotFoundError:
@@ -235,7 +251,9 @@ def _how_to_remove(directory: Path) -> str:
 
 
 def _foreign(directory: Path, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yield name and fault of every entry that differs from the marker."""
+    """Yield the name and the fault of every entry in `directory` that differs from the marker's
+    files `known`.
+    """
     folders = {parent for name in known for parent in Path(name).parents}
     for path in _entries(directory):
         name = path.relative_to(directory)
@@ -252,8 +270,9 @@ def _foreign(directory: Path, known: Mapping[str, Any]) -> Iterator[tuple[str, s
 
 
 def _is_own(name: str) -> bool:
-    """Return whether the name is the marker's or that of a journal, which a kill leaves in a
-    finished output."""
+    """Return whether the name is the name of the marker or of a journal. A kill may leave a journal
+    in a finished output.
+    """
     return name == MARKER or is_of_journals(name)
 
 
@@ -275,7 +294,8 @@ def _entries(directory: Path) -> Iterator[Path]:
 
 
 def tree_digest(tree: Mapping[str, Any]) -> str:
-    """Return XXH3 with 128 bits of a tree as JSON, with sorted keys and without spaces, in
-    hexadecimal."""
+    """Return the XXH3 digest (128 bits, in hexadecimal) of a tree as JSON, with sorted keys and
+    without spaces.
+    """
     text = json.dumps(tree, sort_keys=True, separators=(",", ":"))
     return str(xxhash.xxh3_128(text.encode()).hexdigest())

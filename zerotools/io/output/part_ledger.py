@@ -35,14 +35,17 @@ _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVA
 
 
 class PartLedger:
-    """The ledger of `parts` runs in `directory`; the file may exist already."""
+    """The ledger of an output that `parts` runs write together in `directory`. The file of the
+    ledger may exist already.
+    """
 
     def __init__(self, directory: Path, identity: Mapping[str, str], parts: int) -> None:
-        """Take the `identity`, which describes the inputs of the output as in a `Journal`.
+        """Open the ledger, or begin it. `identity` describes the inputs of the output, as for a
+        `Journal`.
 
         Raises:
-            BadRequest: another output, or one in other parts, was begun there; or the file system
-                has no locks.
+            BadRequest: another output, or the same output in another number of parts, was begun in
+                the directory; or the file system has no locks.
         """
         self._directory = directory
         self._identity = dict(identity)
@@ -59,8 +62,10 @@ class PartLedger:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the ledger, and wait for runs that have locked it. It may be removed by then, as its
-        directory."""
+        """Lock the ledger inside this context, and wait for other runs that have locked it. In the
+        meantime another run may have finished the output, and removed the ledger with its
+        directory.
+        """
         _lock(self._file, fcntl.LOCK_EX, self._path)
         try:
             yield
@@ -84,10 +89,10 @@ class PartLedger:
         refuse_another(self._directory, head["identity"], self._identity, self._start_over)
 
     def journal(self, part: int) -> Journal:
-        """Return the journal of a part, for the run that writes it.
+        """Open the journal of a part for the run that writes the part.
 
         Raises:
-            BadRequest: another run writes it.
+            BadRequest: another run writes the part.
         """
 
         def lock(file: int) -> None:
@@ -109,10 +114,10 @@ class PartLedger:
         )
 
     def done_of(self, part: int) -> Mapping[str, Any]:
-        """Return the entries of files that a part has completed so far.
+        """Return the entries of the files that a part has completed so far, by name.
 
         Raises:
-            BadRequest: its journal is damaged.
+            BadRequest: the journal of the part is damaged.
         """
         return read_journal(self._directory / _name(part), self._identity, self._start_over).done
 
@@ -121,8 +126,9 @@ class PartLedger:
 
 
 def parts_begun(directory: Path) -> int | None:
-    """Return in how many parts an output is being made in `directory`, or None if it is not made in
-    parts."""
+    """Return the number of parts of the unfinished output in `directory`, or None if it is not made
+    in parts.
+    """
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:
             line = first_line(descriptor)
@@ -133,11 +139,12 @@ def parts_begun(directory: Path) -> int | None:
 
 
 def check_begun(directory: Path, parts: int) -> None:
-    """Raise an error if no run can write one of `parts` parts into the staging directory.
+    """Raise an error if the staging directory cannot be used by a run that writes one of `parts`
+    parts.
 
     Raises:
-        BadRequest: it is of other parts, or of a run without parts; the files of that run would get
-            into the output.
+        BadRequest: the unfinished output has another number of parts, or a run without parts began
+            it. The files of that run would get into the output.
     """
     begun = parts_begun(directory)
     if begun is not None:
@@ -147,14 +154,15 @@ def check_begun(directory: Path, parts: int) -> None:
 
 
 def _is_new(directory: Path) -> bool:
-    """Return whether the directory is empty, except for the ledger of a run that is about to
-    begin."""
+    """Return whether the directory is empty. The ledger of a run that is about to begin may exist
+    in it.
+    """
     left = [path for path in directory.iterdir() if path.name != NAME]
     return not left and not (directory / NAME).is_symlink()
 
 
 def remove_journals(directory: Path) -> None:
-    """Remove the ledger and the journals from an output that has its name."""
+    """Remove the ledger and the journals from an output that has got its final name."""
     for path in directory.iterdir():
         if is_of_journals(path.name):
             path.unlink(missing_ok=True)
@@ -176,12 +184,12 @@ def _refuse_other_count(directory: Path, begun: int, parts: int) -> None:
 
 
 def is_begun(directory: Path, part: int) -> bool:
-    """Return whether a run of this part has begun in `directory`."""
+    """Return whether a run has begun part number `part` in `directory`."""
     return (directory / _name(part)).exists()
 
 
 def is_of_journals(name: str) -> bool:
-    """Return whether a file of a staging directory is a journal or the ledger."""
+    """Return whether `name` is the name of a journal or of the ledger."""
     return name == NAME or name.startswith(f"{NAME}.")
 
 
@@ -190,7 +198,9 @@ def _name(part: int) -> str:
 
 
 def first_line(file: int) -> bytes | None:
-    """Return the first line of the open journal `file`; None: it is not complete."""
+    """Return the first line of the journal with the open descriptor `file`; None if the line is not
+    complete.
+    """
     line, end, _ = os.pread(file, _LONGEST_HEAD, 0).partition(b"\n")
     return line if end else None
 

@@ -1,10 +1,10 @@
-"""Output that is complete, or does not exist.
+"""A directory in which an output is made: the output is complete, or does not exist.
 
-Everything is written below `<destination>.partial`, flushed, and renamed when it is complete. The
-partial directory is locked while it is written, so that two runs never share one, and closed to
-other users until it is complete. A killed or interrupted run leaves only that directory, which the
-next run resumes or clears. A failed run leaves nothing, because it would fail again, and a full
-disk needs the space.
+Everything is written below `<destination>.partial`, flushed to the disk, and renamed when it is
+complete. The partial directory is locked while it is written, so that two runs never share one.
+Other users cannot open it until it is complete. A killed or interrupted run leaves only that
+directory, and the next run resumes or clears it. A run that fails leaves nothing: it would fail
+again, and a full disk needs the space.
 """
 
 from __future__ import annotations
@@ -27,13 +27,15 @@ _PROBE = ".zerotools-probe"
 
 
 def partial_of(destination: Path) -> Path:
-    """Return the staging directory of `destination`."""
+    """Return the path of the staging directory of the output `destination`."""
     whole = destination.absolute()
     return whole.with_name(whole.name + ".partial")
 
 
 class Staging:
-    """A directory in the making. Use as a context; call `commit` inside it."""
+    """The staging directory of an output. Use it as a context manager, and call `commit` inside the
+    context.
+    """
 
     def __init__(
         self,
@@ -46,14 +48,16 @@ class Staging:
         rename: Callable[[Path, Path], object] = os.rename,
         exchange: Callable[[Path, Path], None] | None = None,
     ) -> None:
-        """Take the `destination`, which must not exist or be an empty directory, unless
-        `check_replaced` is given: then it is replaced whole, if that does not raise for the
-        existing contents.
+        """Take the `destination`, which must not exist, or must be an empty directory.
 
-        `check_left` gets the files of an earlier run before they are cleared. With `keep`, the
-        directory begins with these files, and they stay until `take_over` confirms that they are
-        this output's. With `shared`, other runs with `shared` write it too, and none of them takes
-        it over: it holds a `LEDGER` at all times. `rename` and `exchange` are the system's.
+        With `check_replaced`, an existing destination is replaced as a whole if
+        `check_replaced(destination)` raises no error.
+
+        `check_left` is called with the directory if an earlier run left files in it, before they
+        are cleared. With `keep`, these files stay in the directory, also after a failure, until
+        `take_over` confirms that they belong to this output. With `shared`, other runs with
+        `shared` write to the same directory. None of them takes it over, and it always contains a
+        `LEDGER`. `rename` and `exchange` are functions of the system, except in tests.
 
         Raises:
             BadRequest: the destination exists, its parent is not a directory or is not writable,
@@ -91,15 +95,16 @@ class Staging:
         return self
 
     def _is_taken(self) -> bool:
-        """Return whether the destination exists, and is more than an empty directory."""
+        """Return whether the destination exists and is not an empty directory."""
         path = self.destination
         if not os.path.lexists(path):
             return False
         return path.is_symlink() or not path.is_dir() or any(path.iterdir())
 
     def _probe(self) -> None:
-        """Find out now whether the destination can be renamed. An empty one is not renamed but
-        replaced."""
+        """Raise an error now if the destination cannot be renamed at the end. An empty destination
+        is not tested, because it is replaced without being renamed.
+        """
         if os.path.ismount(self.destination):
             raise BadRequest(
                 f"{self.destination} is a mount point, which cannot be replaced; name a directory "
@@ -121,23 +126,28 @@ class Staging:
             raise BadRequest(f"{self.destination} cannot be replaced: {why}; choose another output")
 
     def is_there(self) -> bool:
-        """Return whether the directory is still at its path: no other run has given it its name."""
+        """Return whether the staging directory is still at its path. If not, another run has
+        renamed it to the output.
+        """
         return self._own.is_at(self.directory)
 
     def discard(self) -> None:
-        """Remove the directory if no other run has begun in it, because nothing will be made
-        here."""
+        """Remove the staging directory, because nothing will be made in it. If another run has
+        begun in it, it stays.
+        """
         with suppress(OSError):
             if not (self.directory / LEDGER).stat().st_size:
                 (self.directory / LEDGER).unlink()
                 self.directory.rmdir()
 
     def take_over(self) -> None:
-        """Use the files of an earlier run from now on, and remove them if this run fails."""
+        """Use the files of an earlier run as files of this run, and remove them if this run
+        fails.
+        """
         self._keep = False
 
     def _take_lock(self) -> None:
-        """Own the partial directory, empty unless it is kept."""
+        """Make and lock the staging directory. Its contents are removed unless they are kept."""
         try:
             self._own = OwnDirectory(self.directory, shared=self._shared)
         except BlockingIOError:
@@ -162,7 +172,9 @@ class Staging:
                 entry.unlink()
 
     def commit(self) -> None:
-        """Flush every directory and rename the output to its final name."""
+        """Flush every directory to the disk, and rename the staging directory to the
+        destination.
+        """
         for path, _, _ in os.walk(self.directory, topdown=False):
             sync_directory(Path(path))
         self._check_own(self.directory)
@@ -187,7 +199,9 @@ class Staging:
             )
 
     def _replace(self, check: Callable[[Path], None]) -> None:
-        """Replace the existing output, and remove it."""
+        """Exchange the new output and the existing one, and remove the latter. `check` raises an
+        error if the existing output must not be replaced.
+        """
         check(self.destination)
         self._exchange(self.directory, self.destination)
         try:  # nothing can be put into it any more
@@ -212,7 +226,7 @@ class Staging:
 
 
 def _make_durably(path: Path) -> None:
-    """Make a directory and its parents, so that they survive power loss."""
+    """Make a directory and its missing parents, and flush them to the disk."""
     missing = [each for each in (path, *path.parents) if not os.path.lexists(each)]
     for each in reversed(missing):
         each.mkdir(exist_ok=True)
@@ -227,7 +241,7 @@ def _free_name(path: Path) -> Path:
 
 
 def _exchange(first: Path, second: Path) -> None:
-    """Swap two names in one step; if the file system cannot, in two."""
+    """Exchange two names in one step, or in two steps if the file system cannot exchange names."""
     try:
         exchange(first, second)
     except OSError as error:
@@ -237,8 +251,9 @@ def _exchange(first: Path, second: Path) -> None:
 
 
 def in_two_steps(first: Path, second: Path) -> None:
-    """Swap two names like `exchange`; a kill between the steps leaves `second` under a temporary
-    name."""
+    """Exchange two names by renames. If the process is killed between them, `second` remains under
+    a temporary name.
+    """
     aside = _free_name(second)
     second.rename(aside)
     first.rename(second)

@@ -1,4 +1,4 @@
-"""Output in an object store: complete, or invisible to readers of zerotools.
+"""An output in an object store, which is complete, or invisible to readers of zerotools.
 
 A store has no rename, and objects appear one by one. So a run first writes a record of its plan,
 then the objects, then the marker that every output has, and at last removes the record:
@@ -7,14 +7,14 @@ then the objects, then the marker that every output has, and at last removes the
     model-00001-of-00002.safetensors, ...
     .zerotools-output.json    the output is complete: it names the run
 
-With a record and no marker of the same run, readers refuse the checkpoint. No object of
-another run is ever replaced, so earlier outputs stay whole. The record is also the journal. It is
-replaced from time to time, only if it is still the object that this run wrote last; so two runs
-that write to one prefix notice each other.
+If there is a record, and no marker of the same run, readers refuse the checkpoint. A run never
+replaces an object of another run, so earlier outputs stay complete. The record is also the journal
+of the run. The run replaces the record from time to time, on the condition that it is still the
+object that this run wrote last. So two runs that write to one prefix notice each other.
 
-`remove_output` puts such a record first, for a run that no marker names: then readers refuse the
-rest. It removes the marker next, then the other objects, and the record last. A killed removal
-leaves the same state as a killed run.
+`remove_output` first writes such a record with the id of a run that has no marker, so that readers
+refuse the output from then on. It removes the marker next, then the other objects, and the record
+last. A removal that is killed leaves the same state as a run that is killed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,9 @@ from zerotools.version import version
 
 SCHEMA = "zerotools.writing/1"
 _SECONDS_BETWEEN = 2.0
-"""Stores take about one change of an object in a second."""
+"""The least time between two writes of the record. Stores accept about one change of an object per
+second.
+"""
 _MOST_NAMED = 3
 
 
@@ -57,7 +59,8 @@ class ObjectExists(BadRequest):
 @dataclass(frozen=True)
 class FoundOutput:
     """The contents of a destination: the names of its objects, and the record of an unfinished
-    run."""
+    output.
+    """
 
     objects: Mapping[str, FarObject]
     record: Mapping[str, Any] | None
@@ -66,11 +69,11 @@ class FoundOutput:
 def check_far_destination(
     destination: Path, *, resume: bool = False, overwrite: bool = False
 ) -> FoundOutput:
-    """Raise an error for a destination at which no output can be begun.
+    """Raise an error if no output can be begun at the destination.
 
     Raises:
-        BadRequest: a checkpoint or another object is there, or an unfinished output that is neither
-            resumed nor overwritten.
+        BadRequest: the destination has a checkpoint or another object, or an unfinished output that
+            is neither resumed nor overwritten.
         Unsupported: the store is read-only.
     """
     assert isinstance(destination, StorePath)
@@ -125,11 +128,14 @@ def _refuse_complete(
 
 
 class FarStaging:
-    """An unfinished output; `files` are all names. Use as a context manager; call `commit` inside
-    it. Any number of threads may `add`.
+    """An unfinished output in an object store. `files` are the names of all its objects.
 
-    The objects of a failed run are removed, with `keep_failed` only if its source caused the
-    failure. Those of a killed or interrupted run stay, for resuming or clearing.
+    Use it as a context manager, and call `commit` inside the context. Several threads may call
+    `add` at once.
+
+    If the run fails, its objects are removed; with `keep_failed` they stay, unless the source
+    caused the failure. The objects of a killed or interrupted run stay, so that the next run can
+    resume or clear them.
     """
 
     def __init__(
@@ -147,9 +153,9 @@ class FarStaging:
         self._keep_failed = keep_failed
         self.run = uuid.uuid4().hex
         self.done: dict[str, Any] = {}
-        """The entry of each complete file, with its size and its ETag."""
+        """The entry of each complete file by name, with its size and its ETag."""
         self.took_over = False
-        """Whether an earlier run had begun this output."""
+        """True if an earlier run had begun this output."""
         self._command = command
         self._identity = dict(identity)
         self._files = list(files)
@@ -162,10 +168,11 @@ class FarStaging:
         self._is_marked = False
 
     def __enter__(self) -> FarStaging:
-        """Begin the output, or take over that of an earlier run.
+        """Begin the output, or continue the output of an earlier run.
 
         Raises:
-            BadRequest: as `check_far_destination`; or another output was begun there.
+            BadRequest: for the reasons of `check_far_destination`, or because another output was
+                begun at the destination.
         """
         found = check_far_destination(
             self.destination, resume=self._resume, overwrite=self._overwrite
@@ -188,7 +195,7 @@ class FarStaging:
         return self
 
     def add(self, name: str, written: FarObject, noted: Any) -> None:
-        """Record a complete object; `noted` is JSON.
+        """Record that an object is complete. `noted` is a JSON value that is stored with it.
 
         Raises:
             BadRequest: another run writes to the same destination.
@@ -201,11 +208,12 @@ class FarStaging:
     def upload(
         self, name: str, pieces: Iterable[bytes], *, size: int, part_bytes: int, parts: int
     ) -> FarObject:
-        """Write the object `name` of `size` bytes, in one request if it fits in a part.
+        """Write the object `name` of `size` bytes, in one request if it fits in one part.
 
-        No object is replaced, even if a listing was old: a small object is written on the condition
-        that none has its name. Stores have no such condition for parts, so the object is checked
-        before, and the record excludes other runs.
+        No existing object is replaced, even if the listing was out of date. A small object is
+        written on the condition that its name does not exist. Stores have no such condition for an
+        upload in parts. So the existence of the object is checked before, and the record excludes
+        other runs.
 
         Raises:
             ObjectExists: another object has this name.
@@ -218,7 +226,7 @@ class FarStaging:
         return self._store.upload(key, pieces, part_bytes, parts)
 
     def put(self, name: str, data: bytes) -> FarObject:
-        """Write a small object that does not exist yet; raises as `upload`."""
+        """Write a small object that does not exist yet. Raises the errors of `upload`."""
         key = f"{self._key}/{name}"
         try:
             return self._store.put(key, data, new=True)
@@ -238,7 +246,7 @@ class FarStaging:
         )
 
     def commit(self, marker: bytes) -> None:
-        """Commit the output after its last object."""
+        """Complete the output after its last object: write the marker, and remove the record."""
         with self._lock:
             self._put(self._record)
             self._is_marked = True  # perhaps also if no response comes
@@ -280,8 +288,9 @@ class FarStaging:
         self._told = time.monotonic()
 
     def _own_record(self) -> FarObject | None:
-        """Return the record if this run has written it: a response may be lost, and the repeated
-        request is refused then."""
+        """Return the record if this run has written it, else None. If a response was lost, the
+        repeated request is refused although the first one succeeded.
+        """
         found = self._store.head(f"{self._key}/{WRITING}")
         if found is None:
             return None
@@ -311,12 +320,13 @@ class FarStaging:
 
 
 def remove_output(destination: StorePath, *, leave_foreign: bool = False) -> None:
-    """Remove the objects of an output at `destination`, whole or in part.
+    """Remove the objects of the complete or unfinished output at `destination`.
+
+    With `leave_foreign`, objects that zerotools did not write may exist there, and stay.
 
     Raises:
-        ForeignObjects: there are others too, and they must not stay; or the output does not exist.
-        Nothing
-            is removed.
+        ForeignObjects: the destination has objects that zerotools did not write, or no output.
+            Nothing is removed.
         BadRequest: the list of the output's objects cannot be read.
     """
     forget(destination)

@@ -19,8 +19,11 @@ _NUMBER = re.compile(r"[1-9]\d{0,8}")
 
 
 def advice_to_continue(directory: Path) -> str | None:
-    """Return a description of the output in the staging `directory`, and the command to complete
-    it; None: no command of zerotools began it. Only the journal is read."""
+    """Return a description of the unfinished output in the staging `directory`, with the command
+    that completes it.
+
+    None: no command of zerotools began an output there. Only the journal is read.
+    """
     if isinstance(directory, RemotePath):
         return None
     parts = parts_begun(directory)
@@ -56,8 +59,9 @@ def _of_parts(directory: Path, parts: int) -> str:
 
 
 def _command(directory: Path) -> str | None:
-    """Return the command that began it, empty if the journal does not record it; None without a
-    journal."""
+    """Return the name of the command that began the output, or an empty text if the journal does
+    not record it. None without a journal.
+    """
     try:
         with regular_file(directory / NAME, is_source=False) as descriptor:
             line = first_line(descriptor)

@@ -14,10 +14,10 @@ _LARGEST = 2**28
 
 
 def read_writing(directory: Path) -> dict[str, Any]:
-    """Read the record in `directory`.
+    """Read the record of a running write in `directory`, and check its form.
 
     Raises:
-        BadRequest: it is damaged, or of another version.
+        BadRequest: the record is damaged, or belongs to another version of zerotools.
     """
     path = directory / WRITING
     try:
@@ -35,8 +35,9 @@ def read_writing(directory: Path) -> dict[str, Any]:
 
 
 def is_written(directory: Path) -> bool:
-    """Return whether the output with a record in `directory` is complete, and the record no longer
-    needed."""
+    """Return whether the output in `directory` is complete although it still has a record. Such a
+    record is not needed any more.
+    """
     try:
         run = read_writing(directory)["run"]
     except BadRequest:

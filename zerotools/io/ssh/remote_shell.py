@@ -1,8 +1,8 @@
-"""A script that runs on another machine, or on this one, and its output.
+"""Runs a script on another machine, or on this one, and reads its output.
 
-The script goes to the standard input of `sh` there, so the login shell sees two words, for any
-number of odd names in the script. Its output begins after an unpredictable line, because a login
-may print text, too.
+The script is the standard input of `sh` on that machine. So its login shell gets only two words,
+even if the script contains many names with special characters. A login may print text too, so the
+output of the script begins after an unpredictable line.
 
     sh                                   on this machine
     ssh OPTIONS -- HOST exec sh          on another one
@@ -36,7 +36,9 @@ from zerotools.io.ssh.ssh_host import (
 
 BLOCK = 1 << 20
 SILENT_SECONDS = 300.0
-"""The longest pause in a file's bytes: its disk may have to wake up."""
+"""The longest pause in the bytes of a file, in seconds. The disk of the machine may have to start
+up.
+"""
 _OPTIONS = {**OPTIONS, "ControlMaster": "no"}
 _MOST_BEFORE = 1 << 20
 _LONGEST_LINE = 1 << 16
@@ -46,9 +48,10 @@ _GO_ON = "; run the same command again when it is reachable"
 
 
 class OpenShells:
-    """The open shells of a caller; an interrupted caller ends all of them.
+    """The running scripts of a caller. If the caller is interrupted, it ends all of them.
 
-    `within` are the shells of an outer caller, which ends these shells too.
+    `within` are the scripts of an outer caller. When the outer caller ends its scripts, these
+    scripts end too.
     """
 
     def __init__(self, within: OpenShells | None = None) -> None:
@@ -69,21 +72,21 @@ class OpenShells:
             self._shells.discard(shell)
 
     def end_all(self) -> None:
-        """End the open shells, and those opened later."""
+        """End the running scripts, and every script that is started later."""
         with self._lock:
             self.is_over = True
             for shell in self._shells:
                 shell.kill()
 
     def kill(self) -> None:
-        """Do the same as `end_all`, for those that these are within."""
+        """End all scripts as `end_all` does. The outer `OpenShells` calls this."""
         self.end_all()
 
 
 class FarShell:
-    """A script that runs on `host` (None: this machine). Use as a context.
+    """A script that runs on the machine `host` (None: this machine). Use it as a context manager.
 
-    Raises, wherever it is read:
+    Every method that reads from the script raises:
         HostUnreachable: the machine cannot be reached, or the connection broke.
     """
 
@@ -96,12 +99,13 @@ class FarShell:
         login_seconds: float = LOGIN_SECONDS,
         silent_seconds: float | None = None,
     ) -> None:
-        """Take a `script`, which gets a mark: a word that it may print to identify its lines.
+        """Start the script. `script` is called with a mark and returns the text of the script. The
+        mark is a word that the script may print to identify its lines.
 
         A machine that sends nothing for `silent_seconds` counts as lost; None: no limit.
 
         Raises:
-            BadRequest: ssh is not installed here.
+            BadRequest: ssh is not installed on this machine.
         """
         self.mark = f"zerotools-{secrets.token_hex(8)}"
         self._host = host
@@ -146,7 +150,9 @@ class FarShell:
         self.close()
 
     def _begin(self) -> None:
-        """Read up to the line after which the script's output begins."""
+        """Skip the text that the login prints, up to the line after which the output of the script
+        begins.
+        """
         if self._shells.is_over:
             raise self.failed("was not contacted, because the run is ending")
         deadline = time.monotonic() + self._login_seconds
@@ -162,7 +168,9 @@ class FarShell:
         self._is_new = False
 
     def _more(self, seconds: float | None) -> bool:
-        """Read received bytes into the buffer; return False if the script has ended."""
+        """Wait at most `seconds` for output, and add it to the buffer. Return False if the script
+        has ended.
+        """
         if not self._poll.poll(None if seconds is None else 1000 * seconds):
             waited = self._login_seconds if self._is_new else seconds
             raise self.failed(f"sent nothing for {waited:g} s", _GO_ON)
@@ -171,10 +179,10 @@ class FarShell:
         return bool(part)
 
     def rest(self, most: int) -> bytes:
-        """Return all output until its end.
+        """Return all further output of the script.
 
         Raises:
-            BadFile: it is more than `most` bytes.
+            BadFile: the output has more than `most` bytes.
         """
         parts = [self._buffer]
         size = len(self._buffer)
@@ -192,7 +200,9 @@ class FarShell:
         return b"".join(parts)
 
     def line(self) -> bytes | None:
-        """Return the next line, without its end, or None after the last line."""
+        """Return the next line of the output without its line break, or None after the last
+        line.
+        """
         while b"\n" not in self._buffer:
             if len(self._buffer) > _LONGEST_LINE:
                 return None
@@ -203,8 +213,9 @@ class FarShell:
         return line
 
     def pass_on(self, count: int, take: Callable[[bytes], None]) -> int:
-        """Give the next `count` bytes to `take`, part by part; return the number, fewer if the
-        script ends."""
+        """Call `take` with the next `count` bytes of the output, part by part. Return the number of
+        bytes, which is lower if the script ends early.
+        """
         left = count
         while left:
             if not self._buffer and not self._more(self._silent_seconds):
@@ -216,24 +227,30 @@ class FarShell:
         return count - left
 
     def _refuse_broken(self) -> None:
-        """Raise an error if the output ended because of ssh and not of the script."""
+        """Raise an error if the output ended because ssh failed, and not because the script
+        ended.
+        """
         if self._host is not None and self._process.wait() == _SSH_FAILED:
             raise self.failed("went away", _GO_ON)
 
     @property
     def shown(self) -> str:
-        """The machine, for messages."""
+        """The name of the machine for messages."""
         return "this machine" if self._host is None else self._host.shown
 
     def said(self) -> str:
-        """Return the last line of standard error, where the script writes its errors."""
+        """Return the last line of the standard error stream, to which the script writes its
+        errors.
+        """
         size = os.fstat(self._errors.fileno()).st_size
         data = os.pread(self._errors.fileno(), _MOST_SAID, max(0, size - _MOST_SAID))
         lines = [line.strip() for line in data.decode("utf-8", "replace").splitlines()]
         return next((line for line in reversed(lines) if line), "")
 
     def failed(self, what: str, advice: str = "") -> HostUnreachable:
-        """Return the error for `what`, with ssh's message, and `advice` at the end."""
+        """End the script, and return an error: the machine, `what` failed, the message of ssh, and
+        `advice`.
+        """
         self.kill()
         if self._host is None:
             return HostUnreachable(f"this machine {what}: {self.said()}{advice}")
@@ -242,13 +259,13 @@ class FarShell:
         return HostUnreachable(failure(self._host, what, data.decode("utf-8", "replace")) + advice)
 
     def kill(self) -> None:
-        """Kill the script at once; its reader finds the end of the output."""
+        """Kill the script at once. Its output then ends."""
         if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
-        """End the script."""
+        """End the script, and close its streams."""
         self._shells.remove(self)
         self.kill()
         self._process.wait()

@@ -18,12 +18,12 @@ from zerotools.core.errors import BadRequest
 
 SCHEME = "ssh"
 Wrong = Callable[[str, str], BadRequest]
-"""Function of a text and the reason why it is wrong, which returns the error."""
+"""A function that gets a text and the reason why it is wrong, and returns the error."""
 
 
 @dataclass(frozen=True, slots=True)
 class SshHost:
-    """A machine in the words of ssh: `host` may be a name of the user's ssh configuration.
+    """A machine as ssh names it: `host` may be a name in the ssh configuration of the user.
 
     `path` is the path of a URL, or None.
     """
@@ -35,18 +35,19 @@ class SshHost:
 
     @property
     def login(self) -> str:
-        """The host for `ssh`, without the port."""
+        """The argument of `ssh` that names the machine, without the port."""
         return self.host if self.user is None else f"{self.user}@{self.host}"
 
     @property
     def shown(self) -> str:
-        """The host for `ssh`, in messages."""
+        """The name of the machine for messages."""
         return self.login + ("" if self.port is None else f" (port {self.port})")
 
 
 def parse_url(text: str, wrong: Wrong) -> SshHost:
-    """Return the machine that a URL names. If the text is wrong, raises the error that `wrong`
-    makes of it."""
+    """Return the machine that a URL names. If the URL is wrong, raise the error that `wrong`
+    returns.
+    """
     parts = urlsplit(text)
     try:
         port = parts.port
@@ -67,7 +68,9 @@ def parse_url(text: str, wrong: Wrong) -> SshHost:
 
 
 def parse_login(text: str, place: str, wrong: Wrong) -> SshHost:
-    """Return the machine in `place`, the part `[USER@]HOST` of `text`; raises as `parse_url`."""
+    """Return the machine in `place`, which is the part `[USER@]HOST` of `text`. Raises the errors
+    of `parse_url`.
+    """
     user, at, host = place.rpartition("@")
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
@@ -78,7 +81,9 @@ def parse_login(text: str, place: str, wrong: Wrong) -> SshHost:
 
 
 def _host_of(netloc: str) -> str:
-    """Return the host as it was written: names of ssh's configuration have capitals."""
+    """Return the host as the user wrote it, because names in the ssh configuration may have
+    capitals.
+    """
     place = netloc.rpartition("@")[2]
     if place.startswith("["):
         return place[1:].partition("]")[0]
@@ -98,7 +103,7 @@ def _word(text: str, what: str, word: str, wrong: Wrong) -> str:
 
 CONNECT_SECONDS = 15
 LOGIN_SECONDS = 60.0
-"""The longest time for a login."""
+"""The longest time for a login, in seconds."""
 OPTIONS: Mapping[str, str] = {
     "BatchMode": "yes",
     "StrictHostKeyChecking": "yes",
@@ -129,10 +134,10 @@ _ADVICE = (
 
 
 def ssh_program(who: str) -> str:
-    """Return the path of ssh, which `who` needs.
+    """Return the path of the ssh program. `who` is the command that needs it, for the message.
 
     Raises:
-        BadRequest: it is not installed.
+        BadRequest: ssh is not installed.
     """
     found = shutil.which("ssh")
     if found is None:
@@ -141,7 +146,7 @@ def ssh_program(who: str) -> str:
 
 
 def ssh_words(host: SshHost, options: Mapping[str, str]) -> list[str]:
-    """Return the options of a call, which come before `--` and the host."""
+    """Return the options of a call of ssh, which come before `--` and the host."""
     words = [part for name, value in options.items() for part in ("-o", f"{name}={value}")]
     if host.user is not None:
         words += ["-l", host.user]
@@ -151,13 +156,16 @@ def ssh_words(host: SshHost, options: Mapping[str, str]) -> list[str]:
 
 
 def ssh_environment() -> dict[str, str]:
-    """Return the environment of a call: no window asks for a password."""
+    """Return the environment variables for a call of ssh. With them no window asks for a
+    password.
+    """
     return {**os.environ, "SSH_ASKPASS_REQUIRE": "never"}
 
 
 def failure(host: SshHost, what: str, errors: str) -> str:
-    """Return a sentence: the machine, the failure, the last line that ssh printed, and the action
-    to take."""
+    """Return a sentence about a failed connection: the machine, the failure, the last line that ssh
+    printed, and the action to take.
+    """
     told = [line.strip().removesuffix(".") for line in errors.splitlines() if line.strip()]
     advice = next(
         (text.format(host.host) for sign, text in _ADVICE if sign in "\n".join(told)), None
