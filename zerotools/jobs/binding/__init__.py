@@ -1,5 +1,4 @@
-"""Declarations of keys, and binding of plain trees (TOML, JSON) to the dataclasses that declare
-them.
+"""Declare the keys of a file, and convert TOML or JSON values to the dataclasses with these keys.
 
 Standard library only. Imports no other package of `jobs`.
 """

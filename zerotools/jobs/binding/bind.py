@@ -1,8 +1,8 @@
-"""Bind plain trees (TOML, JSON) to dataclasses with fields that `declaration.key` declares.
+"""Convert plain TOML or JSON values to dataclasses with fields that `declaration.key` declares.
 
-Values are never converted: an integer is not a float, `1.0` is not an integer, and a string is not
-a list. All problems of a tree are collected, so that a user sees them at once. If an
-unknown key or value is known from another program, the message names the job file's word for it.
+Values are never converted to another type: an integer is not a float, `1.0` is not an integer, and
+a string is not a list. All problems are collected, so that a user sees them at once. If an unknown
+key or value is known from another program, the message contains the job file's name for it.
 """
 
 from __future__ import annotations
@@ -77,8 +77,10 @@ KEYS: Mapping[str, str] = {
     **dict.fromkeys(("timeout", "walltime", "max_time"), "time_limit"),
     **dict.fromkeys(("environment", "envs"), "env"),
 }
-"""The name of a key in another program -> its name in the job file. The case of letters is
-ignored."""
+"""The name of a key in another program -> the name of the same key in the job file.
+
+Upper and lower case are not distinguished.
+"""
 VALUES: Mapping[str, str] = {
     **dict.fromkeys(("gpu", "cuda:0", "nvidia", "gpus"), "cuda"),
     **dict.fromkeys(("float16", "half", "fp-16", "16"), "fp16"),
@@ -102,11 +104,13 @@ def build(
     problems: list[str],
     root: type[Any] | None = None,
 ) -> Any:
-    """Build an instance of the dataclass `kind` from `tree`; on an error, add to `problems` and
-    return None.
+    """Build an instance of the dataclass `kind` from the mapping `tree`.
 
-    `where` is the dotted prefix of the keys ("" at the root, else such as "train."). `root` is the
-    dataclass of the whole job file: the message on an unknown key may name a key of another table.
+    On an error, add a message to `problems` and return None.
+
+    `where` is the dotted prefix of the keys: the empty string at the root, else such as "train.".
+    `root` is the dataclass of the whole job file: the message on an unknown key may suggest a key
+    of another table.
     """
     root = root or kind
     hints = hints_of(kind)
@@ -128,8 +132,10 @@ def build(
 
 
 def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, tuple[Field[Any], Any]]]:
-    """Yield every key of the dataclass `kind` and of its tables, such as `train.steps`, with its
-    field and its type."""
+    """Yield each key of the dataclass `kind` and of its tables.
+
+    An item is the dotted key (such as `train.steps`), its dataclass field, and its type.
+    """
     hints = hints_of(kind)
     for item in keys_of(kind):
         hint = hints[item.name]
@@ -142,22 +148,26 @@ def dotted_keys(kind: type[Any], prefix: str = "") -> Iterator[tuple[str, tuple[
 
 
 def table_of(hint: Any) -> type[Any] | None:
-    """Return the dataclass in the type `hint` of a key that takes a table; None if the key takes
-    none."""
+    """Return the dataclass that the type annotation `hint` contains; None if the key with this
+    annotation does not take a table.
+    """
     return next(
         (each for each in get_args(hint) if isinstance(each, type) and is_dataclass(each)), None
     )
 
 
 def hints_of(kind: type[Any]) -> dict[str, Any]:
-    """Return the resolved annotations of a dataclass, by field name."""
+    """Return the types of the fields of a dataclass, by field name.
+
+    Annotations that are strings are evaluated.
+    """
     if kind not in _HINTS:
         _HINTS[kind] = typing.get_type_hints(kind)
     return _HINTS[kind]
 
 
 def is_required(item: Field[Any]) -> bool:
-    """Return whether the key has no default."""
+    """Return whether the key of this field has no default, so that a file must set it."""
     return item.default is MISSING and item.default_factory is MISSING
 
 
@@ -193,8 +203,9 @@ def _field(
 
 
 def check_allowed(item: Field[Any], value: Any) -> None:
-    """Raise Mismatch if the value, or an entry of a list, is not one of the key's allowed
-    values."""
+    """Raise Mismatch if `value`, or any entry of the list `value`, is not an allowed value of
+    the key.
+    """
     allowed = item.metadata.get("allowed")
     # None is a value of its own if the type has it: older jobs are read with it.
     if allowed is None or value is None:
@@ -325,8 +336,10 @@ def _check_text(value: str) -> None:
 
 
 def are_texts(values: Iterable[object], errors: str = "surrogateescape") -> bool:
-    """Return whether all of `values` are valid strings. One check for all, because a command may
-    have 100,000 words."""
+    """Return whether all of `values` are valid strings.
+
+    The strings are checked together, because a command may have 100,000 words.
+    """
     if not set(map(type, values)) <= {str}:
         return False
     together = "".join(cast("Iterable[str]", values))
@@ -359,8 +372,10 @@ def plain(value: Any, depth: int = 0) -> Any:
 
 
 def show(value: object, *, bare: bool = False) -> str:
-    """Return `value` as a user would write it, cut to 80 characters. `bare` omits the quotes of a
-    string."""
+    """Return `value` as a user would write it in the file, cut to 80 characters.
+
+    With `bare`, a string has no quotes.
+    """
     if isinstance(value, bool):
         text = "true" if value else "false"
     elif isinstance(value, str):

@@ -1,4 +1,6 @@
-"""How a key of the job file is declared: a dataclass field with its meaning and its bounds."""
+"""Declare a key of the job file: a dataclass field with its description, default and allowed
+values.
+"""
 
 from __future__ import annotations
 
@@ -26,23 +28,27 @@ def key(
     accelerate: str | None = None,
     imported: bool = True,
 ) -> Any:
-    """Return a field of the job file: its meaning, its default, and its allowed values.
+    """Return a dataclass field that declares a key of the job file.
 
     Args:
-        doc: The meaning, one or two sentences of Markdown for the reference.
+        doc: The description, one or two sentences of Markdown for the reference.
+        default: The value if the file does not have the key. Without `default` and `factory`, the
+            key is required.
+        factory: A function that returns the default.
         stored_default: The value for jobs that were stored before the key existed: the behaviour of
             zerotools at that time. By default `default`.
-        allowed: The only values.
+        allowed: If set, the key has no other values.
         minimum, maximum: Inclusive bounds.
         above: An exclusive lower bound.
-        shown: The default that the reference shows for a `factory`.
-        path: A string is a path, which is made absolute, unless it is one of `words`.
-        url: The path may also be a URL of an object store.
+        shown: The text of the default in the reference, for a key with `factory`.
+        path: True if strings are paths, which are made absolute, except those in `words`.
+        url: True if the path may also be a URL of an object store.
+        words: Strings that are not paths, although `path` is true.
         engine: The only engine that has the key, or the table.
         deepspeed: The dotted key of DeepSpeed's JSON with the same meaning.
         accelerate: The dotted key of accelerate's YAML with the same meaning.
-        imported: False if no such config has a key with this meaning, or with the meaning of any
-            key of the table.
+        imported: False if neither DeepSpeed's nor accelerate's config has a key with this meaning.
+            For a table: if neither has any key of the table.
     """
     rules = {
         "doc": doc,
@@ -68,8 +74,9 @@ def key(
 
 
 def keys_of(kind: Any) -> tuple[Field[Any], ...]:
-    """Return the fields of a table that are keys of the job file. Other fields of the dataclass are
-    omitted."""
+    """Return the fields of a table's dataclass that are keys of the job file, without its other
+    fields.
+    """
     return _keys(kind if isinstance(kind, type) else type(kind))
 
 
@@ -79,22 +86,27 @@ def _keys(kind: type[Any]) -> tuple[Field[Any], ...]:
 
 
 def stored_default_of(item: Field[Any]) -> Any:
-    """Return the value of the key `item` for a job that was stored before the key existed; `...`
-    means the key's default."""
+    """Return the value of the key `item` for a job that was stored before the key existed.
+
+    The result `...` means the key's default.
+    """
     return item.metadata["stored_default"]
 
 
 @cache
 def means_none(item: Field[Any]) -> bool:
-    """Return whether a tree must have the key even if its value is None, because the default is
-    another value."""
+    """Return whether a None value of the key must be written to a tree.
+
+    This is so if a tree without the key would get another value than None.
+    """
     left_out = (item.default, stored_default_of(item))
     return any(value not in (None, MISSING, ...) for value in left_out)
 
 
 def with_stored_defaults(table: Any) -> Any:
-    """Return `table` with the values that its keys have for a job stored before all of them
-    existed."""
+    """Return a copy of `table` in which every key has the value for a job that was stored
+    before the key existed.
+    """
     changes: dict[str, Any] = {}
     for item in keys_of(table):
         value = getattr(table, item.name)

@@ -1,4 +1,4 @@
-"""Parse durations as people write them (`90`, `"90m"`, `"1d12h"`), and write them."""
+"""Parse durations as people write them (`90`, `"90m"`, `"1d12h"`), and format durations as text."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ LONGEST_SECONDS = 3650 * 86400
 
 
 def seconds_of(span: int | str) -> int:
-    """Return the seconds of a duration: a number of seconds, or days, hours, minutes and seconds in
-    this order.
+    """Return a duration in seconds.
+
+    The argument is a number of seconds, or a string with days, hours, minutes and seconds in this
+    order, such as `"1d12h"`.
 
     Raises:
-        ValueError: it is not a duration, it is 0, or it is longer than ten years.
+        ValueError: the argument is not a duration, is 0, or is longer than ten years.
     """
     if isinstance(span, int):
         seconds = span
@@ -34,7 +36,7 @@ def seconds_of(span: int | str) -> int:
 
 
 def in_words(seconds: int) -> str:
-    """Return a duration in the fewest units: `2 h`, `1 d 12 h`, `90 s`."""
+    """Return a duration as text with the fewest units: `2 h`, `1 d 12 h`, `90 s`."""
     parts = []
     for unit, length in _SECONDS.items():
         count, seconds = divmod(seconds, length)

@@ -1,4 +1,4 @@
-"""The options of a test, and their limits."""
+"""The options of a fault-injection test, and their limits."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ MOST_JOBS = 64
 MOST_SEED = 2**32 - 1
 LEAST_ROOM = 64 << 20
 END_SECONDS = 120.0
-"""The time for the jobs to end after the last fault."""
+"""The time in seconds that the jobs have to end after the last fault."""
 TOY_PROGRAM = Path(__file__).with_name("toy_program.py")
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosOptions:
-    """The options of a test.
+    """The options of a fault-injection test.
 
-    `every` is the mean number of seconds between two faults, `jobs` the number of jobs that run at
-    a time. `directory` is the parent of the test's directory, and `program` the program of the
-    jobs.
+    `every` is the average number of seconds between two faults, `jobs` the number of jobs that run
+    at a time. `directory` is the parent of the test's directory, and `program` the program that the
+    jobs run.
     """
 
     minutes: float = 2.0
@@ -53,7 +53,7 @@ def make_request(
     directory: Path | None,
     keep: bool,
 ) -> ChaosOptions:
-    """Return the validated options of a test. Raises BadRequest."""
+    """Check the options of a fault-injection test, and return them. Raises BadRequest."""
     _check("--minutes", minutes, LEAST_MINUTES, MOST_MINUTES)
     _check("--every", every, LEAST_EVERY, MOST_EVERY)
     if every > 60 * minutes:
@@ -80,7 +80,9 @@ def _check(option: str, value: float, least: float, most: float) -> None:
 
 
 def check_room(place: Path, free: int) -> None:
-    """Raise BadRequest if the test could fill the disk of `place`, which has `free` bytes."""
+    """Raise BadRequest if the files of the test could fill the disk of the directory `place`,
+    which has `free` bytes of free space.
+    """
     if free < LEAST_ROOM:
         raise BadRequest(
             f"--directory {place}: {free >> 20} MiB are free there, and a drill needs "

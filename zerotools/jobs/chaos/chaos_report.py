@@ -17,7 +17,7 @@ from zerotools.jobs.chaos.toy_program import RunLog
 from zerotools.jobs.chaos.toy_queue import ToyJob
 
 GONE_SECONDS = 5.0
-"""The time that processes may take to end."""
+"""The time in seconds that the processes of the test may take to end."""
 ONCE = "each acknowledged job is in the queue once"
 ENDS = "each job ended as it should"
 ALONE = "no two attempts of a job ran at the same time"
@@ -30,10 +30,11 @@ NOTHING_LEFT = "no process is left"
 
 @dataclass(frozen=True, kw_only=True)
 class ChaosReport:
-    """The results of a test.
+    """The results of a fault-injection test.
 
-    `states` has the number of jobs that ended in each state. `attempts` counts the starts of jobs,
-    `began` the jobs that were started. `place` is the test's directory, if it is kept.
+    `states` maps a final job state to the number of jobs that ended in it. `attempts` is the number
+    of starts of jobs, including restarts; `began` is the number of jobs that were started at least
+    once. `place` is the test's directory, or None if the directory was removed.
     """
 
     seed: int
@@ -50,7 +51,7 @@ class ChaosReport:
 
     @property
     def held(self) -> bool:
-        """True if every guarantee held."""
+        """True if no guarantee was violated."""
         return all(promise.held for promise in self.promises)
 
     @property
@@ -60,12 +61,14 @@ class ChaosReport:
 
     @property
     def restarts(self) -> int:
-        """The number of starts of jobs after their first start."""
+        """The number of restarts of jobs: all starts, without the first start of each job."""
         return self.attempts - self.began
 
     def to_json(self) -> dict[str, Any]:
-        """Return the report for programs. `effective_training_time` is a fraction, or None if no
-        step was run."""
+        """Return the report as values for JSON.
+
+        `effective_training_time` is a fraction, or None if no step was run.
+        """
         tally = self.tally
         return {
             "held": self.held,
@@ -90,7 +93,7 @@ class ChaosReport:
 
 @dataclass
 class Guarantee:
-    """One guarantee, and a sentence for each violation."""
+    """A guarantee of zerotools, and a sentence for each violation (`broken`)."""
 
     text: str
     broken: list[str] = field(default_factory=list)
@@ -116,8 +119,10 @@ def of_queue(jobs: Sequence[ToyJob], listed: Sequence[Mapping[str, Any]]) -> Gua
 
 
 def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None) -> Guarantee:
-    """Check that each job ended in a state that it may end in. `late` is a sentence on jobs that
-    did not end in time."""
+    """Check that each job ended in an allowed state.
+
+    `late` is a sentence about the jobs that did not end in time.
+    """
     promise = Guarantee(ENDS, [late] if late else [])
     for job in jobs:
         state = job.view.get("state")
@@ -133,8 +138,10 @@ def of_ends(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog], late: str | None
 
 
 def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog]) -> list[Guarantee]:
-    """Check the order of steps in the logs of the programs: no step is lost, repeated, or run twice
-    at a time."""
+    """Check the steps in the logs of the programs.
+
+    No step may be lost, run again after it was saved, or run by two attempts at the same time.
+    """
     alone, newest, whole, over = map(Guarantee, (ALONE, NEWEST, WHOLE, OVER))
     for job in jobs:
         run = runs[job.name]
@@ -146,7 +153,9 @@ def of_runs(jobs: Sequence[ToyJob], runs: Mapping[str, RunLog]) -> list[Guarante
 
 
 def _again(job: ToyJob) -> Iterator[str]:
-    """Yield the attempts that started after an attempt that had finished the job."""
+    """Yield a sentence for each attempt that ended as finished, although another attempt
+    followed.
+    """
     for attempt in job.view.get("attempts", ())[:-1]:
         try:
             record = json.loads((Path(attempt["run_dir"]) / "exit.json").read_bytes())
@@ -157,13 +166,18 @@ def _again(job: ToyJob) -> Iterator[str]:
 
 
 def of_daemon(own_ends: Sequence[str]) -> Guarantee:
-    """Check that the daemon ended only when it was killed. `own_ends` lists its other ends."""
+    """Check that the daemon ended only when the test killed it.
+
+    `own_ends` describes each other end.
+    """
     return Guarantee(DAEMON, list(own_ends))
 
 
 def of_processes(place: Path, patience: float = GONE_SECONDS) -> Guarantee:
-    """Check that no process remains after the daemon and every job have ended. `patience` is in
-    seconds."""
+    """Check that no process of the test remains.
+
+    Wait up to `patience` seconds for the end of the processes.
+    """
     deadline = time.monotonic() + patience
     while (left := own_processes(place)) and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -176,10 +190,11 @@ def _told(job: ToyJob) -> str:
 
 @dataclass
 class Tally:
-    """Sums over jobs.
+    """Sums over all jobs of the test.
 
-    `seconds` is the time from the first start of each job to its end. `idle` counts the attempts
-    that found the last step already saved.
+    `steps_run` counts all steps that were run, and `steps_kept` only the steps in the last
+    checkpoints. `kept_seconds` is the duration of the latter. `seconds` is the time from the first
+    start of each job to its end. `idle` counts the attempts that found the last step already saved.
     """
 
     jobs: Counter[str] = field(default_factory=Counter)
@@ -191,7 +206,10 @@ class Tally:
     seconds: float = 0.0
 
     def add(self, lines: Sequence[str], pace: float) -> None:
-        """Add the log of a job with steps of `pace` seconds."""
+        """Count the attempts and steps in `lines`, the log of one job.
+
+        A step of this job takes `pace` seconds.
+        """
         run = [int(line.split()[1]) for line in lines if line.startswith("step ")]
         saved = [int(line.split()[1]) for line in lines if line.startswith("saved ")]
         kept = max(saved, default=0)
@@ -202,10 +220,14 @@ class Tally:
 
     @property
     def kept(self) -> float:
-        """The fraction of the steps that were run which count in the results."""
+        """The fraction of the run steps that are in the results of the jobs; 1 if no step was
+        run.
+        """
         return self.steps_kept / self.steps_run if self.steps_run else 1.0
 
     @property
     def effective(self) -> float:
-        """The fraction of the jobs' time that was spent on steps which count in the results."""
+        """The fraction of the jobs' time that was spent on steps in the results of the jobs; 1
+        if no time was measured.
+        """
         return self.kept_seconds / self.seconds if self.seconds else 1.0

@@ -1,4 +1,4 @@
-"""End everything that a test has started, however the test ends.
+"""End every process that a fault-injection test has started, even if the test itself is killed.
 
 `CleanupProcess` is a process that starts with the test. It waits for the end of the test and kills
 the remaining processes, also those that the test had stopped by SIGSTOP. A test that was killed
@@ -21,7 +21,9 @@ PAUSE = 0.02
 
 
 def end_all(place: Path) -> None:
-    """Kill every process of the test in `place`, and remove its control groups."""
+    """Kill every process of the test in the directory `place`, and remove the control groups of
+    the test.
+    """
     deadline = time.monotonic() + SWEEP_SECONDS
     while (found := own_processes(place)) and time.monotonic() < deadline:
         for pid in found:
@@ -31,8 +33,11 @@ def end_all(place: Path) -> None:
 
 
 class CleanupProcess:
-    """The cleanup process. Its environment does not have the test's directory, so it does not kill
-    itself."""
+    """The process that ends all other processes of the test.
+
+    A process belongs to the test if its environment contains the test's directory. The environment
+    of the cleanup process does not, so it does not kill itself.
+    """
 
     def __init__(self, place: Path) -> None:
         self._process = subprocess.Popen(
@@ -44,7 +49,7 @@ class CleanupProcess:
         )
 
     def end(self) -> None:
-        """Start the cleanup, and wait until it is done."""
+        """Let the cleanup process kill the processes of the test, and wait until it has done so."""
         if self._process.stdin is not None:
             self._process.stdin.close()
         with suppress(subprocess.TimeoutExpired):
@@ -52,8 +57,10 @@ class CleanupProcess:
 
 
 def main(arguments: list[str]) -> int:
-    """Wait until the input ends, which happens when the test ends. Then end all processes of the
-    test."""
+    """Wait until stdin is closed, which happens when the test ends.
+
+    Then end all processes of the test.
+    """
     sys.stdin.buffer.read()
     end_all(Path(arguments[0]))
     return 0

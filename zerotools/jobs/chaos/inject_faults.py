@@ -1,7 +1,8 @@
-"""Inject faults one after another, and undo them.
+"""Inject faults one after another, and undo each fault after some time.
 
-The next kind is drawn from a bag that holds each kind once, so even a short test has most kinds. A
-seed gives the same kinds in the same order. The targets depend on the machine.
+The kinds of faults are drawn in random order. Every kind occurs once before any kind is repeated,
+so even a short test has most kinds. The same seed gives the same kinds in the same order. The
+targets depend on the machine.
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from zerotools.jobs.chaos.toy_queue import ToyJob, ToyQueue
 STOPPED_SECONDS = (0.5, 3.0)
 RESTART_SECONDS = (0.2, 1.0)
 PATIENCE_SECONDS = 3.0
-"""A fault that finds no target for this time is left out."""
+"""The time in seconds to search for a target of a fault.
+
+A fault without a target is left out after this time.
+"""
 TRY_SECONDS = 0.2
 RANK, SUPERVISOR, KEEPER = "rank", "supervisor", "keeper"
 
 
 class Fault(NamedTuple):
-    """A fault that was injected. `what` describes its target."""
+    """A fault that was injected. `what` describes the process or file that it affects."""
 
     seconds: float
     kind: str
@@ -44,8 +48,10 @@ class _Undo(NamedTuple):
 
 
 class KindBag:
-    """Draws the kinds of faults in random order, each once before any is repeated, and the pauses
-    between faults."""
+    """Draws the kinds of faults in random order, and the pauses between faults.
+
+    Every kind is drawn once before any kind is repeated.
+    """
 
     def __init__(self, kinds: Iterable[str], seed: int, every: float) -> None:
         self._kinds = list(kinds)
@@ -54,11 +60,11 @@ class KindBag:
         self._bag: list[str] = []
 
     def first_wait(self) -> float:
-        """Return the seconds before the first fault, at most the mean pause."""
+        """Return the time in seconds before the first fault. It is at most the average pause."""
         return self._random.uniform(0, self._every)
 
     def draw(self) -> tuple[str, float]:
-        """Return the next kind, and the pause after it in seconds."""
+        """Return the kind of the next fault, and the pause after this fault in seconds."""
         if not self._bag:
             self._bag = self._random.sample(self._kinds, len(self._kinds))
         return self._bag.pop(), self._random.expovariate(1 / self._every)
@@ -94,7 +100,7 @@ class FaultMaker:
         self._tried_since: float | None = None
 
     def make(self) -> Fault | None:
-        """Inject the next fault if it is due and has a target."""
+        """Inject the next fault if its time has come and a target for it exists."""
         now = time.monotonic()
         self._undo_until(now)
         if now < self._next_at:
@@ -114,7 +120,7 @@ class FaultMaker:
         return fault
 
     def stop(self) -> None:
-        """Inject no more faults, and continue stopped processes."""
+        """End the injection of faults, and continue the processes that the test has stopped."""
         self._undo_until(float("inf"))
 
     def _undo_until(self, now: float) -> None:
@@ -124,8 +130,9 @@ class FaultMaker:
             undo.act()
 
     def _later(self, act: Callable[[], object]) -> float:
-        """Schedule `act`, which undoes a fault, after a random number of seconds. Return that
-        number."""
+        """Schedule the function `act`, which undoes a fault, to be called after a random number
+        of seconds. Return this number.
+        """
         seconds = self._random.uniform(*STOPPED_SECONDS)
         self._undo.append(_Undo(time.monotonic() + seconds, act))
         return seconds
@@ -178,8 +185,7 @@ class FaultMaker:
         self._daemon.is_stopped = False
 
     def _running(self) -> ToyJob | None:
-        """Return a random running job, or None without a running job, or if the daemon cannot
-        answer."""
+        """Return a random running job; None if no job runs or the daemon does not answer."""
         if self._daemon.is_stopped or not self._daemon.is_running():
             return None
         found = [job for job in self._queue.live() if job.state == states.RUNNING]

@@ -1,8 +1,8 @@
-"""Find the processes of a test, and send signals only to those.
+"""Find the processes of a fault-injection test, and send signals only to those.
 
-A pid may be reused by another process before a signal is sent. So a pidfd is opened first, then the
-process with that pid is checked, and the signal goes to the pidfd. If the pid was reused between
-the two steps, the process of the pidfd has ended, and the signal has no effect.
+A pid may be reused by another process before a signal is sent. So first a pidfd is opened, then the
+process with that pid is checked, and the signal is sent through the pidfd. If the pid was reused
+between the first two steps, the process of the pidfd has ended, and the signal has no effect.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 VARIABLE = "ZEROTOOLS_DRILL"
-"""The environment variable with the test's directory. The daemon and all jobs of the test have
-it."""
+"""The environment variable with the path of the test's directory.
+
+The daemon and all jobs of the test have this variable.
+"""
 _RUN_DIR = b"ZEROTOOLS_RUN_DIR"
 _SUPERVISOR = b"/supervisor/entry.py"
 
 
 class LiveAttempt(NamedTuple):
-    """The processes of a live attempt, by kind."""
+    """The processes of a running attempt of a job, by kind."""
 
     job: int
     supervisor: int
@@ -32,12 +34,16 @@ class LiveAttempt(NamedTuple):
     rank: int
 
     def pid_of(self, role: str) -> int:
-        """Return the pid of `supervisor`, `keeper` or `rank`."""
+        """Return the pid of the attempt's process of this kind: `supervisor`, `keeper` or
+        `rank`.
+        """
         return int(getattr(self, role))
 
 
 def live_attempts(state_dir: Path, place: Path) -> Iterator[LiveAttempt]:
-    """Yield the attempts of the test in `place` with a running rank 0 and no recorded end."""
+    """Yield the running attempts of the test in the directory `place`: rank 0 runs, and no end
+    of the attempt is recorded.
+    """
     for run in sorted(state_dir.glob("jobs/*/attempt-*/run.json")):
         if (run.parent / "exit.json").exists():
             continue
@@ -50,10 +56,10 @@ def live_attempts(state_dir: Path, place: Path) -> Iterator[LiveAttempt]:
 
 
 def is_own(pid: int, place: Path) -> bool:
-    """Return whether the process `pid` belongs to the test in `place`.
+    """Return whether the process `pid` belongs to the test in the directory `place`.
 
-    Its environment names the directory, or it is the supervisor of an attempt in `place`, which has
-    an empty environment.
+    A process of the test has this directory in its environment. A supervisor has an empty
+    environment; it belongs to the test if it supervises an attempt in `place`.
     """
     own = os.fsencode(place)
     _await_program(pid)
@@ -73,7 +79,10 @@ def is_own(pid: int, place: Path) -> bool:
 
 
 def signal_own(pid: int, number: int, place: Path) -> bool:
-    """Send a signal to `pid` if it belongs to the test in `place`; return whether it was sent."""
+    """Send a signal to the process `pid` if it belongs to the test in the directory `place`.
+
+    Return whether the signal was sent.
+    """
     try:
         pidfd = os.pidfd_open(pid)
     except OSError:
@@ -90,17 +99,18 @@ def signal_own(pid: int, number: int, place: Path) -> bool:
 
 
 def own_processes(place: Path) -> list[int]:
-    """Return the pids of all live processes of the test in `place`."""
+    """Return the pids of all live processes of the test in the directory `place`."""
     pids = (int(entry.name) for entry in os.scandir("/proc") if entry.name.isdecimal())
     return [pid for pid in pids if pid != os.getpid() and is_own(pid, place) and not _is_over(pid)]
 
 
 def _await_program(pid: int, looks: int = 20) -> None:
-    """Wait until the kernel has started the program of `pid`, for at most `looks` milliseconds.
+    """Wait until the kernel has started the program of the process `pid`, for at most `looks`
+    milliseconds.
 
-    Until then, /proc shows neither its command nor its environment (exec_mmap of fs/exec.c),
-    although the parent process continues already. A kernel thread never has them: its parent is
-    kthreadd, process 2.
+    Until then, /proc shows neither the command nor the environment of the process (exec_mmap of
+    fs/exec.c), although its parent process continues already. A kernel thread never has a command
+    or an environment: its parent is kthreadd, process 2.
     """
     for _ in range(looks):
         state, parent = _state_and_parent(pid)
@@ -128,7 +138,7 @@ def _is_over(pid: int) -> bool:
 
 
 def describe(pid: int) -> str:
-    """Return the command of `pid`, for a message."""
+    """Return the command line of the process `pid`, for a message."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
     except OSError:
@@ -137,8 +147,10 @@ def describe(pid: int) -> str:
 
 
 def remove_groups(state_dir: Path) -> None:
-    """Remove the empty control groups of killed attempts, which are found by the tokens of the
-    attempts."""
+    """Remove the empty control groups of killed attempts.
+
+    The name of such a group contains the token of its attempt.
+    """
     names, places = set(), set()
     for plan in state_dir.glob("jobs/*/attempt-*/attempt.json"):
         with suppress(OSError, ValueError, KeyError, TypeError):

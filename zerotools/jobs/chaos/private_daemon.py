@@ -1,4 +1,4 @@
-"""The daemon of a test, with its own state directory, socket and configuration."""
+"""The daemon of a fault-injection test, with its own state directory, socket and configuration."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _OF_A_SERVICE = ("NOTIFY_SOCKET", "WATCHDOG_", "LISTEN_", "INVOCATION_ID", "CRED
 
 
 class PrivateDaemon:
-    """The daemon of the test in `place`. It may run `jobs` jobs at a time."""
+    """The daemon of the test in the directory `place`. It may run `jobs` jobs at a time."""
 
     def __init__(self, place: Path, jobs: int) -> None:
         self.place = place
@@ -46,7 +46,7 @@ class PrivateDaemon:
         self.log = place / "zerotoolsd.log"
         self.starts = 0
         self.own_ends: list[str] = []
-        """Ends of the daemon that were not caused by a kill."""
+        """Descriptions of the daemon's ends that the test did not cause."""
         self.is_stopped = False
         """True while the daemon is stopped by SIGSTOP and does not answer."""
         self._config = place / "zerotoolsd.toml"
@@ -100,7 +100,10 @@ class PrivateDaemon:
         return {**kept, VARIABLE: str(self.place)}
 
     def is_running(self) -> bool:
-        """Return whether the daemon's process exists, stopped by SIGSTOP or not."""
+        """Return whether the daemon's process exists.
+
+        A process that is stopped by SIGSTOP exists, too.
+        """
         return self._process is not None and self._process.poll() is None
 
     def answers(self) -> bool:
@@ -114,16 +117,21 @@ class PrivateDaemon:
         return True
 
     def send(self, number: signal.Signals) -> bool:
-        """Send a signal to the daemon. Return whether it runs. The daemon is a child that was not
-        waited for, so its pid is not reused."""
+        """Send a signal to the daemon.
+
+        Return whether the daemon runs. The pid cannot have been reused, because this process has
+        not yet waited for the daemon, its child.
+        """
         if self._process is None or not self.is_running():
             return False
         self._process.send_signal(number)
         return True
 
     def kill(self, again_in: float) -> bool:
-        """Send SIGKILL to the daemon, to be started again after `again_in` seconds. Return whether
-        it ran."""
+        """Kill the daemon by SIGKILL.
+
+        `keep_up` starts it again after `again_in` seconds. Return whether the daemon ran.
+        """
         if not self.send(signal.SIGKILL) or self._process is None:
             return False
         self._process.wait()
@@ -131,7 +139,9 @@ class PrivateDaemon:
         return True
 
     def keep_up(self) -> None:
-        """Start the daemon again some time after it has ended, as a service manager does."""
+        """Start the daemon again if it has ended and the pause after its end is over, as a
+        service manager does.
+        """
         if self.is_running():
             return
         if self._start_at is None:
@@ -142,7 +152,7 @@ class PrivateDaemon:
             self._start()
 
     def last_words(self) -> str:
-        """Return the last lines of the daemon's log."""
+        """Return the last lines of the daemon's log, for a message."""
         try:
             lines = self.log.read_text("utf-8", "replace").splitlines()
         except OSError:
@@ -150,7 +160,7 @@ class PrivateDaemon:
         return "\n".join(lines[-LOG_LINES:]) or "it said nothing"
 
     def end(self) -> None:
-        """End the daemon by SIGTERM; by SIGKILL if this takes long."""
+        """End the daemon by SIGTERM, or by SIGKILL if it does not end soon."""
         if self._process is None:
             return
         for number in (signal.SIGCONT, signal.SIGTERM):

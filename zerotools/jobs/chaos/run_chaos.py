@@ -1,4 +1,4 @@
-"""Run a fault-injection test, from its directory to its report.
+"""Run a fault-injection test: make its directory, run jobs and faults, and return its report.
 
 One thread does everything in turn: it keeps the daemon and the jobs running, and injects the next
 fault. However the test ends, also by a signal, it leaves no processes or files.
@@ -38,7 +38,9 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 
 def run(request: ChaosOptions, say: Say = lambda line: None) -> ChaosReport:
-    """Run a fault-injection test. `say` gets progress messages, one line each.
+    """Run a fault-injection test, and return its report.
+
+    `say` is called with each progress message of one line.
 
     Raises:
         DaemonUnreachable: no daemon can be started on this machine.
@@ -113,7 +115,10 @@ class _Drill:
         )
 
     def _go_on(self, submit: Callable[[], None]) -> None:
-        """Keep the daemon running and update the states of the jobs, for a short time."""
+        """Restart the daemon if it has ended, submit jobs, and update the states of the jobs.
+
+        Then sleep for a short time.
+        """
         self._daemon.keep_up()
         if time.monotonic() >= self._look_at and not self._daemon.is_stopped:
             with suppress(DaemonError):  # it was killed: the request is repeated
@@ -123,8 +128,10 @@ class _Drill:
         time.sleep(PAUSE)
 
     def _finish(self) -> str | None:
-        """Wait until all jobs have ended. Return None, or a sentence on the jobs that did not end
-        in time."""
+        """Wait until all jobs have ended.
+
+        Return None, or a sentence about the jobs that did not end in time.
+        """
         queue, seconds = self._queue, self._request.end_seconds
         left = sum(not job.is_over for job in queue.jobs)
         self._say(f"no more faults: {left} jobs have {seconds:.0f} s to end")
@@ -178,8 +185,9 @@ def ending_signals() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Ignore SIGINT, SIGTERM and SIGHUP inside the `with` block, so that the cleanup is
-    completed."""
+    """Ignore SIGINT, SIGTERM and SIGHUP inside the `with` block, so that the cleanup in the
+    block is completed.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,9 +2,10 @@
 
     python -P toy_program.py --steps N --pace SECONDS --every N --notes FILE --checkpoints DIR
 
-Each step adds its number to a state that depends on all steps and their order, so a lost or
-repeated step shows in the last state. A checkpoint is a directory with a safetensors file of step
-and state, flushed, and renamed to its name. The file `--notes` is a log with a line for each event:
+Each step adds its number to a state. The state depends on all steps and their order, so it shows at
+the end if a step was lost or repeated. A checkpoint is a directory with a safetensors file of the
+step and the state. It is flushed to disk under another name, and then renamed. The file `--notes`
+is a log with one line for each event:
 
     began ATTEMPT from STEP    step N    saved N    stopped    done STATE    beside ATTEMPT
 
@@ -31,17 +32,20 @@ FACTOR = 6364136223846793005
 HEADER = json.dumps({"toy": {"dtype": "I64", "shape": [2], "data_offsets": [0, 16]}}).encode()
 FILE = "model.safetensors"
 KEPT = 3
-"""The number of checkpoints to keep. The daemon may not know the newest checkpoint yet."""
+"""The number of checkpoints to keep.
+
+More than one is kept, because the daemon may not know the newest checkpoint yet.
+"""
 EXIT_BESIDE = 70
 
 
 def advanced(state: int, step: int) -> int:
-    """Return the state after `step`."""
+    """Return the toy program's state after `step`."""
     return (state * FACTOR + step) % MODULUS
 
 
 def final_state(steps: int) -> int:
-    """Return the state after all steps without a fault."""
+    """Return the toy program's state after all steps if no step was lost or repeated."""
     state = 0
     for step in range(1, steps + 1):
         state = advanced(state, step)
@@ -60,8 +64,10 @@ class ToyProgram:
         self.attempt = Path(os.environ.get("ZEROTOOLS_RUN_DIR", "attempt-0")).name.split("-")[-1]
 
     def note(self, line: str) -> None:
-        """Append a line to the log in one write, so the line is complete or missing if this process
-        is killed."""
+        """Append a line to the log with one write call.
+
+        If this process is killed, the line is complete or missing, but never cut off.
+        """
         fd = os.open(self.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, f"{line}\n".encode("ascii"))
@@ -93,18 +99,18 @@ class ToyProgram:
         return 0
 
     def advance(self, state: int, step: int) -> int:
-        """Return the state after a step."""
+        """Run one step, and return the state after this step."""
         return advanced(state, step)
 
     def load(self, path: str | None) -> tuple[int, int]:
-        """Return step and state of a checkpoint; (0, 0) without one."""
+        """Return the step and the state from a checkpoint; (0, 0) if no checkpoint exists."""
         if path is None:
             return 0, 0
         step, state = struct.unpack("<qq", (Path(path) / FILE).read_bytes()[-16:])
         return step, state
 
     def save(self, step: int, state: int) -> None:
-        """Save a checkpoint, which appears under its name complete or not at all."""
+        """Save a checkpoint. Its directory gets its final name only when it is complete."""
         path = self.checkpoints / f"step-{step:08}"
         staging = self.checkpoints / f".{path.name}"
         staging.mkdir(parents=True, exist_ok=True)
@@ -123,7 +129,10 @@ class ToyProgram:
 
 
 def _remove(checkpoint: Path) -> None:
-    """Remove a checkpoint. It is renamed first, so that no reader sees a part of it."""
+    """Remove a checkpoint.
+
+    It is renamed first, so that no reader finds an incomplete checkpoint.
+    """
     gone = checkpoint.with_name(f".old-{checkpoint.name}")
     shutil.rmtree(gone, ignore_errors=True)  # of an attempt that was killed here
     checkpoint.rename(gone)
@@ -139,7 +148,7 @@ def _sync(directory: Path) -> None:
 
 
 def read_notes(path: Path) -> list[str]:
-    """Return the lines of the log; an empty list if the program has not begun."""
+    """Return the lines of the program's log; an empty list if the program has not written any."""
     try:
         return path.read_text("ascii", "replace").splitlines()
     except FileNotFoundError:
@@ -147,17 +156,17 @@ def read_notes(path: Path) -> list[str]:
 
 
 class RunLog:
-    """The contents of the log of one job with `steps` steps, and the violations in it."""
+    """The log of one job with `steps` steps, and the errors that the log shows."""
 
     def __init__(self, lines: Sequence[str], steps: int) -> None:
         self.beside: list[str] = []
-        """Attempts that ran at the same time as another."""
+        """Sentences about attempts that ran at the same time as another attempt."""
         self.again: list[str] = []
-        """Steps that were run again although a checkpoint had them."""
+        """Sentences about steps that were run again, although a checkpoint contained them."""
         self.lost: list[str] = []
-        """Steps that were saved and then missing."""
+        """Sentences about steps that are missing: they were saved and lost, or never run."""
         self.late: list[str] = []
-        """Steps after the program was done."""
+        """Sentences about steps that were run after the last step was done."""
         self.saved = 0
         self._at = 0
         self._is_done = False
@@ -209,7 +218,7 @@ class RunLog:
             )
 
     def unfinished(self) -> Iterator[str]:
-        """Yield the reasons why the job cannot have succeeded."""
+        """Yield each reason in the log why the job cannot have succeeded."""
         if not self._is_done:
             yield f"its program stopped after step {self._at} of {self._steps}"
         elif self.saved < self._steps:
@@ -217,7 +226,7 @@ class RunLog:
 
 
 def main(arguments: list[str] | None = None, program: type[ToyProgram] = ToyProgram) -> int:
-    """Run the command line."""
+    """Run the toy program with the arguments of the command line."""
     parser = argparse.ArgumentParser(description="Counts steps, saves, and continues.")
     parser.add_argument("--steps", type=int, required=True)
     parser.add_argument("--pace", type=float, required=True)

@@ -1,5 +1,8 @@
-"""The toy jobs of a test: a fixed number at a time, each submitted until the daemon acknowledges
-it."""
+"""The toy jobs of a fault-injection test.
+
+A fixed number of jobs is in the queue at a time. The submission of a job is repeated until the
+daemon acknowledges it.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,10 @@ from zerotools.jobs.jobfile.parse import job_from_dict
 from zerotools.jobs.tables.spec import JobSpec
 
 SHORTEST, LONGEST = 2.0, 20.0
-"""The least and the most seconds of the steps of the longest jobs. The shortest jobs have half as
-many."""
+"""Bounds in seconds for the duration of the longest jobs, without pauses.
+
+The shortest jobs take half as long.
+"""
 PACES = (0.05, 0.1, 0.2)
 EVERY = (5, 10, 20)
 MOST_RESTARTS = 1000
@@ -33,7 +38,10 @@ HELD_SECONDS = 5.0
 
 @dataclass
 class ToyJob:
-    """A job, and its last known state. `ends` are the states that it may end in."""
+    """A toy job, and its last known state.
+
+    `ends` are the final states that are correct for this job.
+    """
 
     name: str
     steps: int
@@ -43,31 +51,35 @@ class ToyJob:
     number: int | None = None
     state: str | None = None
     reason: str | None = None
-    """The daemon's reason for its state, or for a missing acknowledgement."""
+    """The daemon's reason for the job's state, or the reason why the submission was not
+    acknowledged.
+    """
     ends: frozenset[str] = frozenset({states.SUCCEEDED})
     view: dict[str, Any] = field(default_factory=dict)
-    """The daemon's view of the job after its end."""
+    """The job as the daemon reports it after the job's end; empty before."""
     due: float = 0.0
     """The time at which the held job is released."""
 
     @property
     def is_over(self) -> bool:
-        """True if the job has ended, in any state."""
+        """True if the daemon has reported the end of the job, in any state."""
         return bool(self.view)
 
     @property
     def seconds(self) -> float:
-        """The seconds from the first start of the job to its end."""
+        """The time in seconds from the first start of the job to its end; 0 if the job has not
+        ended.
+        """
         started, ended = self.view.get("started"), self.view.get("ended")
         return max(0.0, ended - started) if started and ended else 0.0
 
     def lines(self) -> list[str]:
-        """Return the lines of the program's log."""
+        """Return the lines of the log that the job's program writes."""
         return read_notes(self.notes)
 
 
 class ToyQueue:
-    """All jobs of the test in `place`."""
+    """All toy jobs of the test in the directory `place`."""
 
     def __init__(self, place: Path, client: DaemonClient, request: ChaosOptions) -> None:
         self.jobs: list[ToyJob] = []
@@ -81,18 +93,22 @@ class ToyQueue:
         self._random = random.Random(f"jobs {request.seed}")
 
     def live(self) -> list[ToyJob]:
-        """Return the acknowledged jobs that have not ended, as far as known."""
+        """Return the jobs that the daemon has acknowledged and that have not ended, by their
+        last known states.
+        """
         return [job for job in self.jobs if job.number is not None and not job.is_over]
 
     def fill(self) -> None:
-        """Submit jobs up to the requested number. Raises DaemonError if some are not
-        acknowledged."""
+        """Submit new jobs until the requested number of jobs is in the queue.
+
+        Raises DaemonError if the daemon does not acknowledge a job.
+        """
         while sum(not job.is_over for job in self.jobs) < self._request.jobs:
             self.jobs.append(self._make())
         self.submit()
 
     def submit(self) -> None:
-        """Submit the jobs that are not acknowledged. Raises DaemonError."""
+        """Submit the jobs that the daemon has not acknowledged yet. Raises DaemonError."""
         for job in self.jobs:
             if job.number is None:
                 try:
@@ -133,7 +149,9 @@ class ToyQueue:
         return job_from_dict(tree, source=job.name)
 
     def look(self) -> None:
-        """Update the states of the jobs, and release held ones. Raises DaemonError."""
+        """Ask the daemon for the states of the jobs, and release held jobs when their time has
+        come. Raises DaemonError.
+        """
         live = self.live()
         listed = {int(each["id"]): each for each in self._client.jobs(limit=3 * len(live) + 20)}
         for job in live:
@@ -159,7 +177,10 @@ class ToyQueue:
                 self.resumed += 1
 
     def hold(self, job: ToyJob) -> None:
-        """Hold a job, which saves and stops; `look` releases it. Raises DaemonError."""
+        """Hold a job, so that it saves and stops; the method `look` releases it later.
+
+        Raises DaemonError.
+        """
         assert job.number is not None
         self._client.hold(job.number)
 
@@ -170,14 +191,14 @@ class ToyQueue:
         self._client.cancel(job.number)
 
     def listed(self) -> Iterator[dict[str, Any]]:
-        """Yield all jobs that the daemon has. Raises DaemonError."""
+        """Yield all jobs that the daemon lists. Raises DaemonError."""
         after: int | None = None
         while found := self._client.jobs(limit=PAGE, after=after):
             yield from found
             after = int(found[-1]["id"])
 
     def said_of_live(self) -> str:
-        """Return the states of unfinished jobs, for a message."""
+        """Return a text with the states of unfinished jobs, for a message."""
         return "; ".join(_standing(job) for job in self.jobs if not job.is_over)
 
 
@@ -187,6 +208,8 @@ def _standing(job: ToyJob) -> str:
 
 
 def _libraries() -> dict[str, str]:
-    """Return the environment variables that this interpreter may need to start."""
+    """Return the environment variables that this Python interpreter may need to find its
+    libraries.
+    """
     names = ("LD_LIBRARY_PATH", "PYTHONHOME")
     return {name: os.environ[name] for name in names if name in os.environ}
