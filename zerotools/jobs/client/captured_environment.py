@@ -29,7 +29,7 @@ CAPTURED = frozenset(
     }
 )
 PROXIES = frozenset({"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"})
-"""The variables of proxies, in lower case; names in capitals are taken, too."""
+"""The names of proxy variables, in lower case. The same names in upper case are selected, too."""
 PREFIXES = (
     *("LC_", "CONDA_", "MAMBA_", "PYENV_"),
     *("HF_", "HUGGINGFACE_", "TRANSFORMERS_", "DATASETS_", "WANDB_", "MLFLOW_"),
@@ -38,12 +38,19 @@ PREFIXES = (
 )
 
 OF_SLURM = ("SLURM_CONF", "SLURM_CONF_SERVER", "XDG_STATE_HOME", "ZEROTOOLS_SLURM_DIR")
-"""Additional variables for a job under Slurm: the paths of the cluster and of job records."""
+"""Variables that are selected in addition for a job under Slurm: the paths of the cluster and
+of job records.
+"""
 
 
 class Captured(NamedTuple):
-    """The selected variables (`taken`), and the names of the variables that were left out although
-    the allow-list has them: `secret`, and `not_text` with values that no request can carry."""
+    """The environment variables that were selected for a job, and names of variables that were
+    not.
+
+    `taken` has the selected variables with their values. Two lists have names that the allow-list
+    contains but that were left out: `secret` (the name is like that of a secret) and `not_text` (no
+    request can contain the value).
+    """
 
     taken: dict[str, str]
     secret: tuple[str, ...]
@@ -51,7 +58,7 @@ class Captured(NamedTuple):
 
 
 def capture(environment: Mapping[str, str]) -> Captured:
-    """Return the variables of `environment` that a job gets by default."""
+    """Select the variables of `environment` that a job gets by default."""
     taken, secret, not_text = {}, [], []
     for name in sorted(environment):
         if not _is_listed(name):
@@ -80,7 +87,10 @@ def _is_text(value: str) -> bool:
 
 
 def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of `--env NAME` and `--env NAME=VALUE`. Raises BadRequest."""
+    """Return the variables that the options `--env NAME` and `--env NAME=VALUE` set.
+
+    Raises BadRequest.
+    """
     found: dict[str, str] = {}
     for option in options:
         name, equals, value = option.partition("=")
@@ -102,7 +112,9 @@ def named(options: Sequence[str], environment: Mapping[str, str]) -> dict[str, s
 def with_environment(
     spec: JobSpec, captured: Mapping[str, str], named_ones: Mapping[str, str]
 ) -> JobSpec:
-    """Return `spec` with the captured and the named variables. A `captured_env` of the job file
-    stays."""
+    """Return `spec` with the captured variables and the variables of `--env` options.
+
+    If the job file has `captured_env`, its value is kept.
+    """
     taken = captured if spec.captured_env is None else spec.captured_env
     return replace(spec, captured_env=dict(taken), env={**spec.env, **named_ones})

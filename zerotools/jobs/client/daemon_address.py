@@ -60,8 +60,9 @@ def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Return whether `directory` exists and belongs only to this user. The XDG rules require
-    this."""
+    """Return whether `directory` exists, belongs to this user, and is closed to all others, as
+    the XDG rules require.
+    """
     try:
         found = directory.stat()
     except OSError:
@@ -70,8 +71,10 @@ def _is_ours(directory: Path) -> bool:
 
 
 def connect(path: Path, timeout_seconds: float) -> socket.socket:
-    """Return a stream connected to the Unix socket at `path`, which may be longer than a socket
-    address. Raises OSError."""
+    """Return a socket connected to the Unix socket at `path`.
+
+    The path may be longer than a socket address can be. Raises OSError.
+    """
     link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         link.settimeout(timeout_seconds)
@@ -84,8 +87,10 @@ def connect(path: Path, timeout_seconds: float) -> socket.socket:
 
 
 def _connect_in_turn(link: socket.socket, address: str, deadline: float) -> None:
-    """Connect; repeat while the listener's queue is full, when connect(2) fails with EAGAIN
-    (unix(7))."""
+    """Connect to a Unix socket.
+
+    Try again while the listener's queue is full: then connect(2) fails with EAGAIN (unix(7)).
+    """
     while True:
         try:
             link.connect(address)
@@ -98,9 +103,10 @@ def _connect_in_turn(link: socket.socket, address: str, deadline: float) -> None
 
 
 class Address:
-    """A name of `path` that fits into `sockaddr_un`, valid inside the `with` block.
+    """A path that leads to the socket `path` and is short enough for `sockaddr_un`.
 
-    If the path is too long, the name goes through an open descriptor of its directory.
+    It is valid inside the `with` block. If `path` is too long, the short path goes through an open
+    descriptor of the socket's directory (/proc/self/fd).
     """
 
     def __init__(self, path: Path) -> None:
@@ -122,8 +128,8 @@ class Address:
 class RemoteMachine:
     """The machine at the other end of a forwarded socket.
 
-    `host` and `socket` are for messages. `home`, `uid` and `environment` are those of the user's
-    login on that machine.
+    `host` and `socket` (the daemon's socket on that machine) are used in messages. `home`, `uid`
+    and `environment` belong to the user who logged in on that machine.
     """
 
     host: str
@@ -137,17 +143,19 @@ _machines: dict[Path, RemoteMachine] = {}
 
 
 def record_forwarding(socket: Path, machine: RemoteMachine) -> None:
-    """Record that the local `socket` is forwarded to `machine`."""
+    """Record that the local socket `socket` is forwarded to a daemon on `machine`."""
     _machines[socket] = machine
 
 
 def forget_forwarding(socket: Path) -> None:
-    """Record that the local `socket` is no longer forwarded."""
+    """Record that the local socket `socket` is no longer forwarded to another machine."""
     _machines.pop(socket, None)
 
 
 def machine_behind(socket: Path | None) -> RemoteMachine | None:
-    """Return the machine that `socket` is forwarded to; None if the daemon runs on this machine."""
+    """Return the machine to which the local socket `socket` is forwarded; None if the daemon
+    runs on this machine.
+    """
     return None if socket is None else _machines.get(socket)
 
 

@@ -48,14 +48,18 @@ _BLAME: Mapping[str, type[BadRequest | Unsupported]] = {
 }
 _STRANGE = ("no_such_path", "method_not_allowed")
 _STRANGE_JOB = ("job: ", "unknown key ")
-"""The beginnings of the message of a daemon that does not know a key of the job. The client has
-validated the job, so the daemon is older."""
+"""The first words of a daemon's messages that it does not know a key of the job.
+
+The client has already checked the job, so the daemon must be an older version.
+"""
 
 
 PAGE = 1000
-"""The most jobs in one response."""
+"""The largest number of jobs in one response."""
 CLEAN_SECONDS = 3600.0
-"""The additional time to wait for the removal of jobs: their files may have many gigabytes."""
+"""The additional time in seconds to wait for the removal of jobs: their files may have many
+gigabytes.
+"""
 
 
 class DaemonRequests:
@@ -68,11 +72,11 @@ class DaemonRequests:
         self.socket = socket or daemon_address.default_socket()
         self._timeout = timeout_seconds
         self.deadline: float | None = None
-        """The time (CLOCK_MONOTONIC) after which no request waits for its response."""
+        """The time (CLOCK_MONOTONIC) at which every request stops waiting for its response."""
 
     @property
     def shown(self) -> str:
-        """The daemon's address, for messages."""
+        """The daemon's address as text for messages."""
         return shown_socket(self.socket)
 
     def _object(
@@ -178,7 +182,10 @@ class DaemonRequests:
 
 
 class SocketConnection(http.client.HTTPConnection):
-    """An HTTP connection to the Unix socket at `path`. `timeout_seconds` limits each wait."""
+    """An HTTP connection to the Unix socket at `path`.
+
+    Each wait for the daemon takes at most `timeout_seconds`.
+    """
 
     def __init__(self, path: Path, timeout_seconds: float) -> None:
         super().__init__("localhost", timeout=timeout_seconds)
@@ -192,10 +199,10 @@ class SocketConnection(http.client.HTTPConnection):
 
 @dataclass(frozen=True, slots=True)
 class LogBytes:
-    """A part of a rank's log. `over` is true if the attempt has ended and this is the end of its
-    log.
+    """A part of the log of one rank.
 
-    `attempt` is the attempt's number, or 0 if the job has no attempt.
+    `over` is true if the attempt has ended and this part reaches the end of the log. `attempt` is
+    the number of the attempt, or 0 if the job has no attempt.
     """
 
     data: bytes
@@ -215,8 +222,11 @@ class DaemonClient(DaemonRequests):
         idempotency_key: str | None = None,
         terms: Mapping[str, Any] = MappingProxyType({}),
     ) -> dict[str, Any]:
-        """Queue a job. Two requests with the same `idempotency_key` queue one job. `terms` has
-        further keys of the request, such as `after` and `begin`."""
+        """Queue a job, and return it.
+
+        Two requests with the same `idempotency_key` queue only one job. `terms` has other keys of
+        the request, such as `after` and `begin`.
+        """
         from zerotools.jobs.jobfile.parse import given_of  # 9 ms that the other requests do without
 
         # Keys that were not set get the daemon's defaults, which may be of another version.
@@ -232,8 +242,9 @@ class DaemonClient(DaemonRequests):
         idempotency_key: str | None = None,
         terms: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[dict[str, Any]]:
-        """Queue a job for every combination of the values in `sweep`, `count` times; all of them or
-        none. Return the jobs."""
+        """Queue `count` jobs for each combination of the values in `sweep`, and return the
+        jobs. If one of them is refused, none is queued.
+        """
         from zerotools.jobs.jobfile.parse import given_of
 
         asked = {"job": given_of(spec), "sweep": dict(sweep), "count": count}
@@ -249,8 +260,10 @@ class DaemonClient(DaemonRequests):
         model: bool = False,
         terms: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[str]:
-        """Raise the error that a submit would raise, without queueing a job. With `model`, also
-        check the model as the ranks do; return notes on it."""
+        """Check a job without queueing it: raise the error that `submit` would raise.
+
+        With `model`, also check the model as the ranks do. Return notes for the user.
+        """
         from zerotools.jobs.jobfile.parse import given_of
 
         body = {"job": given_of(spec), **({"model": True} if model else {}), **terms}
@@ -267,8 +280,10 @@ class DaemonClient(DaemonRequests):
     def check_and_show(
         self, spec: JobSpec, count: int, terms: Mapping[str, Any] = MappingProxyType({})
     ) -> tuple[list[str], dict[str, Any] | None]:
-        """Check as `check` does with `model=True`. Return the notes, and a preview of the first
-        `count` examples."""
+        """Check a job and its model, as `check` with `model=True` does.
+
+        Return notes for the user, and a preview of the first `count` examples of the data.
+        """
         from zerotools.jobs.jobfile.parse import given_of
 
         body = {"job": given_of(spec), "model": True, "show": count, **terms}
@@ -285,8 +300,11 @@ class DaemonClient(DaemonRequests):
         name: str | None = None,
         user: str | None = None,
     ) -> list[dict[str, Any]]:
-        """Return jobs, the newest first. Optional filters: ids below `after`, this `name`, this
-        `user` (a name, a uid, or `me`)."""
+        """Return at most `limit` jobs, the newest first.
+
+        Optional filters: only jobs in this `state`, with ids below `after`, with this `name`, or of
+        this `user` (a name, a uid, or `me`).
+        """
         query = {"state": state, "limit": limit, "after": after, "name": name, "user": user}
         try:
             jobs: list[dict[str, Any]] = self._object("GET", "/v1/jobs", query)["jobs"]
@@ -302,7 +320,10 @@ class DaemonClient(DaemonRequests):
     def every_job(
         self, *, state: str | None = None, user: str | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield all jobs, in several requests, in the order of `jobs`."""
+        """Yield all jobs, or those in this `state` or of this `user`, the newest first.
+
+        Long lists take several requests.
+        """
         after: int | None = None
         while True:
             page = self.jobs(state=state, limit=PAGE, after=after, user=user)
@@ -312,11 +333,11 @@ class DaemonClient(DaemonRequests):
             after = min(int(job["id"]) for job in page)
 
     def jobs_of_array(self, number: int) -> list[dict[str, Any]]:
-        """Return the jobs of an array, the newest first."""
+        """Return the jobs of the array `number`, the newest first."""
         return list(self._pages(None, number))
 
     def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
-        """Return all jobs of this name, and this `user`, the newest first."""
+        """Return all jobs with this name, or only those of this `user`, the newest first."""
         if user is not None:
             return list(self._pages(name, user=user))
         try:
@@ -336,33 +357,38 @@ class DaemonClient(DaemonRequests):
             query["after"] = answer["next"]
 
     def job(self, job_id: int) -> dict[str, Any]:
-        """Return one job."""
+        """Return the job `job_id`."""
         return self._object("GET", f"/v1/jobs/{job_id}")
 
     def explain(self, job_id: int) -> dict[str, Any]:
-        """Return why a job waits, why it was started again, or why it ended."""
+        """Return the reason for a job's state: why the job waits, was started again, or ended."""
         return self._object("GET", f"/v1/jobs/{job_id}/explain")
 
     def cancel(self, job_id: int) -> dict[str, Any]:
-        """Request that a job saves and stops. Return the job."""
+        """Ask the daemon to make a job save and stop. Return the job."""
         return self._object("POST", f"/v1/jobs/{job_id}/cancel")
 
     def resume(self, job_id: int) -> dict[str, Any]:
-        """Queue a new job that continues from the end of a finished one; return the new job."""
+        """Queue a new job that continues from the last checkpoint of a finished job.
+
+        Return the new job.
+        """
         path, patience = f"/v1/jobs/{job_id}/resume", WHOLE_LOOK_SECONDS
         return self._object("POST", path, patience=patience)
 
     def edit(self, job_id: int, changes: Mapping[str, Any]) -> dict[str, Any]:
-        """Change a job before its first start. `changes` has the keys `set`, `unset`, `after` and
-        `begin` of the request."""
+        """Change a job before its first start, and return it.
+
+        `changes` has the keys `set`, `unset`, `after` and `begin` of the request.
+        """
         path, patience = f"/v1/jobs/{job_id}/edit", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(changes), patience=patience)
 
     def of_array(self, job_id: int, body: Mapping[str, Any], request: str = "") -> dict[str, Any]:
-        """Send the same request for all jobs in the array of the job `job_id`.
+        """Send the same request for every job in the array of the job `job_id`.
 
-        Return the changed jobs (`jobs`), and the reasons why other jobs refused (`kept`). The
-        request `/retry` returns a new array.
+        Return a mapping: `jobs` are the changed jobs, `kept` the reasons why other jobs were not
+        changed. The request `/retry` returns a new array.
         """
         path, patience = f"/v1/jobs/{job_id}/array{request}", WHOLE_LOOK_SECONDS
         return self._object("POST", path, body=dict(body), patience=patience)
@@ -370,8 +396,11 @@ class DaemonClient(DaemonRequests):
     def retry(
         self, job_id: int, *, output_dir: str | None = None, from_start: bool = True
     ) -> dict[str, Any]:
-        """Queue a finished job again, from the start or from its newest checkpoint; return the new
-        job."""
+        """Queue a finished job again, and return the new job.
+
+        The new job starts from the beginning, or with `from_start=False` from the newest
+        checkpoint.
+        """
         body: dict[str, Any] = {} if output_dir is None else {"output_dir": output_dir}
         if not from_start:
             body["from_start"] = False
@@ -379,18 +408,24 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", path, body=body, patience=patience)
 
     def adopt(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Make the daemon watch a running process. `wanted` has `pid`, `name`, `time_limit` and
-        `checkpoint_dir`. Return the job, and the watched processes (`watched`)."""
+        """Make the daemon watch a process that already runs.
+
+        `wanted` has the keys `pid`, `name`, `time_limit` and `checkpoint_dir`. Return the job that
+        stands for the process, and the watched processes (key `watched`).
+        """
         return self._object(
             "POST", "/v1/adoptions", body=dict(wanted), patience=INTERPRETER_SECONDS
         )
 
     def drain(self, why: str | None = None) -> dict[str, Any]:
-        """Start no jobs from now on. Return the daemon's health."""
+        """Make the daemon start no more jobs until `undrain`.
+
+        Return the daemon's health. `why` is the reason that the daemon shows to users.
+        """
         return self._object("POST", "/v1/drain", body={} if why is None else {"why": why})
 
     def undrain(self) -> dict[str, Any]:
-        """Start jobs again after `drain`. Return the daemon's health."""
+        """Let the daemon start jobs again after `drain`. Return the daemon's health."""
         return self._object("POST", "/v1/undrain")
 
     def set_priority(self, job_id: int, priority: int) -> dict[str, Any]:
@@ -399,25 +434,33 @@ class DaemonClient(DaemonRequests):
 
     def hold(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
         """Keep a job from starting until it is released; a running job saves and stops first.
-        Return the changed job."""
+
+        Return the job. With `lose_steps`, a running job is stopped even if it cannot save.
+        """
         body = {"lose_steps": True} if lose_steps else None
         return self._object("POST", f"/v1/jobs/{job_id}/hold", body=body)
 
     def release(self, job_id: int) -> dict[str, Any]:
-        """Queue a held job. Return the job."""
+        """Put a held job back into the queue, and return it."""
         return self._object("POST", f"/v1/jobs/{job_id}/release")
 
     def pause(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
-        """Hold a job by `pause`, the name of `hold` in older daemons. Return the job."""
+        """Hold a job by the request `pause`, as `hold` is called in older daemons.
+
+        Return the job.
+        """
         body = {"lose_steps": lose_steps}
         return self._object("POST", f"/v1/jobs/{job_id}/pause", body=body)
 
     def unpause(self, job_id: int) -> dict[str, Any]:
-        """Release a job by `unpause`, the name of `release` in older daemons. Return the job."""
+        """Release a held job by the request `unpause`, as `release` is called in older daemons.
+
+        Return the job.
+        """
         return self._object("POST", f"/v1/jobs/{job_id}/unpause")
 
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Remove finished jobs: `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
+        """Remove finished jobs. Return `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
         return self._object("POST", "/v1/clean", body=dict(wanted), patience=CLEAN_SECONDS)
 
     def logs(
@@ -429,7 +472,10 @@ class DaemonClient(DaemonRequests):
         offset: int = 0,
         limit: int = 1 << 16,
     ) -> LogBytes:
-        """Return a part of a rank's log; a negative `offset` counts from the end."""
+        """Return at most `limit` bytes of a rank's log, from byte `offset`.
+
+        A negative `offset` counts from the end of the log.
+        """
         query = {"attempt": attempt, "rank": rank, "offset": offset, "limit": limit}
         response, data = self._request("GET", f"/v1/jobs/{job_id}/logs", query)
         return LogBytes(
@@ -442,53 +488,70 @@ class DaemonClient(DaemonRequests):
     def progress(
         self, job_id: int, *, attempt: int | None = None, since: int = 0
     ) -> dict[str, Any]:
-        """Return `{"records": [...], "next": int, "attempt": int, "over": bool}`."""
+        """Return the progress reports of a job from number `since`: `{"records": [...], "next":
+        int, "attempt": int, "over": bool}`.
+        """
         query = {"attempt": attempt, "since": since}
         return self._object("GET", f"/v1/jobs/{job_id}/progress", query)
 
     def events(self, since: int = 0, *, wait_seconds: float = 0) -> dict[str, Any]:
-        """Return `{"events": [...], "next": int}`. Wait up to `wait_seconds` for the first
-        event."""
+        """Return the daemon's events after number `since`: `{"events": [...], "next": int}`.
+
+        If no event exists yet, wait up to `wait_seconds` for one.
+        """
         query = {"since": since, "wait": wait_seconds}
         return self._object("GET", "/v1/events", query, patience=wait_seconds)
 
     def curves(self, job_id: int, points: int = 1000) -> dict[str, Any]:
-        """Return the reports of the job and of the jobs that it resumes, as columns with at most
-        `points` values."""
+        """Return the training reports of a job and of the jobs that it continues, as columns
+        with at most `points` values each.
+        """
         return self._object("GET", f"/v1/jobs/{job_id}/curves", {"points": points})
 
     def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """Return `{"output_dir", "checkpoints": [...], "more", "unfinished"}` for the files that
-        exist now."""
+        """Return the job's checkpoints that exist now: `{"output_dir", "checkpoints": [...],
+        "more", "unfinished"}`.
+        """
         return self._object("GET", f"/v1/jobs/{job_id}/checkpoints")
 
     def machine(self) -> dict[str, Any]:
-        """Return `{"snapshot": {...} | null, "leases": [...]}`."""
+        """Return the state of the machine and the GPUs that jobs hold: `{"snapshot": {...} |
+        null, "leases": [...]}`.
+        """
         return self._object("GET", "/v1/machine")
 
     def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """Return `{"step_seconds", "times", "series", "trouble"}` of the last `seconds`."""
+        """Return measurements of the last `seconds`, as at most `points` values:
+        `{"step_seconds", "times", "series", "trouble"}`.
+        """
         return self._object("GET", "/v1/history", {"seconds": seconds, "points": points})
 
     def peaks(self, job_id: int | None = None) -> list[dict[str, Any]]:
-        """Return the peak memory of the attempts of this job, or of all jobs."""
+        """Return the peak memory of each attempt of the job `job_id`, or of all jobs if it is
+        None.
+        """
         return list(self._object("GET", "/v1/peaks", {"job": job_id})["peaks"])
 
     def web_link(self) -> dict[str, Any]:
-        """Return `{"url", "port", "expires_seconds"}`: a link to the page for browsers that works
-        once."""
+        """Return a link to the daemon's web page that can be used once: `{"url", "port",
+        "expires_seconds"}`.
+        """
         return self._object("POST", "/v1/web/links")
 
     def end_web_sessions(self) -> int:
-        """End all browser sessions of this user. Return how many there were."""
+        """End all browser sessions of this user. Return the number of ended sessions."""
         return int(self._object("POST", "/v1/web/end")["ended"])
 
     def shares(self) -> dict[str, Any]:
-        """Return `{"half_life_seconds", "fair", "users": [{...}]}`. The first user in the list is
-        the next in turn."""
+        """Return each user's share of the GPUs: `{"half_life_seconds", "fair", "users":
+        [{...}]}`. The jobs of the first user in the list start next.
+        """
         return self._object("GET", "/v1/shares")
 
     def health(self) -> dict[str, Any]:
-        """Return `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
-        "drain"}`. An older daemon does not have the last three."""
+        """Return the daemon's version and state.
+
+        The keys are `{"version", "pid", "schema", "uptime_seconds", "api_versions", "last_event",
+        "drain"}`. An older daemon does not have the last three.
+        """
         return self._object("GET", "/v1/health")

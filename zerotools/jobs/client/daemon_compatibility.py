@@ -1,6 +1,6 @@
-"""Versions of client and daemon: whether they work together, and which of the two to upgrade.
+"""Compare the versions of client and daemon: do they work together, and which must be upgraded?
 
-Also: whether this Python has the packages that the daemon needs (the extra `daemon`).
+Also checked is whether this Python has the packages that the daemon needs (the extra `daemon`).
 """
 
 from __future__ import annotations
@@ -16,26 +16,30 @@ from zerotools.io.files.optional_packages import missing
 API_VERSION = 1
 """The version of the API that this client uses, and that the daemon offers under `/v1`."""
 FIRST_API = (1,)
-"""The versions of an old daemon: its `/v1/health` has no `api_versions`."""
+"""The API versions of an old daemon, which does not list `api_versions` in `/v1/health`."""
 FIRST_STATES = frozenset(
     {
         *("queued", "launching", "running", "stopping", "waiting_retry"),
         *("succeeded", "failed", "cancelled", "stopped"),
     }
 )
-"""The states that every daemon knows. An old daemon refuses to list the jobs in any other state."""
+"""The job states that every daemon knows.
+
+If a client asks for jobs in another state, an old daemon refuses.
+"""
 
 
 NEEDED = "aiohttp"
-"""The package that the daemon imports and the client does not."""
+"""The package that only the daemon imports, not the client."""
 
 
 def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
     """Return a sentence for the user after a refused request: which program to upgrade.
 
-    `health` is the daemon's answer to a health request, `mine` the client's version. None if both
-    have the same version. Versions may name commits, which have no order, so only releases are
-    compared.
+    None if client and daemon have the same version.
+
+    `health` is the daemon's answer to a health request, `mine` the client's version. A version may
+    also name a commit. Commits have no order, so only releases are compared.
     """
     its = str(health.get("version"))
     spoken = api_versions(health)
@@ -61,7 +65,7 @@ def which_to_upgrade(health: Mapping[str, Any], mine: str) -> str | None:
 
 
 def api_versions(health: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the versions of the API that the daemon speaks."""
+    """Return the versions of the HTTP API that the daemon supports, from its answer `health`."""
     said = health.get("api_versions")
     if not isinstance(said, list):
         return FIRST_API
@@ -69,12 +73,14 @@ def api_versions(health: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def missing_package() -> BadRequest:
-    """Return the error of a daemon that cannot start, because the package NEEDED is not
-    installed."""
+    """Return the error for a daemon that cannot start because the package NEEDED is not
+    installed.
+    """
     return missing("zerotoolsd", NEEDED)
 
 
 def why_no_daemon() -> str | None:
-    """Return a sentence on the missing package and how to install it; None if the package is
-    installed."""
+    """Return a sentence that says how to install the package that the daemon lacks; None if the
+    package is installed.
+    """
     return str(missing_package()) if importlib.util.find_spec(NEEDED) is None else None

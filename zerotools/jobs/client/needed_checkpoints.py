@@ -1,8 +1,8 @@
-"""Find the checkpoints that the jobs of a daemon would resume from; these must not be removed.
+"""Find the checkpoints from which the jobs of a daemon would resume. These must not be removed.
 
-An unfinished job resumes from its newest checkpoint: the one that it reported, or the newest in its
-directories. Its first attempt resumes from `resume_from`. Directories are read by a child process
-(this module as a program), because a file system may hang.
+An unfinished job resumes from its newest checkpoint: the last one that the job reported, or the
+newest one in its directories. Its first attempt resumes from `resume_from`. The directories are
+read by a child process (this module as a program), because a file system may hang.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ NOT_CHECKED = "no daemon answers, so it was not checked whether a job would resu
 COMMAND = (sys.executable, "-P", __file__)
 UNFINISHED = tuple(state for state in STATES if state not in TERMINAL)
 DEADLINE_SECONDS, START_SECONDS = 5.0, 20.0
-"""Time limits: for the directories of one job, and for the start of a child process."""
+"""Time limits in seconds: for reading the directories of one job, and for starting a child
+process.
+"""
 MOST_HANGING = 4
 _KEYS = ("id", "name", "state", "latest_checkpoint", "attempts", "output_dir", "spec")
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A path that an unfinished job resumes from."""
+    """A path from which an unfinished job resumes."""
 
     job: int
     name: str
@@ -46,16 +48,17 @@ class Need:
     path: Path
     why: str
     real: Path | None = None
-    """The path with symbolic links resolved, if it is known."""
+    """The path with all symbolic links resolved; None if this is not known."""
 
     def concerns(self, checkpoint: Path) -> bool:
-        """Return whether the job needs `checkpoint`: the path is `checkpoint`, is inside it, or is
-        a directory that contains it."""
+        """Return whether the job needs the directory `checkpoint`: the needed path is
+        `checkpoint`, is inside `checkpoint`, or contains it.
+        """
         own, needed = checkpoint.resolve(), self.real or self.path.resolve()
         return own == needed or own in needed.parents or needed in own.parents
 
     def sentence(self, checkpoint: Path) -> str:
-        """Return a sentence on why `checkpoint` must not be changed."""
+        """Return a sentence that says why `checkpoint` must not be changed."""
         called = f" ({self.name})" if self.name else ""
         return (
             f"{checkpoint} is needed by job {self.job}{called}, which is {self.state}: {self.why}; "
@@ -64,19 +67,21 @@ class Need:
 
 
 class NeedGuard:
-    """Refuses the change of checkpoints that jobs of a daemon need. `answers` is whether the daemon
-    answered the last request."""
+    """Prevents changes to checkpoints that a daemon's jobs need.
+
+    `answers` is true if the daemon answered the last request.
+    """
 
     def __init__(self, socket: Path | None = None) -> None:
-        """Make a guard; `socket` is the daemon's, by default the usual path."""
+        """Prepare to ask the daemon at `socket` (default: the usual path)."""
         self._socket = socket
         self.answers = False
 
     def refuse(self, checkpoint: Path) -> None:
-        """Ask the daemon again whether a job needs `checkpoint`.
+        """Raise an error if a job needs `checkpoint`. The daemon is asked each time.
 
         Raises:
-            BadRequest: a job needs it.
+            BadRequest: a job needs the checkpoint.
         """
         found = needs_at(self._socket)
         self.answers = found is not None
@@ -84,7 +89,7 @@ class NeedGuard:
 
 
 def needs_at(socket: Path | None = None) -> list[Need] | None:
-    """Return the needs of the jobs of the daemon at `socket`; None if no daemon answers."""
+    """Return the paths that jobs of the daemon at `socket` need; None if no daemon answers."""
     try:
         return needs(DaemonClient(socket))
     except DaemonError:
@@ -92,14 +97,16 @@ def needs_at(socket: Path | None = None) -> list[Need] | None:
 
 
 def refuse_needed(checkpoint: Path, found: Iterable[Need]) -> None:
-    """Raise BadRequest if one of the needs `found` concerns `checkpoint`."""
+    """Raise BadRequest if a job needs `checkpoint`. `found` are the paths that jobs need."""
     need = next((each for each in found if each.concerns(checkpoint)), None)
     if need is not None:
         raise BadRequest(need.sentence(checkpoint))
 
 
 def needs(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
-    """Return the needs of all unfinished jobs. A file system that hangs does not block the call.
+    """Return the paths that all unfinished jobs need.
+
+    A file system that hangs does not block the call.
 
     Raises:
         DaemonError: the daemon does not answer.
@@ -114,8 +121,11 @@ def needs(client: DaemonClient, looker: NeedLooker | None = None) -> list[Need]:
 
 
 def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
-    """Yield the needs of one job. If the job's directories do not respond, these are all paths that
-    the job names."""
+    """Yield the paths that one job needs.
+
+    If the file system of the job's directories does not respond, yield every path in the job file
+    instead.
+    """
     about = (int(job["id"]), str(job.get("name") or ""), str(job["state"]))
     found = looker.needs(job)
     if found is not None:
@@ -134,8 +144,10 @@ def _looked_up(looker: NeedLooker, job: Mapping[str, Any]) -> Iterator[Need]:
 
 
 def needs_of(job: Mapping[str, Any]) -> Iterator[Need]:
-    """Yield the needs of one job. `job` is the daemon's view of the job. Reads the job's
-    directories."""
+    """Yield the paths that one job needs.
+
+    `job` is the job as the daemon returns it. The job's directories are read.
+    """
     for path, why in _paths(job):
         yield Need(int(job["id"]), str(job.get("name") or ""), str(job["state"]), path, why)
 
@@ -160,8 +172,10 @@ def _paths(job: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
 
 
 def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
-    """Yield the newest checkpoint in `output_dir`; if it is damaged, also the checkpoint that the
-    job resumes from."""
+    """Yield the newest checkpoint in `output_dir`.
+
+    If it is damaged, also yield the older checkpoint from which the job would resume.
+    """
     newest = next(iter(checkpoint_dirs.listing(output_dir)), None)
     if newest is None:
         return
@@ -178,8 +192,10 @@ def _own(output_dir: Path) -> Iterator[tuple[Path, str]]:
 
 
 def _meant(path: Path) -> Path:
-    """Return the checkpoint that `resume_from` selects. If `path` is a directory of checkpoints,
-    this is the newest one."""
+    """Return the checkpoint for the value `path` of `resume_from`.
+
+    If `path` is a directory of checkpoints, return the newest one in it.
+    """
     try:
         return checkpoint_dirs.resolve(path, digests=False).path or path
     except (ZerotoolsError, OSError):  # another program's, or none yet: it is named itself
@@ -200,7 +216,7 @@ def _jobs(client: DaemonClient, *, again: bool) -> Iterator[Mapping[str, Any]]:
 
 
 class NeededPath(NamedTuple):
-    """A path that a job needs. `real` is the path with symbolic links resolved."""
+    """A path that a job needs. `real` is the same path with all symbolic links resolved."""
 
     path: str
     real: str
@@ -208,7 +224,10 @@ class NeededPath(NamedTuple):
 
 
 class NeedLooker:
-    """Reads the directories of jobs in a child process, and starts another child if one hangs."""
+    """Reads the directories of jobs in a child process.
+
+    If the child hangs, another one is started.
+    """
 
     def __init__(
         self,
@@ -223,7 +242,9 @@ class NeedLooker:
         self._hanging = 0
 
     def needs(self, job: Mapping[str, Any]) -> list[NeededPath] | None:
-        """Return the paths that the job needs, or None if its directories do not respond."""
+        """Return the paths that the job needs; None if the file system of the job's directories
+        does not respond.
+        """
         if self._hanging >= MOST_HANGING:
             return None
         child = self._child
@@ -263,8 +284,9 @@ class NeedLooker:
         return line
 
     def _let_go(self, child: subprocess.Popen[bytes]) -> None:
-        """Kill the child without waiting for its end: a process that hangs in the kernel may end
-        late."""
+        """Kill the child process, but do not wait for its end: a process that hangs in the
+        kernel may end late.
+        """
         child.kill()
         for pipe in (child.stdin, child.stdout):
             if pipe is not None:
@@ -282,7 +304,9 @@ class NeedLooker:
 
 
 def main() -> None:
-    """Run the child process: answer the requests of a `NeedLooker` until the input ends."""
+    """Run the child process: read requests of a `NeedLooker` from stdin, and answer them, until
+    stdin is closed.
+    """
     print("ready", flush=True)
     for line in sys.stdin:
         found = [(str(n.path), os.path.realpath(n.path), n.why) for n in needs_of(json.loads(line))]

@@ -1,9 +1,9 @@
 """Copy the daemon's queue while it is in use, and restore a copy while no daemon runs.
 
 The queue is an SQLite database with a write-ahead log. The newest changes are in `zerotools.db-wal`
-until SQLite moves them into `zerotools.db`, so a plain `cp` of one file is an older or empty queue.
-SQLite's online backup copies one moment of the queue, also during writes. A copy is written under a
-temporary name and then renamed.
+until SQLite moves them into `zerotools.db`, so a plain `cp` of one file gives an older or empty
+queue. SQLite's online backup gives the complete queue at one moment, even while the daemon writes.
+A copy is written under a temporary name and then renamed.
 """
 
 from __future__ import annotations
@@ -24,12 +24,16 @@ from zerotools.jobs.states import TERMINAL
 
 DATABASE = "zerotools.db"
 LAST_CHANGE = "zerotools.db.last-change"
-"""The file with the number of the queue's last change. A queue with a lower number is an older
-copy."""
+"""The name of the file with the number of the queue's last change.
+
+If a queue has a lower number than this file, the queue is an older copy.
+"""
 LOCK = "daemon.lock"
 RESTORED = "restored.json"
-"""The file that marks a restored queue for the next daemon. It also records whether unfinished jobs
-may run."""
+"""The name of the file that tells the next daemon that the queue was restored.
+
+The file also says whether unfinished jobs may run.
+"""
 BUSY_SECONDS = 10.0
 
 
@@ -39,7 +43,10 @@ _OF_SQLITE = ("-journal", "-wal", "-shm")
 
 @dataclass(frozen=True)
 class QueueCopy:
-    """Facts about a copy of the queue. `last_change` is the number of its last event."""
+    """Facts about a copy of the queue.
+
+    `last_change` is the number of the newest event in the copy.
+    """
 
     path: str
     jobs: int
@@ -49,7 +56,9 @@ class QueueCopy:
 
 
 def back_up(state_dir: Path, out: Path) -> QueueCopy:
-    """Copy the queue of `state_dir` to the new file `out`, which exists complete or not at all.
+    """Copy the queue in `state_dir` to the new file `out`.
+
+    If the copy fails, `out` does not exist.
 
     Raises:
         BadRequest: the queue does not exist, or `out` exists or cannot be written.
@@ -67,11 +76,13 @@ def back_up(state_dir: Path, out: Path) -> QueueCopy:
 
 
 def restore(backup: Path, state_dir: Path, *, release: bool = False) -> tuple[QueueCopy, list[str]]:
-    """Replace the queue of `state_dir` by the copy `backup`. The old queue stays under another
-    name.
+    """Replace the queue in `state_dir` by the copy `backup`.
+
+    The old queue is kept under another name.
 
     Return facts about the copy, and the new paths of the old queue's files. The next daemon
-    compares the queue with the run directories. It holds unfinished jobs, unless `release` is set.
+    compares the restored queue with the run directories. It holds unfinished jobs, unless `release`
+    is true.
 
     Raises:
         BadRequest: a daemon uses `state_dir`, or `backup` does not exist.
@@ -144,7 +155,9 @@ def _holds(database: sqlite3.Connection, path: Path) -> QueueCopy:
 
 
 def highest_job(database: Path) -> int:
-    """Return the highest job number that this queue ever had; 0 if the queue cannot be read."""
+    """Return the highest job number that was ever used in this queue; 0 if the queue cannot be
+    read.
+    """
     if not database.is_file():
         return 0
     beside = [database.with_name(f"{database.name}{ending}") for ending in ("-wal", "-shm")]
@@ -203,8 +216,11 @@ def _sync(path: Path) -> None:
 
 @contextmanager
 def unfinished_copy(out: Path) -> Iterator[Path]:
-    """Yield a new temporary file next to `out` that only its owner can read. If it has not been
-    renamed, it is removed at the end. Raises OSError."""
+    """Yield the path of a new temporary file next to `out`. Only its owner can read the file.
+
+    At the end of the `with` block, the file is removed unless the caller has renamed it. Raises
+    OSError.
+    """
     remove_left_behind(out.parent)
     staged = out.with_name(f".{out.name}.{os.getpid()}.copying")
     descriptor = _made_and_locked(staged)
@@ -226,7 +242,9 @@ def _made_and_locked(staged: Path) -> int:
 
 
 def remove_left_behind(directory: Path) -> list[Path]:
-    """Remove the temporary files in `directory` that killed processes left. Raises OSError."""
+    """Remove temporary files that killed processes have left in `directory`, and return their
+    paths. Raises OSError.
+    """
     found = [path for path in directory.iterdir() if _NAME.fullmatch(path.name)]
     return [path for path in sorted(found) if _remove_unlocked(path)]
 

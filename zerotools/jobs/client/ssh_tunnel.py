@@ -1,14 +1,15 @@
-"""Connect to the daemon of another machine by ssh: a local socket that leads to the daemon's.
+"""Connect to the daemon of another machine by ssh, through a local socket forwarded to the daemon.
 
     ssh (the master)    logs in once, and runs the shell text of `program` on that machine
     ssh -O forward      lets the master forward a local socket to the daemon's
 
-The login uses the system's ssh with the user's configuration, keys and agent. It asks no
-questions (BatchMode), and refuses a machine with an unknown key: the user accepts the key with
-`ssh HOST`. The daemon treats the user who logged in like a local one.
+The login uses the system's ssh with the user's configuration, keys and agent. It asks no questions
+(BatchMode), and refuses a machine with an unknown host key: the user has to accept the key with
+`ssh HOST` first. For the daemon, the user who logged in is like a local user.
 
-The connection ends with the command, also when the command is killed: its end of the master's
-input closes, the program on the other machine ends, and then the master with its sockets.
+The connection ends together with the zerotools command, also when the command is killed: stdin of
+the master is closed, so the program on the other machine ends, and then the master ends and removes
+its sockets.
 """
 
 from __future__ import annotations
@@ -47,21 +48,26 @@ from zerotools.jobs.client.daemon_address import (
 
 END_SECONDS = 5.0
 LONGEST_DIRECTORY = 60
-"""The longest path of the directory. ssh appends 17 characters to the path of its control socket,
-and the result must fit into 107."""
+"""The longest path of the directory for ssh's control socket, in bytes. ssh appends 17
+characters to the path of the socket, and the result must fit into 107.
+"""
 _OPTIONS = {**OPTIONS, "ControlMaster": "yes"}
 
 
 MAX_BYTES = 4 << 20
-"""The most bytes of an answer. An environment has at most 2 MB."""
+"""The largest accepted output of the command on the other machine, in bytes.
+
+An environment has at most 2 MB.
+"""
 
 
 class SshTunnel:
-    """A connection to `host`. `socket` is the local socket that is forwarded to the daemon of
-    `host`.
+    """A connection to the machine `host`.
+
+    `socket` is the local socket that is forwarded to the daemon on `host`.
 
     Raises:
-        DaemonUnreachable: the login fails, or no daemon listens there.
+        DaemonUnreachable: the login fails, or no daemon runs on `host`.
         BadRequest: ssh is not installed on this machine.
     """
 
@@ -120,8 +126,10 @@ class SshTunnel:
         return DaemonUnreachable(failure(self.host, what, errors))
 
     def _forward(self, answer: Answer) -> str:
-        """Forward the local socket to the daemon's socket. Return the path of the daemon's
-        socket."""
+        """Forward the local socket to the daemon's socket.
+
+        Return the path of the daemon's socket on the other machine.
+        """
         if not answer.sockets:
             where = self.host.path or "any of the usual directories"
             raise DaemonUnreachable(
@@ -151,8 +159,10 @@ class SshTunnel:
         return there
 
     def _words(self, options: dict[str, str]) -> list[str]:
-        """Return the options of ssh. The path of the control socket connects the processes of
-        ssh."""
+        """Return the command-line options of ssh.
+
+        All ssh processes of this connection have the same path of the control socket.
+        """
         return ssh_words(self.host, {**options, "ControlPath": str(self._control)})
 
     def close(self) -> None:
@@ -193,7 +203,9 @@ def _short_directory() -> str:
 
 @dataclass(frozen=True)
 class Answer:
-    """The login's environment on the other machine. `sockets` are the sockets that exist there."""
+    """What the login on the other machine reports: environment variables, and sockets that
+    exist (`sockets`).
+    """
 
     home: str
     uid: int
@@ -202,7 +214,8 @@ class Answer:
 
 
 def places() -> tuple[str, ...]:
-    """Return the possible sockets of a daemon on the other machine, as words for its shell.
+    """Return the possible paths of the daemon's socket on the other machine, written for its
+    shell.
 
     The order is that of `daemon_address.default_socket`: the first socket that exists is used.
     """
@@ -216,7 +229,10 @@ def places() -> tuple[str, ...]:
 
 
 def program(mark: str, socket: str | None) -> str:
-    """Return the command to run on the other machine, as one word for any login shell."""
+    """Return the command to run on the other machine, as one word for any login shell.
+
+    The command prints `mark` before and after its output.
+    """
     looked = " ".join(places()) if socket is None else shlex.quote(socket)
     script = (
         f'n=0; for p in {looked}; do test -S "$p" && n=$((n+1)); done; '
@@ -228,13 +244,18 @@ def program(mark: str, socket: str | None) -> str:
 
 
 def is_complete(said: bytes, mark: str) -> bool:
-    """Return whether `said`, the output of the command so far, is complete."""
+    """Return whether the command on the other machine has printed everything.
+
+    `said` is its output so far.
+    """
     return said.count(_line(mark)) == 2
 
 
 def read_answer(said: bytes, mark: str) -> Answer:
-    """Parse the output of the command. Raises ValueError if it is not from the command of
-    `program`."""
+    """Parse `said`, the output of the command that `program` returns.
+
+    Raises ValueError if it is the output of something else.
+    """
     body = said.split(_line(mark))[1]
     words = [word.decode("utf-8", "surrogateescape") for word in body.split(b"\0")[:-1]]
     home, uid, number = words[0], int(words[1]), int(words[2])
@@ -253,11 +274,12 @@ def _line(mark: str) -> bytes:
 
 
 def parse_host(text: str) -> SshHost:
-    """Parse `ssh://[USER@]HOST[:PORT][/PATH/OF/api.sock]`. The path is that of the socket; None
-    means the usual path.
+    """Parse `ssh://[USER@]HOST[:PORT][/PATH/OF/api.sock]`.
+
+    The path is the daemon's socket; without it, the socket is None, which means the usual path.
 
     Raises:
-        BadRequest: with the error and the right form.
+        BadRequest: the text does not have this form.
     """
     host = parse_url(text, _wrong)
     if host.path is not None and (not host.path.isprintable() or ":" in host.path):

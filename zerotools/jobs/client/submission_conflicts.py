@@ -1,4 +1,4 @@
-"""Jobs that are queued together, and the conflicts between their directories."""
+"""Find conflicts between the directories of jobs that are queued together."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from zerotools.runs.checkpoint_dirs import BEST, LATEST
 
 @dataclass(frozen=True)
 class Submission:
-    """A job, and the path of its job file."""
+    """A job to queue, and the path of its job file."""
 
     source: str
     spec: JobSpec
     terms: Mapping[str, Any] = field(default_factory=dict)
-    """Further keys of the request: how the job waits."""
+    """Keys of the request that determine when the job starts, such as `after` and `begin`."""
 
 
 def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:
@@ -34,7 +34,7 @@ def with_source(source: str, error: ZerotoolsError) -> ZerotoolsError:
 
 
 class Places(NamedTuple):
-    """The directories of a job, and the path of its job file."""
+    """The directories that a job reads or writes, and the path of its job file."""
 
     source: str
     output_dir: str | None
@@ -42,8 +42,10 @@ class Places(NamedTuple):
 
 
 def conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
-    """Yield why jobs cannot be queued together: a sentence for each job that conflicts with an
-    earlier one. May wait for a file system that hangs."""
+    """Yield an error for each job that cannot be queued together with an earlier job in `jobs`.
+
+    May wait for a file system that hangs.
+    """
     named = [
         each
         if isinstance(each, Places)
@@ -67,8 +69,9 @@ def conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
 
 
 def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadRequest]:
-    """Yield an error if the job starts from files that another of the jobs will write or
-    replace."""
+    """Yield an error if the job starts from files that another of these jobs will write or
+    replace. `writers` maps an output directory to the job that writes there.
+    """
     given = job.resume_from
     if given is None:
         return
@@ -83,8 +86,9 @@ def _moving_start(job: Places, writers: dict[str, Places]) -> Iterator[BadReques
 
 
 def _is_moved_by(given: str, place: str) -> bool:
-    """Return whether a job that writes to the directory `place` changes the checkpoint that the
-    path `given` selects."""
+    """Return whether the checkpoint at the path `given` can change, because another job writes
+    to the directory `place`.
+    """
     path = Path(given)
     hint = path.name in (LATEST, BEST)
     # A hint is a file or a link of the run; its current target does not matter.

@@ -1,5 +1,5 @@
-"""Read conversations: lists of turns with OpenAI's names (`role`, `content`) or ShareGPT's (`from`,
-`value`).
+"""Read conversations: lists of messages with OpenAI's keys (`role`, `content`) or ShareGPT's keys
+(`from`, `value`).
 
 The result has the form that chat templates take.
 """
@@ -23,18 +23,20 @@ ROLES: Mapping[str, str] = {
         ("observation", "function", "function_response", "tool_response", "ipython"), TOOL
     ),
 }
-"""The name of a role in the data -> the role of a chat template."""
+"""The role of a speaker in the data -> the same role in a chat template."""
 CALL = "function_call"
-"""ShareGPT's role of a turn that is a function call by the assistant, as JSON text."""
+"""The role in ShareGPT's files for a turn in which the assistant calls a function, written as
+JSON text.
+"""
 Turn = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """The turns of a chat, and the tools that the assistant could call.
+    """The messages ("turns") of a chat, and the tools that the assistant could call.
 
-    `learned` has a flag for each turn: whether the loss counts it. Only turns of the assistant are
-    learned.
+    `learned` has a flag for each turn: true if its tokens count in the loss. This is only possible
+    for turns of the assistant.
     """
 
     place: str
@@ -44,26 +46,26 @@ class Conversation:
 
     @property
     def is_empty(self) -> bool:
-        """True if no turn is learned."""
+        """True if no turn of the conversation counts in the loss."""
         return not any(self.learned)
 
     @property
     def letters(self) -> int:
-        """The approximate length in characters."""
+        """The approximate length of the conversation, in characters."""
         return sum(len(str(turn.get("content", ""))) for turn in self.turns)
 
     def with_last_answer(self) -> Conversation:
-        """Return the same conversation, but only the last answer is learned."""
+        """Return the same conversation, in which only the last answer counts in the loss."""
         last = max((number for number, said in enumerate(self.learned) if said), default=-1)
         return replace(self, learned=tuple(number == last for number in range(len(self.turns))))
 
 
 def conversation_of(place: str, turns: Any, system: str, tools: Any) -> Conversation:
-    """Return the conversation in a column of a record. `place` names file, line and column for
-    messages.
+    """Convert `turns`, the value of a column in a record, to a conversation.
 
-    A `system` text is inserted before the turns. A turn of the assistant is not learned if it has
-    neither text nor calls, or OpenAI's `"weight": 0`.
+    `place` is the text for file, line and column in messages. If `system` is not empty, it becomes
+    the first turn. A turn of the assistant does not count in the loss if it has neither text nor
+    function calls, or has OpenAI's `"weight": 0`.
 
     Raises:
         BadFile: the value is not a list of turns, a turn is not understood, or no turn is the
@@ -101,7 +103,10 @@ def _from_json(place: str, text: str) -> Any:
 
 
 def _turn(place: str, turn: Any) -> tuple[Turn, bool]:
-    """Return the turn in the form for chat templates, and whether it is learned."""
+    """Convert one turn to the form that chat templates take.
+
+    Also return whether the turn counts in the loss.
+    """
     if not isinstance(turn, Mapping):
         raise BadFile(f"{place} is {kind_in_words(turn)}, not an object")
     names = ("role", "content") if "role" in turn or "from" not in turn else ("from", "value")
@@ -136,7 +141,10 @@ def _content(place: str, name: str, value: Any) -> str:
 
 
 def _part(place: str, part: Any) -> str:
-    """Return the text of one part of a turn, if its content is a list as in OpenAI's files."""
+    """Return the text of one part of a turn.
+
+    In OpenAI's files, the content of a turn may be a list of parts.
+    """
     if isinstance(part, Mapping) and part.get("type") == "text":
         return checked_text(f'{place}: "text"', part.get("text"))
     kind = part.get("type") if isinstance(part, Mapping) else kind_in_words(part)
@@ -144,15 +152,18 @@ def _part(place: str, part: Any) -> str:
 
 
 def _called(place: str, value: Any) -> list[Any]:
-    """Return the function calls in a turn of ShareGPT, which has one call or a list."""
+    """Return the function calls in a turn of ShareGPT. The value is one call or a list of calls."""
     calls = _from_json(place, value) if isinstance(value, str) else value
     listed: Sequence[Any] = calls if isinstance(calls, list) else [calls]
     return [_with_arguments(place, {"type": "function", "function": call}) for call in listed]
 
 
 def _with_arguments(place: str, call: Any) -> dict[str, Any]:
-    """Return a function call with its arguments as values. OpenAI's files have them as JSON text,
-    but chat templates convert values to JSON themselves."""
+    """Return a function call with its arguments as values.
+
+    In OpenAI's files the arguments are JSON text, but chat templates convert values to JSON
+    themselves.
+    """
     function = call.get("function") if isinstance(call, Mapping) else None
     if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
         raise BadFile(f'{place} has a tool call without a function and its "name"')

@@ -1,8 +1,8 @@
 """Read training data from the records of a file: examples to fine-tune on, or documents.
 
-A record of an example has a prompt and a response in separate columns (also with Alpaca's names),
-or a conversation in one column. The first record determines the form of a file, unless the job
-sets it. A document is the text in one column of a record.
+An example is a record with a prompt and a response in separate columns (also with Alpaca's names),
+or with a conversation in one column. The first record of a file determines the kind of all its
+examples, unless the job sets it. A document is the text in one column of a record.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _OTHERWISE = 'with data.documents = "off" the file is trained on as it is'
 
 @dataclass(frozen=True)
 class TextExample:
-    """One example as text. `place` is its file and line."""
+    """One example as text. `place` is the text for its file and line in messages."""
 
     place: str
     prompt: str
@@ -67,7 +67,7 @@ class TextExample:
 
     @property
     def letters(self) -> int:
-        """The approximate length in characters."""
+        """The approximate length of the example, in characters."""
         return len(self.prompt) + len(self.response)
 
 
@@ -78,14 +78,14 @@ _Taker = Callable[[str, Mapping[str, Any]], Record]
 def read_examples(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[Record]:
-    """Yield the examples in `path`, in the form that `data` sets.
+    """Yield the examples in the file `path`. The settings in `data` name the columns.
 
-    Reading stops after `budget` bytes. For a JSON file, `seen` is called with the number of bytes
-    read.
+    Reading stops after `budget` bytes, if set. For a JSON file, `seen` is called with the number of
+    bytes read.
 
     Raises:
-        BadFile: the file cannot be read as its extension says, or lacks a column; the message has
-            file and line.
+        BadFile: the file is not what its extension says, or lacks a column; the message has file
+            and line.
         BadRequest: this interpreter lacks the package for such files.
     """
     take: _Taker | None = None
@@ -99,8 +99,11 @@ def read_examples(
 def read_records_of(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[Record]:
-    """Yield the examples in `path`. For each preference, yield first the chosen and then the
-    rejected answer. Raises as `read_examples`."""
+    """Yield the examples in the file `path`.
+
+    For a preference, yield two examples: first the prompt with the chosen answer, then with the
+    rejected one. Raises as `read_examples`.
+    """
     if not data.preferences:
         yield from read_examples(path, data, budget, seen)
         return
@@ -112,8 +115,10 @@ def read_records_of(
 
 
 def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> Record:
-    """Return the prompt of a preference with one of its answers. `name` is the field of `data` with
-    the answer's column."""
+    """Return an example from a preference: its prompt and one of its answers.
+
+    `name` is the field of `data` that names the answer's column.
+    """
     column_name, key = getattr(data, name), f"data.{name}"
     prompt = column(place, tree, data.prompt_column, "data.prompt_column")
     answer = column(place, tree, column_name, key)
@@ -145,7 +150,7 @@ def _answer(place: str, tree: Mapping[str, Any], name: str, data: DataSpec) -> R
 
 
 def as_conversation(record: Record) -> Conversation:
-    """Return an example as the turns of a chat. Every answer is learned."""
+    """Return an example as a conversation. Every answer in it counts in the loss."""
     if isinstance(record, Conversation):
         return record
     turns: list[dict[str, str]] = []
@@ -159,7 +164,10 @@ def as_conversation(record: Record) -> Conversation:
 
 
 def _taker(first: Mapping[str, Any], data: DataSpec) -> _Taker:
-    """Return the function that reads the records of a file. The record `first` shows their form."""
+    """Return the function that converts each record of a file to an example.
+
+    It is chosen by the columns of the file's first record, `first`.
+    """
     form = _form(first, data) if data.format == AUTO else data.format
     if form == MESSAGES:
         name = data.messages_column or next(
@@ -246,8 +254,10 @@ def _history(
 
 
 def has_documents(path: Path, data: DataSpec) -> bool:
-    """Return whether a file of `data.text` has records with documents; otherwise it is plain text.
-    Raises OSError."""
+    """Return whether a file of `data.text` has records that contain documents.
+
+    If not, it is plain text. Raises OSError.
+    """
     if data.documents != AUTO:
         return data.documents == "on"
     return path.suffix.lower() in _SUFFIXES or _begins_with_one(path, data.text_column)
@@ -267,14 +277,14 @@ def _begins_with_one(path: Path, name: str) -> bool:
 def read_documents(
     path: Path, data: DataSpec, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[str]:
-    """Yield the non-empty documents in `path`.
+    """Yield the non-empty documents in the file `path`.
 
-    Reading stops after `budget` bytes. For a JSON file, `seen` is called with the number of bytes
-    read.
+    Reading stops after `budget` bytes, if set. For a JSON file, `seen` is called with the number of
+    bytes read.
 
     Raises:
-        BadFile: the file cannot be read as its extension says, or lacks the column; the message has
-            file and line.
+        BadFile: the file is not what its extension says, or lacks the column; the message has file
+            and line.
         BadRequest: this interpreter lacks the package for such files.
     """
     for place, value in read_records(path, budget, (data.text_column,), seen):

@@ -1,7 +1,7 @@
-"""Read the JSON objects of a file, one per line or in one array, from front to back.
+"""Read the JSON objects of a file, one per line or in one array, from the first to the last.
 
-Memory use does not grow with the file. With a budget, reading stops early without an error: before
-a job is accepted, only the first lines are checked.
+Memory use does not depend on the size of the file. With a limit in bytes, reading stops early
+without an error: before a job is accepted, only the first lines are checked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from zerotools.core.errors import BadFile
 from zerotools.io.files.regular_files import open_regular
 
 LARGEST = 64 << 20
-"""The most bytes of one object. A longer object is refused."""
+"""The size limit of one object, in bytes. Larger objects are refused."""
 PIECE = 1 << 20
 FORM = "examples are one JSON object per line, or one JSON array of objects"
 _NEAR_THE_END = 16
 Seen = Callable[[int], None]
-"""A callback that gets the number of bytes of a file that were read."""
+"""A callback that is called with the number of bytes that were read from a file so far."""
 _SPACE = re.compile(r"\s*")
 
 
@@ -40,17 +40,21 @@ _OTHERS = (
     (b"\xff\xfe", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
     (b"\xfe\xff", "is UTF-16: convert it (iconv -f UTF-16 -t UTF-8)"),
 )
-"""The first bytes of other kinds of files -> the kind and the advice for the message."""
+"""The first bytes of a file of another kind -> the name of the kind, and the advice in the
+message.
+"""
 _LONGEST = max(len(start) for start, _ in _OTHERS)
 
 
 def read_objects(
     path: Path, budget: int | None = None, seen: Seen | None = None
 ) -> Iterator[tuple[int, Any]]:
-    """Yield (line, value) of each JSON value in `path`. A value need not be an object.
+    """Yield each JSON value in the file `path`, as (line, value).
 
-    Reading stops after `budget` bytes. For each value, `seen` is called with the number of bytes
-    read.
+    A value may be something other than an object.
+
+    Reading stops after `budget` bytes, if set. After each value, `seen` is called with the number
+    of bytes read.
 
     Raises:
         BadFile: the file cannot be read, is not a regular file, not UTF-8 or not JSON; the message
@@ -123,11 +127,14 @@ def _array(file: BinaryIO, path: Path, budget: int | None) -> Iterator[tuple[int
 
 
 class _OverBudget(Exception):
-    """The next value begins after the budget."""
+    """Raised if the next value begins after the limit of bytes to read."""
 
 
 class _Text:
-    """The text of a file. One piece of the file and the current value are in memory."""
+    """The text of a JSON file, read in pieces.
+
+    Only one piece and the current value are in memory.
+    """
 
     def __init__(self, file: BinaryIO, path: Path, budget: int | None) -> None:
         self._file, self._path, self._left = file, path, budget
@@ -139,11 +146,13 @@ class _Text:
 
     @property
     def place(self) -> str:
-        """The file, and the current line."""
+        """The path and the current line, as text for messages."""
         return f"{self._path}, line {self._line}"
 
     def peek(self) -> str:
-        """Return the next character that is not white space; empty at the end."""
+        """Skip white space, and return the next character without moving past it; the empty
+        string at the end of the file.
+        """
         while True:
             space = _SPACE.match(self._buffer, self._at)
             assert space is not None
@@ -154,12 +163,12 @@ class _Text:
                 return ""
 
     def skip(self, character: str) -> None:
-        """Move past the next character, which is `character`."""
+        """Move past the next character, which must be `character`."""
         assert self.peek() == character
         self._go_to(self._at + 1)
 
     def value(self) -> tuple[int, Any]:
-        """Return the line at which the next value begins, and the value."""
+        """Read the next JSON value. Return the line on which it begins, and the value."""
         line = self._line
         while True:
             try:
@@ -185,8 +194,10 @@ class _Text:
         return _not_json(self.place, error, 1 + self._columns_before(end))
 
     def _columns_before(self, end: int) -> int:
-        """Return the number of characters before position `end` on its line. Characters that are no
-        longer in memory count, too."""
+        """Return the number of characters on the same line before position `end`.
+
+        Characters that are no longer in memory are counted, too.
+        """
         start = self._buffer.rfind("\n", 0, end) + 1
         return end - start + (self._gone if start == 0 else 0)
 
@@ -229,7 +240,7 @@ def _not_json(place: str, error: Exception, column: int | None) -> BadFile:
 def not_utf8(path: Path, line: int, error: UnicodeDecodeError, at: int | None = None) -> BadFile:
     """Return the error for a file that is not UTF-8.
 
-    `line` is counted from 1. `at` is the offset of the wrong byte in the file, if known.
+    `line` is the line of the wrong byte, from 1; `at` is its offset in the file, if known.
     """
     known = _known_as(path)
     if known is not None:

@@ -44,14 +44,17 @@ def read_records(
     columns: tuple[str, ...] = (),
     seen: Seen | None = None,
 ) -> Iterator[tuple[str, Any]]:
-    """Yield (place, value) of each record of `path`. A value in a JSON file need not be an object.
+    """Yield each record of the file `path`, as (place, value).
 
-    Reading stops after `budget` bytes. From a columnar file, only the existing ones of `columns`
-    are read, or all columns if none exists. For a JSON file, `seen` is called with the number of
-    bytes read.
+    `place` is the text for file and line in messages. A value in a JSON file may be something other
+    than an object.
+
+    Reading stops after `budget` bytes, if set. From a Parquet or Arrow file, only those of
+    `columns` that exist are read; if none exists, all columns are read. For a JSON file, `seen` is
+    called with the number of bytes read.
 
     Raises:
-        BadFile: the file cannot be read as its extension says; the message has file and line.
+        BadFile: the file is not what its extension says; the message has file and line.
         BadRequest: this interpreter lacks the package for such files.
     """
     suffix = path.suffix.lower()
@@ -67,8 +70,9 @@ def read_records(
 
 
 def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict[str, str]]]:
-    """Yield (last line, record) of each row of the table `path`. Reading stops after `budget`
-    bytes.
+    """Yield each row of the CSV or TSV file `path`, as (number of its last line, record).
+
+    Reading stops after `budget` bytes, if set.
 
     Raises:
         BadFile: the file cannot be read, is not UTF-8, has no header, or a row has another number
@@ -87,8 +91,9 @@ def read_rows(path: Path, budget: int | None = None) -> Iterator[tuple[int, dict
 
 
 def _first_wrong(path: Path) -> BadFile | None:
-    """Return the error for the first byte that is not UTF-8, or None. The file is read again, by
-    lines, because the decoder does not know the line."""
+    """Return the error for the first byte of the file that is not UTF-8; None if there is no
+    such byte. The file is read again line by line, to find the number of the line.
+    """
     decoder = codecs.getincrementaldecoder("utf-8")()
     line = 1
     with os.fdopen(open_regular(path, is_source=False), "rb") as file:
@@ -104,7 +109,7 @@ def _first_wrong(path: Path) -> BadFile | None:
 
 
 class _Lines:
-    """The lines of a file, up to the budget."""
+    """An iterator over the lines of a file, up to a limit of bytes."""
 
     def __init__(self, file: TextIO, budget: int | None) -> None:
         self._file, self._left = file, budget
@@ -145,8 +150,8 @@ def _rows(path: Path, lines: _Lines) -> Iterator[tuple[int, dict[str, str]]]:
 
 
 def saved_files(directory: Path) -> list[Path] | None:
-    """Return the Arrow files of a dataset that `datasets` saved in `directory`; None if there is
-    none.
+    """Return the Arrow files of the dataset that the package `datasets` saved in `directory`; None
+    if the directory has no such dataset.
 
     Raises:
         BadFile: a file of the dataset is missing, or the directory has several splits.
@@ -181,8 +186,8 @@ def _json(path: Path) -> dict[str, Any]:
 def read_columnar(
     path: Path, budget: int | None = None, columns: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
-    """Yield the records of `path` with `columns` (default: all). With a `budget` in bytes, yield
-    only the first records.
+    """Yield the records of the Parquet or Arrow file `path`, with only these `columns` (default:
+    all). With a `budget` in bytes, only the first records are read.
 
     Raises:
         BadFile: the file is not what its extension says, or lacks some of `columns`.
@@ -240,7 +245,9 @@ def _check_columns(path: Path, there: Sequence[str], wanted: Sequence[str]) -> N
 
 
 def column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
-    """Return the value of the column `name`. `key` is the job's key that names the column.
+    """Return the value of the column `name` in the record `tree`.
+
+    `key` is the key of the job file that sets the column's name; it is used in messages.
 
     Raises:
         BadFile: the record has no such column.
@@ -251,13 +258,18 @@ def column(place: str, tree: Mapping[str, Any], name: str, key: str) -> Any:
 
 
 def text_of(place: str, tree: Mapping[str, Any], name: str, key: str) -> str:
-    """Return the text of a column; the empty string for null. Raises BadFile."""
+    """Return the text in the column `name` of the record `tree`; the empty string if the value
+    is null. Raises BadFile.
+    """
     value = column(place, tree, name, key)
     return "" if value is None else checked_text(f'{place}: "{name}"', value)
 
 
 def checked_text(what: str, value: Any) -> str:
-    """Return `value` if it is a string that can be encoded. Raises BadFile."""
+    """Return `value` if it is a string that can be encoded as UTF-8.
+
+    Otherwise raise BadFile; `what` names the value in the message.
+    """
     if not isinstance(value, str):
         raise BadFile(f"{what} is {kind_in_words(value)}, not text")
     try:
@@ -269,7 +281,10 @@ def checked_text(what: str, value: Any) -> str:
 
 
 def shown_names(tree: Mapping[str, Any]) -> str:
-    """Return the names of a record's columns for a message; of many, only the first ones."""
+    """Return the names of a record's columns as text for a message.
+
+    Of many columns, only the first ones are named.
+    """
     names = [str(name) for name in tree]
     shown = ", ".join(names[:_MAX_COLUMNS]) + (", ..." if len(names) > _MAX_COLUMNS else "")
     return shown or "none"

@@ -1,4 +1,8 @@
-"""Files of token ids: numpy's `.npy`, or raw integers of a stated type. Standard library only."""
+"""Read the headers of files of token ids: numpy's `.npy`, or raw integers of a type that the job
+states.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,9 @@ _NUMPY_NAMES = {"u2": "uint16", "u4": "uint32", "i4": "int32", "i8": "int64"}
 
 @dataclass(frozen=True)
 class TokenArray:
-    """`count` little-endian token ids of `type`, from byte `offset` of the file `path`."""
+    """Position of the token ids in a file: `count` little-endian integers of `type`, from byte
+    `offset` of the file `path`.
+    """
 
     path: Path
     offset: int
@@ -29,8 +35,9 @@ class TokenArray:
 
 
 def read_token_header(path: Path, stated: str | None) -> TokenArray:
-    """Return the position and type of the ids in `path`. `stated` is the type of ids in a file that
-    does not record it.
+    """Find the position and the type of the token ids in the file `path`.
+
+    `stated` is the type for a file of raw integers, which does not record it.
 
     Raises:
         BadFile: the file cannot be read, is not a regular file, is truncated, or does not hold ids.

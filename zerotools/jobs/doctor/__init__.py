@@ -1,5 +1,7 @@
-"""Checks for obstacles to jobs on this machine, with advice: one module for each kind of check.
+"""Check this machine for problems that stop or slow down jobs, and advise the user.
 
-Every check takes its input as an argument (a snapshot, a root of /proc, a directory) and yields
+One module for each kind of check.
+
+Every check gets its input as an argument (a snapshot, a root of /proc, a directory) and yields
 findings. The checks change nothing.
 """

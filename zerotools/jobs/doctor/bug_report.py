@@ -1,5 +1,4 @@
-"""Make the report for a bug: versions, machine, settings and the doctor's findings, without
-secrets."""
+"""Make a bug report without secrets: versions, machine, settings and the findings of the checks."""
 
 from __future__ import annotations
 
@@ -35,11 +34,17 @@ SETTINGS = (
     ),
     *("OMP_", "MKL_", "HF_", "TRANSFORMERS_", "ZEROTOOLS_", "SLURM_", "LD_", "LANG", "LC_"),
 )
-"""Prefixes of the environment variables in a report. It has no other variables."""
+"""Name prefixes of the environment variables that a report contains.
+
+All other variables are left out.
+"""
 NAMES_MACHINES = re.compile(
     r"HOST|NODELIST|NODENAME|NODE_ALIASES|ADDR|USER|ACCOUNT|CLUSTER_NAME|_UID|_GID"
 )
-"""Parts of variable names: such variables hold names of machines or users, and are left out."""
+"""Parts of variable names.
+
+A variable with such a name contains the name of a machine or a user, and is left out.
+"""
 FOUND_WITH = ("safetensors", "numpy", "accelerate", "ml_dtypes", "bitsandbytes", "nvidia-ml-py")
 ASK_VERSIONS = """
 import json, sys
@@ -62,10 +67,10 @@ def bug_report(
     daemon_version: str | None,
     environment: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return everything that a bug report needs, as plain values for JSON.
+    """Return the contents of a bug report, as values for JSON.
 
     `python` is the interpreter of the user's jobs. Secrets are replaced by `***`, the home
-    directory by `~`. Variables that name machines or users are left out.
+    directory by `~`. Variables with names of machines or users are left out.
     """
     report = {
         "schema": SCHEMA,
@@ -100,7 +105,7 @@ def bug_report(
 
 
 def write_report(path: Path, report: Mapping[str, Any]) -> None:
-    """Write the report as JSON to a new file, which its owner alone may read.
+    """Write the bug report as JSON to the new file `path`. Only the file's owner may read it.
 
     Raises:
         FileExistsError: the file exists.
@@ -113,10 +118,11 @@ def write_report(path: Path, report: Mapping[str, Any]) -> None:
 
 
 def job_packages(python: str, seconds: float = SECONDS) -> dict[str, Any] | str:
-    """Return the versions of the packages of the interpreter `python`, or the reason why they are
-    unknown.
+    """Return the version of each package that jobs need, by package name.
 
-    A package that is not installed has the version None. The metadata of packages is read; no
+    If the interpreter `python` does not answer within `seconds`, return the reason as text.
+
+    A package that is not installed has the version None. Only the metadata of packages is read; no
     package is imported.
     """
     names = sorted({*map(_name, REQUIREMENTS.values()), *FOUND_WITH})

@@ -1,4 +1,4 @@
-"""The result of one check."""
+"""The result of one check of the machine."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ LEVELS = (OK, WARNING, PROBLEM)
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorFinding:
-    """The subject of a check (`what`), its result (`found`), and the remedy (`do`; empty if no
-    action is needed).
+    """The result of one check: its subject (`what`), the result (`found`), and the remedy (`do`).
 
-    A problem stops jobs or loses their work. A warning slows jobs down or protects them less.
+    The remedy is empty if the user need not do anything. A problem stops jobs or loses their work.
+    A warning means that jobs are slower or less protected.
     """
 
     what: str
@@ -25,20 +25,20 @@ class DoctorFinding:
     do: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return all fields, by name."""
+        """Return all fields of the finding, by name."""
         return asdict(self)
 
 
 def ok(what: str, found: str) -> DoctorFinding:
-    """Return a finding that needs no action."""
+    """Return a finding that says that everything is in order."""
     return DoctorFinding(what=what, level=OK, found=found)
 
 
 def warning(what: str, found: str, do: str) -> DoctorFinding:
-    """Return a finding with which jobs still run."""
+    """Return a finding of a defect that does not stop jobs."""
     return DoctorFinding(what=what, level=WARNING, found=found, do=do)
 
 
 def problem(what: str, found: str, do: str) -> DoctorFinding:
-    """Return a finding with which jobs do not run, or soon fail."""
+    """Return a finding of a defect that prevents jobs from running, or makes them fail soon."""
     return DoctorFinding(what=what, level=PROBLEM, found=found, do=do)

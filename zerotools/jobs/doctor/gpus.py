@@ -35,10 +35,10 @@ HOW_TO = "zerotools help numa"
 def look_at_gpus(
     snapshot: Snapshot, ours: frozenset[str] = frozenset(), excluded: frozenset[str] = frozenset()
 ) -> Iterator[DoctorFinding]:
-    """Check the GPUs of the snapshot.
+    """Check the GPUs in the snapshot of the machine.
 
-    `ours` are the UUIDs of the GPUs that jobs of the daemon hold, and `excluded` those that its
-    configuration excludes.
+    `ours` are the UUIDs of the GPUs that jobs of the daemon use. `excluded` are the UUIDs that the
+    daemon's configuration excludes.
     """
     if snapshot.gpus_silent:
         yield problem(
@@ -110,8 +110,10 @@ def _in_use(gpu: Gpu, what: str) -> DoctorFinding:
 
 
 def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
-    """Check the settings `gpus.exclude` and `gpus.prefer`. `choice` is the daemon's report on
-    them."""
+    """Check the settings `gpus.exclude` and `gpus.prefer`.
+
+    `choice` is the daemon's report on these settings, or None.
+    """
     for entry in (choice or {}).get("unknown", ()):
         yield warning(
             "the configuration",
@@ -121,8 +123,9 @@ def look_at_gpu_choice(choice: Mapping[str, Any] | None) -> Iterator[DoctorFindi
 
 
 def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFinding]:
-    """Yield the GPUs that the daemon keeps reserved, because processes of an ended job still use
-    them."""
+    """Yield a finding for each GPU that the daemon keeps reserved, because processes of an
+    ended job still use it.
+    """
     for lease in leases:
         if lease.get("held_by") is not None:
             yield warning(
@@ -137,8 +140,11 @@ def look_at_fences(leases: Iterable[Mapping[str, Any]]) -> Iterator[DoctorFindin
 def look_at_gpu_locks(
     told: Mapping[str, Any] | None, directory: Path = DIRECTORY
 ) -> Iterator[DoctorFinding]:
-    """Check the lock files of GPUs. `told` is the daemon's report on them. If it is None (the
-    daemon does not run, or is older), check `directory`."""
+    """Check the lock files of GPUs.
+
+    The argument `told` is the daemon's report on the locks. If there is no report (the daemon does
+    not run, or is older), check the files in `directory`.
+    """
     what = "GPUs of several users"
     if told is not None:
         place, why = str(told.get("directory")), told.get("trouble")
@@ -173,10 +179,10 @@ def look_at_memory_nodes(
     read: ReadTopology = read_topology,
     policy: Callable[[], object] = memory_policy,
 ) -> Iterator[DoctorFinding]:
-    """Check the memory nodes of the GPUs. A machine with one node yields no finding.
+    """Check the memory nodes (NUMA) of the GPUs. On a machine with one node there is no finding.
 
-    `told` is the daemon's report on the nodes and on those that it may use. If it is None (the
-    daemon does not run, or is older), this process reads them.
+    The argument `told` is the daemon's report on the nodes, and on those that it may use. If there
+    is no report (the daemon does not run, or is older), this process reads the nodes.
     """
     topology = _told(told) or read()
     if not topology.is_divided:

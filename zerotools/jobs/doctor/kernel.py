@@ -1,4 +1,4 @@
-"""Check the kernel: cgroups, memory pressure, the clock, and limits of processes."""
+"""Check the kernel: cgroups, memory pressure, the clock, and resource limits of processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerotools.sensors.host import read_pressure
 NEEDED_CONTROLLERS = ("memory", "pids")
 FEW_DESCRIPTORS = 1024
 BUILT = 1_735_689_600.0
-"""1 January 2025. A clock before this time was never set."""
+"""1 January 2025, as a Unix time. A clock that shows an earlier time was never set."""
 _TIME_ERROR = 5
 _TIMEX_BYTES = 1024
 """An upper bound for the size of `struct timex` of adjtimex(2) on all platforms."""
@@ -28,10 +28,10 @@ def look_at_kernel(
     descriptors: Callable[[], int] = lambda: resource.getrlimit(resource.RLIMIT_NOFILE)[1],
     manager: str | None = None,
 ) -> Iterator[DoctorFinding]:
-    """Check the kernel's features.
+    """Check the kernel features that jobs need.
 
-    `root` contains /proc and /sys. `manager` is the cgroup of the systemd that starts each attempt
-    as a unit, or None if the daemon starts attempts itself.
+    `root` is the directory that contains /proc and /sys. `manager` is the cgroup of the systemd
+    that starts each attempt as a unit, or None if the daemon starts attempts itself.
     """
     yield from _cgroups(root, manager)
     if read_pressure(root / "proc/pressure") is None:

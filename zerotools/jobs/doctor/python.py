@@ -40,16 +40,19 @@ Which = Callable[[str], str | None]
 
 
 def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] | str:
-    """Return the packages of the interpreter, or the reason why they are unknown."""
+    """Return the versions of packages that the interpreter `python` has, or the reason as text
+    if it does not answer.
+    """
     return answer_of(python, ASK, seconds=seconds)
 
 
 def answer_of(
     python: str, program: str, arguments: Sequence[str] = (), *, seconds: float
 ) -> dict[str, Any] | str:
-    """Return the JSON object that a program prints last, or the reason why it prints none.
+    """Run `program` with the interpreter `python`, and return the JSON object that it prints last.
+    If it prints none within `seconds`, return the reason as text.
 
-    The interpreter `python` runs `program` and imports no module from the working directory.
+    No module is imported from the working directory.
     """
     command = [python, "-c", program, *arguments]  # no -P, which Python 3.10 does not know
     try:
@@ -68,8 +71,10 @@ def answer_of(
 def look_at_python(
     python: str, answer: Mapping[str, Any] | str, *, has_gpus: bool
 ) -> Iterator[DoctorFinding]:
-    """Check the interpreter. `answer` is the result of `ask_python`; `has_gpus` is whether NVML
-    lists GPUs."""
+    """Check the interpreter `python` and its packages.
+
+    `answer` is the result of `ask_python`. `has_gpus` is true if NVML lists GPUs.
+    """
     if isinstance(answer, str):
         yield problem("torch", f"{python} {answer}", f"try it: {python} -c 'import torch'")
         return

@@ -1,4 +1,6 @@
-"""Check the daemon: its packages, its service manager, its drain, and its fork servers."""
+"""Check the daemon: its packages, its service manager, whether it is drained, and its fork
+servers.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ from zerotools.core.counts import counted
 from zerotools.jobs.doctor.finding import DoctorFinding, ok, problem, warning
 
 LINGERING = Path("var/lib/systemd/linger")
-"""systemd-logind keeps a file in this directory for each user with lingering: the user's systemd
-continues after the last logout."""
+"""The directory in which systemd-logind keeps a file for each user with lingering.
+
+For such a user, the user's systemd continues after the last logout.
+"""
 
 
 WHAT = "warm start"
@@ -20,7 +24,10 @@ HOW_TO = "zerotools help warm-start"
 
 
 def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
-    """Check the packages of the daemon. `why_none` is a sentence on a missing package, or None."""
+    """Check that the packages of the daemon are installed.
+
+    `why_none` is a sentence about a missing package; None if all are installed.
+    """
     if why_none is not None:
         found, _, do = why_none.partition("; ")
         yield warning("the daemon", found, do)
@@ -29,10 +36,10 @@ def look_at_daemon_package(why_none: str | None) -> Iterator[DoctorFinding]:
 def look_at_service(
     launch: Mapping[str, Any] | None, uid: int, root: Path = Path("/")
 ) -> Iterator[DoctorFinding]:
-    """Check how the daemon starts processes. `launch` is the daemon's report; None if it does not
-    run, or is older.
+    """Check how the daemon starts processes.
 
-    `uid` is the daemon's user; `root` contains /run and /var.
+    `launch` is the daemon's report on this; None if the daemon does not run or is older. `uid` is
+    the user of the daemon. `root` is the directory that contains /run and /var.
     """
     if launch is None:
         return
@@ -65,8 +72,10 @@ def look_at_service(
 
 
 def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
-    """Check whether the daemon is drained (starts no jobs). `drain` is the daemon's report; None if
-    it starts jobs."""
+    """Check whether the daemon is drained, so that it starts no jobs.
+
+    `drain` is the daemon's report; None if the daemon starts jobs.
+    """
     if drain is None:
         return
     why = f" ({drain['why']})" if drain.get("why") else ""
@@ -79,8 +88,9 @@ def look_at_drain(drain: Mapping[str, Any] | None) -> Iterator[DoctorFinding]:
 
 
 def manager_group(launch: Mapping[str, Any] | None, uid: int) -> str | None:
-    """Return the cgroup of the systemd that starts attempts as units; None if attempts are not
-    units."""
+    """Return the cgroup of the systemd that starts each attempt as a unit; None if the daemon
+    does not use systemd units.
+    """
     groups = {"systemd": "/", "user-systemd": f"/user.slice/user-{uid}.slice/user@{uid}.service"}
     return groups.get(str((launch or {}).get("by")))
 
@@ -96,8 +106,11 @@ def _lingers(uid: int, root: Path) -> bool:
 def look_at_fork_servers(
     warm: Mapping[str, Any] | None, launch: Mapping[str, Any] | None
 ) -> Iterator[DoctorFinding]:
-    """Check the fork servers. `warm` and `launch` are the daemon's reports; None if it does not
-    run, or is older. Fork servers that are switched off yield no finding."""
+    """Check the fork servers.
+
+    `warm` and `launch` are reports of the daemon; both are None if it does not run or is older.
+    There is no finding if fork servers are switched off.
+    """
     if warm is None or not warm.get("enabled"):
         return
     if (launch or {}).get("by") in ("systemd", "user-systemd"):

@@ -1,4 +1,4 @@
-"""Check directories: free space, inodes, permissions, and abandoned or locked files."""
+"""Check directories: free space, inodes, permissions, and old lock files."""
 
 from __future__ import annotations
 
@@ -36,8 +36,10 @@ StatVfs = Callable[[Path], os.statvfs_result]
 def look_at_room(
     places: Mapping[str, Path], statvfs: StatVfs = os.statvfs
 ) -> Iterator[DoctorFinding]:
-    """Check the free space at `places` (purpose -> path). A file system with several of the paths
-    is reported once."""
+    """Check the free space of the directories `places` (purpose -> path).
+
+    A file system that contains several of the directories is reported once.
+    """
     seen: set[int] = set()
     for purpose, path in places.items():
         what = f"disk of {purpose}"
@@ -65,11 +67,12 @@ def _measure(path: Path, statvfs: StatVfs) -> tuple[Path, int, os.statvfs_result
 
 
 def within(seconds: float, look: Callable[[], T]) -> T | None:
-    """Return the result of `look`, or None if it takes longer than `seconds`. Its exceptions are
-    raised.
+    """Call `look`, and return its result; None if it takes longer than `seconds`.
 
-    `look` runs in a child process, because a thread that hangs in the kernel would keep the command
-    from ending.
+    An exception of `look` is raised here.
+
+    `look` runs in a child process: a thread that hangs in the kernel would keep this command from
+    ending.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
     pid = os.fork()
@@ -98,7 +101,9 @@ def within(seconds: float, look: Callable[[], T]) -> T | None:
 
 
 def _answer(look: Callable[[], object], writing: int) -> None:
-    """Run `look` in the child process, write the result to the descriptor `writing`, and exit."""
+    """Call `look` in the child process, write the result to the file descriptor `writing`, and
+    exit.
+    """
     try:
         try:
             found = look()
@@ -132,8 +137,9 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
 
 
 def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
-    """Check that the state directory belongs only to this user, and whether a daemon has locked
-    it."""
+    """Check that only this user can access the state directory, and whether a daemon has locked
+    it.
+    """
     found = within(
         LOOK_SECONDS + CONNECT_SECONDS, lambda: list(_look_at_state(state_dir, socket_path, uid))
     )
@@ -212,8 +218,10 @@ def _socket(path: Path) -> Iterator[DoctorFinding]:
 def look_at_locks(
     environment: Mapping[str, str], now: float | None = None
 ) -> Iterator[DoctorFinding]:
-    """Yield the locks of torch's compiler that killed processes may have left. Such a lock blocks
-    other processes for ever."""
+    """Yield a finding for each lock of torch's compiler that a killed process may have left.
+
+    Such a lock makes other processes wait for ever.
+    """
     found = within(LOOK_SECONDS, lambda: list(_look_at_locks(environment, now)))
     if found is None:
         home = environment.get("HOME", "/")
