@@ -60,8 +60,8 @@ def default_socket(environment: Mapping[str, str] = os.environ) -> Path:
 
 
 def _is_ours(directory: Path) -> bool:
-    """Return whether `directory` exists, belongs to this user, and is closed to all others, as
-    the XDG rules require.
+    """Return whether `directory` exists, belongs to this user, and cannot be written by others,
+    as the XDG rules require.
     """
     try:
         found = directory.stat()

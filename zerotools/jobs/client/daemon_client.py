@@ -435,7 +435,9 @@ class DaemonClient(DaemonRequests):
     def hold(self, job_id: int, *, lose_steps: bool = False) -> dict[str, Any]:
         """Keep a job from starting until it is released; a running job saves and stops first.
 
-        Return the job. With `lose_steps`, a running job is stopped even if it cannot save.
+        Return the job.
+
+        A running program that is not known to save is refused, unless `lose_steps` is true.
         """
         body = {"lose_steps": True} if lose_steps else None
         return self._object("POST", f"/v1/jobs/{job_id}/hold", body=body)
@@ -460,7 +462,10 @@ class DaemonClient(DaemonRequests):
         return self._object("POST", f"/v1/jobs/{job_id}/unpause")
 
     def clean(self, wanted: Mapping[str, Any]) -> dict[str, Any]:
-        """Remove finished jobs. Return `{"jobs": [...], "kept": [...], "dry_run": bool}`."""
+        """Remove the files of finished jobs.
+
+        Return `{"jobs": [...], "kept": [...], "dry_run": bool}`: the removed and the kept jobs.
+        """
         return self._object("POST", "/v1/clean", body=dict(wanted), patience=CLEAN_SECONDS)
 
     def logs(
@@ -488,29 +493,31 @@ class DaemonClient(DaemonRequests):
     def progress(
         self, job_id: int, *, attempt: int | None = None, since: int = 0
     ) -> dict[str, Any]:
-        """Return the progress reports of a job from number `since`: `{"records": [...], "next":
-        int, "attempt": int, "over": bool}`.
+        """Return the progress reports of a job: `{"records": [...], "next": int, "attempt":
+        int, "over": bool}`. Pass `next` as `since` to get only later reports.
         """
         query = {"attempt": attempt, "since": since}
         return self._object("GET", f"/v1/jobs/{job_id}/progress", query)
 
     def events(self, since: int = 0, *, wait_seconds: float = 0) -> dict[str, Any]:
-        """Return the daemon's events after number `since`: `{"events": [...], "next": int}`.
+        """Return the daemon's events: `{"events": [...], "next": int}`.
 
-        If no event exists yet, wait up to `wait_seconds` for one.
+        Pass `next` as `since` to get only later events. If there is none yet, wait up to
+        `wait_seconds` for one.
         """
         query = {"since": since, "wait": wait_seconds}
         return self._object("GET", "/v1/events", query, patience=wait_seconds)
 
     def curves(self, job_id: int, points: int = 1000) -> dict[str, Any]:
-        """Return the training reports of a job and of the jobs that it continues, as columns
-        with at most `points` values each.
+        """Return the training reports of a job and of the jobs that it resumes, as columns.
+
+        At most `points` steps are returned.
         """
         return self._object("GET", f"/v1/jobs/{job_id}/curves", {"points": points})
 
     def checkpoints(self, job_id: int) -> dict[str, Any]:
-        """Return the job's checkpoints that exist now: `{"output_dir", "checkpoints": [...],
-        "more", "unfinished"}`.
+        """Return the checkpoints in the job's output directory now: `{"output_dir",
+        "checkpoints": [...], "more", "unfinished"}`.
         """
         return self._object("GET", f"/v1/jobs/{job_id}/checkpoints")
 
@@ -521,8 +528,8 @@ class DaemonClient(DaemonRequests):
         return self._object("GET", "/v1/machine")
 
     def history(self, seconds: int, points: int) -> dict[str, Any]:
-        """Return measurements of the last `seconds`, as at most `points` values:
-        `{"step_seconds", "times", "series", "trouble"}`.
+        """Return measurements of the last `seconds`, at about `points` times: `{"step_seconds",
+        "times", "series", "trouble"}`.
         """
         return self._object("GET", "/v1/history", {"seconds": seconds, "points": points})
 
@@ -543,8 +550,8 @@ class DaemonClient(DaemonRequests):
         return int(self._object("POST", "/v1/web/end")["ended"])
 
     def shares(self) -> dict[str, Any]:
-        """Return each user's share of the GPUs: `{"half_life_seconds", "fair", "users":
-        [{...}]}`. The jobs of the first user in the list start next.
+        """Return each user's share of the GPU time: `{"half_life_seconds", "fair", "users":
+        [{...}]}`. The jobs of the first user in the list start first.
         """
         return self._object("GET", "/v1/shares")
 

@@ -276,7 +276,8 @@ def _line(mark: str) -> bytes:
 def parse_host(text: str) -> SshHost:
     """Parse `ssh://[USER@]HOST[:PORT][/PATH/OF/api.sock]`.
 
-    The path is the daemon's socket; without it, the socket is None, which means the usual path.
+    The path is the daemon's socket. If the text has no path, the result has None as the socket,
+    which means the usual path.
 
     Raises:
         BadRequest: the text does not have this form.

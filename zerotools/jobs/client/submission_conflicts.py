@@ -42,7 +42,7 @@ class Places(NamedTuple):
 
 
 def conflicts(jobs: Sequence[Submission | Places]) -> Iterator[BadRequest]:
-    """Yield an error for each job that cannot be queued together with an earlier job in `jobs`.
+    """Yield an error for each job that cannot be queued together with another job in `jobs`.
 
     May wait for a file system that hangs.
     """

@@ -40,8 +40,9 @@ Which = Callable[[str], str | None]
 
 
 def ask_python(python: str, seconds: float = IMPORT_SECONDS) -> dict[str, Any] | str:
-    """Return the versions of packages that the interpreter `python` has, or the reason as text
-    if it does not answer.
+    """Return what the interpreter `python` has: the versions of torch, CUDA, NCCL and
+    transformers, and the number of GPUs. If the interpreter does not answer, return the reason
+    as text.
     """
     return answer_of(python, ASK, seconds=seconds)
 

@@ -137,8 +137,8 @@ def _room(what: str, path: Path, found: os.statvfs_result) -> Iterator[DoctorFin
 
 
 def look_at_state(state_dir: Path, socket_path: Path, uid: int) -> Iterator[DoctorFinding]:
-    """Check that only this user can access the state directory, and whether a daemon has locked
-    it.
+    """Check the owner and the permissions of the state directory, and whether a daemon has
+    locked it.
     """
     found = within(
         LOOK_SECONDS + CONNECT_SECONDS, lambda: list(_look_at_state(state_dir, socket_path, uid))

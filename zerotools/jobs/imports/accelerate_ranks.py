@@ -1,4 +1,4 @@
-"""Read from accelerate's YAML how many ranks it starts, where, and which ranks share a computation.
+"""Read from accelerate's YAML the number of ranks, their GPUs, and which ranks compute together.
 
 Names are those of accelerate 1.15 (parallelism_config.py). The product of all sizes in
 `parallelism_config` is the number of ranks. With `cp` (torch's, which passes keys and values from
@@ -31,8 +31,12 @@ _OF_SEQUENCES = ("cp", "sp")
 
 @dataclass(frozen=True)
 class Mesh:
-    """The sizes of a mesh of ranks; their product is the number of ranks. `together` ranks compute
-    each sequence."""
+    """The sizes of a mesh of ranks. The product of the sizes is the number of ranks.
+
+    There are `copies` copies of the model. `shard` ranks share the weights of a copy, `tensor`
+    ranks share each layer (tensor parallelism), and `together` ranks compute parts of each
+    sequence.
+    """
 
     copies: int
     shard: int
@@ -52,8 +56,9 @@ class Mesh:
 
 
 def read_parallelism(reading: ConfigReading, kind: str) -> None:
-    """Map the sizes of data and tensor parallelism, and the number of ranks that share a
-    sequence."""
+    """Translate accelerate's sizes of data and tensor parallelism, and its number of ranks for
+    each sequence, to keys of the job file. `kind` is the `distributed_type`.
+    """
     given = reading.take(_NAME)
     if given is None:
         return
@@ -72,7 +77,7 @@ def read_parallelism(reading: ConfigReading, kind: str) -> None:
 
 
 def _is_unfit(reading: ConfigReading, given: ConfigValue, mesh: Mesh, kind: str) -> bool:
-    """Return whether no job can have this mesh; if so, report the reason."""
+    """Return whether no job can have this mesh of ranks. If so, add the reason to the report."""
     ranks = world_size(reading.claims)
     if mesh.tensor > 1 and kind != "FSDP":
         reading.findings.unsupported.append(
@@ -129,7 +134,9 @@ def _size(reading: ConfigReading, given: ConfigValue, table: Mapping[str, Any], 
 
 
 def read_ranks(reading: ConfigReading, kind: str) -> None:
-    """Map `use_cpu`, `num_machines`, `num_processes` and `gpu_ids`."""
+    """Translate `use_cpu`, `num_machines`, `num_processes` and `gpu_ids` to keys of the job
+    file. `kind` is the `distributed_type`.
+    """
     cpu = reading.take("use_cpu")
     if cpu is not None and cpu.value is True:
         reading.map(cpu, "device", "cpu")
@@ -159,7 +166,10 @@ def read_ranks(reading: ConfigReading, kind: str) -> None:
 
 
 def read_affinity(reading: ConfigReading) -> None:
-    """Map `enable_cpu_affinity`, which `accelerate config` writes as false by default."""
+    """Translate `enable_cpu_affinity` to the job file.
+
+    `accelerate config` writes it as false by default.
+    """
     given, known = reading.take("enable_cpu_affinity"), reading.claims.of("numa")
     if given is None:
         return
@@ -173,7 +183,10 @@ def read_affinity(reading: ConfigReading) -> None:
 
 
 def _listed(reading: ConfigReading, given: ConfigValue) -> list[int] | None:
-    """Return the indices in `gpu_ids`; None for "all"."""
+    """Return the GPU indices in `gpu_ids`; None if the value is "all", missing, or invalid.
+
+    An invalid value is reported.
+    """
     if given.value in (None, "all", ""):
         return None
     entries = given.value if isinstance(given.value, list) else str(given.value).split(",")

@@ -1,4 +1,4 @@
-"""Read accelerate's YAML: claims on the keys of a job file, and the DeepSpeed config in it."""
+"""Read accelerate's YAML: its values for keys of the job file, and the DeepSpeed config in it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ from zerotools.jobs.text.document import Document, Trail
 from zerotools.jobs.text.yaml_parser import YamlKeys
 
 YAML_KEYS = YamlKeys(KNOWN, TABLES, PREFIXES)
-"""The keys of an accelerate config. `parse_yaml` uses them to restore lost indentation."""
+"""The keys of an accelerate config.
+
+`parse_yaml` uses them to restore indentation that was lost when the text was copied.
+"""
 FILE = "deepspeed_config.deepspeed_config_file"
 _LEAVES = "deepspeed_config.deepspeed_moe_layer_cls_names"
 _PRECISIONS = {"no": "fp32", "fp16": "fp16", "bf16": "bf16", "fp8": "fp8"}
@@ -50,16 +53,17 @@ _STRATEGIES: dict[str, tuple[int, str]] = {
     "HYBRID_SHARD_ZERO2": (2, _ONE_MACHINE),
 }
 _NUMBERED = dict(enumerate(_STRATEGIES, start=1))
-"""The members of torch.distributed.fsdp.ShardingStrategy by their numbers, which accelerate
-accepts."""
+"""Number -> name of a member of torch.distributed.fsdp.ShardingStrategy. accelerate accepts
+both.
+"""
 _STAGE = "zero.stage"
 
 
 @dataclass(frozen=True)
 class Launched:
-    """The DeepSpeed config that accelerate uses: its YAML has it as a section, or names its file.
+    """The DeepSpeed config that an accelerate config has as a section, or that it names as a file.
 
-    `stated` are the keys that the section has.
+    `stated` are the keys that the user wrote in the section.
     """
 
     section: Document | None = None
@@ -70,7 +74,9 @@ class Launched:
 def read_accelerate(
     document: Document, claims: Claims, findings: Findings, release: Release = NEWEST
 ) -> Launched:
-    """Add the settings of `document` to `claims` and `findings`."""
+    """Read the accelerate config `document`: add its values to `claims`, and the report to
+    `findings`. Return the DeepSpeed config in it. `release` is the job's DeepSpeed version.
+    """
     if "distributed_type" not in document.tree:
         what = "has no distributed_type, which every accelerate config has"
         if "zero_optimization" in document.tree or "train_batch_size" in document.tree:
@@ -169,8 +175,9 @@ def _precision(reading: ConfigReading) -> None:
 
 
 def _hand_over(reading: ConfigReading, document: Document) -> Launched:
-    """Return the section `deepspeed_config` as accelerate converts it to DeepSpeed's
-    configuration."""
+    """Return DeepSpeed's configuration from the section `deepspeed_config`, converted as
+    accelerate does it. If the section names a file, return the name.
+    """
     file = reading.take(FILE)
     section = {
         name: reading.remaining.pop(f"deepspeed_config.{name}")
@@ -206,8 +213,9 @@ def _hand_over(reading: ConfigReading, document: Document) -> Launched:
 
 
 def _leave_parameters(reading: ConfigReading, section: dict[str, ConfigValue]) -> None:
-    """Note that `offload_param_device` has no effect below stage 3: accelerate accepts it,
-    DeepSpeed ignores it."""
+    """Report that `offload_param_device` has no effect below ZeRO stage 3. accelerate accepts
+    the key there, but DeepSpeed ignores it.
+    """
     stage = section["zero_stage"].value if "zero_stage" in section else 2
     if str(stage) not in ("0", "1", "2"):
         return
@@ -225,8 +233,12 @@ def _leaf_modules(
     lines: dict[Trail, int],
     titles: dict[Trail, str],
 ) -> None:
-    """Read the classes of modules that DeepSpeed gathers as a whole. DeepSpeed's JSON has a key for
-    them, too."""
+    """Translate the classes of modules that DeepSpeed gathers as a whole ("leaf modules") to the
+    key of DeepSpeed's JSON.
+
+    The key and its value are added to `tree`, its line to `lines`, and the user's name of the key
+    to `titles`.
+    """
     engine = reading.claims.of("engine")
     given = reading.remaining.get(_LEAVES)
     if given is None or not given.value or engine is None or engine.value != "deepspeed":
@@ -272,7 +284,9 @@ def _is_off(value: Any) -> bool:
 
 
 def read_fsdp(reading: ConfigReading) -> None:
-    """Map the stage, offload and activation checkpointing of `fsdp_config`."""
+    """Translate the settings for sharding, offload and activation checkpointing in
+    `fsdp_config` to keys of the job file.
+    """
     version = reading.take("fsdp_config.fsdp_version")
     if version is not None:
         reading.row(KeyOutcome.IGNORED, version, None, "the engine torch shards with FSDP2")

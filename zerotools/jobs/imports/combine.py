@@ -1,7 +1,9 @@
-"""Join a job file and its configs into one job, and report the outcome of every key.
+"""Combine a job file and the configs of other launchers into one job, and report the outcome of
+every key.
 
-Every source of a key adds a claim: the job file, the configs, and, as weak claims, the defaults of
-their launchers. If two claims on a key differ, the import fails. Otherwise the claims are the job.
+Every source of a key adds a claim, which is its value for the key. Sources are the job file, the
+configs, and (as weak claims) the defaults of their launchers. If two claims for one key differ, the
+import fails. Otherwise the claimed values are the job.
 """
 
 from __future__ import annotations
@@ -44,12 +46,14 @@ from zerotools.jobs.text.expand_home import expanded
 
 CONFIG = "deepspeed.config"
 OFF = ("none", 0, False)
-"""The values that a job without the key has anyway, so they are not written."""
+"""Values that are not written to the job file: a job without the key has the same value."""
 
 
 Load = Callable[[str], Document]
-"""A function that reads the DeepSpeed config at a path that another config names. Raises
-BadRequest."""
+"""A function that reads the DeepSpeed config file at a path.
+
+The path is named in another config. Raises BadRequest.
+"""
 _DATA = ("data.text", "data.tokens", "data.examples", "data.preferences")
 _PLACEHOLDERS: dict[str, Any] = {
     "model.path": "/",
@@ -57,19 +61,20 @@ _PLACEHOLDERS: dict[str, Any] = {
     "train.steps": 2**62,
     "train.batch_size": None,
 }
-"""Required keys of a job, with values that are always valid."""
+"""Required keys of a job -> placeholder values that are always valid."""
 _INSTEAD = {
     "model.path": ("model.config",),
     **dict.fromkeys(_DATA, _DATA),
     "train.steps": ("train.epochs",),
 }
-"""A feature of a launcher -> what to use in its place."""
+"""A feature of a launcher -> what the user can use instead."""
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """The tree of a job file, its name for messages, the directory that its paths are relative to,
-    and its text."""
+    """A job file: its tree of values, its name in messages, the directory for its relative
+    paths, and its text.
+    """
 
     tree: Mapping[str, Any]
     source: str
@@ -81,11 +86,12 @@ class JobFile:
 class Imported:
     """The result of an import.
 
-    `tree` is the job; its paths are absolute if `spec` is set. `origins` has the sources of the
-    keys that were not in the job file. Without a job file, `spec` is None, and `missing` lists the
-    keys that must be added. `problem` is the reason why the job cannot be run; then `tree` is
-    incomplete. `deepspeed` is the final config for DeepSpeed, and `changes` is the diff from the
-    file to it. `formulas` has the formulas for missing keys.
+    `tree` is the job; its paths are absolute if `spec` is set. `origins` maps each key that was not
+    in the job file to the source of its value. Without a job file, `spec` is None, and `missing`
+    lists the keys that the user must add. `problem` is the reason why the job cannot be run, or
+    None; with a problem, `tree` is incomplete. `deepspeed` is the final config for DeepSpeed, and
+    `changes` are the lines of the diff from the original file to it. `formulas` maps a missing key
+    to a formula for its value.
     """
 
     tree: JobTree
@@ -108,14 +114,13 @@ def import_configs(
     load: Load | None = None,
     release: Release = NEWEST,
 ) -> Imported:
-    """Return the job that the job file, the configs and the arguments of `recipe` describe
-    together.
+    """Combine the job file, the configs and the arguments in `recipe` into one job.
 
-    `load` reads the DeepSpeed config that the accelerate config names. `release` is the DeepSpeed
-    that the job's Python has.
+    `load` reads the DeepSpeed config file that the accelerate config names. `release` is the
+    DeepSpeed version that the job's Python has.
 
     Raises:
-        BadRequest: `load` cannot read that file.
+        BadRequest: `load` cannot read the DeepSpeed config file.
     """
     tree = {} if job is None else copy.deepcopy(dict(job.tree))
     source = "the job file" if job is None else job.source
@@ -179,7 +184,10 @@ def import_configs(
 
 
 def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict[str, str]:
-    """Return the formula of the batch size, if one of its factors is not known yet."""
+    """Return a formula for the batch size if a factor of it is not known yet, by key.
+
+    `missing` are the keys that the user must add.
+    """
     if JOB_TOTAL not in missing:
         return {}
     steps = next((r for r in findings.rows if r.job == JOB_TOTAL and r.key.endswith(STEPS)), None)
@@ -193,7 +201,9 @@ def _formulas(missing: Sequence[str], tree: JobTree, findings: Findings) -> dict
 def _configured(
     tree: JobTree, source: str, given: Document | None, findings: Findings
 ) -> Document | None:
-    """Return DeepSpeed's configuration: the document `given`, or the table in the job file."""
+    """Return DeepSpeed's configuration: the document `given` if set, else the table in the job
+    file `tree`.
+    """
     config = look_up(tree, CONFIG)
     if config is None:
         return given
@@ -209,8 +219,10 @@ def _configured(
 def _leave_schedule(
     recipe: Recipe, deepspeed: Document, claims: Claims, findings: Findings
 ) -> None:
-    """Drop the claim of the Trainer's schedule if DeepSpeed's config has a scheduler, which
-    replaces it."""
+    """Remove the claim of the Trainer's schedule if DeepSpeed's config has a scheduler.
+
+    DeepSpeed's scheduler replaces it.
+    """
     given = recipe.given.get("lr_scheduler_type")
     kind = look_up(deepspeed.tree, "scheduler.type")
     if given is None or kind is None:
@@ -230,7 +242,10 @@ def _leave_schedule(
 def _chosen(
     given: Document | None, launched: Launched, load: Load | None, findings: Findings
 ) -> Document | None:
-    """Return the only DeepSpeed config. If there are two with contents, report an error."""
+    """Return the DeepSpeed config to use: the one given directly, or the one of accelerate.
+
+    If both have contents, report an error.
+    """
     if given is None:
         if launched.file is not None and load is not None:
             return load(str(launched.file.value))
@@ -245,7 +260,7 @@ def _chosen(
 
 
 def _with_model(tree: JobTree, claims: Claims) -> JobTree:
-    """Return `tree` with the model that only a claim names."""
+    """Return a copy of the job `tree`. If only a claim names the model, the copy has this model."""
     claimed = copy.deepcopy(tree)
     for key in ("model.path", "model.config"):
         claim = claims.of(key)
@@ -255,8 +270,10 @@ def _with_model(tree: JobTree, claims: Claims) -> JobTree:
 
 
 def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
-    """Add the claimed keys to `tree`. A value that the job file cannot hold is reported in
-    `findings`."""
+    """Add the claimed values to the job `tree`, and return the source of each added key.
+
+    A value that the job file cannot express is reported in `findings`.
+    """
     origins = {}
     engine = look_up(tree, "engine") or "torch"
     for key in claims.about():
@@ -274,8 +291,10 @@ def _write(tree: JobTree, claims: Claims, findings: Findings) -> dict[str, str]:
 
 
 def _as_written(row: ReportRow, tree: JobTree) -> ReportRow:
-    """Return a report row; its outcome is PASSED if DeepSpeed gets the value and the job file has
-    no key for it."""
+    """Return a report row, corrected for engine deepspeed.
+
+    Its outcome becomes PASSED if DeepSpeed gets the value and the job file has no key for it.
+    """
     passed = row.outcome is KeyOutcome.MAPPED and look_up(tree, "engine") == "deepspeed"
     if passed and row.job is not None and row.job != "engine" and look_up(tree, row.job) is None:
         return replace(row, outcome=KeyOutcome.PASSED, job=None)
@@ -292,7 +311,7 @@ def _unsaid(claim: Claim) -> str:
 
 
 def problem_of(findings: Findings) -> ZerotoolsError | None:
-    """Return all problems as one error, or None without problems."""
+    """Return one error that contains all problems in `findings`; None if there are no problems."""
     listed = [*findings.wrong, *findings.unsupported]
     if not listed:
         return None
@@ -321,8 +340,9 @@ def _missing(tree: JobTree, data_key: str) -> Iterator[str]:
 
 
 def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
-    """Return `tree` with placeholders for the missing keys, so that the other keys can be
-    validated."""
+    """Return a copy of `tree` with placeholders for the `missing` keys, so that the other keys
+    can be checked.
+    """
     whole = copy.deepcopy(tree)
     for key in missing:
         put(whole, key, _PLACEHOLDERS[key])
@@ -336,10 +356,11 @@ def _completed(tree: JobTree, missing: tuple[str, ...]) -> JobTree:
 
 
 def difference(document: Document, tree: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the unified diff from the file as written to the final config; nothing if they are
-    equal.
+    """Yield the lines of a diff from the config file `document` to the final config `tree`.
 
-    A file that does not have a line for each key is shown reformatted.
+    There are no lines if the two are equal.
+
+    If the file does not have one line for each key, it is shown reformatted.
     """
     after = _lines(tree)
     before = _lines(document.tree)
@@ -357,17 +378,17 @@ def _lines(tree: Mapping[str, Any], indent: int = 2) -> list[str]:
 
 
 def _alike(written: list[str], dumped: list[str]) -> bool:
-    """Return whether the file has about one line for each key."""
+    """Return whether the file has about one line for each key, as the formatted text does."""
     keys = {line.split(":")[0].strip() for line in dumped if ":" in line}
     same = sum(line.split(":")[0].strip() in keys for line in written)
     return same >= 0.5 * len(keys)
 
 
 def hidden_size(job: Mapping[str, Any], base_dir: Path) -> int | None:
-    """Return `hidden_size` of the model's config, or the largest of its `hidden_sizes`; None if
-    unknown.
+    """Return the `hidden_size` in the model's config, or the largest of its `hidden_sizes`; None
+    if it is not known.
 
-    A config that cannot be read is no error here; the job itself is refused later.
+    A config that cannot be read is no error here: the job itself is refused later.
     """
     config = look_up(job, "model.config")
     path = look_up(job, "model.path")
@@ -398,8 +419,9 @@ def _size(config: Mapping[str, Any]) -> int | None:
 
 
 def differences(tree: Mapping[str, Any], rows: list[ReportRow], program: str) -> Iterator[str]:
-    """Yield a sentence for each known difference between the training of the job `tree` and that of
-    `program`, so that users expect them when they compare losses."""
+    """Yield a sentence for each known difference between the training by the job `tree` and by
+    `program`. With them, users know what to expect when they compare losses.
+    """
     if look_up(tree, "data.examples") is not None:
         yield "prompts: by the tokenizer's chat template if it has one, else unchanged"
         yield "loss: only on responses, never on prompts (data.loss_on)"

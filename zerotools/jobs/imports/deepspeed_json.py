@@ -1,4 +1,4 @@
-"""Read DeepSpeed's JSON as claims on the keys of a job file."""
+"""Read DeepSpeed's JSON: translate its values to keys of the job file."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ _BY_HIDDEN_SIZE: dict[str, Callable[[int], int]] = {
     "zero_optimization.stage3_prefetch_bucket_size": lambda hidden: int(0.9 * hidden * hidden),
     "zero_optimization.stage3_param_persistence_threshold": lambda hidden: 10 * hidden,
 }
-"""Keys with an `"auto"` that transformers computes from the hidden size
-(transformers/integrations/deepspeed.py)."""
+"""Keys for which transformers computes the value of `"auto"` from the hidden size
+(transformers/integrations/deepspeed.py).
+"""
 
 
 PRECISION = "train.precision"
@@ -79,10 +80,12 @@ def read_deepspeed(
     hidden_size: int | None,
     release: Release = NEWEST,
 ) -> JobTree:
-    """Add the settings of `document` to `claims` and `findings`. `release` is the job's DeepSpeed.
+    """Read the DeepSpeed config `document`: add its values to `claims`, and the report to
+    `findings`.
 
-    Return the configuration for DeepSpeed: every `"auto"` is replaced, and numbers and booleans
-    have no quotes. Everything else is unchanged, also unknown keys.
+    `hidden_size` is that of the model, if known; `release` is the job's DeepSpeed version. Return
+    the configuration that DeepSpeed gets: every `"auto"` is replaced, and numbers and booleans have
+    no quotes. Everything else is unchanged, also unknown keys.
     """
     claim = claims.of("engine")
     engine = "torch" if claim is None else claim.value
@@ -108,7 +111,9 @@ def read_deepspeed(
 
 
 def _note_first_step(reading: ConfigReading) -> None:
-    """Report why the losses of DeepSpeed at stage 0 in bf16 differ from those at stage 1."""
+    """Report why the training losses of DeepSpeed at stage 0 in bf16 differ from those at stage
+    1.
+    """
     stage, precision = reading.claims.of("zero.stage"), reading.claims.of("train.precision")
     if reading.engine != "deepspeed" or stage is None or precision is None:
         return
@@ -122,8 +127,9 @@ def _note_first_step(reading: ConfigReading) -> None:
 
 
 def _settled(document: Document, reading: ConfigReading) -> JobTree:
-    """Return the config for DeepSpeed: the document without nulls, with the final value of each
-    key."""
+    """Return the config that DeepSpeed gets: the document without nulls, in which each key has
+    its final value.
+    """
     tree: JobTree = _without_nulls(document.tree)
     for name, value in reading.settled.items():
         if value is None or value == AUTO:
@@ -136,8 +142,10 @@ def _settled(document: Document, reading: ConfigReading) -> JobTree:
 
 
 def _without_nulls(value: Any) -> Any:
-    """Return a copy without nulls: for DeepSpeed a null means the default, and a job file has no
-    null."""
+    """Return a copy of `value` without nulls.
+
+    For DeepSpeed a null means the default, and a job file cannot contain a null.
+    """
     if isinstance(value, Mapping):
         return {name: _without_nulls(v) for name, v in value.items() if v is not None}
     if isinstance(value, list):
@@ -167,7 +175,9 @@ def _clips(release: Release) -> str:
 
 
 def _judge_rest(reading: ConfigReading, name: str, hidden_size: int | None) -> None:
-    """Pass on, ignore or refuse a key that no reader has taken."""
+    """Decide about the key `name`, which no other function has read: pass it to DeepSpeed,
+    ignore it, or refuse it.
+    """
     key = KEYS[name]
     _switch_off_amp(reading, name)
     if reading.peek(name) == AUTO and key.action is KeyAction.IGNORED:
@@ -202,8 +212,10 @@ def _is_off(name: str, value: Any, default: Any) -> bool:
 
 
 def _switch_off_amp(reading: ConfigReading, name: str) -> None:
-    """Set `amp.enabled` to false if it is "auto", as in the Trainer's documentation; only apex
-    would enable it."""
+    """Set `amp.enabled` to false if it is "auto", as the Trainer's documentation says.
+
+    Only apex would enable it.
+    """
     value = reading.peek(name)
     if name == "amp" and isinstance(value, dict) and value.get("enabled") == AUTO:
         reading.resolve(name, {"enabled": False}, "Hugging Face's Trainer, off without apex")
@@ -224,7 +236,10 @@ def _resolve(reading: ConfigReading, name: str, hidden_size: int | None) -> bool
 
 
 def read_precision(reading: ConfigReading) -> None:
-    """Map the one of `fp16` and `bf16` that is enabled. Refuse both together."""
+    """Translate `fp16` or `bf16` to the job file, if one of them is enabled.
+
+    Refuse a config that enables both.
+    """
     _refuse_second_name(reading)
     autos = _resolve_autos(reading)
     given = {name: reading.remaining[name] for _, name in _SWITCHES if name in reading.remaining}
@@ -243,7 +258,9 @@ def read_precision(reading: ConfigReading) -> None:
 
 
 def _refuse_second_name(reading: ConfigReading) -> None:
-    """Refuse `bfloat16` together with `bf16`: DeepSpeed ignores the older name `bfloat16` then."""
+    """Refuse `bfloat16` (the older name) if the config also has `bf16`: DeepSpeed would ignore
+    `bfloat16`.
+    """
     old = [given for name, given in reading.remaining.items() if _is_in(name, "bfloat16")]
     if old and any(_is_in(name, "bf16") for name in reading.remaining):
         reading.findings.wrong.append(
@@ -295,11 +312,12 @@ def _loss_scale(reading: ConfigReading, on: bool) -> None:
 
 
 def read_shared_ranks(reading: ConfigReading) -> None:
-    """Map `sequence_parallel_size` and `tensor_parallel`: the ranks that compute one sequence
-    together.
+    """Translate `sequence_parallel_size` and `tensor_parallel` to keys of the job file.
 
-    For engine deepspeed both stay in the config. The job's rules refuse them there, because the
-    code for them would have to be in the training program.
+    They are numbers of ranks that compute one sequence together.
+
+    With engine deepspeed both keys stay in the config. The job is refused later, because the
+    training program would need its own code for them.
     """
     if reading.engine == "deepspeed":
         return
@@ -334,8 +352,11 @@ def _read_layers(reading: ConfigReading) -> None:
 
 
 def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, least: int) -> int:
-    """Return the size, and claim `key` if it is more than 1. Return 0 if the job cannot have this
-    size."""
+    """Return the number in `given`, which must be at least `least`.
+
+    If it is more than 1, record it as the value of the job's `key`. Return 0 if the number is
+    invalid.
+    """
     value = given.value
     if type(value) is not int or value < least:
         reading.findings.wrong.append(
@@ -350,7 +371,9 @@ def _read(reading: ConfigReading, given: ConfigValue, key: str, why: str, *, lea
 
 
 def read_wandb(reading: ConfigReading) -> None:
-    """Map the section `wandb`: the project, with the team before it, becomes `metrics.wandb`."""
+    """Translate the section `wandb` to the job's key `metrics.wandb`, which is the project with
+    the team before it.
+    """
     if reading.engine == "deepspeed":
         return
     enabled, project, team, group = (
@@ -383,8 +406,10 @@ def _note_empty(reading: ConfigReading, given: ConfigValue | None) -> None:
 
 
 def read_removed(reading: ConfigReading) -> None:
-    """For engine deepspeed: drop the keys that this release of DeepSpeed no longer accepts if they
-    are off, and refuse them if they are on."""
+    """For engine deepspeed, handle the keys that this release of DeepSpeed no longer accepts.
+
+    A key that is off is dropped; a key that is on is refused.
+    """
     if reading.engine != "deepspeed":
         return
     now = release_text(reading.release)
@@ -405,8 +430,10 @@ def read_removed(reading: ConfigReading) -> None:
 
 
 def drop_comments(tree: JobTree) -> None:
-    """Remove comments that are written as keys. Only the sections of `tree` are changed where
-    DeepSpeed refuses unknown keys."""
+    """Remove keys that are only comments from `tree`.
+
+    This is done only in the sections in which DeepSpeed refuses unknown keys.
+    """
     for section in STRICT:
         table = look_up(tree, section)
         if isinstance(table, dict):
@@ -415,5 +442,5 @@ def drop_comments(tree: JobTree) -> None:
 
 
 def is_strict(trail: Trail) -> bool:
-    """Return whether DeepSpeed refuses an unknown key at `trail`."""
+    """Return whether DeepSpeed refuses an unknown key at the position `trail` in its config."""
     return ".".join(trail[:-1]) in STRICT and not trail[-1].startswith(_COMMENTS)

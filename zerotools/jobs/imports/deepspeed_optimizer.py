@@ -27,8 +27,9 @@ MUON_RATE = "train.muon_learning_rate"
 _DIFFERS = {
     "weight_decay": "on all parameters but biases and norms, as Hugging Face's Trainer does it",
 }
-"""Parameter of DeepSpeed's optimizer -> how the optimizer of engine torch applies it
-differently."""
+"""Parameter of DeepSpeed's optimizer -> a sentence that says how the optimizer of engine torch
+uses the parameter differently.
+"""
 _SCHEDULES = {"WarmupLR": "constant", "WarmupDecayLR": "linear", "WarmupCosineLR": "cosine"}
 _SETS_RATES = ("WarmupLR", "WarmupDecayLR")
 _PARAMS = "scheduler.params"
@@ -41,8 +42,9 @@ _OF_ADAM = ("train.betas", "train.eps")
 
 
 def read_missing(reading: ConfigReading, tree: Mapping[str, Any]) -> None:
-    """Claim the optimizer and the schedule of Hugging Face's Trainer if the config `tree` has
-    none."""
+    """Use the default optimizer and schedule of Hugging Face's Trainer if the config `tree` has
+    no optimizer or no scheduler.
+    """
     why = "Hugging Face's Trainer, its default"
     if not _has_type(tree, "optimizer"):
         said_of = reading.claims.of(OPTIMIZER)
@@ -60,7 +62,7 @@ def _has_type(tree: Mapping[str, Any], section: str) -> bool:
 
 
 def read_optimizer(reading: ConfigReading) -> None:
-    """Map `optimizer`."""
+    """Translate DeepSpeed's section `optimizer` to keys of the job file."""
     clips = reading.take(CLIPS_ELSEWHERE)
     if clips is not None:
         reading.findings.wrong.append(
@@ -131,7 +133,9 @@ def _read_muon(reading: ConfigReading, kind: ConfigValue) -> None:
 
 
 def _muon_rates(reading: ConfigReading) -> None:
-    """Read the learning rates of Muon's two halves; `lr` is the default of both."""
+    """Read the learning rates of the two parts of Muon, which are Muon itself and Adam for
+    other weights. `lr` is the default of both.
+    """
     _resolve(reading, f"{_WEIGHTS}.lr", RATE)
     both = reading.take(f"{_WEIGHTS}.lr")
     is_one = reading.peek("scheduler.type") in _SETS_RATES
@@ -178,8 +182,10 @@ def _resolve(reading: ConfigReading, name: str, key: str) -> None:
 
 
 def resolve_foreign(reading: ConfigReading, name: str) -> bool:
-    """Replace the `"auto"` of an optimizer type that no reader handles. The Trainer does so for
-    every type. Return whether `name` was such a key."""
+    """Replace the `"auto"` of the key `name` for an optimizer type that no function here reads.
+
+    The Trainer replaces it for every type, too. Return whether `name` was such a key.
+    """
     section, _, parameter = name.partition(".params.")
     key = job_key_of(name)
     if section == "optimizer" and parameter in OPTIMIZER_DEFAULTS["adamw"] and key is not None:
@@ -192,7 +198,10 @@ def resolve_foreign(reading: ConfigReading, name: str) -> bool:
 
 
 def read_scheduler(reading: ConfigReading) -> None:
-    """Map `scheduler`. If the config has none, the job file's schedule stays."""
+    """Translate DeepSpeed's section `scheduler` to keys of the job file.
+
+    Without this section, the schedule of the job file stays.
+    """
     kind = reading.take("scheduler.type")
     if kind is None:
         return
@@ -235,7 +244,10 @@ def _warmup(reading: ConfigReading) -> None:
 
 _STRAIGHT = "a straight line here; DeepSpeed's curve is a logarithm"
 _AT_NOTHING = "DeepSpeed takes its first two steps at learning rate 0 then"
-"""runtime/lr_schedules.py: `max(2, warmup_num_steps)`; the first `step` belongs to iteration 0."""
+"""Source: runtime/lr_schedules.py, `max(2, warmup_num_steps)`.
+
+The first call of `step` belongs to iteration 0.
+"""
 
 
 def _resolve_warmup(reading: ConfigReading, name: str) -> None:

@@ -1,5 +1,6 @@
-"""Read DeepSpeed's section `zero_optimization`: the stage, both spellings of offload, and keys that
-only another stage has."""
+"""Read DeepSpeed's section `zero_optimization`: the stage, and offload in its old and new
+spelling. Keys that have no effect at this stage are reported.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from zerotools.jobs.launcher_keys.deepspeed_keys import KEYS
 STAGE = "zero_optimization.stage"
 JOB_STAGE = "zero.stage"
 DEVICES = {"none": "none", "cpu": "cpu", "nvme": "disk"}
-"""DeepSpeed's name of an offload device -> the job file's."""
+"""An offload device: its name in DeepSpeed -> its name in the job file."""
 
 _PLURAL = "zero_optimization.cpu_offload_params"
 _OLD = (
@@ -30,8 +31,11 @@ _PATH_MEANS = "masters and moments, in mapped files"
 
 
 def read_zero(reading: ConfigReading) -> None:
-    """Map stage and offload. Refuse settings that only another stage has, with the positions of
-    both."""
+    """Translate stage and offload to keys of the job file.
+
+    Refuse settings that need another stage; the message has the positions of the setting and of the
+    stage.
+    """
     stage, place = _stage(reading)
     _offload(reading, stage, place)
     _mics(reading, stage, place)
@@ -50,7 +54,7 @@ def read_zero(reading: ConfigReading) -> None:
 
 
 def _stage(reading: ConfigReading) -> tuple[int | None, str]:
-    """Return the stage, and its position in the config."""
+    """Return the ZeRO stage (None if invalid), and its position in the config."""
     whole = reading.take("zero_optimization")
     if whole is not None:  # the spelling of DeepSpeed before 0.3
         stage = 1 if whole.value else 0
@@ -106,7 +110,9 @@ def _offload(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
-    """Read MiCS: groups of ranks that share one copy of the model, like torch's HSDP."""
+    """Read the settings for MiCS: each group of ranks shares one copy of the model, as in
+    torch's HSDP.
+    """
     key = "zero.shard_size"
     given = reading.take(deepspeed_names("zero")[key])
     if given is None:
@@ -131,7 +137,10 @@ def _mics(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
-    """Read the fraction of the optimizer that is offloaded; DeepSpeed can do so at stage 3 only."""
+    """Read the fraction of the optimizer that is offloaded.
+
+    DeepSpeed can offload only a part at stage 3, not below.
+    """
     given = reading.take(_RATIO)
     if given is None:
         return
@@ -149,8 +158,10 @@ def _ratio(reading: ConfigReading, stage: int | None, place: str) -> None:
 
 
 def _details(reading: ConfigReading, device: str, names: Mapping[str, str]) -> None:
-    """Read the settings of the optimizer's offload, and the path, which only offload to NVMe
-    has."""
+    """Read the settings of the optimizer's offload to `device`.
+
+    The path is used only for offload to NVMe. `names` maps a job key to a DeepSpeed key.
+    """
     for key, name in names.items():
         given = reading.take(name)
         if given is None:

@@ -1,5 +1,5 @@
-"""Read how a training program is called: a launch line, LLaMA-Factory's YAML, axolotl's YAML.
+"""Read how a training program is started: a launch line, LLaMA-Factory's YAML, or axolotl's YAML.
 
-Each is converted to the arguments of Hugging Face's Trainer (a `Recipe`), and these are claims on
-the keys of a job.
+Each of these is converted to the arguments of Hugging Face's Trainer (a `Recipe`). The arguments
+are then translated to keys of the job file.
 """

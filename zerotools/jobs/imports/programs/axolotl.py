@@ -1,5 +1,7 @@
-"""Read axolotl's YAML: most keys are the Trainer's under other names; datasets are a list of
-tables."""
+"""Read axolotl's YAML.
+
+Most of its keys are arguments of the Trainer under other names; its datasets are a list of tables.
+"""
 
 from __future__ import annotations
 
@@ -29,8 +31,11 @@ _READ = ("path", "type", "data_files", "ds_type")
 
 
 def read_axolotl(document: Document, beside: Path) -> Recipe:
-    """Return the recipe in the YAML file in the directory `beside`. Raises BadRequest if the YAML
-    is not axolotl's."""
+    """Return the training arguments in axolotl's YAML `document`.
+
+    The second argument is the directory of the file. Raises BadRequest if the YAML is not
+    axolotl's.
+    """
     others = {"model_name_or_path": "LLaMA-Factory's is given with --llamafactory"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "axolotl", "base_model", others)
@@ -77,7 +82,7 @@ def read_axolotl(document: Document, beside: Path) -> Recipe:
 
 
 def _unpack(yaml: YamlRecipe, document: Document) -> None:
-    """Move the options of the nested bitsandbytes config to the top level."""
+    """Move the options in the table `bnb_config_kwargs` (bitsandbytes) to the top level."""
     table = yaml.take("bnb_config_kwargs")
     if table is None or not table.value:
         return
@@ -107,7 +112,9 @@ def _floor(yaml: YamlRecipe, given: dict[str, ConfigValue]) -> None:
 
 
 def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
-    """Return the files of `datasets` or `pretraining_dataset`, and whether they hold examples."""
+    """Return the files of `datasets` or `pretraining_dataset` as Trainer arguments, and whether
+    they contain examples (not plain text).
+    """
     given: dict[str, ConfigValue] = {}
     text = yaml.take("pretraining_dataset")
     listed = yaml.take("datasets") if text is None else text
@@ -134,7 +141,9 @@ def _data(yaml: YamlRecipe) -> tuple[dict[str, ConfigValue], bool]:
 
 
 def _pairs(yaml: YamlRecipe) -> dict[str, ConfigValue]:
-    """Return the files of `datasets` with preferences, and their columns."""
+    """Return the preference data in `datasets` as Trainer arguments: the files, and the names
+    of their columns.
+    """
     listed = yaml.take("datasets")
     if listed is None:
         return {}

@@ -1,9 +1,9 @@
 """Find the command that starts a training program inside the commands that wrap it.
 
-srun -N 1 docker run --gpus all IMAGE bash -c "cd /src && torchrun --nproc_per_node 4 x.py"
-by ............................................            kind     words of the command
+srun -N 1 docker run --gpus all IMAGE bash -c "cd /src && torchrun --nproc_per_node 4 x.py" by
+............................................ kind words of the command
 
-`program_of` makes a job of engine `script` of the program.
+`program_of` converts the command to the program of a job with engine `script`.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ _RUNS_TEXT = re.compile(r"-[a-z]*c")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _ENV = "--env="
 _BEFORE_VARIABLES = frozenset({"--env", "--ignore-environment", "--preserve-env"})
-"""Long options after which a variable may follow."""
+"""Long options that do not take a value: the next word may be a variable such as `A=1`."""
 _TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
 _DEEPEST = 4
-"""The most levels of shells within shells."""
+"""The largest depth of nested shells (`bash -c` in `bash -c`) that is read."""
 
 
 _NO_NAME = "the program"
@@ -81,8 +81,10 @@ _OWN_VARIABLES = frozenset(
 
 @dataclass(frozen=True)
 class StartCommand:
-    """A command that begins with the launcher `kind`. `by` are the words of the commands that wrap
-    it."""
+    """A command that starts a training program by the launcher `kind`.
+
+    `by` are the words of the commands before it that wrap it.
+    """
 
     kind: str
     words: Sequence[Word]
@@ -90,15 +92,18 @@ class StartCommand:
 
     @property
     def starter(self) -> str:
-        """The program that wraps the launcher, such as `docker run`, or the empty string."""
+        """The name of the wrapping program, such as `docker run`; the empty string if nothing
+        wraps the launcher.
+        """
         texts = [word.text for word in self.by]
         pairs = (pair for pair in pairwise(texts) if pair in RUNNERS)  # `sudo docker run`
         return " ".join(next(pairs, texts[:1]))
 
 
 def commands_within(text: str, source: str, depth: int = 0) -> Iterator[Command]:
-    """Yield the commands of a script. After a command that passes a text to a shell, yield the
-    commands of that text.
+    """Yield the commands of a shell script.
+
+    If a command passes a text to a shell (`bash -c`), yield the commands in this text after it.
 
     Raises:
         BadRequest: a quote is not closed.
@@ -146,7 +151,7 @@ def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word
 
 
 def started(words: Sequence[Word]) -> StartCommand | None:
-    """Return the launcher's command in `words`; None if they start no training program."""
+    """Return the command in `words` that starts a training program; None if there is none."""
     rest = _without_keywords(words)
     if not rest:
         return None
@@ -167,8 +172,9 @@ def started(words: Sequence[Word]) -> StartCommand | None:
 
 
 def settings_by(by: Sequence[Word]) -> dict[str, Word]:
-    """Return the variables that the words before a launcher set, such as A in `env A=1
-    torchrun`."""
+    """Return the environment variables that the wrapping words `by` set, such as A in `env A=1
+    torchrun`.
+    """
     found = {}
     before = ""
     for word in by:
@@ -186,7 +192,7 @@ def settings_by(by: Sequence[Word]) -> dict[str, Word]:
 
 
 def script_of(words: Sequence[Word]) -> Word | None:
-    """Return the shell script that the command runs; None if it runs none."""
+    """Return the shell script file that the command runs; None if it does not run a script."""
     rest = _without_keywords(words)
     at = next((i for i, word in enumerate(rest) if Path(word.text).name in SHELLS), None)
     if rest and at is not None and (at == 0 or _starts_others(rest)):
@@ -209,7 +215,9 @@ def _starts_others(words: Sequence[Word]) -> bool:
 
 
 def _kind(words: Sequence[Word]) -> str:
-    """Return the launcher that the command begins with, or the empty string."""
+    """Return the launcher with which `words` begin, or the empty string if they begin with
+    another program.
+    """
     name = Path(words[0].text).name
     texts = [word.text for word in words]
     if name in ("deepspeed", "torchrun"):
@@ -231,9 +239,11 @@ def _kind(words: Sequence[Word]) -> str:
 def program_of(
     start: StartCommand, program: Word, settings: Mapping[str, Word], source: str
 ) -> Program:
-    """Return the program that begins with the word `program`, and the launcher of its ranks.
+    """Return the training program as a job of engine `script` starts it, together with the
+    launcher of its ranks.
 
-    `source` is the file with the words; empty if they are not from a file.
+    `program` is the first word of the program in the command. `settings` are its environment
+    variables. `source` is the file that contains the words; empty if they are not from a file.
     """
     unknown: list[str] = []
     if start.kind in CONSOLE_MODULES:
@@ -289,8 +299,10 @@ def _of_console(start: StartCommand) -> tuple[str, list[str], list[Word]]:
 
 
 def _options(start: StartCommand, until: int) -> tuple[list[str], bool]:
-    """Return the launcher's options except those that the job sets, and whether the launcher starts
-    a module."""
+    """Return the launcher's options, and whether the launcher starts a Python module.
+
+    Options that the job sets itself are left out. `until` is the index of the program's word.
+    """
     kept: list[str] = []
     is_module = False
     at, end = _first_option(start), until

@@ -1,4 +1,5 @@
-"""Read the options of launchers (torchrun, deepspeed, accelerate launch): ranks and processors.
+"""Read the options of launchers (torchrun, deepspeed, accelerate launch): the number of ranks, and
+the CPU cores of each rank.
 
 The options of `accelerate launch` are also converted to the equivalent config file.
 """
@@ -36,9 +37,13 @@ READ_HERE: Mapping[str, tuple[str, ...]] = {
     "deepspeed": ("bind_cores_to_rank", "bind_core_list"),
     "torchrun": ("numa_binding",),
 }
-"""Launcher -> its options for processors. accelerate's option is a key of its YAML, too."""
+"""Launcher -> its options that bind ranks to CPU cores. accelerate's option is also a key of
+its YAML.
+"""
 AFFINITY = "ACCELERATE_CPU_AFFINITY"
-"""The environment variable for processor affinity that accelerate reads in each rank."""
+"""The environment variable with which accelerate decides in each rank whether to bind it to CPU
+cores.
+"""
 _ON = ("1", "y", "yes", "t", "true", "on")
 _MODES = {
     "node": (NUMA_AUTO, ""),
@@ -46,7 +51,9 @@ _MODES = {
     "exclusive": (NUMA_CORES, ""),
     "core-complex": (NUMA_CORES, "cores that are neighbours"),
 }
-"""The values of `torchrun --numa-binding` (torch 2.13, torch/numa/binding.py)."""
+"""Value of `torchrun --numa-binding` -> value of the job's `numa`, and a remark (torch 2.13,
+torch/numa/binding.py).
+"""
 _NOT_SETTINGS = ("config_file", "module", "quiet", "no_python", *ACCELERATE_KINDS)
 _TABLES = {key.rpartition(".")[2]: key for key in KNOWN if "." in key}
 """Option of `accelerate launch` -> dotted key of its YAML."""
@@ -58,10 +65,12 @@ def ranks_of(
     visible: ConfigValue | None,
     findings: Findings,
 ) -> tuple[ConfigValue | None, bool]:
-    """Return the number of ranks, or None; and whether the launcher then starts a rank on every
-    GPU.
+    """Return the number of ranks that the launcher's `options` ask for, or None.
 
-    Every option is reported. The options of accelerate are not read here.
+    Also return whether the launcher starts one rank for each GPU in that case.
+
+    `visible` is CUDA_VISIBLE_DEVICES, if set. Every option is reported in `findings`. The options
+    of accelerate are not read here.
     """
     if launcher == "accelerate":
         count = None if visible is None else _listed(visible)
@@ -90,8 +99,11 @@ def console_ranks(
     visible: ConfigValue | None,
     findings: Findings,
 ) -> tuple[ConfigValue | None, bool]:
-    """Return the same as `ranks_of` for a program that starts its ranks itself. `count` is the
-    argument or variable with their number, if set."""
+    """Return the same as `ranks_of`, for a program that starts its ranks itself.
+
+    `count` is the argument or variable with their number, if set; `visible` is
+    CUDA_VISIBLE_DEVICES, if set.
+    """
     _row(findings, visible, "the daemon picks GPUs that are free")
     if count is not None:
         return _count(count, findings), False
@@ -124,7 +136,10 @@ def _listed(given: ConfigValue) -> ConfigValue | None:
 
 
 def _included(given: ConfigValue) -> ConfigValue | None:
-    """Return the GPUs of an option such as `localhost:0,1`; `host` alone means all of its GPUs."""
+    """Return the GPU indices in a value such as `localhost:0,1`.
+
+    A host without indices means all of its GPUs; then return None.
+    """
     _, _, slots = str(given.value).partition(":")
     return _listed(replace(given, value=slots)) if "@" not in str(given.value) else None
 
@@ -146,7 +161,9 @@ def _judge(launcher: str, name: str, given: ConfigValue, findings: Findings) -> 
 
 @dataclass(frozen=True)
 class NumaSetting:
-    """A launcher's option for processors, the job's `numa` with the same meaning, and a remark."""
+    """An option of a launcher that binds ranks to CPU cores: the option, the equivalent value
+    of the job's `numa`, and a remark.
+    """
 
     given: ConfigValue
     numa: str
@@ -159,7 +176,10 @@ def numa_of(
     affinity: ConfigValue | None,
     findings: Findings,
 ) -> NumaSetting | None:
-    """Return the setting for processors, or None. `affinity` is the variable AFFINITY."""
+    """Return the launcher's setting that binds ranks to CPU cores, or None.
+
+    `affinity` is the environment variable AFFINITY, if set.
+    """
     own = {name: options[name] for name in READ_HERE.get(launcher, ()) if name in options}
     asked = _by_option(own, findings)
     if affinity is None:
@@ -197,8 +217,11 @@ def _ignore(given: ConfigValue, why: str, findings: Findings) -> None:
 def flags_document(
     launcher: str, options: Mapping[str, ConfigValue], source: str, findings: Findings
 ) -> tuple[ConfigValue | None, Document | None]:
-    """Return the option that names a config file, and the other options as a document with the keys
-    of such a file."""
+    """Split the options of `accelerate launch`.
+
+    Return the option that names a config file, and all other options as a document with the keys of
+    such a file.
+    """
     if launcher != "accelerate":
         return None, None
     tree: dict[str, Any] = {}
@@ -224,8 +247,9 @@ def flags_document(
 
 
 def joined(file: Document | None, flags: Document) -> Document:
-    """Return accelerate's combination of a config file and its options; the options override the
-    file."""
+    """Combine an accelerate config file with the options of `accelerate launch`, as accelerate
+    does. Options override the file.
+    """
     if file is None:
         kind = "NO" if flags.tree.get("num_processes") == 1 else "MULTI_GPU"
         kind = "MULTI_CPU" if flags.tree.get("use_cpu") is True else kind

@@ -1,5 +1,6 @@
-"""Read LLaMA-Factory's YAML: the Trainer's arguments, and datasets by their names in
-dataset_info.json."""
+"""Read LLaMA-Factory's YAML: arguments of the Trainer, and names of datasets that
+dataset_info.json describes.
+"""
 
 from __future__ import annotations
 
@@ -30,8 +31,11 @@ _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 
 
 def read_llamafactory(document: Document, beside: Path) -> Recipe:
-    """Return the recipe in the YAML file in the directory `beside`. Raises BadRequest if the YAML
-    is not LLaMA-Factory's."""
+    """Return the training arguments in LLaMA-Factory's YAML `document`.
+
+    The second argument is the directory of the file. Raises BadRequest if the YAML is not
+    LLaMA-Factory's.
+    """
     others = {"base_model": "axolotl's is given with --axolotl"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}
     yaml = YamlRecipe(document, "LLaMA-Factory", "model_name_or_path", others)
@@ -65,7 +69,7 @@ def read_llamafactory(document: Document, beside: Path) -> Recipe:
 
 
 def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigValue]:
-    """Return the files of the datasets that `dataset` names, as arguments."""
+    """Return the data files of the datasets named by the key `dataset`, as Trainer arguments."""
     directory = yaml.left.get("dataset_dir")
     root = _found("data" if directory is None else str(directory.value), beside)
     given: dict[str, ConfigValue] = {}
@@ -84,7 +88,9 @@ def _data(yaml: YamlRecipe, beside: Path, *, is_dpo: bool) -> dict[str, ConfigVa
 
 
 def _switches(yaml: YamlRecipe) -> dict[str, ConfigValue]:
-    """Return the Trainer's arguments with the meaning of LLaMA-Factory's switches that are on."""
+    """Return Trainer arguments that are equivalent to those switches of LLaMA-Factory that are
+    on.
+    """
     given = {}
     for key, name, value in (
         ("neat_packing", "packing", True),
@@ -117,8 +123,10 @@ def _file(
     *,
     is_dpo: bool,
 ) -> str | None:
-    """Return the file of a dataset. The settings of its entry in dataset_info.json are added to
-    `given`."""
+    """Return the file of the dataset `name`.
+
+    The settings in its entry of dataset_info.json are added to `given`.
+    """
     key = "data.preferences" if is_dpo else "data.examples"
     if not (root / REGISTER).exists():
         why = f"{root / REGISTER} is not there to say which file it is; set {key}"
@@ -151,7 +159,10 @@ def _file(
 def _pairs(
     yaml: YamlRecipe, named: ConfigValue, entry: Mapping[str, Any], given: dict[str, ConfigValue]
 ) -> None:
-    """Add the columns of the pairs of answers to `given`."""
+    """Add the column names of preference data to the arguments `given`.
+
+    `entry` is the dataset's entry in dataset_info.json.
+    """
     columns = entry.get("columns")
     columns = columns if isinstance(columns, Mapping) else {}
     if columns.get("query") or columns.get("history"):

@@ -1,4 +1,4 @@
-"""Read the arguments of a program for LoRA and QLoRA."""
+"""Read a program's arguments for LoRA and QLoRA."""
 
 from __future__ import annotations
 
@@ -17,16 +17,18 @@ from zerotools.jobs.launcher_keys.trainer_keys import ALL_LINEAR, MODEL_NAMES
 
 _EVERY = ("all", "all-linear")
 _AROUND_NAMES = " \t[]'\""
-"""Characters around the names in a list that is written as in Python, such as [q_proj,v_proj]."""
+"""Characters that surround names in a list in Python's notation, such as [q_proj,v_proj]."""
 RANK = "lora.rank"
 PACKED, DOUBLE = "lora.frozen_precision", "lora.double_quant"
 _BITSANDBYTES = ("bnb", "bitsandbytes")
 _WHOLE = (0, 16, 32)
-"""The bits of weights that are not quantised."""
+"""Numbers of bits of weights that are not quantised."""
 
 
 def read_adapters(reading: ArgumentReading) -> None:
-    """Map `lora_rank` and similar arguments, if adapters are trained."""
+    """Translate `lora_rank` and similar arguments to keys of the job file, if the program
+    trains adapters.
+    """
     config = reading.config
     switch = reading.typed("use_lora", ValueKind.BOOL)
     rank = reading.typed("lora_rank", ValueKind.COUNT)
@@ -65,7 +67,10 @@ def read_adapters(reading: ArgumentReading) -> None:
 
 
 def _read_packed(reading: ArgumentReading, *, adapts: bool) -> None:
-    """Map `load_in_4bit` and similar arguments. `adapts` is whether adapters are trained."""
+    """Translate `load_in_4bit` and similar arguments to keys of the job file.
+
+    `adapts` is true if the program trains adapters.
+    """
     config = reading.config
     switch = reading.typed("load_in_4bit", ValueKind.BOOL)
     bits = reading.typed("quantization_bit", ValueKind.COUNT)
@@ -138,8 +143,10 @@ def _read_targets(reading: ArgumentReading, given: ConfigValue) -> None:
 
 
 def _type_by_name(reading: ArgumentReading) -> str:
-    """Return the `model_type` of a model that is not downloaded yet, by its name; empty if the name
-    is not known."""
+    """Guess the `model_type` of a model that is not downloaded yet from its name.
+
+    Return the empty string for an unknown name.
+    """
     claim = reading.config.claims.of("model.path")
     if claim is None or reading.recipe.found(str(claim.value)).is_dir():
         return ""

@@ -1,7 +1,7 @@
-"""Read launch lines of programs with arguments other than a Trainer's: LLaMA-Factory, axolotl,
+"""Read launch lines of programs that do not take the Trainer's arguments: LLaMA-Factory, axolotl,
 ms-swift.
 
-Also read are files with the arguments of a program, which the launch line names.
+If the launch line names a file with arguments of the program, the file is read, too.
 """
 
 from __future__ import annotations
@@ -38,13 +38,16 @@ _YAML = (".yaml", ".yml", ".json")
 _OF_FACTORY = ("finetuning_type", "dataset_dir", "template")
 _OPENRLHF = "openrlhf.cli."
 _ARGUMENT_FILES = ("train_args_file", "args_file", "config", "config_file", "cfg", "Y", "C")
-"""Arguments that name a file with further arguments, for Firefly, TRL and h2o-llmstudio."""
+"""Arguments that name a file with more arguments, in Firefly, TRL and h2o-llmstudio."""
 
 
 _STAGES = ("zero0", "zero1", "zero2", "zero3")
 _OFFLOAD = "_offload"
 _EXAMPLES_A_STEP = 16
-"""ms-swift's default number of sequences in a step. ms-swift computes the accumulation from it."""
+"""The default number of sequences per step in ms-swift.
+
+It computes gradient accumulation from this number.
+"""
 
 
 def read_as_of(
@@ -55,13 +58,14 @@ def read_as_of(
     *,
     lenient: bool = False,
 ) -> Recipe:
-    """Return `recipe` with the arguments that `program` reads. `loose` are the arguments without a
-    name.
+    """Convert the arguments in `recipe` from those of `program` to those of the Trainer, and
+    return the new recipe.
 
-    With `lenient`, a YAML file that they name is corrected.
+    `loose` are the words of the command that are not named arguments. If they name a YAML file, it
+    is read, and corrected if `lenient` is true.
 
     Raises:
-        Unsupported: they name a YAML file, and PyYAML is not installed.
+        Unsupported: a YAML file is named, and PyYAML is not installed.
     """
     kind = PROGRAM_MODULES.get(program, launcher)
     config = next((each for each in loose if str(each.value).endswith(_YAML)), None)
@@ -139,8 +143,9 @@ def _of_yaml(
 
 
 def _is_data(recipe: Recipe, file: ConfigValue) -> bool:
-    """Return whether a JSON file is not a file of arguments: it holds records, or cannot be
-    read."""
+    """Return whether a JSON file contains data rather than arguments: it has records, or cannot
+    be read.
+    """
     if not str(file.value).endswith(".json"):
         return False
     try:
@@ -151,8 +156,10 @@ def _is_data(recipe: Recipe, file: ConfigValue) -> bool:
 
 
 def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
-    """Add the arguments in `file` to those of the command. The command's arguments override the
-    file's."""
+    """Return `recipe` with the arguments in `file` added.
+
+    An argument of the command overrides the same argument in the file.
+    """
     path = recipe.found(str(file.value))
     given = {name: each for name, each in recipe.given.items() if each is not file}
     try:
@@ -187,7 +194,10 @@ def _with_file(recipe: Recipe, file: ConfigValue, lenient: bool) -> Recipe:
 
 
 def _with_adapter_file(recipe: Recipe, lenient: bool) -> Recipe:
-    """Add the keys in the JSON file that `lora_config` names, with BELLE's names or peft's."""
+    """Return `recipe` with the LoRA settings from the JSON file that `lora_config` names.
+
+    The file has BELLE's or peft's names.
+    """
     file = recipe.given.get("lora_config")
     if file is None or not isinstance(file.value, str):
         return recipe
@@ -216,7 +226,7 @@ def _with_adapter_file(recipe: Recipe, lenient: bool) -> Recipe:
 
 
 def _apply_mode(inside: dict[str, ConfigValue]) -> None:
-    """Replace Firefly's `train_mode` by the switches with the same meaning."""
+    """Replace Firefly's argument `train_mode` in `inside` by the equivalent switches."""
     given = inside.get("train_mode")
     if given is None or given.value not in ("full", "lora", "qlora"):
         return
@@ -227,7 +237,7 @@ def _apply_mode(inside: dict[str, ConfigValue]) -> None:
 
 
 def _document(recipe: Recipe) -> Document:
-    """Return the arguments of a command as the equivalent YAML."""
+    """Convert the arguments of a command to the equivalent YAML document."""
     given = recipe.given
     lines: dict[Trail, int] = {
         (name,): int(line)
@@ -243,7 +253,9 @@ def _document(recipe: Recipe) -> Document:
 
 
 def _joined(recipe: Recipe, own: Recipe) -> Recipe:
-    """Return the settings of the launch line together with those of the program (`own`)."""
+    """Return the recipe `own`, which was read from a program's arguments, with the launcher
+    settings of the launch line's `recipe` added.
+    """
     recipe.findings.take(own.findings)
     return replace(
         own,
@@ -272,8 +284,10 @@ def _scalar(value: Any) -> Any:
 
 
 def read_swift(recipe: Recipe, method: str) -> Recipe:
-    """Return the recipe of `swift METHOD`. Methods other than `sft` and `pt` are errors in its
-    findings."""
+    """Return the training arguments of the command `swift METHOD`.
+
+    If the method is not `sft` or `pt`, an error is added to the findings.
+    """
     given = {SWIFT_NAMES.get(name, name): each for name, each in recipe.given.items()}
     place = recipe.source if recipe.program is None else recipe.program.place
     if method not in ("sft", "pt"):

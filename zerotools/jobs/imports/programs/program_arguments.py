@@ -17,11 +17,11 @@ from zerotools.jobs.text.expand_home import expanded
 
 @dataclass(frozen=True)
 class Program:
-    """A training program, as a job of the engine `script` starts it.
+    """A training program, in the form in which a job of engine `script` starts it.
 
-    `command` is `script.command`. `launcher` and `options` start its ranks, and `env` has its
-    environment variables. `name` is its common name. `unknown` lists the words that only a shell
-    can compute.
+    `command` is the value of `script.command`. `launcher` and `options` start the ranks, and `env`
+    has the environment variables. `name` is the usual name of the program. `unknown` lists the
+    words of the command that only a shell can compute.
     """
 
     name: str
@@ -35,18 +35,19 @@ class Program:
 
 @dataclass(frozen=True)
 class Recipe:
-    """The arguments of a training program, by their names in Hugging Face's Trainer.
+    """The arguments of a training program, under the names that Hugging Face's Trainer uses.
 
-    `defaults` has the program's defaults by the same names; it is empty if the program is not known
-    to use a Trainer. `beside` is the directory of the file with the arguments. `deepspeed` is the
-    DeepSpeed config that the arguments name. `accelerate` has the options of `accelerate launch`,
-    in addition to the file `accelerate_file`. `launcher` is the program that starts one rank for
-    each GPU, if any; `numa` has the launcher's options for processors.
+    `defaults` has the program's defaults under the same names; it is empty if the program is not
+    known to use a Trainer. The directory of the file with the arguments is kept, too. `deepspeed`
+    is the DeepSpeed config that the arguments name. `accelerate` has the options of `accelerate
+    launch`, which are used in addition to the file `accelerate_file`. `launcher` is the program
+    that starts one rank for each GPU, if any; `numa` is the launcher's option that binds ranks to
+    CPU cores.
 
-    `examples` is true if the data are examples, false if they are text, and None if only the data
-    show it. `preferences` is true if the data are pairs of answers. `documents` has the texts of
-    files that the script itself writes, by path. `program` is the program with the arguments, if a
-    command starts it. `findings` are the findings of the reader.
+    `examples` is true if the data are examples, false if they are text, and None if this is only
+    known from the data files. `preferences` is true if the data are pairs of answers. `documents`
+    maps a path to the text of a file that the script itself writes. `program` is the program that
+    takes the arguments, if a command starts it. `findings` are the findings of the reader.
     """
 
     source: str
@@ -67,28 +68,31 @@ class Recipe:
     findings: Findings = field(default_factory=Findings)
 
     def found(self, name: str) -> Path:
-        """Return the path of `name`, relative to the working directory; or relative to the recipe's
-        file if it exists only there."""
+        """Return the path of the file `name`.
+
+        It is relative to the working directory. If the file exists only relative to the recipe's
+        file, that path is returned.
+        """
         path = expanded(name)
         beside = self.beside / path
         return beside if not path.exists() and beside.exists() else path
 
     @property
     def data_key(self) -> str:
-        """The key of the job file for the recipe's data."""
+        """The key of the job file that holds the recipe's data, such as `data.text`."""
         if self.preferences:
             return "data.preferences"
         return "data.examples" if self.examples else "data.text"
 
 
 class YamlRecipe:
-    """Reads the keys of one YAML document, each once, and adds a report row for each remark."""
+    """Reads the keys of one YAML document, each key once, and adds rows to the report."""
 
     def __init__(self, document: Document, owner: str, needed: str, others: Mapping[str, str]):
-        """Begin to read a document.
+        """Begin to read the YAML document of the program `owner`.
 
-        Raises BadRequest if the document has no key `needed`, so it is not `owner`'s; a key in
-        `others` shows its real owner.
+        Raises BadRequest if the document does not have the key `needed`: then it is for another
+        program. `others` maps a key to the program that uses it, for the message.
         """
         self.findings = Findings()
         note_mends(self.findings, document)
@@ -105,27 +109,38 @@ class YamlRecipe:
             )
 
     def take(self, name: str) -> ConfigValue | None:
-        """Return the key and mark it as read; None if it is absent."""
+        """Return the value of the key `name`, and mark the key as read; None if the document
+        does not have it.
+        """
         return self.left.pop(name, None)
 
     def ignore(self, reasons: Mapping[str, str]) -> None:
-        """Report the keys of `reasons` as ignored, with their reasons."""
+        """Report keys as ignored. `reasons` maps each key to the reason."""
         for name, why in reasons.items():
             if (given := self.take(name)) is not None:
                 self.row(KeyOutcome.IGNORED, given, None, why)
 
     def row(self, outcome: KeyOutcome, given: ConfigValue, job: str | None, why: str) -> None:
-        """Add a row for `given` to the report."""
+        """Add a row about the key `given` to the report.
+
+        `job` is the key of the job file that gets the value, `why` a remark.
+        """
         value = given.value if isinstance(given.value, (str, int, float, bool)) else None
         row = ReportRow(outcome, given.title, given.place, value, job, why)
         self.findings.rows.append(row)
 
     def refuse(self, given: ConfigValue, why: str) -> None:
-        """Refuse a key that the job file cannot express."""
+        """Report the key `given` as not supported, because the job file cannot express it.
+
+        `why` is the reason.
+        """
         self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
     def choice(self, name: str, choices: Mapping[str, bool], default: str) -> bool:
-        """Return the entry of `choices` for the value of `name`. Other values are refused."""
+        """Return the boolean that `choices` has for the value of the key `name`.
+
+        A value that `choices` does not have is refused.
+        """
         given = self.take(name)
         value = default if given is None or given.value is None else str(given.value)
         if given is not None and value not in choices:
@@ -136,7 +151,10 @@ class YamlRecipe:
         return choices.get(value, False)
 
     def renamed(self, names: Mapping[str, str]) -> dict[str, ConfigValue]:
-        """Return the keys that were not read, under the Trainer's names."""
+        """Return the keys that were not read yet, under the Trainer's names.
+
+        `names` maps a key to the Trainer's name.
+        """
         found: dict[str, ConfigValue] = {}
         for name, given in self.left.items():
             known = names.get(name, name)

@@ -1,4 +1,4 @@
-"""Read the paths in the arguments of a program: model, data, output, checkpoint."""
+"""Read the paths in a program's arguments: model, data, output directory, checkpoint."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from zerotools.jobs.launcher_keys.config_key import ValueKind
 _OF_EXAMPLES = ("prompt_column", "response_column", "history_column", "max_source_length")
 _BEGIN = 1 << 16
 _NUMBERED = ("optimizer.pt", "optimizer.bin")
-"""File names of the optimizer state that the Trainer and accelerate write. Its parameters are
-numbered in the order of the model."""
+"""Names of the files in which the Trainer and accelerate save optimizer state.
+
+In these files, parameters are numbered in the order of the model.
+"""
 _DATA = (".json", ".jsonl", ".csv", ".tsv", ".parquet", ".txt", ".arrow", ".gz", ".zst")
 
 
@@ -28,7 +30,9 @@ _ALONE = re.compile(r"[A-Za-z0-9][\w.-]*")
 OWN_CODE = re.compile(
     r"(?i)(?:^|/)(?:chatglm[23]?-6b|qwen-(?:1_8b|7b|14b|72b)|baichuan2?-|internlm2?-|moss-|yi-vl-)"
 )
-"""Names of models with code that transformers does not contain."""
+"""Pattern for names of models that need their own Python code, because transformers does not
+contain them.
+"""
 _DIRECTORIES = frozenset(
     (
         *("checkpoint", "checkpoints", "ckpt", "ckpts", "data", "dataset", "datasets"),
@@ -41,7 +45,9 @@ _WITH_MODELSCOPE = "ms-swift"
 
 
 def read_files(reading: ArgumentReading) -> None:
-    """Map model, tokenizer, data, output directory and the checkpoint to resume from."""
+    """Translate the paths of model, tokenizer, data, output directory, and checkpoint to resume
+    from to keys of the job file.
+    """
     _read_model(reading)
     examples = reading.recipe.examples
     if any(reading.config.peek(name) is not None for name in _OF_EXAMPLES):
@@ -59,7 +65,10 @@ def read_files(reading: ArgumentReading) -> None:
 
 
 def _claim_tokenizer(reading: ArgumentReading) -> None:
-    """For text, claim the model's tokenizer; the job's default would be one token per byte."""
+    """For text data, use the model's tokenizer in the job.
+
+    Without this, the job's default would be one token per byte.
+    """
     claims = reading.config.claims
     model = claims.of("model.path")
     has_other = any(claims.of(key) for key in ("data.examples", "data.preferences"))
@@ -87,8 +96,9 @@ def _read_model(reading: ArgumentReading) -> None:
 
 
 def _map_model(reading: ArgumentReading, given: ConfigValue) -> None:
-    """Claim the model's directory: an existing one, or the one that a download command will
-    make."""
+    """Set the job's model to an existing directory, or to the directory that a download command
+    will make.
+    """
     name = str(given.value)
     found = reading.recipe.found(name)
     fetched = None if found.exists() else config_of_model(name)
@@ -152,8 +162,10 @@ def _read_data(reading: ArgumentReading, examples: bool | None) -> None:
 def _name_hub_data(
     reading: ArgumentReading, given: ConfigValue, names: Sequence[Any], key: str
 ) -> None:
-    """If all of `names` are local files, claim them. Otherwise report how to download the
-    others."""
+    """Set the data `key` of the job if all of `names` are local files.
+
+    Otherwise report how to download the missing ones.
+    """
     plain = [str(name).split("#")[0].strip() for name in names]
     found = [reading.recipe.found(name) for name in plain]
     if all(path.exists() for path in found):
@@ -174,8 +186,12 @@ def _is_hub_data(reading: ArgumentReading, name: str) -> bool:
 
 
 def _holds_examples(reading: ArgumentReading, given: ConfigValue) -> bool:
-    """Return whether the records of the first file have no column `text`. run_clm.py trains on that
-    column; programs for instructions and conversations use others."""
+    """Return whether the first data file contains examples, which means that it has no column
+    `text`.
+
+    run_clm.py trains on the column `text`; programs for instructions and conversations use other
+    columns.
+    """
     name = str(given.value[0] if isinstance(given.value, list) else given.value)
     kind = Path(name).suffix.lower()
     if not kind and given.title.endswith("data_path") and not reading.recipe.found(name).exists():
@@ -223,7 +239,10 @@ def _read_resume(reading: ArgumentReading) -> None:
 
 
 def _read_fraction(reading: ArgumentReading) -> None:
-    """Read the fraction of the data that is held out. A number of examples is refused."""
+    """Translate the fraction of the data that is held out for evaluation.
+
+    If the value is a number of examples, it is ignored with a remark.
+    """
     given = reading.typed("eval_fraction", ValueKind.NUMBER)
     if given is None:
         return
@@ -237,14 +256,14 @@ def _read_fraction(reading: ArgumentReading) -> None:
 
 
 def is_hub_name(name: str) -> bool:
-    """Return whether `name` has the form OWNER/NAME of a name on a hub."""
+    """Return whether `name` has the form OWNER/NAME, as names on a model hub have."""
     owner = name.partition("/")[0]
     return _NAME.fullmatch(name) is not None and owner.lower() not in _DIRECTORIES
 
 
 def is_on_hub(name: str, found: Callable[[str], Path]) -> bool:
-    """Return whether `name` has the form OWNER/NAME and is no local path: there is no directory
-    OWNER.
+    """Return whether `name` means a model or data set on a hub: it has the form OWNER/NAME, and no
+    local directory OWNER exists.
 
     `found` returns the local path of a name.
     """
@@ -253,8 +272,10 @@ def is_on_hub(name: str, found: Callable[[str], Path]) -> bool:
 
 
 def fetch_command(name: str, *, kind: str, who: str) -> str:
-    """Return the command that downloads `name` into a directory of the same name. `kind` is `model`
-    or `dataset`; `who` is the program that uses it."""
+    """Return the command that downloads `name` into a local directory with the same name.
+
+    `kind` is `model` or `dataset`; `who` is the program that uses the download.
+    """
     if who == _WITH_MODELSCOPE:
         return f"modelscope download --{kind} {name} --local_dir {name}"
     if _ALONE.fullmatch(name) is None and not is_hub_name(name):

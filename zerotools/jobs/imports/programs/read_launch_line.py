@@ -1,9 +1,10 @@
-"""Read the command that starts a training program, as people paste it or keep it in a script.
+"""Read the command that starts a training program, as people copy it from a page or keep it in a
+script.
 
     CUDA_VISIBLE_DEVICES=0,1 deepspeed --num_gpus 2 main.py --deepspeed ds.json --learning_rate 1e-4
     settings                 launcher  its options  program  arguments of the program
 
-The arguments are read as a Trainer's if the program uses one.
+If the program uses a Trainer, its arguments are read as those of the Trainer.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _UNNEEDED = frozenset((*IGNORED, "output_dir", "seed"))
 """Arguments that a job does not need: the daemon chooses an output directory, and any seed is
 valid."""
 _SHOWN = 40
-"""The most characters of a command in a message."""
+"""The largest number of characters of a command in a message."""
 
 
 @dataclass(frozen=True)
@@ -76,11 +77,13 @@ def read_launch(
     lenient: bool = False,
     number: int | None = None,
 ) -> Recipe:
-    """Return the recipe of the launch line in `text`.
+    """Return the training arguments in a launch line.
 
-    With `lines`, positions have line numbers. With `lenient`, the text is corrected first.
-    `number`, from 1, selects one of several launch lines. A required value that only a shell could
-    compute is an error in the recipe's findings.
+    `text` is the line itself, or a script that contains it.
+
+    With `lines`, positions in messages have line numbers. With `lenient`, errors from copying are
+    corrected first. `number`, from 1, selects one of several launch lines. If a required value can
+    only be computed by a shell, the recipe's findings contain an error.
 
     Raises:
         BadRequest: the script has no launch line, or several and `number` is not set.
@@ -139,8 +142,10 @@ def read_launch(
 
 @dataclass(frozen=True)
 class _Places:
-    """Makes the names of positions in a script for messages, and remembers words with unknown
-    text."""
+    """Formats positions in a script for messages.
+
+    `unknown` collects messages about words with a text that only a shell knows.
+    """
 
     source: str
     lines: bool
@@ -151,7 +156,8 @@ class _Places:
 
 
 def _check_as_typed(text: str, places: _Places) -> None:
-    r"""Refuse a launch line that a web page changed, such as one with a comment after a `\`.
+    r"""Raise an error if a web page has changed the launch line, for example if there is a comment
+    after a `\`.
 
     Raises:
         BadRequest: the corrected text has other words. The message lists every correction.
@@ -183,8 +189,10 @@ def _check_as_typed(text: str, places: _Places) -> None:
 
 
 def _launches(commands: Iterable[Command]) -> list[tuple[Command, StartCommand]]:
-    """Return the launch lines. Lines that start `python` count only if there is no other
-    launcher."""
+    """Return the commands that start a training program.
+
+    Commands that start `python` are returned only if no other launcher is used.
+    """
     launches = [
         (each, replace(found, by=[*each.by, *found.by]))
         for each in commands
@@ -221,7 +229,7 @@ def _beginning(start: StartCommand) -> str:
 
 
 def _instead(commands: Sequence[Command]) -> str:
-    """Return advice for a script without a launch line."""
+    """Return advice for the user if a script does not contain a launch line."""
     other = next((found for each in commands if (found := script_of(each.words))), None)
     if other is not None:
         return f": line {other.line} runs {other.source}; give that script with --launch"
@@ -232,8 +240,9 @@ def _instead(commands: Sequence[Command]) -> str:
 
 
 def _exported(commands: Sequence[Command], until: Command) -> dict[str, Word]:
-    """Return the environment variables of the command `until`: those that earlier commands export,
-    and its own."""
+    """Return the environment variables of the command `until`: its own, and those that earlier
+    commands export.
+    """
     found: dict[str, Word] = {}
     for command in commands[: commands.index(until)]:
         if [word.text for word in command.words[:1]] == ["export"]:
@@ -277,7 +286,9 @@ def _report_program(name: str, word: Word, places: _Places, findings: Findings) 
 def _options(
     kind: str, words: Sequence[Word], begin: int, places: _Places, findings: Findings
 ) -> tuple[dict[str, ConfigValue], int]:
-    """Return the options of the launcher, each once, and the index of the program's word."""
+    """Return the launcher's options by name, each once, and the index of the word that names
+    the program.
+    """
     options: dict[str, ConfigValue] = {}
     at = begin
     while at < len(words) and words[at].text.startswith("-"):
@@ -306,8 +317,11 @@ def _options(
 def _arguments(
     launch: Launch, places: _Places, findings: Findings, loose: list[ConfigValue]
 ) -> Iterator[tuple[str, ConfigValue]]:
-    """Yield each named argument of the program once; the last one counts, as in argparse. Arguments
-    without a name are added to `loose`."""
+    """Yield the named arguments of the program as (name, value), each once.
+
+    If an argument is repeated, the last value is used, as in argparse. Words that are not named
+    arguments are added to `loose`.
+    """
     seen: dict[str, ConfigValue] = {}
     for title, line, values in _grouped(launch.arguments, places, findings, loose):
         name = _name_of(title)
@@ -361,8 +375,11 @@ def _grouped(
 
 
 def _is_known(word: Word, title: str, is_free: bool, places: _Places, findings: Findings) -> bool:
-    """Return whether the text of `word` is known. If not, and `is_free` (no key of the job depends
-    on it), omit it with a remark."""
+    """Return whether the text of `word` is known.
+
+    If it is not known, a message is recorded. With `is_free`, no key of the job depends on the
+    word, so the message is only a remark.
+    """
     if not word.problem:
         return True
     place = places.of(word.line)

@@ -1,4 +1,4 @@
-"""Compute arithmetic expressions of whole numbers as the shell does."""
+"""Compute arithmetic expressions with whole numbers, as a shell does."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ _SUM = re.compile(r"[0-9 \t+*/%()-]+")
 
 
 def worked_out(formula: str) -> int | None:
-    """Return the value of `formula`; None if it has something other than numbers and operators."""
+    """Return the value of the expression `formula`; None if it contains anything except numbers
+    and operators.
+    """
     if not _SUM.fullmatch(formula):
         return None
     try:
@@ -19,7 +21,10 @@ def worked_out(formula: str) -> int | None:
 
 
 def _value(node: ast.expr) -> int:
-    """Return the value of a part of the expression. Raises ValueError if it is not arithmetic."""
+    """Return the value of the parsed expression `node`.
+
+    Raises ValueError if it is not arithmetic.
+    """
     match node:
         case ast.Constant(value=int() as number):
             return number
