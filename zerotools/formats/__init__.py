@@ -39,8 +39,9 @@ from zerotools.runs.thinning_record import read_thinned
 
 
 def table_of(*formats: Format) -> FormatTable:
-    """Return a table of the formats by name. The first has priority if a directory holds
-    several."""
+    """Return a table that maps the name of each format to the format. If a directory holds several
+    formats, the first one in the table is read.
+    """
     return {form.name: form for form in formats}
 
 
@@ -56,10 +57,10 @@ FORMATS = table_of(
 
 
 def detect(path: Path, *, tag: str | None = None, table: FormatTable = FORMATS) -> Detected:
-    """Return the format and path of the checkpoint at `path`, which may also be the directory of a
-    run.
+    """Find the checkpoint at `path`; return its format and its own path.
 
-    In the directory of a run, the newest finished checkpoint is taken.
+    `path` may also be the directory of a run. Then the newest finished checkpoint in it is
+    returned.
 
     Raises:
         BadRequest: `path` does not exist, or holds several checkpoints to choose from.
@@ -77,7 +78,8 @@ def read(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Checkpoint:
-    """Return the checkpoint at `path`, of any format, with one model to export.
+    """Read the checkpoint at `path`, of any format. It must contain exactly one model, or
+    `section` must select one.
 
     If `path` is the file `best` or `latest` of a job's output directory, the checkpoint that it
     names is read. `tag` selects a tag of a DeepSpeed save directory. `layout` is a file of rules
@@ -103,10 +105,12 @@ def read_any(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Checkpoint:
-    """Return the same as `read`, also for checkpoints that can be inspected but not exported.
+    """Read the checkpoint at `path` like `read`, but also accept checkpoints that cannot be
+    exported.
 
-    These have several models without a selection (`Origin.question`), or a format that is
-    recognised but not read (`Origin.refusal`).
+    Such a checkpoint has several models and none is selected (`Origin.question` then asks the
+    user), or it has a format that zerotools recognises but does not read (`Origin.refusal` has the
+    reason).
     """
     if path.name in ("", ".."):  # `.` and the like: outputs are named as their sources
         path = path.resolve()
@@ -145,8 +149,8 @@ def _read(path: Path, options: ReadOptions, table: FormatTable) -> Checkpoint:
 
 
 def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
-    """Return `checkpoint`, with a problem if it has optimizer state of adapters but not the
-    adapters.
+    """Add a problem to `checkpoint` if it has optimizer state of LoRA adapters but not their
+    weights.
 
     PEFT 0.21 saves such a checkpoint for a model in FSDP1.
     """
@@ -163,7 +167,9 @@ def _refusing_lost_adapters(checkpoint: Checkpoint) -> Checkpoint:
 
 
 def _written_apart(checkpoint: Checkpoint, stamps: Mapping[Path, Stamp]) -> tuple[str, ...]:
-    """Return a note if some rank files are from another save than the rest."""
+    """Return a note if the modification times of the files show that some rank files are from
+    another save; else return an empty tuple.
+    """
     if checkpoint.origin.world_size in (None, 1):
         return ()
     root = checkpoint.root.absolute()
@@ -196,14 +202,16 @@ def require_readable(checkpoint: Checkpoint) -> None:
 
 
 def format_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> Format:
-    """Return the format of `checkpoint`, which may also be a planned output."""
+    """Return the format of `checkpoint`, which may also be an output that is planned but not
+    written.
+    """
     return table[checkpoint.origin.format]
 
 
 def training_of(checkpoint: Checkpoint, table: FormatTable = FORMATS) -> TrainingState:
-    """Return the training state of `checkpoint`, a result of `read`.
+    """Return the training state of `checkpoint`, which must be a result of `read`.
 
-    Numbers that are stored as tensors, such as `step`, are read.
+    Numbers that the files store as tensors, such as `step`, are read from the files.
 
     Raises:
         BadFile: the files contradict each other.

@@ -49,9 +49,10 @@ def allow_unfinished_name(path: Path) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Detected:
-    """A detected checkpoint: its format, its path, and notes for the user on the choice.
+    """A detected checkpoint: its format, its path, and notes for the user that explain the
+    choice.
 
-    The path may be below the requested path.
+    The path may be below the path that the user named.
     """
 
     format: str
@@ -60,7 +61,8 @@ class Detected:
 
 
 def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
-    """Return the format and path of the checkpoint at `path`, with the formats in `table`.
+    """Find the checkpoint at `path` among the formats in `table`; return its format and its own
+    path.
 
     In the directory of a run, the newest finished checkpoint is taken.
 
@@ -73,19 +75,21 @@ def detect_in(path: Path, table: FormatTable, options: ReadOptions) -> Detected:
 
 
 def formats_in(path: Path, names: set[str], table: FormatTable) -> list[str]:
-    """Return the names of all formats that the directory `path` has, the one to read first."""
+    """Return the names of all formats in `table` that recognise files in the directory `path`. The
+    format that is read comes first.
+    """
     return [name for name, _ in Detection(table, ReadOptions()).every(path, names)]
 
 
 @dataclass(frozen=True, slots=True)
 class Detection:
-    """The search for the formats of `table`, by file names."""
+    """The search for a checkpoint of any format in `table`, by file names alone."""
 
     table: FormatTable
     options: ReadOptions
 
     def at(self, path: Path) -> Detected:
-        """Return the same as `detect_in`."""
+        """Find the checkpoint at `path`. Return and raise the same as `detect_in`."""
         if not path.exists():
             raise BadRequest(f"{path} does not exist")
         if isinstance(path, RemotePath):
@@ -104,7 +108,9 @@ class Detection:
         return self._below(path, names)
 
     def every(self, path: Path, names: set[str]) -> list[tuple[str, Found]]:
-        """Return the name and result of each format that recognises a directory, by priority."""
+        """Return (name, checkpoint found) for each format that recognises the directory, the
+        format with the highest priority first.
+        """
         asked = ((name, form.find(path, names, self.options)) for name, form in self.table.items())
         found = [(name, there) for name, there in asked if there is not None]
         return [each for each in found if each[1].is_sole] or found
@@ -151,14 +157,16 @@ class Detection:
         return Detected(taken, found.path, (*beside, *found.notes))
 
     def _of_run(self, path: Path, names: set[str]) -> Detected | None:
-        """Return the checkpoint that a format's own file names in a run's directory, or None."""
+        """Return the checkpoint that a file of the format, such as `latest`, names in a run's
+        directory; None without such a file.
+        """
         for name, form in self.table.items():
             if (found := form.find_in_run(path, names)) is not None:
                 return Detected(name, found.path, found.notes)
         return None
 
     def _also_below(self, found: Detected, names: set[str]) -> Iterator[str]:
-        """Yield a note if a run's final weights are next to its checkpoints."""
+        """Yield a note if the directory has both a run's final weights and its checkpoints."""
         if not self.table[found.format].is_weights_format:
             return
         finished = sorted(
@@ -171,7 +179,7 @@ class Detection:
             )
 
     def _below(self, path: Path, names: set[str]) -> Detected:
-        """Return one of the checkpoints in a run's or job's output directory."""
+        """Return one of the checkpoints in the output directory of a run or of a zerotools job."""
         numbered = _numbered(path, names)
         run = run_at(path, names)
         if run is not None:
@@ -215,8 +223,9 @@ class Detection:
         )
 
     def _of_program(self, run: ProgramRun) -> Detected:
-        """Return the checkpoint that a program continues from: the one in its tracker file, else
-        the newest finished one."""
+        """Return the checkpoint that the training program would resume from: the one that its
+        tracker file names, else the newest finished one.
+        """
         tracked = run.tracked()
         newest_first = list(reversed(run.entries))
         if tracked is None:
@@ -246,8 +255,9 @@ class Detection:
         return _with_others(run, named, found, said)
 
     def finished_entry(self, run: ProgramRun, entry: RunEntry) -> Detected | None:
-        """Return the checkpoint of an entry of a program's run, or None if its save did not
-        finish."""
+        """Return the checkpoint in one entry of a run's directory, or None if its save did not
+        finish.
+        """
         if run.fault_of(entry) is not None:
             return None
         for path in run.paths_of(entry):
@@ -285,7 +295,9 @@ class Detection:
 def _with_others(
     run: ProgramRun, entry: RunEntry, found: Detected, said: tuple[str, ...]
 ) -> Detected:
-    """Return `found` with notes on the choice, and on other models that were not read."""
+    """Return `found` with notes that say how it was chosen, and which other models of the run were
+    not read.
+    """
     model, others = run.model_of(entry)
     if others:
         said += (f"took {model}; {run.path / entry.name} holds {', '.join(others)} too",)
@@ -295,7 +307,7 @@ def _with_others(
 
 
 def _is_unfinished_job(names: set[str]) -> bool:
-    """Return whether a job's save is unfinished.
+    """Return whether `path` is a zerotools job's checkpoint without a finished save.
 
     A directory that contains `.metadata` is not a job's, because a job's DCP is in `dcp`.
     """
@@ -331,10 +343,10 @@ def _refuse_part_of_unfinished(path: Path) -> None:
 
 
 def _numbered(path: Path, names: set[str]) -> list[tuple[int, str]]:
-    """Return the checkpoints of a run by number, oldest first.
+    """Return (number, name) of each numbered checkpoint of a run, oldest first.
 
     Raises:
-        BadRequest: there are two kinds of names; their numbers cannot be compared.
+        BadRequest: the names are of several kinds, so their numbers cannot be compared.
     """
     kinds: dict[str, list[tuple[int, str]]] = {}
     for name in names:

@@ -31,10 +31,12 @@ class UnfinishedCheckpoint(BadFile):
 
 
 class _Options:
-    """Options of a reader or writer; None for each option that the user did not set."""
+    """The options that a reader or a writer accepts. An option that the user did not set is
+    None.
+    """
 
     def given(self) -> tuple[str, ...]:
-        """Return the names of the options that were set."""
+        """Return the names of the options that the user set."""
         every = fields(self)  # type: ignore[arg-type]
         return tuple(each.name for each in every if getattr(self, each.name) is not None)
 
@@ -74,7 +76,9 @@ class WriteOptions(_Options):
     remark: str | None = None
 
     def ranks(self, source: Checkpoint) -> int:
-        """Return the number of ranks to write for: as requested, else that of `source`, else 1."""
+        """Return the number of ranks to write files for: the requested number, else that of
+        `source`, else 1.
+        """
         asked = self.world_size if self.world_size is not None else source.origin.world_size
         return 1 if asked is None else asked
 
@@ -96,35 +100,42 @@ class Found:
 
 
 class Format(ABC):
-    """The base class of all checkpoint formats, and everything that other code asks a format.
+    """The base class of all checkpoint formats. All other code uses a format only through these
+    members.
 
-    A read-only format defines `name`, `title`, `signs` and `read`. Each other member has a default
-    that is right for such a format. `lay_out`, `export` and `reshard` are optional: a format that
-    overrides one of them can be written in this way.
+    A format that can only be read defines `name`, `title`, `signs` and `read`. The defaults of all
+    other members are right for such a format. A format that overrides `lay_out`, `export` or
+    `reshard` can also be written in that way.
     """
 
     # Its names.
     name: ClassVar[str]
-    """The value of `Origin.format` and in JSON, and the key in the table of formats."""
+    """The name of the format in `Origin.format`, in JSON, and in the table of formats."""
     title: ClassVar[str]
     """The name in messages: "torch DCP"."""
     word: ClassVar[str] = ""
-    """The name of the output format on the command line (`--to`, `--format`); empty: `name`."""
+    """The name by which the user selects this output format (`--to`, `--format`); if empty, it is
+    `name`.
+    """
 
     # How it is detected.
     signs: ClassVar[tuple[str, ...]] = ()
     """File names that identify a directory of this format. `find` looks for them by default, and
     the message that a directory is not a checkpoint lists them."""
     suffixes: ClassVar[tuple[str, ...]] = ()
-    """The endings of its file names, if a single file can be a checkpoint."""
+    """The endings of file names that a checkpoint in a single file can have."""
     is_weights_format: ClassVar[bool] = False
-    """Whether programs save only a model in it: the final weights next to a run's checkpoints, and
-    the optimizer in a file next to the weights."""
+    """True if programs save only models in this format. Then the final weights of a run may lie
+    next to its checkpoints, and an optimizer may be in a file next to the weights.
+    """
     is_nested: ClassVar[bool] = False
-    """Whether one directory may hold several checkpoints of it, each in a directory of its own."""
+    """True if one directory may contain several checkpoints of this format, each in a directory of
+    its own.
+    """
     needs_map: ClassVar[bool] = False
-    """Whether its tensors have a program's own names, so that a map is needed to get a Hugging Face
-    model."""
+    """True if tensors in this format have names of the program that saved them. Then a layout map
+    is needed to get a Hugging Face model.
+    """
 
     # What it reads and holds.
     read_options: ClassVar[frozenset[str]] = frozenset()
@@ -135,40 +146,48 @@ class Format(ABC):
     reshard_options: ClassVar[frozenset[str]] = frozenset()
     """The fields of `WriteOptions`, besides `world_size`, that `reshard` uses."""
     holds_state: ClassVar[bool] = True
-    """Whether it can hold an optimizer. If not, `lay_out` gets only weights."""
+    """True if this format can hold an optimizer. If False, `lay_out` gets only weights."""
     names_state: ClassVar[bool] = False
-    """Whether its optimizer state needs the names of the parameters; else numbers are enough."""
+    """True if optimizer state in this format needs the names of the parameters; False if numbers
+    are enough.
+    """
     says_weights: ClassVar[bool] = False
-    """Whether `lay_out` itself adds a note if the source has no optimizer state."""
+    """True if `lay_out` itself adds a note for the user if the source has no optimizer state."""
     sidecar_names: ClassVar[frozenset[str]] = frozenset()
     """Files next to the tensors that belong to the format and hold no data of the run."""
     may_hold_leftovers: ClassVar[bool] = False
-    """Whether a save may leave files of an earlier save in the same directory."""
+    """True if a save into an existing directory may leave files of an earlier save there."""
 
     @property
     def is_written(self) -> bool:
-        """True if the format is a choice of `convert --to`: it overrides `lay_out`."""
+        """True if the user can write this format with `convert --to`, because it overrides
+        `lay_out`.
+        """
         return type(self).lay_out is not Format.lay_out
 
     @property
     def is_exported(self) -> bool:
-        """True if the format is a choice of `consolidate --format`: it overrides `export`."""
+        """True if the user can write this format with `consolidate --format`, because it overrides
+        `export`.
+        """
         return type(self).export is not Format.export
 
     @property
     def reshards(self) -> bool:
-        """True if the format can be resharded: it overrides `reshard`. Then `convert` from the
-        format to itself reshards as well."""
+        """True if the format overrides `reshard`: its checkpoints can be written again for another
+        number of ranks. Then `convert` from the format to itself reshards too.
+        """
         return type(self).reshard is not Format.reshard
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the checkpoint in the directory `path`, or None if it is not of this format.
+        """Return the checkpoint in the directory `path`, or None if the directory has no
+        checkpoint of this format.
 
-        `names` are the entries of the directory. By default, one of them must be in `signs`. No
-        file is opened, except a file that names another one (`latest`).
+        `names` are the names in the directory. By default, the directory is recognised if one of
+        them is in `signs`. No file is opened, except a file that names another file (`latest`).
 
         Raises:
-            BadRequest: a directory in it cannot be listed.
+            BadRequest: a directory inside `path` cannot be listed.
         """
         return Found(path) if names & {*self.signs} else None
 
@@ -188,8 +207,8 @@ class Format(ABC):
     def training_of(self, checkpoint: Checkpoint) -> TrainingState:
         """Return the training state of `checkpoint`, a result of `read`.
 
-        Numbers that are stored as tensors, such as `step`, are read. By default, only the precision
-        is known.
+        Numbers that the files store as tensors, such as `step`, are read. The default
+        implementation returns only the precision.
 
         Raises:
             BadFile: the files contradict each other.
@@ -197,7 +216,8 @@ class Format(ABC):
         return TrainingState(precision=checkpoint.origin.precision)
 
     def find_file(self, path: Path) -> Found | None:
-        """Return the checkpoint in the file `path`, or None if the name is not of this format.
+        """Return the checkpoint in the file `path`, or None if its name does not belong to this
+        format.
 
         Raises:
             BadRequest: the file is a part of a checkpoint; its directory must be named.
@@ -205,15 +225,16 @@ class Format(ABC):
         return None
 
     def find_by_number(self, path: Path, names: set[str]) -> Found | None:
-        """Return the checkpoint in the directory `path` if its file names only count ranks, or
-        None.
+        """Return the checkpoint in the directory `path` if its only sign is that file names end
+        with rank numbers (`trainer_0.pt`, `trainer_1.pt`); else None.
 
-        Called only if no other format is found.
+        This method is called only if no other format recognises the directory.
         """
         return None
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
-        """Return the checkpoint that the format's own file in a run's directory names, or None.
+        """Return the checkpoint that a file of this format, such as `latest`, names in a run's
+        directory; None without such a file.
 
         Raises:
             BadFile: the named checkpoint does not exist.
@@ -221,10 +242,10 @@ class Format(ABC):
         return None
 
     def refuse_unfinished(self, path: Path, names: set[str]) -> None:
-        """Raise an error if the save of a checkpoint in the directory `path` did not finish.
+        """Raise an error if the save of the checkpoint in the directory `path` did not finish.
 
         Raises:
-            UnfinishedCheckpoint: names the sign of it, and the action to take.
+            UnfinishedCheckpoint: the message names the file that shows it, and the action to take.
         """
         return
 
@@ -235,11 +256,12 @@ class Format(ABC):
         destination: Path,
         options: WriteOptions,
     ) -> Target:
-        """Lay `source`, of any format, out in the directory `destination`, with the state of its
-        run.
+        """Plan a checkpoint of this format in the directory `destination`, made from `source` of
+        any format, with its training state.
 
-        `Target.dropped` lists the parts that the format cannot hold. If `holds_state` is False,
-        `source` has         only the roles `param` and `buffer`, in the types to write.
+        `Target.dropped` lists the parts of `source` that this format cannot hold. If `holds_state`
+        is False, `source` has only tensors with the roles `param` and `buffer`, in the types to
+        write.
 
         Raises:
             BadRequest: a value that the format needs is unknown.
@@ -248,8 +270,8 @@ class Format(ABC):
         raise Unsupported(f"{self.name} is not written")
 
     def export(self, weights: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        """Lay `weights`, which have only the roles `param` and `buffer`, out as a model without a
-        run.
+        """Plan a model without training state, made from `weights`, which have only the roles
+        `param` and `buffer`.
 
         Raises:
             BadRequest: nothing to write, or two tensors with the same name.
@@ -258,13 +280,14 @@ class Format(ABC):
         raise Unsupported(f"{self.name} is not exported")
 
     def export_adapter(self, adapter: Checkpoint, destination: Path) -> Target:
-        """Lay the tensors of a PEFT adapter out in one file with PEFT's name. Raises as `export`
-        does."""
+        """Plan one file with the tensors of a PEFT adapter, under the file name that PEFT uses.
+        Raises the same errors as `export`.
+        """
         raise Unsupported(f"PEFT does not read adapters in {self.name}")
 
     def reshard(self, source: Checkpoint, destination: Path, options: WriteOptions) -> Target:
-        """Lay `source`, of this format, out for `options.world_size` ranks, with all of its
-        content.
+        """Plan the same checkpoint for `options.world_size` ranks. `source` is of this format, and
+        the output has all of its content.
 
         Raises:
             BadRequest: the number of ranks is not possible, or options contradict each other.
@@ -273,10 +296,11 @@ class Format(ABC):
         raise Unsupported(f"{self.name} is not resharded")
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        """Return the files of `source`, of this format, without optimizer state.
+        """Plan how to remove the optimizer state from the files of `source`, which is of this
+        format.
 
-        With `Keep.WEIGHTS` the masters are dropped too. Elements are not cast. `options` are those
-        that `source` was read with.
+        With `Keep.WEIGHTS` the masters are removed too. No element is cast. `options` are the
+        options that `source` was read with.
 
         Raises:
             BadFile: a file is damaged.
@@ -288,7 +312,8 @@ class Format(ABC):
         )
 
     def is_laid_out(self, source: Checkpoint, options: WriteOptions) -> bool:
-        """Return whether `source`, of this format, is already laid out as `reshard` would do it.
+        """Return whether `source`, of this format, already has the files that `reshard` with these
+        options would write.
 
         Raises:
             BadRequest: options that contradict each other.
@@ -297,8 +322,9 @@ class Format(ABC):
         return same and not set(options.given()) - {"world_size"}
 
     def how_to_reshard(self, source: Checkpoint, world_size: int) -> str:
-        """Return a sentence for a source that cannot be resharded: the reason, and the
-        alternative."""
+        """Return a sentence for the user if `source` cannot be resharded: why, and what to do
+        instead.
+        """
         return (
             f"{source.origin.path} is {self.name}, which zerotools does not reshard; zerotools "
             f"convert --to dcp, or --to deepspeed with --ds-config FILE, and --world-size "
@@ -306,26 +332,31 @@ class Format(ABC):
         )
 
     def check_weights(self, source: Checkpoint) -> None:
-        """Compare samples of masters with the 16-bit weights, if the files have both.
+        """Compare the first elements of the masters with the 16-bit weights, if the files have
+        both.
 
         Raises:
-            Unsupported: they are of two saves, or are not where the files record them.
+            Unsupported: masters and weights differ: they are of two saves, or are not at the
+                positions that the files record.
             BadFile: a file is truncated.
         """
         return
 
     def weight_pairs(self, source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield name, master and weight if the files have both; the weight is the master, cast."""
+        """Yield (name, master, weight) for each weight that the files store in both forms; the
+        weight is the master, cast to 16 bits.
+        """
         for key, master in source.tensors.items():
             weight = source.tensors.get(Key(key.name, "param16"))
             if key.role == "param" and weight is not None and weight.shape == master.shape:
                 yield key.name, master, weight
 
     def files_of_one_save(self, source: Checkpoint) -> Collection[str]:
-        """Return the files, relative to `source.root`, that are proved to be of one save.
+        """Return the files, relative to `source.root`, that are proved to be of one and the same
+        save.
 
-        Each of them records its step and rank, or its content is compared with such a file. All
-        other files may be of another save or rank without a sign of it.
+        Such a file records its step and rank, or its values were compared with a file that does.
+        Any other file may be of another save or rank without a sign of it.
 
         Raises:
             BadFile: a file is damaged.
@@ -333,15 +364,16 @@ class Format(ABC):
         return ()
 
     def doubts(self, source: Checkpoint) -> Mapping[str, str]:
-        """Return files, relative to `source.root`, that suggest a missing file, each with a
-        sentence.
+        """Return sentences for the user on files that may be missing, by the existing file
+        (relative to `source.root`) that suggests it.
 
         Nothing in the checkpoint shows whether the missing file ever existed.
         """
         return {}
 
     def compare_copies(self, source: Checkpoint) -> None:
-        """Compare tensors with their copies in files that are not read.
+        """Compare tensors that the files store several times: the copy that is read with all other
+        copies.
 
         Raises:
             BadFile: two copies differ, or a file is truncated.
@@ -354,11 +386,11 @@ class Format(ABC):
         yield from ()
 
     def numbered_state(self, source: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
-        """Return optimizer state that has only numbers for its parameters, or None if there is
-        none.
+        """Return the optimizer state that identifies its parameters only by number, or None if
+        there is no such state.
 
-        `read` leaves such state out. The tensors are in files below `source.root`.
-        `TrainingState.unnamed` has their numbers.
+        `read` leaves such state out. The state's tensors are in files below `source.root`, and
+        `TrainingState.unnamed` has the numbers.
 
         Raises:
             BadFile: it is damaged.
@@ -366,8 +398,8 @@ class Format(ABC):
         return None
 
     def read_state(self, path: Path, weights: Mapping[str, tuple[int, ...]]) -> Checkpoint:
-        """Return the optimizer in the file `path` next to a model; `weights` are the model's
-        shapes.
+        """Read the optimizer in the file `path`, which lies next to a model; `weights` has the
+        shapes of the model's weights.
 
         Raises:
             BadFile: it is damaged.
@@ -384,23 +416,29 @@ class Format(ABC):
         return None
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """Return the directory with other files of the run, or None without such files."""
+        """Return the directory that also has other files of the run, or None if there are no such
+        files.
+        """
         return source.root if source.origin.path.is_dir() else None
 
     def never_written(self, source: Checkpoint) -> Collection[Dropped]:
-        """Return the parts of `source` that no format can hold and that no `lay_out` lists."""
+        """Return the parts of `source` that no format can hold and that `lay_out` of no format
+        reports as dropped.
+        """
         return ()
 
 
 FormatTable = Mapping[str, Format]
-"""Formats by name; the first has priority if a directory holds several."""
+"""Formats by name. If a directory holds several formats, the first one in the table is read."""
 
 
 def spelling(form: Format) -> str:
-    """Return the name of a format on the command line."""
+    """Return the name by which the user selects a format on the command line."""
     return form.word or form.name
 
 
 def flag(option: str) -> str:
-    """Return the option of the command line for a field of `ReadOptions` or `WriteOptions`."""
+    """Return the command line option (such as `--world-size`) for a field of `ReadOptions` or
+    `WriteOptions`.
+    """
     return "--max-shard-size" if option == "max_shard_bytes" else f"--{option.replace('_', '-')}"

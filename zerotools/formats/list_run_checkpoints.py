@@ -36,9 +36,10 @@ class RunCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class RunListing:
-    """The checkpoints of a run of `program` in the directory `path`, newest first.
+    """The checkpoints of a run in the directory `path`, newest first. `program` is the program
+    that saved them.
 
-    `wraps_models` is as in `RunLayout`.
+    `wraps_models` means the same as in `RunLayout`.
     """
 
     program: str
@@ -48,10 +49,10 @@ class RunListing:
 
 
 def find_run_listing(path: Path, taken: Path, table: FormatTable = FORMATS) -> RunListing | None:
-    """Return the listing of the run in `path` or in a directory above it.
+    """Return the list of checkpoints of the run in `path` or in a directory above it.
 
-    The checkpoint at `taken` must be one of the run's checkpoints, or its final weights. Return
-    None if no known program makes such directories.
+    The checkpoint that was read, at `taken`, must be one of the run's checkpoints or its final
+    weights. Return None if the directory belongs to no known program.
     """
     places = [path] if isinstance(path, RemotePath) else list(_upwards(path.absolute()))
     for place in places:

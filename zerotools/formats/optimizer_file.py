@@ -83,7 +83,7 @@ def _noted(model: Checkpoint, *notes: str) -> Checkpoint:
 
 
 def _notes(root: Path, optimizer: str) -> Iterator[str]:
-    """Yield notes on files next to the model that belong to its run."""
+    """Yield a note for each kind of file next to the model that belongs to the same run."""
     there = {entry.name for entry in root.iterdir() if entry.is_file()}
     taken = [optimizer, *(name for name in (*SCHEDULERS, TRAINER_STATE) if name in there)]
     random = [name for name in there if RANDOM_STATE.fullmatch(name)]
@@ -94,8 +94,8 @@ def _notes(root: Path, optimizer: str) -> Iterator[str]:
 def joined_training(
     model: Checkpoint, training: TrainingState, state: TrainingState
 ) -> TrainingState:
-    """Return the state of the run; `training` comes from the model's files, `state` from the
-    optimizer's.
+    """Return the training state of a run: `training` from the model's files, completed with
+    `state` from the optimizer's file.
 
     Raises:
         BadFile: the counters of the Trainer, or the schedule, are damaged.

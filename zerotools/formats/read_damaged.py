@@ -13,13 +13,13 @@ from zerotools.io.files.damage import Damage, tolerating
 
 @dataclass(frozen=True)
 class DamagedCheckpoint:
-    """A checkpoint with holes: elements without a chunk, or with a chunk in a missing or truncated
-    file.
+    """A checkpoint that was read although data is lost. The lost elements are holes: they have no
+    chunk, or a chunk in a missing or truncated file.
 
-    The problems of `checkpoint` list the losses. `lost_names` maps tensors with a known name and
-    lost data to the file that held them. `unnamed` are lost files that may have held tensors or
-    tied names that are listed nowhere. File names are relative to the checkpoint's root if they are
-    below it.
+    The problems of `checkpoint` list the losses. `lost_names` maps each tensor that lost data, and
+    has a known name, to the file that held the data. `unnamed` are lost files with unknown content:
+    they may have held tensors or tied names that no other file lists. File names are relative to
+    the checkpoint's root if they are below it.
     """
 
     checkpoint: Checkpoint
@@ -36,10 +36,10 @@ def read_damaged(
     stand_in: Path | None = None,
     table: FormatTable = FORMATS,
 ) -> DamagedCheckpoint:
-    """Read a checkpoint that may have lost bytes; the arguments are those of `formats.read`.
+    """Read a checkpoint that may have lost bytes, with the arguments of `formats.read`.
 
-    `stand_in` may be another checkpoint of the same run: lost lists of names and shapes are taken
-    from it.
+    `stand_in` may be the path of another checkpoint of the same run. If lists of names and shapes
+    are lost, they are taken from it.
 
     Raises:
         BadRequest: `path` does not exist, or it has several models and none is selected.
@@ -63,7 +63,7 @@ def read_damaged(
 
 
 def _is_lost(checkpoint: Checkpoint, problem: Problem) -> bool:
-    """Return whether a problem means that bytes are lost, and not that they are wrong."""
+    """Return whether a problem means that bytes are lost; False if bytes exist but are wrong."""
     is_gone = problem.file is not None and not (checkpoint.root / problem.file).exists()
     return problem.is_loss or is_gone
 

@@ -17,18 +17,20 @@ _LOOKED_AT = 4
 
 
 class NamesBelow:
-    """The entry names of a directory and of directories below it. Each directory is listed once."""
+    """The names of the files and directories in a directory and below it. Each directory is listed
+    only once.
+    """
 
     def __init__(self, path: Path, names: set[str]) -> None:
         self.path = path
         self._names = {HERE: names}
 
     def at(self, place: str) -> Path:
-        """Return the path of the directory `place` below the run's directory."""
+        """Return the path of `place`, a directory given relative to the run's directory."""
         return self.path / place if place else self.path
 
     def names(self, place: str) -> set[str]:
-        """Return the names in the directory `place`; empty if it does not exist."""
+        """Return the names in the directory `place`; an empty set if it does not exist."""
         if place not in self._names:
             above, _, own = place.rpartition("/")
             is_there = own in self.names(above) and self.at(place).is_dir()
@@ -38,7 +40,7 @@ class NamesBelow:
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One checkpoint of a run: its name in the run's directory, and the `step` in the name."""
+    """One checkpoint of a run: its `name` in the run's directory, and the `step` in this name."""
 
     name: str
     step: int | None
@@ -46,10 +48,10 @@ class RunEntry:
 
 @dataclass(frozen=True, slots=True)
 class ProgramRun:
-    """A run in the directory `path`.
+    """A run that a known program saved in the directory `path`.
 
-    `entries` are its checkpoints, oldest first, all in the directory `place`. `others` are
-    directories with checkpoints of other models.
+    `entries` are its checkpoints, oldest first; all of them are in `place`, a directory below
+    `path`. `others` are directories with checkpoints of other models of the run.
     """
 
     layout: RunLayout
@@ -66,12 +68,13 @@ class ProgramRun:
         return None if tracker is None else below(self.place, tracker.file)
 
     def tracked(self) -> str | None:
-        """Return the entry that the program's tracker file names; it may not exist.
+        """Return the entry that the program's tracker file names as the checkpoint to continue
+        from. It may not exist.
 
-        Return None if the program has no such file, or the file does not exist.
+        Return None if the program writes no tracker file, or if the file does not exist.
 
         Raises:
-            BadFile: it names no entry.
+            BadFile: the tracker file does not contain the name of an entry.
         """
         tracker = self.layout.tracker
         if tracker is None or tracker.file not in self.listing.names(self.place):
@@ -87,7 +90,9 @@ class ProgramRun:
         return below(self.place, tracker.name.format(text))
 
     def model_of(self, entry: RunEntry) -> tuple[str, tuple[str, ...]]:
-        """Return the model of an entry to read, and the other models in the entry."""
+        """Return the directory, inside an entry, of the model to read (`HERE`: the entry itself),
+        and the directories of the other models in this entry.
+        """
         there = [
             model
             for model in self.layout.models
@@ -118,13 +123,13 @@ class ProgramRun:
 
 
 def below(place: str, name: str) -> str:
-    """Return the path text of the entry `name` in the directory `place`."""
+    """Return the relative path of the entry `name` in the directory `place`, as text."""
     return "/".join(filter(None, (place, name)))
 
 
 def run_at(path: Path, names: set[str]) -> ProgramRun | None:
-    """Return the run in the directory `path` with entries `names`, or None if no known program made
-    it.
+    """Return the run in the directory `path`, which contains `names`; None if no known program
+    made it.
 
     Raises:
         BadRequest: it has several runs.
@@ -133,9 +138,9 @@ def run_at(path: Path, names: set[str]) -> ProgramRun | None:
 
 
 def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
-    """Yield every run that the directory `path` may hold, the most likely first.
+    """Yield every run that the directory `path` may belong to, the most likely first.
 
-    There are several if several programs, or several ways of saving, have the same names.
+    There are several if several programs, or one program with several settings, use the same names.
 
     Raises:
         BadRequest: it has several runs of a program.
@@ -149,8 +154,8 @@ def runs_at(path: Path, names: set[str]) -> Iterator[ProgramRun]:
 
 
 def checkpoints_at(path: Path, names: set[str]) -> Iterator[tuple[ProgramRun, RunEntry]]:
-    """Yield `path` as a checkpoint of each program's run, if it, or a directory of a model in it,
-    may be one.
+    """Yield `path` as a checkpoint of each program that may have saved it. `path` is the
+    checkpoint or the directory of a model inside it.
 
     A checkpoint is recognised by the program's files in it, not by its name or position.
     """
@@ -184,7 +189,7 @@ def _run(layout: RunLayout, listing: NamesBelow) -> ProgramRun | None:
 
 
 def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
-    """Yield the directories that match the parts of a pattern."""
+    """Yield the directories with paths that match a pattern, part by part."""
     found = [HERE]
     for part in filter(None, pattern.split("/")):
         found = [
@@ -197,8 +202,9 @@ def _matching(listing: NamesBelow, pattern: str) -> Iterator[str]:
 
 
 def _entries(layout: RunLayout, listing: NamesBelow, place: str) -> tuple[RunEntry, ...]:
-    """Return the checkpoints in a directory, oldest first; empty if they are not of this
-    program."""
+    """Return the checkpoints in a directory, oldest first; empty if no file shows that this
+    program saved them.
+    """
     matches = {name: layout.numbered.fullmatch(name) for name in listing.names(place)}
     found = sorted((_age(match, name), name) for name, match in matches.items() if match)
     kept = [

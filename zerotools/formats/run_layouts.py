@@ -1,4 +1,4 @@
-"""The programs with known run directories, the likelier first.
+"""The run directories of all known programs, the more common programs first.
 
 Sources, each the writer itself:
 
@@ -22,14 +22,14 @@ import re
 from dataclasses import dataclass
 
 HERE = ""
-"""The place that means the run's directory itself."""
+"""The value of a place that means the run's directory itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tracker:
-    """A file that names the checkpoint to continue from.
+    """A file that names the checkpoint that the program continues from.
 
-    `name` is the name of the checkpoint, with `{}` for the content of the file.
+    `name` is the name of this checkpoint; `{}` in it stands for the content of the file.
     """
 
     file: str

@@ -24,8 +24,11 @@ _SHARD = re.compile(r"__\d+_\d+\.distcp|(__\d+)?\.metadata(\.tmp)?")
 
 
 def prefixes(path: Path) -> tuple[list[str], list[Problem]]:
-    """Return the file name prefix of each DCP directory of the checkpoint at `path`, and a problem
-    for each missing directory."""
+    """Find the DCP directories that make up the checkpoint at `path`.
+
+    Return their paths below `path` (such as `dcp/`; empty for `path` itself), and a problem for
+    each directory that should exist but has no `.metadata`.
+    """
     if (path / RECORD).exists() or _is_wrapped(path):
         return [f"{DCP}/"], []
     models = [] if (path / METADATA).exists() else fsdp_models(names_in(path))
@@ -48,16 +51,17 @@ def _is_wrapped(path: Path) -> bool:
 
 
 def lost_attributes(source: Checkpoint) -> tuple[Dropped, ...]:
-    """Return the attributes that other programs put into `.metadata`; no format can hold them."""
+    """Return the attributes in the source's `.metadata` that other programs added, as dropped
+    parts. No output format can hold them.
+    """
     why = "an attribute of .metadata that is not torch's"
     return tuple(Dropped(name, why) for name in native_of(source).attributes)
 
 
 def is_shard(source: Checkpoint, path: Path) -> bool:
-    """Return whether `path` is a DCP file in the checkpoint's directory, or a directory of such
-    files.
+    """Return whether `path` is a file that DCP wrote, or a directory that contains such files.
 
-    DCP files are shards and their metadata, also those of an older save.
+    Files of an older save in the same directory count too.
     """
     if path.is_dir():
         return (path / METADATA).exists()
@@ -65,7 +69,7 @@ def is_shard(source: Checkpoint, path: Path) -> bool:
 
 
 def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
-    """Return whether every rank of the run held the whole tensor.
+    """Return whether every rank of the run held a whole copy of this tensor, instead of a shard.
 
     The record of a job lists such tensors. Without a record, a tensor counts as replicated if
     several ranks saved it as one chunk although it has more than one row.
@@ -82,8 +86,9 @@ def is_replicated(source: Checkpoint, flat: str, tensor: Tensor) -> bool:
 def lay_out_each(
     source: Checkpoint, destination: Path, lay_out: Callable[[Checkpoint, Path], Target]
 ) -> Target:
-    """Lay out a checkpoint of several directories: each directory separately below
-    `destination`."""
+    """Plan the output of a checkpoint that consists of several directories: each directory is laid
+    out separately below `destination`.
+    """
     plans: dict[str, FilePlan] = {}
     tensors: dict[Any, Tensor] = {}
     notes: tuple[str, ...] = ()
@@ -108,7 +113,9 @@ def lay_out_each(
 
 
 def _part(source: Checkpoint, keys: frozenset[str]) -> Checkpoint:
-    """Return `source` with only the tensors and values of the flat keys `keys`."""
+    """Return a copy of `source` that contains only the tensors and values with the flat keys
+    `keys`.
+    """
     native = native_of(source)
 
     def of(table: Mapping[str, Any] | None) -> dict[str, Any]:

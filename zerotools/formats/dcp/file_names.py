@@ -14,6 +14,8 @@ _FSDP_MODEL = re.compile(r"pytorch_model_fsdp_\d+")
 
 
 def fsdp_models(names: set[str]) -> list[str]:
-    """Return accelerate's directories, one for each model, sorted by number."""
+    """Return the names of accelerate's model directories (`pytorch_model_fsdp_0`, ...), sorted by
+    number.
+    """
     found = filter(_FSDP_MODEL.fullmatch, names)
     return sorted(found, key=lambda name: int(name.rpartition("_")[2]))

@@ -41,11 +41,13 @@ _JOB_MODEL, _JOB_OPTIMIZER = "model.", "optim."
 
 @dataclass(frozen=True)
 class NamedKeys:
-    """The names of a checkpoint's values: `keys` by flat key.
+    """The name and role that each flat key of a checkpoint got.
 
-    `optimizers` are the flat key prefixes of the model's optimizers. `numbered` are the names of
-    parameters that an optimizer has by number. `notes` are for the user. If several models are
-    possible, `question` asks the user to select one, and all models keep their flat keys as names.
+    `keys` maps each flat key to its name and role. `optimizers` are the flat key prefixes of the
+    optimizers that train the model. `numbered` maps the number of a parameter in an optimizer to
+    the name of this parameter. `notes` are sentences for the user. If several models are possible,
+    `question` asks the user to select one, and the tensors of all models keep their flat keys as
+    names.
     """
 
     keys: Mapping[str, Key]
@@ -56,7 +58,8 @@ class NamedKeys:
 
 
 def name_tensors(metadata: Metadata, path: object, section: str | None = None) -> NamedKeys:
-    """Name the keys of the checkpoint at `path`; `section` is the model that the user selected.
+    """Give each flat key of the checkpoint at `path` a name and a role; `section` is the model
+    that the user selected.
 
     Raises:
         BadRequest: the section does not exist.
@@ -87,7 +90,9 @@ def name_tensors(metadata: Metadata, path: object, section: str | None = None) -
 
 
 def _trained(sections: Sections, choice: ModelChoice) -> Iterator[tuple[Section, str]]:
-    """Yield the models with optimizer state that gets names, and the prefix of these names."""
+    """Yield each model for which optimizer state gets names, with the prefix that these names
+    begin with.
+    """
     if choice.model is not None:
         yield choice.model, ""
     elif not sections.models:
@@ -110,7 +115,9 @@ def _state(
 
 
 def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
-    """Return the names of numbered parameters that are proved by shapes."""
+    """Return the names of an optimizer's numbered parameters, by number, if shapes prove them;
+    else an empty dict.
+    """
     state: dict[int, dict[str, Shape]] = {}
     for flat, (number, role) in optimizer.state.items():
         state.setdefault(int(number), {})[role] = optimizer.tensors[flat].shape
@@ -123,7 +130,9 @@ def _by_shape(optimizer: OptimizerSection, owner: Section) -> dict[int, str]:
 
 
 def job_keys(flats: Iterable[str]) -> dict[str, Key]:
-    """Return the keys of a zerotools job, which has one model and one optimizer section."""
+    """Return the name and role of each flat key in a zerotools job, which has one model and one
+    optimizer.
+    """
     return _distinct({flat: _job_key(flat) for flat in flats})
 
 

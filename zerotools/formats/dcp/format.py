@@ -104,7 +104,9 @@ class DcpFormat(Format):
         return native_of(source).job
 
     def run_directory(self, source: Checkpoint) -> Path | None:
-        """Return None for a job's checkpoint: all files of its directory belong to it."""
+        """Return None if a zerotools job saved the checkpoint, because all files in its directory
+        belong to it; else the directory with other files of the run.
+        """
         return None if self.job_record(source) is not None else super().run_directory(source)
 
     def never_written(self, source: Checkpoint) -> tuple[Dropped, ...]:

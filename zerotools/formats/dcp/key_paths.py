@@ -25,7 +25,9 @@ _GROUPS = "param_groups."
 
 
 class FlatValue(NamedTuple):
-    """One flat key, its path, and its tensor; None if the value is not a tensor."""
+    """One value of the saved state dict: its flat key, its path, and its tensor (None if the value
+    is not a tensor).
+    """
 
     flat: str
     path: Path
@@ -33,17 +35,18 @@ class FlatValue(NamedTuple):
 
 
 def text_of(path: Iterable[str | int]) -> str:
-    """Return the flat key that torch makes from a path."""
+    """Return the flat key for a path: the parts of the path, joined as torch joins them."""
     return ".".join(map(str, path))
 
 
 def name_below(value: FlatValue, depth: int) -> str:
-    """Return the rest of the flat key after the first `depth` parts of the path."""
+    """Return the part of a flat key that follows the first `depth` parts of its path."""
     return text_of(value.path[depth:])
 
 
 def values_of(metadata: Metadata) -> list[FlatValue]:
-    """Return all values with their paths, in the order of the state dict if it is recorded.
+    """Return all values of the DCP with their paths, in the order of the saved state dict if that
+    is recorded.
 
     Raises:
         BadFile: a path is longer than in any known program.
@@ -59,7 +62,9 @@ def values_of(metadata: Metadata) -> list[FlatValue]:
 
 
 def _whole(flat: str, path: Path | None) -> Path:
-    """Return the path, or only the flat key if the two disagree."""
+    """Return the recorded path of a flat key, or the flat key alone if the path does not match the
+    key.
+    """
     if path is not None and len(path) > DEEPEST:
         raise BadFile(
             f"{flat:.80}... has {len(path)} levels, but zerotools reads at most {DEEPEST}"
@@ -68,7 +73,9 @@ def _whole(flat: str, path: Path | None) -> Path:
 
 
 def _split(values: list[FlatValue], *, has_paths: bool) -> list[FlatValue]:
-    """Split flat keys after the sections that the program wrote into them."""
+    """Split the flat keys of a flat state dict into paths, after the section names that the
+    program put in front of its keys.
+    """
     flat = [value for value in values if len(value.path) == 1]
     sections = _optimizers(flat)
     if sections:
@@ -86,7 +93,9 @@ def _below(value: FlatValue, sections: set[str]) -> FlatValue:
 
 
 def _section_of(flat: str, sections: set[str]) -> str | None:
-    """Return the one of `sections` that a flat key begins with, compared in whole words."""
+    """Return the section in `sections` that a flat key begins with, compared word by word; None if
+    there is no such section.
+    """
     parts = flat.split(".", _MAX_WORDS)
     before = (".".join(parts[:count]) for count in range(1, len(parts)))
     return next((text for text in before if text in sections), None)
@@ -97,7 +106,7 @@ def _first(values: Iterable[FlatValue]) -> set[str]:
 
 
 def _optimizers(values: list[FlatValue]) -> set[str]:
-    """Return the prefixes of optimizers in flat keys."""
+    """Return the prefixes in flat keys that belong to optimizers."""
     found: set[str] = set()
     modules: set[str] = set()
     for value in values:
@@ -127,7 +136,7 @@ def is_option(value: FlatValue) -> bool:
 
 
 def _models(values: list[FlatValue], optimizers: set[str]) -> set[str]:
-    """Return the prefixes of the weights for which the optimizers have state."""
+    """Return the prefixes in flat keys of those models that the optimizers train."""
     names = set(_trained(values, optimizers))
     known = {value.flat for value in values if value.tensor is not None}
     if any(name in known for name in names):
@@ -149,7 +158,7 @@ def _trained(values: list[FlatValue], optimizers: set[str]) -> Iterator[str]:
 
 
 def tensors_of(values: Iterable[FlatValue]) -> Mapping[str, SavedTensor]:
-    """Return the values that are tensors, by flat key."""
+    """Return the tensors among the values, by flat key."""
     return {value.flat: value.tensor for value in values if value.tensor is not None}
 
 
@@ -170,7 +179,9 @@ _SUFFIX = re.compile(r"(_?(state_?dicts?|states?))?(_?\d{1,4})?")
 
 
 def _bare(word: str | int) -> str:
-    """Return `optimizer` for `optimizer_state_dict`, `optimizer_states` and `optimizer_0`."""
+    """Return the word without a suffix or number: `optimizer` for `optimizer_state_dict`,
+    `optimizer_states` and `optimizer_0`.
+    """
     text = str(word)[:64].lower().replace("-", "_").strip("_")
     for at in range(1, len(text)):
         if _SUFFIX.fullmatch(text, at):
@@ -183,45 +194,52 @@ def _tokens(word: str | int) -> frozenset[str]:
 
 
 def is_optimizer_word(word: str | int) -> bool:
-    """Return whether the word means an optimizer: `optim`, `optimizer_0`,
-    `g_optimizer_state_dict`."""
+    """Return whether a dict with this name holds an optimizer: `optim`, `optimizer_0`,
+    `g_optimizer_state_dict`.
+    """
     return bool(_tokens(word) & _OPTIMIZER)
 
 
 def is_plain_optimizer_word(word: str | int) -> bool:
-    """Return whether the word only means an optimizer: `optimizer`, `optim_state_dict`; not
-    `optimizer_d`."""
+    """Return whether the name says only that a dict is an optimizer, not which one: True for
+    `optimizer` and `optim_state_dict`, False for `optimizer_d`.
+    """
     return _bare(word) in _OPTIMIZER
 
 
 def is_model_word(word: str | int) -> bool:
-    """Return whether programs with one model use this name for it: `model`, `state_dict`,
-    `model_state_dict`.
+    """Return whether programs that train one model use this name for its dict: `model`,
+    `state_dict`, `model_state_dict`.
 
-    A name alone never turns a weight into state or state into a weight. It decides between models
-    if keys and shapes do not.
+    A name alone never turns a weight into state, or state into a weight. It only selects one of
+    several possible models if their keys and shapes do not.
     """
     return str(word).lower() == "state_dict" or _bare(word) in _MODEL
 
 
 def is_copy_word(word: str | int) -> bool:
-    """Return whether the word means averages of another model's weights: `ema`, `model_ema`,
-    `swa_state_dict`."""
+    """Return whether a dict with this name holds averages of another model's weights: `ema`,
+    `model_ema`, `swa_state_dict`.
+    """
     return bool(_tokens(word) & _COPY)
 
 
 def is_state_word(word: str | int) -> bool:
-    """Return whether the word means state of the run: `lr_scheduler`, `train_state`,
-    `rng_states`."""
+    """Return whether a dict with this name holds state of the run and no weights: `lr_scheduler`,
+    `train_state`, `rng_states`.
+    """
     return bool(_tokens(word) & _STATE)
 
 
 def is_counter(name: str) -> bool:
-    """Return whether programs use this name for a counter in a dict with weights: `step`,
-    `rng_state`."""
+    """Return whether programs use this name for a value of the run that lies in one dict with the
+    weights: `step`, `rng_state`.
+    """
     return name.lower() in _COUNTERS
 
 
 def names_a_weight(word: str) -> bool:
-    """Return whether modules use this name for parameters and buffers, and optimizers never do."""
+    """Return whether only modules use this name, for a parameter or a buffer, and optimizers never
+    do.
+    """
     return word in _WEIGHTS

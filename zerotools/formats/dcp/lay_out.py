@@ -39,13 +39,14 @@ from zerotools.runs.job_record import JobRecord, record_to_json
 
 
 def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target:
-    """Lay `source` out for `world_size` ranks in `destination`.
+    """Plan a DCP in `destination` that contains `source`, for `world_size` ranks.
 
-    Only shapes and types of the tensors, flat keys and other values of the source are used; its
-    chunks may lie anywhere. The output of a job's checkpoint is again a job's checkpoint: `dcp/`,
-    job.json with the new world size and random numbers that are seeded again, sidecar files, and a
-    manifest. A source of several directories gives the same directories. For all other sources the
-    surrounding files are copied, except random number states of single ranks.
+    Only the shapes, types, flat keys and plain values of `source` are used. Its files may be
+    arranged in any way. If a zerotools job saved `source`, the output is a job's checkpoint too:
+    `dcp/`, job.json with the new world size, sidecar files, and a manifest. Its random number
+    generators are seeded again. If `source` consists of several directories, the output has the
+    same directories. In all other cases the files next to the DCP are copied, except the random
+    number states of single ranks.
 
     Raises:
         BadRequest: `world_size` is less than 1.
@@ -72,7 +73,7 @@ def lay_out(source: Checkpoint, destination: Path, *, world_size: int) -> Target
 def _lay_out_one(
     source: Checkpoint, destination: Path, *, world_size: int, prefix: str = ""
 ) -> Target:
-    """Lay out one DCP directory, at `prefix` below the root."""
+    """Plan one DCP directory of the output, at `prefix` below the output's root."""
     flat = _flat_keys(source)
     laid_out = lay_out_directory(
         _entries(source, flat), _paths(source, flat), world_size, prefix=prefix
@@ -92,7 +93,9 @@ def _lay_out_one(
 
 
 def _with(target: Target, files: Mapping[str, FilePlan]) -> Target:
-    """Return the target with additional files; existing files have priority."""
+    """Return `target` with the additional `files`. If both have a file of one name, the file of
+    `target` is kept.
+    """
     plans = {**files, **target.files}
     sizes = {name: plan.size for name, plan in plans.items()}
     return replace(target, files=plans, checkpoint=replace(target.checkpoint, files=sizes))
@@ -118,7 +121,9 @@ def _notes(job: JobRecord, world_size: int) -> tuple[str, ...]:
 
 
 def _flat_keys(source: Checkpoint) -> dict[str, Key]:
-    """Return the tensors by their flat key in the source, or by the key of a job's checkpoint."""
+    """Map the flat key that each tensor gets in the output to the tensor's key. It is the flat key
+    in the source; without one, the key that a zerotools job would use.
+    """
     known = native_of(source).flat_keys
     return {known.get(key) or _flat_key(key): key for key in source.tensors}
 
@@ -137,7 +142,9 @@ def _paths(
 
 
 def _entries(source: Checkpoint, flat: Mapping[str, Key]) -> dict[str, DcpEntry]:
-    """Return all values to save, in the order of the saved state dict."""
+    """Return all values that the output contains, by flat key, in the order of the saved state
+    dict.
+    """
     native = native_of(source)
     blobs, tied = native.blobs, native.tied
     order = (*(_paths(source, flat) or ()), *native.order, *flat, *blobs)
@@ -167,7 +174,8 @@ def lay_out_job(
     record: JobRecord,
     destination: Path,
 ) -> Target:
-    """Lay out a checkpoint that a zerotools job can resume from, made from one of any format.
+    """Plan a checkpoint that a zerotools job can resume from, made from a checkpoint of any
+    format.
 
     The tensors of `source` go to `dcp/` under the names of engine torch: fp32 masters and optimizer
     state, each number in `scalars` (`step`) as a 0-d tensor. Around them are `record`, the sidecar
@@ -214,7 +222,9 @@ def lay_out_job(
 
 
 def _weights(source: Checkpoint) -> Iterator[tuple[str, DcpEntry]]:
-    """Yield the masters; a weight without a master is cast to fp32. Buffers keep their type."""
+    """Yield the masters of all weights. A weight without a master is cast to fp32; a buffer keeps
+    its type.
+    """
     for key, tensor in source.tensors.items():
         if key.role == "param16" and Key(key.name, "param") not in source.tensors:
             key = Key(key.name, "param")

@@ -55,9 +55,11 @@ def lay_out_dcp(
     world_size: int,
     style: str,
 ) -> Target:
-    """Lay `source`, of any format, out for `world_size` ranks of FSDP2 in `destination`.
+    """Plan a DCP in `destination` for `world_size` ranks of FSDP2, made from a checkpoint of any
+    format.
 
-    `style` is one of `STYLES`. Only types, shapes and names of the source's tensors are used.
+    `style` is one of `STYLES`: the program that the names of the values are for. Only types, shapes
+    and names of the source's tensors are used.
 
     Raises:
         BadRequest: an unknown style, fewer than 1 rank, or optimizer state without param groups.
@@ -94,7 +96,7 @@ def lay_out_dcp(
 
 
 def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTensor]:
-    """Return the values of the model's state dict, by their canonical names."""
+    """Return the tensors of the model's state dict, by their canonical names."""
     found: dict[str, CopiedTensor] = {}
     for key, tensor in source.tensors.items():
         master = Key(key.name, "param")
@@ -108,7 +110,7 @@ def _weights(source: Checkpoint, training: TrainingState) -> dict[str, CopiedTen
 
 
 def _is_sharded(source: Checkpoint, key: Key, tensor: Tensor) -> bool:
-    """Return whether FSDP2 shards a tensor.
+    """Return whether FSDP2 would shard this tensor.
 
     FSDP2 shards parameters. A tensor without gradients is not a parameter, and neither is a tensor
     that every rank of a DCP held whole.
@@ -157,8 +159,9 @@ def _state(
 
 
 def _number(key: Key, scalar: Scalar, *, is_torch: bool) -> DcpEntry:
-    """Return the entry for a number. torch's optimizers count steps in float32; other numbers keep
-    their type."""
+    """Return the output's entry for a number of optimizer state. If a torch optimizer resumes,
+    `step` becomes a float32 tensor; every other number keeps its type.
+    """
     dtype: DType | None = scalar.dtype
     if is_torch and key.role == "step" and (dtype is None or not dtype.is_float):
         dtype = FLOAT32
@@ -284,10 +287,11 @@ _LONGEST = 16
 
 @dataclass(frozen=True)
 class CompletedGroups:
-    """Param groups with the options that torch's optimizer needs.
+    """Param groups that have every option that torch's optimizer needs.
 
-    `missing` are the options that the training state lacks, as words for the user. `kind` is
-    torch's class, None for another optimizer.
+    `missing` are the options that the training state lacks, in words for the user. `kind` is
+    torch's optimizer class; None if the optimizer is not torch's. `dropped` are the options that
+    torch's class does not have.
     """
 
     kind: OptimizerClass | None
@@ -297,7 +301,9 @@ class CompletedGroups:
 
 
 def trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]:
-    """Return the roles of optimizer state by parameter, `step` first."""
+    """Return the roles of optimizer state of each parameter, by parameter name; `step` is the
+    first role.
+    """
     found: dict[str, dict[str, None]] = {}
     keys = (key for key in source.tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE))
     for key in (*training.scalars, *keys):
@@ -306,7 +312,9 @@ def trained(source: Checkpoint, training: TrainingState) -> dict[str, list[str]]
 
 
 def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> CompletedGroups:
-    """Complete the param groups of a run; `state` has the roles of optimizer state by parameter."""
+    """Add the missing options to the param groups of a run. `state` maps each parameter to its
+    roles of optimizer state.
+    """
     kind = optimizer_class_of(training, {role for roles in state.values() for role in roles})
     needed = kind.needed if kind is not None else ("lr",)
     missing: dict[str, None] = {}
@@ -330,10 +338,10 @@ def groups_of(training: TrainingState, state: Mapping[str, Collection[str]]) -> 
 
 
 def _members(training: TrainingState) -> list[tuple[str, ...]]:
-    """Return the parameter names of each group.
+    """Return the names of the parameters in each param group.
 
-    torch's groups also list frozen parameters, and loading needs their options. A group that is
-    empty in DeepSpeed's files can only be that of the frozen parameters.
+    torch's groups also list frozen parameters, and loading needs their options. If exactly one
+    group in DeepSpeed's files is empty, it must be the group of the frozen parameters.
     """
     members = [group.params for group in training.groups]
     empty = [number for number, params in enumerate(members) if not params]
@@ -360,13 +368,16 @@ def _is_recorded(value: Any) -> bool:
 
 
 def _as_torch(name: str, value: Any) -> Any:
-    """Return `betas` as a tuple, because JSON only has lists."""
+    """Return the value of option `name` in the type that torch uses: `betas` as a tuple, because
+    JSON only has lists.
+    """
     return tuple(value) if name == "betas" and isinstance(value, list) else value
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a value can be read by any pickle reader: no object, no tensor, no deep
-    nesting."""
+    """Return whether any pickle reader can read this value: it contains no object, no tensor and
+    no deep nesting.
+    """
     if isinstance(value, tuple | list):
         return len(value) <= _LONGEST and all(map(_is_single, value))
     return _is_single(value)

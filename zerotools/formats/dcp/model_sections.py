@@ -36,7 +36,9 @@ MOST = 64
 
 @dataclass(frozen=True, eq=False)
 class Section:
-    """The tensors of one dict, by flat key; `names` are their names in the dict."""
+    """The tensors of one dict in the state dict, by flat key; `names` maps each flat key to the
+    name in this dict.
+    """
 
     path: Path
     names: Mapping[str, str]
@@ -57,8 +59,9 @@ class Section:
 
     @property
     def may_be_a_model(self) -> bool:
-        """True if the section has the name of a model, or one of its tensors can be a weight: not a
-        number, a counter or a value of the run."""
+        """True if the section can be a model: it has the name of a model, or one of its tensors
+        can be a weight (not a number, a counter or another value of the run, such as `step`).
+        """
         if is_model_word(self.word):
             return True
         if any(map(is_state_word, self.path)) and not any(map(is_model_word, self.path)):
@@ -68,10 +71,11 @@ class Section:
 
 @dataclass(frozen=True)
 class Sections:
-    """The sections of a checkpoint.
+    """All sections of a checkpoint.
 
-    Each of `models` may be a model; `others` hold tensors of the run. `owners` has, for each of
-    `optimizers`, the models that share names with it.
+    Each section in `models` may be a model; the sections in `others` hold tensors of the run.
+    `owners` lists, for each optimizer in `optimizers`, the models that it may train, because they
+    contain its parameters.
     """
 
     models: tuple[Section, ...]
@@ -99,8 +103,9 @@ def find_sections(values: Sequence[FlatValue]) -> Sections:
 
 
 def _leaves(values: Iterable[FlatValue]) -> list[Section]:
-    """Return the tensors by the dict that contains them; dicts inside a model's dict belong to the
-    model."""
+    """Return one section for each dict that contains tensors. Dicts inside a model's dict belong
+    to the model's section.
+    """
     found: dict[Path, dict[str, FlatValue]] = {}
     for value in values:
         depth = len(value.path) - 1
@@ -125,8 +130,9 @@ def _section(path: Path, values: Iterable[FlatValue]) -> Section:
 def _without_counters(
     leaves: list[Section], optimizers: Sequence[OptimizerSection]
 ) -> list[Section]:
-    """Move the run's counters into separate sections if weights and optimizer state are in one
-    dict."""
+    """If weights and optimizer state are in one dict, move the run's counters, such as `step`,
+    into separate sections.
+    """
     trained = {name for optimizer in optimizers for name in optimizer.trained}
     found = []
     for leaf in leaves:
@@ -147,8 +153,9 @@ def _parted(section: Section, flats: set[str]) -> Iterator[Section]:
 
 
 def _whole_models(models: list[Section]) -> list[Section]:
-    """Return the models; dicts inside a section with a model's name are parts of it, except
-    copies."""
+    """Return the models. A dict inside a section with a model's name is a part of this model,
+    unless it holds a copy such as an EMA.
+    """
     called = {section.path for section in models if is_model_word(section.word)}
     parts: dict[Path, list[Section]] = {}
     for section in models:
@@ -171,10 +178,10 @@ def _union(path: Path, sections: Sequence[Section]) -> Section:
 
 
 def _merged(models: list[Section], optimizers: Sequence[OptimizerSection]) -> list[Section]:
-    """Merge the parts of a model that were saved separately.
+    """Merge the parts of one model that were saved as separate dicts.
 
-    The optimizer names parameters with the part's name first (`encoder.weight`), and the enclosing
-    dict is the model.
+    The optimizer shows that they belong together: in its names of parameters, the name of the part
+    comes first (`encoder.weight`). The dict that encloses the parts is the model.
     """
     for optimizer in optimizers:
         if not optimizer.trained or any(_has(section, optimizer) for section in models):
@@ -202,7 +209,8 @@ _MAX_ABOVE = 64
 
 
 def _has(section: Section, optimizer: OptimizerSection) -> bool:
-    """Return whether at least half of the optimizer's names are in the section.
+    """Return whether the section contains at least half of the parameters that the optimizer
+    names.
 
     Half is enough because tied weights have state under one of their names, and a flattened
     optimizer also names frozen weights.
@@ -212,8 +220,9 @@ def _has(section: Section, optimizer: OptimizerSection) -> bool:
 
 
 def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Section:
-    """Return the section with the optimizer's names for a model with adapters, if the section has
-    the names that PEFT saves."""
+    """Return the section with the names that the optimizer uses, if the section has the names that
+    PEFT gives to a saved adapter; else return it unchanged.
+    """
     for optimizer in optimizers:
         renamed = names_in_model(section.known, optimizer.trained)
         if renamed and not _has(section, optimizer):
@@ -223,10 +232,10 @@ def _as_trained(section: Section, optimizers: Sequence[OptimizerSection]) -> Sec
 
 
 def _owners(optimizer: OptimizerSection, models: Sequence[Section]) -> list[Section]:
-    """Return the models with the optimizer's parameters.
+    """Return the models that the optimizer may train, because they contain its parameters.
 
-    If the optimizer has names, they are compared, and then the shapes of its state. If it has
-    numbers, the model must have all of its shapes.
+    If the optimizer has names of parameters, the names are compared, and then the shapes of its
+    state. If it has only numbers, the model must have a tensor for each shape in its state.
     """
     if optimizer.trained:
         named = [section for section in models if _has(section, optimizer)]
@@ -253,7 +262,9 @@ def _shapes_in_common(section: Section, optimizer: OptimizerSection) -> int:
 
 
 def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
-    """Return the shape of each numbered parameter: that of its largest state tensor."""
+    """Return the shape of each numbered parameter: the shape of its state tensor with the most
+    dimensions.
+    """
     found: dict[str, tuple[int, ...]] = {}
     for flat, (number, _) in optimizer.state.items():
         shape = optimizer.tensors[flat].shape
@@ -263,7 +274,9 @@ def _numbered_shapes(optimizer: OptimizerSection) -> dict[str, tuple[int, ...]]:
 
 
 def merged_below(sections: Sections, path: Path) -> Section | None:
-    """Return all models below `path` as one model, for a user who selects `path`."""
+    """Return all models below `path` as one model, for a user who selects `path`; None if there is
+    no model below it.
+    """
     inside = [section for section in sections.models if section.path[: len(path)] == path]
     return _union(path, inside) if inside else None
 
@@ -273,10 +286,10 @@ _MAX_LISTED = 12
 
 @dataclass(frozen=True)
 class ModelChoice:
-    """The chosen model.
+    """The model that was chosen.
 
-    Without a model, or with several and no selection, `model` has the value None; then `question`
-    asks the user. `notes` are sentences on the choice.
+    If there is no model, or several and none is selected, `model` is None; then `question` asks the
+    user to select one. `notes` are sentences for the user that explain the choice.
     """
 
     model: Section | None
@@ -334,7 +347,7 @@ def _meant(sections: Sections) -> Section | None:
 
 
 def owner_of(sections: Sections, number: int) -> Section | None:
-    """Return the model that the optimizer with this number trains, or None if it is unknown."""
+    """Return the model that optimizer number `number` trains, or None if that is unknown."""
     owners = [section for section in sections.owners[number] if not _is_copy(section, sections)]
     if not sections.owners[number] and len(sections.models) == len(sections.optimizers) == 1:
         return sections.models[0]
@@ -361,7 +374,9 @@ def _are_trained_apart(sections: Sections, trained: Sequence[Section]) -> bool:
 
 
 def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
-    """Return whether two optimizers have the same kinds of state for the same parameters."""
+    """Return whether two of the optimizers have the same kind of state, such as `exp_avg`, for the
+    same parameter.
+    """
     seen: set[tuple[str, str]] = set()
     for optimizer in optimizers:
         mine = set(optimizer.state.values())
@@ -372,9 +387,10 @@ def _are_rivals(optimizers: Sequence[OptimizerSection]) -> bool:
 
 
 def trainers(sections: Sections, model: Section) -> list[OptimizerSection]:
-    """Return the optimizers with the model's state.
+    """Return the optimizers that train the model.
 
-    If two have the same state, the one with the exact name `optimizer` is taken.
+    If two of them have state for the same parameters, only the one with a general name such as
+    `optimizer` is returned.
     """
     mine = [
         optimizer
@@ -392,7 +408,9 @@ def _is_trained(sections: Sections, section: Section) -> bool:
 
 
 def _said(sections: Sections, taken: Section) -> Iterator[str]:
-    """Yield notes on the choice. No note is needed if the only model is in the usual dict."""
+    """Yield notes for the user on the choice of the model `taken`. There is no note if it is the
+    only model and has the usual name.
+    """
     beside = [section for section in sections.models if section is not taken]
     loose = [
         section
@@ -423,8 +441,9 @@ def _listed(sections: Sections, listed: Sequence[Section]) -> str:
 
 
 def _held(sections: Sections, section: Section) -> str:
-    """Return a description such as `generator (12 tensors, 3,500 elements, float32, trained by
-    optimizer_g)`."""
+    """Return a text that describes a section, such as `generator (12 tensors, 3,500 elements,
+    float32, trained by optimizer_g)`.
+    """
     count = len(section.tensors)
     elements = 0
     for tensor in section.tensors.values():

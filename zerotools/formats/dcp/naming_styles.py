@@ -31,7 +31,9 @@ def _nested(*path: str | int) -> KeyPath:
 
 @dataclass(frozen=True, slots=True)
 class DcpStyle:
-    """A naming style. `model` and `optimizer` are the directories of the two below the root."""
+    """A program's names for the values in a DCP. `model` and `optimizer` are the directories,
+    below the root, for the model and its optimizer.
+    """
 
     name: str
     model: str = ""
@@ -47,8 +49,9 @@ class DcpStyle:
         return _nested(OPTIMIZER, "state", name, role)
 
     def groups(self, groups: Sequence[ParamGroup]) -> Iterator[tuple[KeyPath, Any]]:
-        """Yield each value of the param groups. A flat style repeats every option for every
-        parameter."""
+        """Yield the flat key and value of each option of the param groups. A flat style repeats
+        every option for every parameter.
+        """
         for number, group in enumerate(groups):
             if self.is_flat:
                 for name in group.params:
@@ -71,10 +74,10 @@ STYLES: Mapping[str, DcpStyle] = {
 
 
 def style_of(name: str) -> DcpStyle:
-    """Return the style with this name.
+    """Return the naming style called `name`.
 
     Raises:
-        BadRequest: it does not exist.
+        BadRequest: there is no style with this name.
     """
     if name not in STYLES:
         raise BadRequest(f"{name!r} is not a naming style of a DCP; use one of {', '.join(STYLES)}")

@@ -14,13 +14,14 @@ from zerotools.runs.job_record import JobRecord
 class DcpNative:
     """Values that the DCP reader stores for the DCP writer.
 
-    `flat_keys` are DCP's names of the tensors. `paths` are the paths of keys in the saved state
-    dict (planner_data), if recorded; `order` has all keys in the saved order. `blobs` are values
-    that are not tensors. `tied` maps a key to the key with the same bytes. `attributes` are those
-    of `.metadata` that torch's class does not have. `optimizers` are the flat key prefixes of the
-    model's optimizers, `numbered` the names of parameters that an optimizer has by number.
-    `directories` has the keys of each directory if there are several. `job` is the record of a
-    zerotools job.
+    `flat_keys` maps each tensor's key to its flat key in the DCP. `paths` maps flat keys to paths
+    in the saved state dict (planner_data); None if paths are not recorded. `order` lists all flat
+    keys in the saved order. `blobs` are the values that are not tensors, by flat key. `tied` maps a
+    flat key to an earlier flat key with the same bytes. `attributes` are the attributes in
+    `.metadata` that torch's class does not have. `optimizers` are the flat key prefixes of the
+    optimizers that train the model, and `numbered` maps the numbers that an optimizer uses for
+    parameters to their names. If the checkpoint has several directories, `directories` lists the
+    flat keys in each. `job` is the record of the zerotools job that saved the checkpoint.
     """
 
     flat_keys: Mapping[Key, str] = field(default_factory=dict)
@@ -36,5 +37,7 @@ class DcpNative:
 
 
 def native_of(checkpoint: Checkpoint) -> DcpNative:
-    """Return the native values of a DCP, or empty ones for another format."""
+    """Return the values that the DCP reader stored; an empty `DcpNative` if another reader made
+    the checkpoint.
+    """
     return checkpoint.native if isinstance(checkpoint.native, DcpNative) else DcpNative()

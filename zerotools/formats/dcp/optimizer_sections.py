@@ -33,10 +33,11 @@ _DEEPEST_ROLE = 4
 
 @dataclass(frozen=True)
 class OptimizerSection:
-    """The values of one optimizer.
+    """The values of one optimizer in a DCP.
 
-    `state` has (name or number of the parameter, role) of each state tensor, by flat key. `trained`
-    are the names. `rest` are other tensors of the optimizer, such as a learning rate.
+    `state` maps the flat key of each state tensor to (name or number of the parameter, role).
+    `trained` are the names of the parameters; it is empty if the optimizer uses numbers. `rest` are
+    the flat keys of its other tensors, such as a learning rate.
     """
 
     path: Path
@@ -64,7 +65,9 @@ class OptimizerSection:
 
 
 def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
-    """Return all optimizers, in the order of the state dict. Each tensor belongs to at most one."""
+    """Return all optimizers in the state dict, in its order. Each tensor belongs to at most one
+    optimizer.
+    """
     grouped = [(path, value) for value in values if (path := _of_groups(value)) is not None]
     # Options are numbers: what has a larger tensor there is a submodule of that name.
     modules = {path for path, value in grouped if not is_option(value)}
@@ -85,7 +88,7 @@ def find_optimizers(values: Sequence[FlatValue]) -> list[OptimizerSection]:
 
 
 def _of_groups(value: FlatValue) -> Path | None:
-    """Return the path of the optimizer with `value` in its param groups, or None."""
+    """Return the path of an optimizer if `value` belongs to its param groups, else None."""
     for at, part in enumerate(value.path):
         if part == GROUPS and at < len(value.path) - 1:
             return value.path[:at]
@@ -95,7 +98,9 @@ def _of_groups(value: FlatValue) -> Path | None:
 
 
 def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
-    """Return the optimizer with the value in its `state` or `param_groups`."""
+    """Return the path of the optimizer with this value in its `state` or `param_groups`, or
+    None.
+    """
     for at, part in enumerate(value.path):
         if value.path[:at] not in optimizers:
             continue
@@ -108,8 +113,9 @@ def _owner(value: FlatValue, optimizers: Mapping[Path, None]) -> Path | None:
 
 
 def _with_groups(path: Path, below: list[FlatValue], direct: set[str]) -> OptimizerSection:
-    """Return the optimizer section at `path`; `direct` are the names of the tensors in the same
-    dict."""
+    """Return the optimizer at `path`, which has param groups. `below` are all values below the
+    path, and `direct` are the names of the tensors in the same dict.
+    """
     depth = len(path)
     grouped = {
         name_below(value, depth + 1).rpartition(".")[0]
@@ -154,7 +160,9 @@ def _direct_names(values: Iterable[FlatValue]) -> dict[Path, set[str]]:
 
 
 def _name_and_role(value: FlatValue, depth: int, known: set[str]) -> tuple[str, str] | None:
-    """Return name and role from `P.state.<name>.<role>`. Names and roles may contain dots."""
+    """Return the parameter's name and the role from a flat key `P.state.<name>.<role>`. Names and
+    roles may contain dots.
+    """
     parts = value.path[depth:]
     if parts[0] == STATE:
         parts = parts[1:]
@@ -175,7 +183,9 @@ def _split_text(text: str, known: set[str] | frozenset[str]) -> tuple[str, str] 
 
 
 def _called_optimizer(value: FlatValue) -> Path | None:
-    """Return the path of the outermost dict with an optimizer's name that is not inside a model."""
+    """Return the path of the outermost dict around `value` that has an optimizer's name and is not
+    inside a model, or None.
+    """
     for at, part in enumerate(value.path[:-1]):
         if is_optimizer_word(part):
             return value.path[: at + 1]

@@ -23,10 +23,10 @@ Paths = Mapping[str, tuple[str | int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopiedTensor:
-    """A tensor that is copied from the source, element by element.
+    """A tensor of the output that is copied from the source, element by element.
 
-    Only its type and shape are needed for the layout. Every rank holds a whole copy of a tensor
-    that is not sharded.
+    To plan the output, only the tensor's type and shape are needed. If the tensor is not sharded,
+    every rank holds a whole copy of it.
     """
 
     key: Key
@@ -36,7 +36,9 @@ class CopiedTensor:
 
 @dataclass(frozen=True, slots=True)
 class KnownTensor:
-    """A tensor with known bytes on every rank, such as `step`."""
+    """A tensor of the output with bytes that are known when the output is planned, such as `step`.
+    Every rank holds it.
+    """
 
     key: Key
     tensor: Tensor
@@ -45,8 +47,9 @@ class KnownTensor:
 
 @dataclass(frozen=True, slots=True)
 class CarriedValue:
-    """A value that is not a tensor, in the file `root / item.file`. Its bytes are copied, and never
-    pickled again."""
+    """A value that is not a tensor, stored in the file `root / item.file` of the source. Its bytes
+    are copied, and it is never pickled again.
+    """
 
     item: Item
     root: Path
@@ -54,14 +57,14 @@ class CarriedValue:
 
 @dataclass(frozen=True, slots=True)
 class PlainValue:
-    """A value that is not a tensor, in an archive from `archive_of`."""
+    """A value that is not a tensor, pickled into the archive that `archive_of` returns."""
 
     archive: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class TiedTensor:
-    """Another name of the tensor with the flat key `flat`, at the same position."""
+    """A second name for the tensor with the flat key `flat`; both names share the same bytes."""
 
     flat: str
 
@@ -71,8 +74,10 @@ DcpEntry = CopiedTensor | KnownTensor | CarriedValue | PlainValue | TiedTensor
 
 @dataclass(frozen=True)
 class DcpFiles:
-    """A DCP that is laid out: `tensors` are copied, `known` have known bytes. File names are
-    relative to the checkpoint."""
+    """The planned files of one DCP directory, by path relative to the checkpoint.
+
+    `tensors` are copied from the source. The bytes of the tensors in `known` are known already.
+    """
 
     files: Mapping[str, FilePlan]
     tensors: Mapping[Key, Tensor]
@@ -82,9 +87,11 @@ class DcpFiles:
 def lay_out_directory(
     entries: Mapping[str, DcpEntry], paths: Paths | None, world_size: int, *, prefix: str = ""
 ) -> DcpFiles:
-    """Lay out `entries` in the directory `prefix` below the root.
+    """Plan the files of one DCP directory, at `prefix` below the root, with the values
+    `entries`.
 
-    `entries` are by flat key, in the order of the state dict. `paths` is planner_data.
+    `entries` maps flat keys to values, in the order of the state dict. `paths` is planner_data: it
+    maps flat keys to paths in the state dict.
     """
     tied: dict[str, list[str]] = {}
     for name, entry in entries.items():
@@ -131,7 +138,7 @@ def _tensors(
 
 @dataclass
 class _File(PlannedFile):
-    """One rank's file during the layout. `prefix` is the directory below the root."""
+    """The file of one rank while it is being planned. `prefix` is its directory below the root."""
 
     prefix: str = ""
     chunks: list[tuple[Key, Chunk]] = field(default_factory=list)
@@ -160,7 +167,9 @@ class _File(PlannedFile):
         self.items[flat] = WrittenItem(flat, item, tensor.dtype, tensor.shape, box)
 
     def planned(self, tied: Mapping[str, Sequence[str]]) -> Iterator[WrittenItem]:
-        """Yield the file's items in the order of the save plan, not of their bytes."""
+        """Yield the values in the file in the order in which torch plans to save them. It is not
+        the order of their bytes.
+        """
         for key in self.order:
             yield self.items[key]
             yield from (replace(self.items[key], key=name) for name in tied.get(key, ()))
@@ -168,8 +177,9 @@ class _File(PlannedFile):
 
 @dataclass(frozen=True, slots=True)
 class SaveItem:
-    """A value to save. values that are not tensors have no `shape`; `nbytes` is its whole size in
-    bytes."""
+    """A value to save, tensor or not. `shape` is None for a value that is not a tensor; `nbytes`
+    is the size of the whole value in bytes.
+    """
 
     key: str
     shape: tuple[int, ...] | None
@@ -179,14 +189,16 @@ class SaveItem:
 
 @dataclass(frozen=True, slots=True)
 class RankShard:
-    """The part of a value that one rank saves; values that are not tensors have no `box`."""
+    """The part of a value that one rank saves. `box` is None for a value that is not a tensor."""
 
     value: SaveItem
     box: Box | None
 
 
 def shard_box(shape: tuple[int, ...], rank: int, ranks: int) -> Box:
-    """Return the rows of a tensor of at least one dimension that `rank` of `ranks` holds."""
+    """Return the rows of a tensor that `rank` of `ranks` ranks holds, as a box. The tensor has at
+    least one dimension.
+    """
     rows = shape[0]
     step = -(-rows // ranks)
     first, stop = min(rank * step, rows), min((rank + 1) * step, rows)
@@ -194,8 +206,8 @@ def shard_box(shape: tuple[int, ...], rank: int, ranks: int) -> Box:
 
 
 def assign_shards(values: Sequence[SaveItem], ranks: int) -> list[list[RankShard]]:
-    """Return the shards that each rank saves, in the order of `values`: the same as torch would
-    save.
+    """Return, for each rank, the shards that torch would save on this rank, in the order of
+    `values`.
 
     FSDP2 splits dimension 0 as torch.chunk does: every rank gets ceil(n / ranks) rows, the last
     ranks fewer. Ranks past the end get an empty chunk at row n, which DCP saves too (once). A value
@@ -227,7 +239,7 @@ def _box(value: SaveItem, rank: int, ranks: int) -> Box | None:
 
 
 def _holders(value: SaveItem, box: Box | None, rank: int, ranks: int) -> range:
-    """Return the ranks that hold the same chunk, from `rank` on."""
+    """Return the ranks, from `rank` on, that hold the same chunk as `rank`."""
     if box is None or not value.sharded:
         return range(ranks)
     return range(rank, ranks) if box.shape[0] == 0 else range(rank, rank + 1)

@@ -89,9 +89,10 @@ def read(path: Path, *, section: str | None = None) -> Checkpoint:
 
 
 def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
-    """Return the metadata of each directory, the model's first.
+    """Return the metadata of each DCP directory, by the directory's path; the model's comes
+    first.
 
-    That of the optimizer may be missing if losses are tolerated.
+    If losses are tolerated, the metadata of the optimizer's directory may be missing.
     """
     parts: dict[str, Metadata] = {}
     for prefix in prefixes:
@@ -105,9 +106,9 @@ def _parts(path: Path, prefixes: Sequence[str]) -> dict[str, Metadata]:
 
 
 def _record(path: Path) -> JobRecord | None:
-    """Return the record of the job that saved the checkpoint.
+    """Return the record (job.json) of the zerotools job that saved the checkpoint.
 
-    Return None if no job did, or if the record is damaged and this is tolerated.
+    Return None if no job saved it, or if the record is damaged and losses are tolerated.
     """
     try:
         if (path / RECORD).exists():
@@ -125,7 +126,7 @@ def _record(path: Path) -> JobRecord | None:
 
 
 def _had_record(path: Path) -> bool:
-    """Return whether the manifest of a job names its record."""
+    """Return whether the manifest of the checkpoint lists job.json, so that it must exist."""
     try:
         return (path / MANIFEST).is_file() and RECORD in read_manifest(path)
     except BadFile:
@@ -133,8 +134,9 @@ def _had_record(path: Path) -> bool:
 
 
 def _tied(metadata: Metadata, keys: Mapping[str, Key]) -> dict[str, str]:
-    """Return weights that share the bytes of an earlier weight, as {flat key: flat key of the
-    earlier}."""
+    """Find weights that share the bytes of an earlier weight. Return {flat key of the weight: flat
+    key of the earlier weight}.
+    """
     first: dict[Item, str] = {}
     found: dict[str, str] = {}
     for flat, saved in metadata.tensors.items():
@@ -228,8 +230,9 @@ def _job_sidecars(path: Path) -> dict[str, Path]:
 
 
 def missing_as_recorded(path: Path, record: JobRecord, known: set[str | None]) -> list[Problem]:
-    """Return a problem for each missing file that a job's manifest or record lists; only sizes are
-    compared."""
+    """Return a problem for each file that the manifest or record of a job lists and that is
+    missing or has another size. No file content is read.
+    """
     problems = [p for p in verify_manifest(path, digests=False) if p.file not in known]
     said = {problem.file for problem in problems}
     for rank in range(record.world_size if record.rng == "per-rank" else 0):

@@ -26,7 +26,9 @@ _STAYS = ("param", "param16", "buffer", "state")
 
 
 def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
-    """Return the thinning of `source`, a result of the DCP reader. `section` is the selected model.
+    """Plan how to remove the optimizers from `source`, a result of the DCP reader.
+
+    `section` is the model that the user selected when `source` was read.
 
     Raises:
         Unsupported: only the optimizer shows which tensors belong to the model.
@@ -51,7 +53,9 @@ def thin(source: Checkpoint, *, section: str | None = None) -> Thinning:
 def _check_names(
     source: Checkpoint, found: list[str], dropped: Container[str], section: str | None
 ) -> None:
-    """Check that the model is still identified by the keys without the optimizer."""
+    """Check that the remaining flat keys, without those of the optimizer, still identify the same
+    model.
+    """
     parts = [within(prefix, load_metadata(source.root / prefix)) for prefix in found]
     left = _without(union(parts, source.root), dropped)
     names = name_tensors(left, source.root, section).keys

@@ -37,7 +37,8 @@ _OPTIMIZERS = {"adamw": "AdamW", "adam": "Adam", "sgd": "SGD", "muon": "Muon"}
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return param groups, numbers, and all other known state of the run.
+    """Return the training state of a DCP: param groups, numbers such as `step`, and all other
+    known state of the run.
 
     Raises:
         BadFile: a value is damaged, or a number is in no file.
@@ -93,10 +94,11 @@ def _loss_scaler(record: JobRecord) -> LossScale | None:
 
 
 def _buffers(checkpoint: Checkpoint, groups: Sequence[ParamGroup]) -> frozenset[str] | None:
-    """Return the weights without optimizer state that several ranks saved as one chunk.
+    """Return the names of the buffers: weights without optimizer state that several ranks saved as
+    one chunk.
 
-    FSDP shards trained parameters, and also frozen ones. Return None if there are no shards: then
-    buffers cannot be distinguished from frozen parameters.
+    FSDP shards all parameters, frozen ones too, but no buffers. Return None if no weight is
+    sharded: then buffers cannot be distinguished from frozen parameters.
     """
     trained = {name for group in groups for name in group.params}
     whole: list[str] = []
@@ -151,12 +153,15 @@ def _first(checkpoint: Checkpoint, tensor: Tensor, chunk: Chunk) -> int | float:
 
 
 _Options = Mapping[tuple[str, str], dict[str, Any]]
-"""The options of each group or parameter, by the optimizer's prefix and the name there."""
+"""The options of each param group, or of each parameter, by (prefix of the optimizer, number of
+the group or name of the parameter).
+"""
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
-    """Return the param groups in order, with canonical names, and the numbers of unnamed
-    parameters."""
+    """Return the param groups in order, with canonical parameter names, and the numbers of the
+    parameters without a known name.
+    """
     found: dict[tuple[str, str], dict[str, Any]] = {}
     for flat in _keys(checkpoint):
         match = _match(_GROUP, checkpoint, flat)
@@ -182,7 +187,9 @@ def _is_ordered(checkpoint: Checkpoint) -> bool:
 
 
 def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Match[str] | None:
-    """Match the rest of a flat key after the prefix of one of the model's optimizers."""
+    """Match `pattern` with the rest of a flat key, after the prefix of one of the optimizers that
+    train the model; None if it does not match.
+    """
     for prefix in native_of(checkpoint).optimizers:
         if flat.startswith(prefix) and (match := pattern.fullmatch(flat, len(prefix))):
             return match
@@ -190,7 +197,9 @@ def _match(pattern: re.Pattern[str], checkpoint: Checkpoint, flat: str) -> re.Ma
 
 
 def _name(checkpoint: Checkpoint, name: str | int) -> str | None:
-    """Return a parameter's name, also for a numbered parameter, or None if it is unknown."""
+    """Return the name of a parameter from its name or number in the optimizer; None if the name is
+    unknown.
+    """
     if isinstance(name, str) and not _NUMBER.fullmatch(name):
         return name
     numbered = native_of(checkpoint).numbered
@@ -219,7 +228,7 @@ def _numbered(
 
 
 def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
-    """Return groups of parameters with equal options."""
+    """Return one param group for each set of parameters that have equal options."""
     groups: dict[Any, tuple[dict[str, Any], list[str]]] = {}
     for (_, name), options in found.items():
         same = frozenset((option, _hashable(value)) for option, value in options.items())
@@ -228,7 +237,8 @@ def _alike(checkpoint: Checkpoint, found: _Options) -> tuple[ParamGroup, ...]:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a key that is equal for equal plain values of one type, and for tuples of them.
+    """Return a hashable stand-in for an option, so that equal plain values of one type, or equal
+    tuples of them, have equal stand-ins.
 
     Any other value is equal only to itself, because a comparison could run forever on a crafted
     file.
@@ -253,7 +263,9 @@ def _keys(checkpoint: Checkpoint) -> Iterator[str]:
 
 
 def _value(checkpoint: Checkpoint, flat: str) -> Any:
-    """Return a plain value, also from a 0-d tensor, or None if it does not exist."""
+    """Return the value of a flat key, which may be stored as a 0-d tensor; None if the value does
+    not exist.
+    """
     tensor = checkpoint.tensors.get(Key(flat, STATE_ROLE))
     if tensor is not None:
         return None if tensor.shape else read_scalar(checkpoint.root, tensor).value
@@ -261,7 +273,9 @@ def _value(checkpoint: Checkpoint, flat: str) -> Any:
 
 
 def _schedulers(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
-    """Yield the text after `lr_scheduler.` and the value."""
+    """Yield (name, value) of each value of the learning rate schedule; the name is the flat key
+    without `lr_scheduler.`.
+    """
     for flat in checkpoint.state:
         section, _, rest = flat.partition(".")
         if section in _SCHEDULERS:
@@ -269,7 +283,9 @@ def _schedulers(checkpoint: Checkpoint) -> Iterator[tuple[str, Any]]:
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
-    """Return the numbers of optimizer state that are not tensors."""
+    """Return the numbers of optimizer state, such as `step`, that are stored as plain numbers
+    instead of tensors.
+    """
     found = {}
     for flat in checkpoint.state:
         match = _match(_STATE, checkpoint, flat)
@@ -281,7 +297,9 @@ def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
 
 
 class _Rest(Mapping[str, Any]):
-    """The values outside optimizer and schedule, each read on access."""
+    """All values that belong neither to the optimizer nor to the schedule, by flat key. Each value
+    is read when it is accessed.
+    """
 
     def __init__(self, checkpoint: Checkpoint) -> None:
         self._state = checkpoint.state

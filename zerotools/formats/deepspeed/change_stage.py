@@ -25,11 +25,13 @@ from zerotools.io.torchzip.pickle_values import Ordered, Size, Storage, StoredTe
 from zerotools.io.torchzip.tree_tensors import as_tensor
 
 COPY = "module"
-"""The role of the weights of an fp32 run, which are equal to their masters."""
+"""The role of the weights of an fp32 run; their values are equal to the masters."""
 
 
 def change_stage(logical: LogicalState, kind: str, stage: int | None) -> LogicalState:
-    """Return the state with the trees of `kind` and `stage`. The writer lays them out later."""
+    """Return the logical state with the trees that the files of `kind` and `stage` need. The
+    writer partitions it later.
+    """
     if (logical.kind, logical.stage) == (kind, stage):
         return logical
     if kind == STAGE_3:
@@ -45,13 +47,17 @@ def change_stage(logical: LogicalState, kind: str, stage: int | None) -> Logical
 
 
 def new_stored_tensor(key: str, dtype: DType, shape: tuple[int, ...]) -> StoredTensor:
-    """Return a tensor in a new storage. `key` must be unique in its tree, and not a number."""
+    """Return a new tensor, alone in a new storage called `key`. The key must be unique in the tree
+    of the file, and must not be a number.
+    """
     numel = Tensor(dtype, shape, ()).numel
     return StoredTensor(Storage(key, dtype, numel), dtype, 0, shape, row_major_strides(shape))
 
 
 def weight_role(dtype: DType) -> str:
-    """Return the role of a trained weight that has a master."""
+    """Return the role of a trained weight of type `dtype` that also has a master: `param16` for a
+    16-bit type, else `COPY`.
+    """
     return "param16" if dtype.bits == 16 else COPY
 
 
@@ -64,7 +70,9 @@ def _staged(inner: Mapping[str, Any], stage: int | None) -> dict[str, Any]:
 
 
 def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """Return the state of DeepSpeedZeroOptimizer, made from the state of another class."""
+    """Return the state that DeepSpeedZeroOptimizer (stages 1 and 2) saves, made from the state of
+    another optimizer class.
+    """
     saved, model = logical.optimizer_state, logical.model
     clip = saved.get(pt_trees.CLIP_GRAD, _clipping(model.get(pt_trees.DS_CONFIG)))
     base = saved.get(pt_trees.BASE_STATE, saved.get(pt_trees.STATE_DICT))
@@ -74,13 +82,14 @@ def _zero12_state(logical: LogicalState, stage: int | None) -> dict[str, Any]:
 
 
 def _clipping(config: Any) -> float | None:
-    """Return the configured gradient norm, or None for the default of the engine."""
+    """Return the gradient norm limit in the configuration, or None to use the engine's default."""
     value = config.get("gradient_clipping") if isinstance(config, Mapping) else None
     return value if isinstance(value, int | float) else None
 
 
 def _frozen(logical: LogicalState, stage: int | None) -> dict[str, Any]:
-    """Return the list of frozen parameters for the model file of stages 1 and 2.
+    """Return the two lists of frozen parameters for the model file of stages 1 and 2, by their
+    keys; None instead of each list if they are left out.
 
     If the list exists, DeepSpeed looks up every frozen parameter of its model in it. So the list is
     left out if the run was saved with `exclude_frozen_parameters`.
@@ -121,7 +130,9 @@ def _to_zero3(logical: LogicalState) -> LogicalState:
 
 
 def _placeholders(logical: LogicalState) -> Ordered:
-    """Return `module` with an empty tensor instead of each parameter; buffers stay."""
+    """Return `module` with each parameter replaced by an empty tensor, as in the files of stage 3;
+    buffers stay.
+    """
     buffers = {key.name for key in logical.source_tensors if key.role == "buffer"}
     module: Ordered = logical.model[pt_trees.MODULE]
     made = Ordered()
@@ -138,9 +149,11 @@ def _placeholders(logical: LogicalState) -> Ordered:
 
 
 def _with_weights(logical: LogicalState) -> LogicalState:
-    """Return `module` with the weights of a stage-3 checkpoint: cast from masters, or merged.
+    """Return `module` with real weights instead of the placeholders of a stage-3 checkpoint: cast
+    from the masters, or merged from the partitions of a frozen parameter.
 
-    An excluded frozen parameter leaves a placeholder under its tied name, which is not a weight.
+    If a frozen parameter was excluded from the save, a placeholder can remain under its tied name.
+    It is not a weight.
     """
     aliases: Mapping[str, str] = logical.model.get(pt_trees.SHARED_PARAMS) or {}
     masters = {name for group in logical.groups for name in group.shapes}

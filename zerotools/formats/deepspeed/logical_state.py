@@ -37,11 +37,13 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 @dataclass(frozen=True)
 class StatePart:
-    """Parameters of a group with state that was stored together.
+    """Some parameters of a param group, with the optimizer state that DeepSpeed stored for them
+    together.
 
-    `dtypes` are the types of the buffers by role, masters (`param`) first. `state` is the
-    optimizer's entry, in its order, with partitions to replace; None if the optimizer never made a
-    step. Parts can be joined if their `scalars` are equal.
+    `dtypes` has the type of the flat buffer of each role, masters (`param`) first. `state` is the
+    optimizer's state for this part, in the order of its keys; the writer replaces the partitions in
+    it. It is None if the optimizer never made a step. `scalars` are the single numbers such as
+    `step`. Two parts can be joined only if their `scalars` are equal.
     """
 
     where: str
@@ -53,12 +55,13 @@ class StatePart:
 
 @dataclass(frozen=True)
 class LogicalGroup:
-    """A param group without its partitioning.
+    """A param group that is not partitioned over ranks.
 
-    `shapes` has the parameters in the optimizer's order; `parts` are in the same order. `options`
-    are torch's param group without `params`. For experts, `shapes` has the names in files, and
-    `experts` maps them, for each expert-parallel rank, to the names over all ranks; `parts` then
-    belong to all of them. `is_stacked` marks AutoEP's experts, with shapes over all ranks.
+    `shapes` maps parameter names to shapes, in the optimizer's order; `parts` are in the same
+    order. `options` are the options in torch's param group (`lr`, ...), without `params`. In a
+    group of experts, `shapes` has the names that the files use, and `experts` maps these, for each
+    expert-parallel rank, to the names over all ranks; `parts` then belong to all of these ranks.
+    `is_stacked` marks AutoEP's experts, with shapes over all ranks.
     """
 
     shapes: Shapes
@@ -69,15 +72,17 @@ class LogicalGroup:
 
     @property
     def ep_size(self) -> int:
-        """The number of expert-parallel ranks with different parameters.
+        """The number of expert-parallel ranks that have different parameters of this group.
 
-        It is 1 if all ranks share the parameters, or if AutoEP's stacks can be split for any
-        number.
+        It is 1 if all ranks share the parameters. It is 1 for AutoEP's stacked experts too, which
+        can be split for any number of ranks.
         """
         return len(self.experts) or 1
 
     def shapes_on(self, ep_size: int) -> Shapes:
-        """Return the shapes on one of `ep_size` expert-parallel ranks."""
+        """Return the parameters' shapes on one rank if the experts are split over `ep_size`
+        expert-parallel ranks.
+        """
         if not self.is_stacked:
             return self.shapes
         return {name: (experts // ep_size, *rest) for name, (experts, *rest) in self.shapes.items()}
@@ -115,7 +120,9 @@ class LogicalState:
 
     @property
     def optimizer_state(self) -> dict[str, Any]:
-        """The state that the optimizer class itself saved."""
+        """The state that the optimizer class saved: the value of `optimizer_state_dict` in the
+        file.
+        """
         inner: dict[str, Any] = self.optimizer[pt_trees.STATE_DICT]
         return inner
 
@@ -132,9 +139,10 @@ class LogicalState:
 
 
 def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> LogicalState:
-    """Return the logical state of a shard.
+    """Return the logical state of one model-parallel rank, from its shard.
 
-    `hyperparameters` are the options of the param groups for elastic state, which stores none.
+    `hyperparameters` are the options of the param groups. They are needed only for elastic state,
+    which does not store them.
 
     Raises:
         Unsupported: the order of the parameters cannot be derived from the files.
@@ -160,8 +168,9 @@ def logical_state_of(mp_shard: MpShard, hyperparameters: Mapping[str, Any]) -> L
 
 
 def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
-    """Yield the names of frozen parameters in the order of the files; stage 1 does not list
-    them."""
+    """Yield the names of the frozen parameters, in the order of the files. Stage 1 does not list
+    them, so they are found in the weights.
+    """
     listed = mp_shard.model.frozen_shapes
     yield from listed
     if optim.kind != STAGE_3:
@@ -170,7 +179,7 @@ def _frozen(mp_shard: MpShard, optim: OptimStates) -> Iterator[str]:
 
 
 def _precision(mp_shard: MpShard) -> DType | None:
-    """Return the type of the run's weights, if the model file has a trained weight."""
+    """Return the type of the run's weights; None if the model file has no trained weight."""
     module = mp_shard.model.module or {}
     names = (name for group in mp_shard.groups for name in group.shapes)
     return next((module[name].dtype for name in names if name in module), None)
@@ -203,8 +212,9 @@ def _groups(
 
 
 def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
-    """Return the groups by number: several for a number if expert-parallel ranks have different
-    ones."""
+    """Return the flat groups by group number. A number has several flat groups if expert-parallel
+    ranks have different experts.
+    """
     found: dict[int, list[FlatGroup]] = {}
     for group in groups:
         found.setdefault(group.number, []).append(group)
@@ -214,7 +224,8 @@ def _by_number(groups: Sequence[FlatGroup]) -> dict[int, list[FlatGroup]]:
 def _ordered(
     flat: Sequence[Sequence[FlatGroup]], *, round_robin: bool
 ) -> tuple[Shapes, list[dict[str, str]]]:
-    """Return the shapes in the optimizer's order, and the names over all ranks for each rank.
+    """Return the shapes of a param group in the optimizer's order, and for each expert-parallel
+    rank a mapping from these names to the names over all ranks.
 
     The shapes have the names in the files of the first expert-parallel rank.
     """
@@ -229,7 +240,7 @@ def _ordered(
 
 
 def _members(count: int, optim: OptimStates, saved: Sequence[Mapping[str, Any]]) -> list[list[int]]:
-    """Return the flat groups (stage 3: sub-groups) of each param group.
+    """Return, for each param group, the numbers of its flat groups (stage 3: of its sub-groups).
 
     Raises:
         BadFile: a flat group is in no param group, or in several.
@@ -264,10 +275,11 @@ def _part(group: FlatGroup) -> StatePart:
 
 
 def join_parts(parts: Sequence[StatePart]) -> StatePart:
-    """Join the parts into one part.
+    """Join several parts of a param group into one part.
 
     Raises:
-        Unsupported: they differ in a value that must be equal.
+        Unsupported: the parts have different values of a number, such as `step`, that a joined part
+            has once.
     """
     first = parts[0]
     for part in parts[1:]:

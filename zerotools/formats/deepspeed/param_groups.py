@@ -30,9 +30,9 @@ _NOT_STATE = ("param", "param16", "buffer", "state")
 
 @dataclass(frozen=True)
 class ForeignCheckpoint:
-    """A checkpoint of another format, to be written for DeepSpeed.
+    """A checkpoint of another format that is to be written for DeepSpeed.
 
-    `config` is the configuration that the output will contain.
+    `config` is the DeepSpeed configuration that the output will contain.
     """
 
     source: Checkpoint
@@ -51,7 +51,7 @@ class ForeignCheckpoint:
 
     @cached_property
     def frozen(self) -> dict[str, Tensor]:
-        """The tensors without an optimizer that may have been parameters."""
+        """The tensors without optimizer state that may have been frozen parameters of the run."""
         trained, buffers = self.trained, self.training.buffers
         return {
             key.name: tensor
@@ -91,7 +91,9 @@ def group_of(
 def _state(
     foreign: ForeignCheckpoint, number: int, group: ParamGroup, known_storages: dict[str, bytes]
 ) -> tuple[dict[str, DType], dict[str, Any] | None]:
-    """Return the types of a group's buffers, and torch's entry for its state."""
+    """Return the types of a param group's flat buffers, by role, and the optimizer state that
+    torch stores for the group; None if it never made a step.
+    """
     roles = _roles(foreign, group)
     state: dict[str, Any] = {}
     for role, scalar in _scalars(foreign, group).items():
@@ -118,10 +120,11 @@ def _type_of(foreign: ForeignCheckpoint, group: ParamGroup, role: str) -> DType 
 
 
 def _roles(foreign: ForeignCheckpoint, group: ParamGroup) -> list[str]:
-    """Return the roles of optimizer state that have the shape of their parameter.
+    """Return the roles of optimizer state, such as `exp_avg`, that have the shape of their
+    parameter.
 
     Raises:
-        Unsupported: a parameter has only some of the roles.
+        Unsupported: one parameter of the group lacks a role that another parameter has.
     """
     have = {name: _roles_of(foreign, name) for name in group.params}
     found = list(dict.fromkeys(role for roles in have.values() for role in roles))
@@ -147,7 +150,9 @@ def _roles_of(foreign: ForeignCheckpoint, name: str) -> list[str]:
 
 
 def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
-    """Return the parameters without state in a group with state: they had no gradient yet."""
+    """Return the names of the parameters without optimizer state, in groups in which other
+    parameters have state. They had no gradient yet.
+    """
     return [
         name
         for group in foreign.training.groups
@@ -158,7 +163,9 @@ def never_stepped(foreign: ForeignCheckpoint) -> list[str]:
 
 
 def _scalars(foreign: ForeignCheckpoint, group: ParamGroup) -> dict[str, Scalar]:
-    """Return the numbers of a group's state; DeepSpeed stores one value for all parameters."""
+    """Return the numbers in a param group's optimizer state, such as `step`, by role. DeepSpeed
+    stores one value for all parameters of a group.
+    """
     found: dict[str, Scalar] = {}
     names = set(group.params)
     for (name, role), scalar in foreign.training.scalars.items():
@@ -180,8 +187,9 @@ def _number(
     scalar: Scalar,
     known_storages: dict[str, bytes],
 ) -> StoredTensor | int | float:
-    """Return a number of the state in the form that the run's optimizer uses: a tensor, or a Python
-    number."""
+    """Return a number of the optimizer state as the run's optimizer stores it: as a 0-d tensor, or
+    as a Python number.
+    """
     if scalar.dtype is None or (role == "step" and steps_are_numbers(foreign.config)):
         whole = float(scalar.value).is_integer() and role == "step"
         return int(scalar.value) if whole else scalar.value
@@ -195,7 +203,8 @@ _CHOICES = (_TORCH_ADAM, "adam_w_mode", "fp32_optimizer_states", ZERO_STAGE)
 
 
 def options_from(config: Any) -> dict[str, Any] | None:
-    """Return the options of the configured optimizer, with the defaults of its class.
+    """Return the options (`lr`, ...) of the optimizer in the DeepSpeed configuration, completed
+    with the defaults of its class.
 
     Return None if the configuration has no optimizer, or an unknown one.
     """
@@ -212,7 +221,9 @@ def options_from(config: Any) -> dict[str, Any] | None:
 
 
 def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
-    """Return the name of the configured optimizer, in lower case, and its `params`."""
+    """Return the type of the optimizer in the configuration, in lower case, and its `params`; an
+    empty string and None if the configuration has no optimizer.
+    """
     section = config.get("optimizer") if isinstance(config, Mapping) else None
     if not isinstance(section, Mapping):
         return "", None
@@ -221,7 +232,8 @@ def _section(config: Any) -> tuple[str, Mapping[str, Any] | None]:
 
 
 def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the defaults of torch's class or of DeepSpeed's kernel.
+    """Return the default options of the configured optimizer, which is a class of torch or a
+    kernel of DeepSpeed.
 
     DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
     """
@@ -238,7 +250,8 @@ def _defaults(kind: str, given: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def steps_are_numbers(config: Any) -> bool:
-    """Return whether the configured optimizer counts steps in plain numbers instead of tensors.
+    """Return whether the configured optimizer stores `step` as a plain number; False if it stores
+    a tensor.
 
     DeepSpeed's Adam and Lion use numbers, on GPU and CPU; torch's optimizers use tensors.
     """
@@ -250,7 +263,8 @@ def steps_are_numbers(config: Any) -> bool:
 def completed_options(
     options: Mapping[str, Any], config: Any, source: Checkpoint, number: int
 ) -> dict[str, Any]:
-    """Return the options of param group `number`, with the defaults of its class added.
+    """Return the options of param group number `number`, with the defaults of the optimizer class
+    for all options that it lacks.
 
     Elastic state and checkpoints of other formats may lack options. A loaded group replaces the
     engine's, so it needs every option that the optimizer reads; additional options are harmless.
@@ -259,7 +273,7 @@ def completed_options(
     `__init__`; `runtime/engine.py`: `_configure_basic_optimizer`.
 
     Raises:
-        BadRequest: it has no learning rate.
+        BadRequest: the learning rate of the group is unknown.
     """
     if "lr" not in options:
         raise BadRequest(
@@ -270,10 +284,11 @@ def completed_options(
 
 
 def hyperparameters_of(mp_shard: MpShard, settings: ZeroSettings) -> Mapping[str, Any]:
-    """Return options for groups without options in their files; empty if all have options.
+    """Return the options for param groups that have none in their files, from the configuration;
+    empty if the files have all options.
 
     Raises:
-        BadRequest: the state is elastic, and no configuration names its optimizer.
+        BadRequest: the state is elastic, and no configuration says which optimizer it belongs to.
     """
     optim = first_of(mp_shard.optim_states)
     if optim.is_rigid:

@@ -1,4 +1,4 @@
-"""Place blocks of stacked experts in the tensors of all experts."""
+"""Place the experts of one rank (a block) in the tensor that stacks all experts of a layer."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from zerotools.formats.deepspeed.schema.expert_parallel import ExpertBlock, Stac
 
 
 def in_whole(tensor: Tensor, block: ExpertBlock) -> Tensor:
-    """Return a tensor of shape (block.count, ...) as a part of a tensor of shape (block.total,
-    ...).
+    """Return a block of experts, a tensor of shape (block.count, ...), as a part of the tensor of
+    all experts, which has shape (block.total, ...).
 
-    No chunk covers the rest of that tensor.
+    The result has no chunks for the other experts.
     """
     shape = (block.total, *tensor.shape[1:])
     chunks = tensor.chunks
@@ -74,10 +74,11 @@ def _file_of(tensor: Tensor) -> str:
 
 
 def stacked(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors of expert files, with AutoEP's experts stacked into one tensor per weight.
+    """Return the tensors from expert files, with the experts of AutoEP stacked: one tensor for
+    each weight of a layer, with all experts.
 
     Raises:
-        BadFile: the experts of a layer do not fit each other.
+        BadFile: experts of one layer have different shapes or types.
     """
     found: dict[str, Tensor] = {}
     parts: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}
@@ -91,7 +92,7 @@ def stacked(experts: StackedExperts, tensors: Mapping[str, Tensor]) -> dict[str,
 
 
 def _one(tensor: Tensor) -> Tensor:
-    """Return the tensor with a first dimension of size 1."""
+    """Return the tensor with an additional first dimension of size 1."""
     chunks = [
         Chunk(
             Box((0, *chunk.box.start), (1, *chunk.box.shape)),

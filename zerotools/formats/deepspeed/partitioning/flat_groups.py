@@ -48,9 +48,11 @@ ALIGNMENT_FACTORS = (2, 1)
 
 @dataclass(frozen=True, slots=True)
 class FlatGroup:
-    """A group (stage 3: sub-group) over all ranks; a missing file is None in `optim_states`.
+    """The flat buffer of a param group (stage 3: of a sub-group), over all ranks that share it.
 
-    `blocks` are the blocks of AutoEP's experts on its ranks, by name; `geometry` has their shapes.
+    `optim_states` are the optimizer files of these ranks; None for a missing file. For AutoEP's
+    experts, `blocks` maps each weight to the block of experts on these ranks, and `geometry` has
+    the shape of this block.
     """
 
     number: int
@@ -64,13 +66,16 @@ class FlatGroup:
 
     @property
     def roles(self) -> list[str]:
-        """The roles that any rank has for this group: `param` (masters) first, then optimizer
-        state."""
+        """The roles that at least one rank has for this group: `param` (masters) first, then the
+        optimizer state such as `exp_avg`.
+        """
         names = (name for optim in self.optim_states if optim for name in optim.states[self.number])
         return ["param", *dict.fromkeys(names)]
 
     def partitions(self, role: str) -> list[FlatPartition | None]:
-        """Return each rank's partition of one role."""
+        """Return the partition of one role on each rank; None if a rank's file is missing or lacks
+        the role.
+        """
         return [
             None if optim is None else self._partition(optim, role) for optim in self.optim_states
         ]
@@ -108,7 +113,8 @@ class FlatGroup:
                 )
 
     def is_whole(self, role: str) -> bool:
-        """Return whether each rank's buffer of a role has whole parameters instead of a partition.
+        """Return whether the buffers of this role contain whole parameters instead of
+        partitions.
 
         Muon's momenta are whole at stages 1 and 2 unless they are offloaded.
 
@@ -135,7 +141,9 @@ class FlatGroup:
         return True
 
     def is_muons(self, role: str) -> bool:
-        """Return whether a role is Muon's momentum, by the options of the group."""
+        """Return whether this role is the momentum of the optimizer Muon, according to the options
+        of the group.
+        """
         groups = next((optim.param_groups for optim in self.optim_states if optim), None) or ()
         options = groups[self.number] if self.number < len(groups) else None
         return is_of_muon(role, options)
@@ -155,9 +163,10 @@ class FlatGroup:
             yield name, tensor if block is None else in_whole(tensor, block)
 
     def scalars(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Yield (name, role, tensor) of 0-d state such as `step`, for each parameter of the group.
+        """Yield (parameter name, role, tensor) of the 0-d state, such as `step`, for each
+        parameter of the group.
 
-        A group has one such tensor, which is equal on all ranks.
+        A group has only one such tensor for each role. It is equal on all ranks.
         """
         optim = next((optim for optim in self.optim_states if optim is not None), None)
         for role, value in (optim.scalars[self.number] if optim else {}).items():
@@ -184,7 +193,8 @@ def _dtype(partitions: Sequence[FlatPartition | None]) -> DType | None:
 def flat_groups(
     shapes: Sequence[Shapes], optim_states: Sequence[OptimStates | None], naming: ExpertNaming
 ) -> list[FlatGroup]:
-    """Return the groups of one model-parallel rank, from its `param_shapes` and its ranks' files.
+    """Return the flat groups of one model-parallel rank, from its `param_shapes` and the optimizer
+    files of its ranks.
 
     A group of experts gives several results with the same number, one for each expert-parallel
     rank.
@@ -221,9 +231,10 @@ def _parts(
     first: OptimStates,
     naming: ExpertNaming,
 ) -> Iterator[FlatGroup]:
-    """Yield one group, or one for each expert-parallel rank if their experts differ.
+    """Yield the flat group with this number, or one flat group for each expert-parallel rank if
+    these ranks have different experts.
 
-    Files name experts by their local number.
+    Files call each expert by its number on the rank.
     """
     ranks = ranks_of_group(number, optim_states, first)
     if ranks == len(optim_states):
@@ -263,7 +274,9 @@ def _blocks(
     stacked: StackedExperts,
     first: OptimStates,
 ) -> dict[str, ExpertBlock]:
-    """Return the blocks of AutoEP's experts on the ranks of `expert_rank`, by weight name."""
+    """Return the block of AutoEP's experts that the ranks of `expert_rank` hold, by the name of
+    the weight.
+    """
     found = {}
     for name, shape in shapes.items():
         every = stacked.blocks(name)
@@ -302,7 +315,9 @@ def _group(
 def ranks_of_group(
     number: int, optim_states: Sequence[OptimStates | None], first: OptimStates
 ) -> int:
-    """Return the number of ranks that share the group; for experts, fewer than all."""
+    """Return the number of ranks that share the flat buffer of the group. Fewer than all ranks
+    share that of experts.
+    """
     count = first.partition_count
     if isinstance(count, list) and number < len(count) and type(count[number]) is int:
         return int(count[number])
@@ -312,10 +327,11 @@ def ranks_of_group(
 
 
 def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
-    """Return P, the partition size, by the alignment rule that fits the files.
+    """Return P, the number of elements in a partition at stages 1 and 2, by the alignment rule
+    that fits the files.
 
     Raises:
-        BadFile: with no rule does a partition hold the files' elements.
+        BadFile: the elements in the files fit a partition of neither rule.
     """
     total, ranks = group.geometry.total, group.geometry.dp_size
     longest = max((v.numel for v in group.partitions("param") if v is not None), default=0)
@@ -338,7 +354,9 @@ def _zero12_numel(group: FlatGroup, first: OptimStates) -> int:
 
 
 def _factors(first: OptimStates) -> tuple[int, ...]:
-    """Return the alignment factors to try, the most likely first: 2 since 0.5.2, 1 before."""
+    """Return the factors, times the number of ranks, that the group may be aligned to. The most
+    likely is first: 2 since DeepSpeed 0.5.2, 1 before.
+    """
     version = first.fields.tree.get(DS_VERSION)
     if isinstance(version, str) and version_of(version) < (0, 5, 2):
         return ALIGNMENT_FACTORS[::-1]
@@ -362,19 +380,23 @@ _ROUND_ROBIN_AT_STAGE_1 = (0, 13)
 
 
 def slots(count: int, ranks: int) -> list[int]:
-    """Return, for each position of the buffer, the index of its parameter under round robin."""
+    """Return, for each position in a flat buffer in round robin order, the index of the parameter
+    there in the optimizer's order.
+    """
     return [i for first in range(ranks) for i in range(first, count, ranks)]
 
 
 def is_round_robin(model: ModelStates, optim: OptimStates) -> bool:
-    """Return whether the flat buffers are in round robin order. BF16_Optimizer never uses it."""
+    """Return whether the parameters are in round robin order in the flat buffers. With
+    BF16_Optimizer they never are.
+    """
     zero = zero_optimization(model.ds_config)
     return optim.kind == STAGE_1_AND_2 and deals_in_turn(zero, optim.stage, model.version)
 
 
 def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | None) -> bool:
-    """Return whether a run with these settings assigns its parameters to ranks in round robin
-    order.
+    """Return whether a run with these settings assigns its parameters to the ranks in turn (round
+    robin order).
 
     Stage 1 of versions before 0.13 does not, even if its configuration enables it.
     """
@@ -384,7 +406,7 @@ def deals_in_turn(zero: Mapping[str, Any], stage: int | None, version: str | Non
 
 
 def optimizer_order(group: FlatGroup, *, round_robin: bool) -> list[str]:
-    """Return the names of a group in the optimizer's order.
+    """Return the parameter names of a group in the optimizer's order.
 
     Under `round_robin_gradients`, parameter i of a group goes to list i mod N, and the buffer is
     one list after another. `param_shapes` is in this order. Only `ds_config` shows whether the
@@ -419,15 +441,21 @@ def _mapped(optim: OptimStates | None, number: int) -> Sequence[str]:
 
 
 def flat_order(names: Sequence[str], ranks: int, *, round_robin: bool) -> list[str]:
-    """Return the names in their order in the flat buffer of `ranks` ranks."""
+    """Return the parameter names in the order in which they are in the flat buffer, which `ranks`
+    ranks share.
+    """
     return [names[i] for i in slots(len(names), ranks)] if round_robin else list(names)
 
 
 def alignment_of(precision: DType) -> int:
-    """Return the alignment of `parameter_alignment` in elements: 16 bytes of the model's type."""
+    """Return the number of elements that parameters are aligned to with `parameter_alignment`: 16
+    bytes in the type `precision`.
+    """
     return 16 // gcd(16, precision.itemsize)
 
 
 def paddings_of(shapes: Shapes, alignment: int) -> list[int]:
-    """Return the padding after each parameter, in elements. The last parameter has no padding."""
+    """Return the number of padding elements after each parameter; it is 0 for the last
+    parameter.
+    """
     return [-prod(shape) % alignment for shape in list(shapes.values())[:-1]] + [0] * bool(shapes)

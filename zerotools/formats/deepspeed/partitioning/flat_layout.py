@@ -64,10 +64,12 @@ class RankRange(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FlatLayout:
-    """The layout of a group (stage 3: sub-group) over `dp_size` ranks.
+    """The positions of a group's parameters in its flat buffer (stage 3: of a sub-group), which
+    `dp_size` ranks share.
 
-    `paddings` are the elements after each parameter; the list may be shorter than the parameters.
-    `zero12_numel` is P at stages 1 and 2; None at stage 3.
+    `paddings` are the numbers of padding elements after each parameter; the list may be shorter
+    than the list of parameters. `zero12_numel` is P, the size of a partition at stages 1 and 2;
+    None at stage 3.
     """
 
     shapes: Shapes
@@ -88,10 +90,10 @@ class FlatLayout:
         return sum(-(-prod(shape) // self.dp_size) for shape in self.shapes.values())
 
     def offsets(self) -> Iterator[tuple[str, tuple[int, ...], int]]:
-        """Yield (name, shape, offset) of each parameter.
+        """Yield (name, shape, offset) of each parameter. The offset is in elements.
 
-        The offset is in the group's buffer at stages 1 and 2, in the buffer of each rank at stage
-        3.
+        It is counted in the whole flat buffer at stages 1 and 2, and in each rank's partition at
+        stage 3.
         """
         offset = 0
         for position, (name, shape) in enumerate(self.shapes.items()):
@@ -105,7 +107,7 @@ class FlatLayout:
         return self.paddings[position] if position < len(self.paddings) else 0
 
     def rank_ranges(self, shape: tuple[int, ...], offset: int) -> Iterator[RankRange]:
-        """Yield the ranges of a parameter with this shape and offset."""
+        """Yield the ranges of a parameter on the ranks, from its shape and its offset."""
         if self.zero12_numel is None:
             return _zero3(offset, prod(shape), self.dp_size)
         return _zero12(offset, prod(shape), self.zero12_numel)
@@ -113,8 +115,9 @@ class FlatLayout:
     def tensors(
         self, dtype: DType, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters by name, cut from one partition per rank; a missing partition is
-        None."""
+        """Yield (name, tensor) of each parameter, made from one partition for each rank; a missing
+        partition is None.
+        """
         for name, shape, offset in self.offsets():
             yield name, Tensor(dtype, shape, self._chunks(dtype, shape, offset, partitions))
 
@@ -153,8 +156,9 @@ def _zero3(offset: int, numel: int, dp_size: int) -> Iterator[RankRange]:
 def _in_files(
     ranges: Iterator[RankRange], partitions: Sequence[FlatPartition | None]
 ) -> Iterator[Range]:
-    """Yield the ranges in files. Elements after the end of a partition are left out, and become a
-    hole."""
+    """Yield the ranges with their positions in files. Elements beyond the end of a saved partition
+    are left out, so they become a hole.
+    """
     for rank, at, begin, end in ranges:
         partition = partitions[rank]
         if partition is None:
@@ -175,15 +179,18 @@ def partition_size(total: int, dp_size: int, factor: int = 2) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PartitionContents:
-    """The content of one rank's partition: (name, start, count) in its order, and the gaps
-    between."""
+    """The content of one rank's partition: (parameter name, start in the partition, number of
+    elements) in order, and the gaps between them as (start, number of elements).
+    """
 
     parts: Sequence[tuple[str, int, int]]
     gaps: Sequence[tuple[int, int]]
 
 
 def partition_contents(geometry: FlatLayout) -> list[PartitionContents]:
-    """Return the content of each rank's partition; elements in no range are padding."""
+    """Return the content of each rank's partition. Elements that belong to no parameter are gaps
+    (padding).
+    """
     parts: list[list[tuple[str, int, int]]] = [[] for _ in range(geometry.dp_size)]
     gaps: list[list[tuple[int, int]]] = [[] for _ in range(geometry.dp_size)]
     ends = [0] * geometry.dp_size
@@ -208,12 +215,14 @@ _USES_MUON = "use_muon"
 
 
 def uses_muon(options: Mapping[str, Any]) -> bool:
-    """Return whether Muon updates the parameters of a param group with these options."""
+    """Return whether the optimizer Muon updates the parameters of a param group with these
+    options.
+    """
     return options.get(_USES_MUON) is True
 
 
 def is_of_muon(role: str, options: Mapping[str, Any] | None) -> bool:
-    """Return whether state of a param group with these options is Muon's momentum."""
+    """Return whether `role` is Muon's momentum in a param group with these options."""
     return role == MUON_ROLE and options is not None and uses_muon(options)
 
 
@@ -240,7 +249,9 @@ class WholeParameters:
     geometry: FlatLayout
 
     def of_rank(self, rank: int) -> list[tuple[str, tuple[int, ...], int]]:
-        """Return (name, shape, offset) of each parameter in the buffer of a rank."""
+        """Return (name, shape, offset in elements) of each parameter that a rank's buffer
+        contains.
+        """
         found, at = [], 0
         for name, shape, offset in self.geometry.offsets():
             ranges = self.geometry.rank_ranges(shape, offset)
@@ -256,9 +267,10 @@ class WholeParameters:
     def tensors(
         self, dtype: DType, buffers: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters by name, from one buffer per rank (None: missing).
+        """Yield (name, tensor) of each parameter, made from one buffer for each rank (None: the
+        buffer is missing).
 
-        A parameter on several ranks has replicas.
+        A parameter that several ranks store has replicas.
         """
         chunks: dict[str, list[Chunk]] = {name: [] for name in self.geometry.shapes}
         for rank, buffer in enumerate(buffers):

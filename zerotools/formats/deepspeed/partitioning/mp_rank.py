@@ -27,11 +27,11 @@ SIXTEEN_BIT = ("float16", "bfloat16")
 
 @dataclass(frozen=True)
 class MpShard:
-    """The tensors of one model-parallel rank, in the shapes of its shard.
+    """The tensors of one model-parallel rank, in the shapes that they have on this rank.
 
     If it is the only rank, these are the model's shapes. `groups` is empty without ZeRO. `uncut`
-    are the weights and buffers that files hold whole, by the names in the files: those of the model
-    file, of experts, and of the layer files of all pipeline stages.
+    are the weights and buffers that the files store without partitioning, by the names in the
+    files: those of the model file, of expert files, and of the layer files of all pipeline stages.
     """
 
     model: ModelStates
@@ -50,12 +50,12 @@ def read_mp_rank(
     *,
     is_zero3: bool = False,
 ) -> MpShard:
-    """Return the shard of one model-parallel rank.
+    """Return the tensors of one model-parallel rank, from its model files and optimizer files.
 
     `models` is one file at stages 0 to 2. At stage 3 it is rank 0's file, or the files of all ranks
-    if frozen parameters require them, None for a lost one. `whole` are the tensors that files hold
-    uncut: those of `module`, of layer files and of expert files. `is_zero3` means that frozen
-    parameters are partitioned even without optimizer files.
+    if frozen parameters require them; a lost file is None. `whole` are the tensors that files store
+    without partitioning: those of `module`, of layer files and of expert files. `is_zero3` means
+    that frozen parameters are partitioned even if there are no optimizer files.
 
     Raises:
         BadFile: the files contradict each other.
@@ -83,13 +83,15 @@ def read_mp_rank(
 
 
 def whole_tensors(model: ModelStates) -> dict[str, Tensor]:
-    """Return the tensors of `module`."""
+    """Return the tensors in `module` of the model file, by name; empty for a pipeline, which has
+    none there.
+    """
     stored = (model.module or {}).items()
     return {name: model.file.tensor(tensor) for name, tensor in stored}
 
 
 def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
-    """Yield masters and optimizer state, from the flat buffers."""
+    """Yield the masters and the optimizer state, put together from the flat buffers."""
     stacked: dict[Key, list[tuple[ExpertBlock, Tensor]]] = {}
     for group in groups:
         _check_swapped(group)
@@ -108,7 +110,8 @@ def _partitioned(groups: Sequence[FlatGroup]) -> Iterator[tuple[Key, Tensor]]:
 def _group_shapes(
     model: ModelStates, optim_states: Sequence[OptimStates | None]
 ) -> list[Shapes] | None:
-    """Return `param_shapes`, from the model file or, before 0.6.0, from the optimizer file.
+    """Return `param_shapes`, from the model file or, before DeepSpeed 0.6.0, from the optimizer
+    file.
 
     Return None without ZeRO. Return None also if stage 0 used BF16_Optimizer, because its files do
     not record the parameters.
@@ -160,8 +163,9 @@ def _check_swapped(group: FlatGroup) -> None:
 
 
 def _aliases(model: ModelStates, trained: set[str]) -> dict[str, str]:
-    """Return tied names: those that the file records, else names of the same elements in
-    `module`."""
+    """Return the tied names, as {alias: name}: those that the file records, else names with the
+    same elements in `module`.
+    """
     aliases = {**model.stacked_experts.routers(model.module or {}), **model.shared}
     for alias, name in tied_in_module(model.module or {}).items():
         if alias in aliases or name in aliases or _is_buffer(model, alias):
@@ -184,7 +188,9 @@ def _is_buffer(model: ModelStates, name: str) -> bool:
 def _frozen_partitions(
     first: ModelStates, models: Sequence[ModelStates | None]
 ) -> Iterator[tuple[str, Tensor]]:
-    """Yield the frozen parameters of stage 3; each rank has a padded partition of each."""
+    """Yield the frozen parameters of stage 3, joined from the padded partition that each rank has
+    of each of them.
+    """
     for name, shape in first.frozen_shapes.items():
         partitions = [None if model is None else _fragment(model, name) for model in models]
         present = [partition for partition in partitions if partition is not None]

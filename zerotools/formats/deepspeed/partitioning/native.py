@@ -22,11 +22,11 @@ from zerotools.formats.deepspeed.schema.optim_states import STAGE_3, first_of
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedNative:
-    """Values that the DeepSpeed reader stores for the writer.
+    """Values that the DeepSpeed reader stores for the DeepSpeed writer.
 
-    `mp_shards` are the model-parallel ranks in order; `tensor_ranks` of them form one pipeline
-    stage. `frozen` are the parameters that were not trained. `is_elastic` means that the partitions
-    do not depend on the number of ranks.
+    `mp_shards` are the model-parallel ranks in order; each pipeline stage consists of
+    `tensor_ranks` of them. `frozen` are the names of the parameters that were not trained.
+    `is_elastic` means that the saved partitions do not depend on the number of ranks.
     """
 
     mp_shards: Sequence[MpShard]
@@ -36,10 +36,10 @@ class DeepSpeedNative:
 
 
 def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
-    """Yield the file `name` and the same file of each other data-parallel rank.
+    """Yield the name of the file `name`, and of the same file of every other data-parallel rank.
 
-    Files with a problem are left out, because they may be of an older save. Without model
-    parallelism, the mp rank in a name is the rank among those that share a sequence.
+    Files with a problem are left out, because they may be of an older save. If the run has no model
+    parallelism, the mp rank in a file name is the rank's number among those that share a sequence.
     """
     mp_rank = 0 if len(native_of(source).mp_shards) == 1 else None
     faulty = {problem.file for problem in source.problems}
@@ -50,13 +50,12 @@ def files_of_all_ranks(source: Checkpoint, name: str) -> Iterator[str]:
 
 
 def refuse_stacked_experts(source: Checkpoint) -> None:
-    """Raise an error if `source` has experts of AutoEP; it was read from any of DeepSpeed's
-    formats.
+    """Raise an error if `source`, read from any of DeepSpeed's formats, has experts of AutoEP.
 
     zerotools writes rank files for AutoEP's experts only from rank files.
 
     Raises:
-        Unsupported: it has some.
+        Unsupported: `source` has such experts.
     """
     native = source.native
     shards = native.mp_shards if isinstance(native, DeepSpeedNative) else ()
@@ -76,7 +75,9 @@ def refuse_stacked_experts(source: Checkpoint) -> None:
 
 
 def native_of(checkpoint: Checkpoint) -> DeepSpeedNative:
-    """Return the native values of a checkpoint that `reading.read` returned."""
+    """Return the values that the DeepSpeed reader stored in a checkpoint that `reading.read`
+    returned.
+    """
     native = checkpoint.native
     if not isinstance(native, DeepSpeedNative):
         raise TypeError(f"{checkpoint.origin.path} is not a native DeepSpeed checkpoint")
@@ -115,19 +116,21 @@ def layers_of_ties(trained: Sequence[Collection[str]], names: Iterable[str]) -> 
 
 
 WeightPair = tuple[str, Tensor, Tensor]
-"""Name, master and weight."""
+"""(name, master, weight): a master, and the weight that is its cast."""
 
 
 def weight_pairs(source: Checkpoint) -> Iterator[WeightPair]:
-    """Yield the pairs of master and weight of all model-parallel ranks, in the shapes of their
-    shards."""
+    """Yield (name, master, weight) for all model-parallel ranks, in the shapes that the tensors
+    have on the rank.
+    """
     for number in range(len(native_of(source).mp_shards)):
         yield from pairs_of(source, number)
 
 
 def pairs_of(source: Checkpoint, mp_rank: int) -> Iterator[WeightPair]:
-    """Yield the pairs of master and weight of one model-parallel rank, in the shapes of its
-    shard."""
+    """Yield (name, master, weight) for one model-parallel rank, in the shapes that the tensors
+    have on the rank.
+    """
     native = native_of(source)
     mp_shard = native.mp_shards[mp_rank]
     present = any(optim is not None for optim in mp_shard.optim_states)
@@ -157,7 +160,9 @@ def _layers_of_ties(source: Checkpoint, mp_rank: int) -> set[int]:
 
 
 def _only(mp_shard: MpShard, name: str, master: Tensor, layers: set[int]) -> Tensor | None:
-    """Return the tensor `name` if only one of `layers` has it in the shape of its master."""
+    """Return the tensor `name` of a pipeline layer, if exactly one of `layers` has it in the shape
+    of its master; else None.
+    """
     every = (mp_shard.uncut.get(f"{layer}.{name}") for layer in sorted(layers))
     found = [tensor for tensor in every if tensor is not None and tensor.shape == master.shape]
     return found[0] if len(found) == 1 else None

@@ -49,10 +49,11 @@ def with_swap_files(
     groups: Sequence[Shapes],
     problems: list[Problem],
 ) -> list[OptimStates | None]:
-    """Return the optimizer files with the partitions in the swap files of the tag directory.
+    """Return the optimizer files, completed with the partitions that are in swap files of the tag
+    directory.
 
-    The run has no model parallelism. A missing or short swap file is added to `problems`, and its
-    partition stays without elements.
+    The run must not have model parallelism. A missing or short swap file is added to `problems`,
+    and its partition stays without elements.
     """
     found: list[OptimStates | None] = []
     for rank, optim in enumerate(optim_states):
@@ -85,12 +86,12 @@ def _has_16_bit_masters(optim: OptimStates) -> bool:
 
 
 def original_folder(rank: str) -> str:
-    """Return the directory of a rank's swap files during the run."""
+    """Return the relative path at which the swap files of a rank were during the run."""
     return f"nvme_path/zero_stage_3/optimizer/rank{rank}"
 
 
 def swap_files(optim: OptimStates) -> Iterator[str]:
-    """Yield the names of the swap files with partitions of a rank."""
+    """Yield the names of the swap files that hold partitions of this rank."""
     for master, states in zip(optim.masters, optim.states, strict=True):
         for partition in (master, *states.values()):
             if partition.file != optim.file.name:
@@ -98,13 +99,15 @@ def swap_files(optim: OptimStates) -> Iterator[str]:
 
 
 def _folder(directory: Path, rank: int, ranks: int) -> str:
-    """Return the directory of a rank's swap files, relative to the tag directory."""
+    """Return the directory of a rank's swap files in the checkpoint, relative to the tag
+    directory.
+    """
     own = f"{SWAPPED}/rank{rank:02d}"
     return SWAPPED if ranks == 1 and not (directory / own).is_dir() else own
 
 
 def _problem(directory: Path, partition: FlatPartition) -> Problem | None:
-    """Return the problem of a partition's swap file, or None."""
+    """Return the problem if a partition's swap file is missing or too short, else None."""
     path, needed = directory / partition.file, partition.numel * partition.dtype.itemsize
     try:
         size = path.stat().st_size

@@ -1,4 +1,5 @@
-"""Compare tensors with their copies in files that are not read. This is done only on request.
+"""Compare tensors with their copies in files that are otherwise not read. The user must request
+this.
 
 At stage 3 every rank's model file has the buffers, and the first rank's are read. The same holds
 for single numbers of optimizer state, such as `step`. In a pipeline, a tied layer is in the flat
@@ -28,7 +29,7 @@ _READ_BYTES = 2**20
 
 
 class TensorPair(NamedTuple):
-    """Two tensors that should be equal; their files are below one root."""
+    """Two copies of a tensor that should be equal; their files are below the same root."""
 
     key: Key
     first: Tensor
@@ -36,7 +37,8 @@ class TensorPair(NamedTuple):
 
 
 def compare_copies(checkpoint: Checkpoint) -> int:
-    """Compare values with their copies in other files, and return the number of bytes compared.
+    """Compare the tensors that are read with their copies in other files. Return the number of
+    bytes compared.
 
     Raises:
         BadFile: two copies differ, or a file is truncated.
@@ -89,10 +91,11 @@ def _of_ranks(checkpoint: Checkpoint, mp_shards: Sequence[MpShard]) -> Iterator[
 
 
 def _of_scalars(mp_shards: Sequence[MpShard]) -> Iterator[TensorPair]:
-    """Yield the single numbers of each group from all ranks that share it.
+    """Yield pairs of the single numbers, such as `step`, of each param group: the first rank's and
+    that of each other rank that shares the group.
 
     Raises:
-        BadFile: a plain number differs.
+        BadFile: two ranks store different values of a number that is not a tensor.
     """
     for group in (group for mp_shard in mp_shards for group in mp_shard.groups):
         present = [optim for optim in group.optim_states if optim is not None]

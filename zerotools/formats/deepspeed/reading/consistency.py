@@ -53,9 +53,9 @@ _STEPS_ONCE_FOR_EACH = (0, 14)
 
 
 def step_of(optim: OptimStates) -> float | None:
-    """Return the optimizer step of the first group that counts steps.
+    """Return the step of the optimizer, from the first param group that counts steps.
 
-    Return None if no group does, or if the step is lost and this is tolerated.
+    Return None if no group counts steps, or if the step is lost and losses are tolerated.
     """
     try:
         return _saved_step(optim)
@@ -76,25 +76,29 @@ def _saved_step(optim: OptimStates) -> float | None:
 
 
 def updates_of(model: ModelStates) -> int | None:
-    """Return the number of steps that changed the weights, or None if the file does not record it.
+    """Return the number of steps in which the run changed its weights, or None if the model file
+    does not record it.
 
-    The value 0 means None: files that were converted from files without a count have it.
+    The value 0 in the file is returned as None, because files have it that were converted from
+    files without a count.
     """
     steps = model.global_steps
     return None if not steps else steps - (model.fields.maybe(SKIPPED_STEPS, int) or 0)
 
 
 def could_be_of(step: float | None, model: ModelStates) -> bool:
-    """Return whether an optimizer at `step` can belong to the run that wrote a model file."""
+    """Return whether an optimizer that counted `step` steps can belong to the run that wrote the
+    model file.
+    """
     updates = updates_of(model)
     return step is None or updates is None or step - updates in (0, 1)
 
 
 def extra_step_note(model: ModelStates, optim: OptimStates) -> str | None:
-    """Return a note if the optimizer counts one step more than the run, although the DeepSpeed
-    version of the files does not do so.
+    """Return a note if the optimizer counts one step more than the run, and the DeepSpeed version
+    in the files is one that counts both alike.
 
-    Then the run began with an older version, or the files are of two saves.
+    Then an older version began the run, or the files are of two saves.
     """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None or step != updates + 1 or _steps_first(model):
@@ -111,7 +115,9 @@ def _steps_first(model: ModelStates) -> bool:
 
 
 def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator[Problem]:
-    """Yield a problem for each rank with files of another save than the first rank's."""
+    """Yield a problem for each rank with an optimizer file of another save than the first rank's
+    file.
+    """
     present = [optim for optim in optim_states if optim is not None]
     said = {optim.file.name: dict(_said(optim)) for optim in present}
     for optim in present[1:]:
@@ -130,7 +136,9 @@ def compare_optim_states(optim_states: Sequence[OptimStates | None]) -> Iterator
 
 
 def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
-    """Yield the values that are equal on every rank of a save."""
+    """Yield (name, value) of each value in an optimizer file that is equal on all ranks of one
+    save.
+    """
     what = "the optimizer's step"
     try:
         yield what, _saved_step(optim)
@@ -147,10 +155,10 @@ def _said(optim: OptimStates) -> Iterator[tuple[str, Any]]:
 
 
 def compare_model(model: ModelStates, optim: OptimStates) -> Iterator[Problem]:
-    """Yield a problem if a model file is of another save than its optimizer files.
+    """Yield a problem if the model file is of another save than its optimizer files.
 
     An optimizer with fewer steps than the run is accepted, because it may have been restarted
-    during the run. At stages 1 and 2 a comparison of weights and masters shows the difference.
+    during the run. At stages 1 and 2, comparing the weights with the masters shows if it was not.
     """
     step, updates = step_of(optim), updates_of(model)
     if step is None or updates is None:
@@ -176,7 +184,9 @@ def _of_another_save(
 
 
 def _other_rates(model: ModelStates, optim: OptimStates) -> tuple[str, str] | None:
-    """Return the learning rates of the schedule and of the optimizer if they differ."""
+    """Return two phrases, with the learning rates of the schedule and of the optimizer, if these
+    rates differ; else None.
+    """
     schedule = model.fields.tree.get(LR_SCHEDULER)
     last = schedule.get(LAST_RATES) if isinstance(schedule, dict) else None
     own = [group.get("lr") for group in optim.param_groups or ()]
@@ -205,8 +215,9 @@ def compare_mp_ranks(models: Sequence[ModelStates]) -> Iterator[Problem]:
 def compare_parameters(
     models: Sequence[ModelStates], optim_states: Sequence[OptimStates | None]
 ) -> Iterator[Problem]:
-    """Yield the files of one model-parallel rank that list other parameters than its first model
-    file."""
+    """Yield a problem for each file of one model-parallel rank that lists other parameters than
+    the first model file of this rank.
+    """
     first = models[0]
     for model in models[1:]:
         if (model.groups, model.frozen_shapes) != (first.groups, first.frozen_shapes):
@@ -244,7 +255,9 @@ def _of_other_parameters(
 
 
 def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
-    """Yield files that contain another rank, layer or expert than their name."""
+    """Yield a problem for each file that contains another rank, layer or expert than its name
+    says.
+    """
     for file in files:
         folder = saved_as(file)
         own, saved = identity_of(file.path.name), _said_by(folder)
@@ -258,7 +271,8 @@ def misnamed_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def saved_as(file: TorchFile) -> str | None:
-    """Return the name of the folder in the archive, which torch takes from the file name.
+    """Return the name under which torch wrote the file: the name of the folder inside the
+    archive.
 
     Return None if the file is not a zip archive.
     """
@@ -267,8 +281,9 @@ def saved_as(file: TorchFile) -> str | None:
 
 
 def records_its_name(file: TorchFile) -> bool:
-    """Return whether a file records its rank, layer or expert, so that `misnamed_files` can check
-    it."""
+    """Return whether a file itself records its rank, layer or expert, so that `misnamed_files` can
+    detect a wrong file name.
+    """
     return _said_by(saved_as(file)) is not None
 
 
@@ -299,9 +314,11 @@ def duplicated_files(files: Iterable[TorchFile]) -> Iterator[Problem]:
 
 
 def _fingerprint(file: TorchFile) -> tuple[int | str, ...]:
-    """Return values that differ between the files of two ranks.
+    """Return values of a file that differ between the files of two ranks: the checksums of its
+    data.
 
-    In old files the keys of storages are memory addresses of the rank.
+    Files from before torch 1.6 have no checksums. There, the keys of storages are returned, which
+    are memory addresses of the rank.
     """
     if not file.records:
         return file.storages
@@ -337,9 +354,9 @@ def _files_of(tensor: Tensor) -> set[str]:
 
 
 def _models(source: Checkpoint, mp_shard: MpShard) -> Iterator[str]:
-    """Yield model files with comparable steps.
+    """Yield the names of the model files that record a step, so that they can be compared.
 
-    At stage 3 each rank has one, with its partitions of the frozen parameters.
+    At stage 3 each rank has a model file, with its partitions of the frozen parameters.
     """
     first = mp_shard.model.file
     if not is_rank_file(first.name):

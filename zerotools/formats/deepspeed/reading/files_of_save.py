@@ -43,10 +43,11 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 @dataclass(frozen=True)
 class SaveFiles:
-    """The files of one save of a model-parallel rank.
+    """The files of one save on one model-parallel rank.
 
-    `model` is its only model file, or that of the lowest rank. `optim_files` are the names of its
-    optimizer files by data-parallel rank, and `lowest` is the first of them that can be read.
+    `model` is the only model file, or at stage 3 that of the lowest data-parallel rank.
+    `optim_files` maps each data-parallel rank to the name of its optimizer file, and `lowest` is
+    the first of these files that can be read.
     """
 
     model: ModelStates
@@ -55,7 +56,9 @@ class SaveFiles:
 
     @property
     def stage(self) -> int:
-        """The ZeRO stage. BF16_Optimizer does not record it; it is stage 1."""
+        """The ZeRO stage of the save. The files of BF16_Optimizer do not record it; it is 1 for
+        them.
+        """
         if self.lowest is not None:
             return 1 if self.lowest.stage is None else self.lowest.stage
         return 0 if is_without_zero(self.model) else stage_of(self.model)
@@ -71,12 +74,12 @@ class SaveFiles:
 def save_of(
     directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
 ) -> SaveFiles:
-    """Return the save to which the files of model-parallel rank `mp_rank` belong.
+    """Return the files of model-parallel rank `mp_rank` that belong to one save.
 
-    Files of other saves are added to `problems`.
+    Each file of another save is added to `problems`.
 
     Raises:
-        BadFile: the files form no save, or several.
+        BadFile: the files do not make up a save, or they make up several.
     """
     shared = listing.models.get((mp_rank, None))
     rank_files = {
@@ -108,7 +111,9 @@ def save_of(
 
 
 def _families(listing: TagListing, mp_rank: int) -> Iterator[dict[int, str]]:
-    """Yield the optimizer files by rank, separately for each spelling of the name."""
+    """Yield the optimizer files by data-parallel rank, one mapping for each spelling of their file
+    names.
+    """
     for spelling in sorted({spelling for _, _, spelling in listing.optim_files}):
         names = {
             dp: name
@@ -126,7 +131,8 @@ def _saves(
     rank_files: Mapping[int, str],
     families: list[dict[int, str]],
 ) -> Iterator[SaveFiles]:
-    """Yield every model file with the optimizer files that may belong to it.
+    """Yield every save that the files may make up: a model file with the optimizer files that may
+    belong to it.
 
     A model file without optimizer files is included if its run did not use ZeRO, or if the tag has
     no optimizer files.
@@ -154,12 +160,13 @@ def _saves(
 def _shared_model(
     directory: Path, mp_rank: int, shared: str, families: list[dict[int, str]]
 ) -> ModelStates | None:
-    """Return the only model file of a rank, or its substitute if it is lost and this is tolerated.
+    """Return the model file that all data-parallel ranks share. If it is lost and losses are
+    tolerated, return its substitute.
 
-    Return None if the optimizer files do not match it.
+    Return None if the optimizer files cannot belong to such a model file.
 
     Raises:
-        BadFile: it is missing or damaged.
+        BadFile: the model file is missing or damaged.
     """
     try:
         return parse_model(TorchFile.open(directory, shared))
@@ -177,11 +184,11 @@ def _shared_model(
 def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
     """Return the model file of the first rank.
 
-    If it is lost and this is tolerated, return the next rank's, which has the same values except
-    tied names.
+    If this file is lost and losses are tolerated, return the file of the next rank, which has the
+    same values except tied names.
 
     Raises:
-        BadFile: the file is damaged, or all are.
+        BadFile: the file is damaged and losses are not tolerated, or all files are damaged.
     """
     errors = []
     for rank in sorted(rank_files):
@@ -196,13 +203,13 @@ def _first_model(directory: Path, rank_files: Mapping[int, str]) -> ModelStates:
 
 
 def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | None:
-    """Return the first readable optimizer file, in the order of ranks; damaged ones are reported
-    later.
+    """Return the first optimizer file that can be read, in the order of ranks. Damaged files
+    before it are reported later.
 
-    Return None if all are lost and this is tolerated.
+    Return None if all files are lost and losses are tolerated.
 
     Raises:
-        BadFile: none can be read; gives the reason for the first.
+        BadFile: no file can be read; the message has the reason for the first file.
     """
     errors = []
     for rank in sorted(names):
@@ -215,10 +222,10 @@ def _first_readable(directory: Path, names: Mapping[int, str]) -> OptimStates | 
 
 
 def is_without_zero(model: ModelStates) -> bool:
-    """Return whether a run without ZeRO saved a model file.
+    """Return whether the run that saved a model file did not use ZeRO.
 
-    Such a file contains the whole optimizer, or its configuration has stage 0; and it lists no
-    parameters of flat buffers.
+    Such a model file lists no parameters of flat buffers. It contains the whole optimizer, or a
+    configuration with stage 0.
     """
     if model.groups is not None or is_rank_file(model.file.name):
         return False
@@ -242,7 +249,9 @@ def _was_trained_with(model: ModelStates, optim: OptimStates) -> bool:
 
 
 def _contradicts_itself(save: SaveFiles) -> bool:
-    """Return whether the model file contradicts its optimizer files."""
+    """Return whether the model file and the optimizer files of a save contradict each other in the
+    step, the type of the weights or the number of ranks.
+    """
     if save.lowest is None:
         return False
     if not could_be_of(step_of(save.lowest), save.model):
@@ -282,7 +291,7 @@ _OF_THE_RUN = (
     pt_trees.DP_WORLD_SIZE, pt_trees.MP_WORLD_SIZE, pt_trees.DS_CONFIG, pt_trees.DS_VERSION,
     pt_trees.NUM_EXPERTS, pt_trees.TENSOR_PARALLEL_INFO,
 )  # fmt: skip
-"""The keys that are equal in every checkpoint of a run."""
+"""The keys of a model file that have the same value in every checkpoint of a run."""
 ADVICE = (
     "only this file has the names and shapes of the parameters: replace it by another copy, or "
     "name another checkpoint of the same run with --fill-from"
@@ -290,8 +299,9 @@ ADVICE = (
 
 
 def with_lost_models(listing: TagListing) -> TagListing:
-    """Return the listing with the model files that the optimizer files of stages 1 and 2
-    require."""
+    """Return the listing completed with the names of lost model files: the optimizer files of
+    stages 1 and 2 show that they must exist.
+    """
     lost = {mp_rank for mp_rank, _, _ in listing.optim_files} - {rank for rank, _ in listing.models}
     models: dict[tuple[int, int | None], str] = {
         (rank, None): model_file(rank) for rank in sorted(lost)
@@ -302,18 +312,20 @@ def with_lost_models(listing: TagListing) -> TagListing:
 def substitute_model(
     directory: Path, name: str, mp_rank: int, optim: OptimStates | None, error: BadFile
 ) -> ModelStates:
-    """Return the substitute for the model file `name`, which is lost because of `error`.
+    """Return a substitute for the model file `name`, which cannot be read because of `error`: the
+    model file of another checkpoint of the run.
 
     The optimizer files of stages 1 and 2 and of BF16_Optimizer have the masters of every parameter
-    in flat buffers. Only the model file lists their names and shapes (`param_shapes`), which are
-    equal in every checkpoint of a run. So if it is lost and the user names another checkpoint of
-    the run, the lists of that checkpoint are used, and none of its tensors. With these lists, every
-    rank must get a partition of its size. If the optimizer files have names themselves
-    (`param_slice_mappings`), these must be in the order of the lists. `optim` is one of the
-    optimizer files.
+    in flat buffers. Only the model file lists the names and shapes of the parameters
+    (`param_shapes`), and these lists are equal in every checkpoint of a run. So if the model file
+    is lost and the user names another checkpoint of the run, the lists of that checkpoint are used,
+    and none of its tensors. According to the lists, every rank must have a partition of its real
+    size. If the optimizer files have names themselves (`param_slice_mappings`), these must be in
+    the order of the lists. `optim` is one of the optimizer files.
 
     Raises:
-        BadFile: `error`, if there is no substitute or it does not fit the optimizer file.
+        BadFile: there is no substitute (the message then has the text of `error`), or the
+            substitute does not fit the optimizer file.
     """
     other = stand_in()
     model = None if other is None or optim is None else _model_of(other, mp_rank)
@@ -335,7 +347,9 @@ def substitute_model(
 
 
 def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
-    """Return the model file of another checkpoint, or None if it has none that lists parameters."""
+    """Return the model file in another checkpoint, or None if that has no model file that lists
+    parameters.
+    """
     try:
         found, listing = open_tag(path, None)
         name = listing.models.get((mp_rank, None))
@@ -346,7 +360,8 @@ def _model_of(path: Path, mp_rank: int) -> ModelStates | None:
 
 
 def _misplaced(model: ModelStates, optim: OptimStates) -> Iterator[str]:
-    """Yield names that the optimizer file has in another group, or in another order.
+    """Yield the names that the optimizer file has in another group, or in another order, than the
+    lists of the substitute.
 
     A rank has consecutive names of each group. Under round robin, DeepSpeed writes other names than
     those in the partition; then only the groups are compared.

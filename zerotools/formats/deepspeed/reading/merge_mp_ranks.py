@@ -29,7 +29,9 @@ from zerotools.io.files.damage import is_tolerated, lose_name, tolerate
 
 @dataclass(frozen=True)
 class MergedRanks:
-    """The tensors, aliases and frozen names of all model-parallel ranks."""
+    """The tensors, tied names and names of frozen parameters of the whole model, from all
+    model-parallel ranks.
+    """
 
     tensors: Mapping[Key, Tensor]
     aliases: Mapping[str, str]
@@ -39,7 +41,8 @@ class MergedRanks:
 def merge_mp_ranks(
     mp_shards: Sequence[MpShard], tensor_ranks: int, rules: ShardingRules | None
 ) -> MergedRanks:
-    """Merge shards in the order of their ranks; each stage has `tensor_ranks` of them.
+    """Merge the shards of the model-parallel ranks, which are in the order of the ranks. Each
+    pipeline stage has `tensor_ranks` of them.
 
     Raises:
         Unsupported: tensor-parallel shards without a rule for how they form a tensor.
@@ -90,10 +93,10 @@ def _merge_stage(
 
 
 def _shard(mp_shard: MpShard, key: Key) -> Tensor | None:
-    """Return one rank's shard of a tensor.
+    """Return the part of a tensor that one rank has; None if the rank has no such tensor.
 
-    If there are fewer heads than ranks, some ranks have an empty shard, which DeepSpeed counts as
-    frozen: it has no optimizer state. If a rank's files are lost and this is tolerated, the shard
+    If there are fewer heads than ranks, some ranks have an empty part, which DeepSpeed counts as
+    frozen: it has no optimizer state. If a rank's files are lost and losses are tolerated, the part
     is a hole in the shape of the rank's weight.
     """
     shard = mp_shard.tensors.get(key)
@@ -131,8 +134,8 @@ def _placed(shards: Sequence[Tensor], placed: Sequence[Sequence[PlacedBlock]]) -
 
 
 def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
-    """Return the listing of a run of `size` ranks without model parallelism, with all files at
-    model-parallel rank 0.
+    """Return the listing of a run of `size` ranks without model parallelism, changed so that all
+    files belong to model-parallel rank 0.
 
     With Ulysses, DeepSpeed 0.18 names the files of a rank by its number among the ranks that share
     a sequence. Four ranks in pairs:
@@ -166,9 +169,10 @@ def with_sequence_ranks(listing: TagListing, size: int) -> TagListing:
 
 
 def _width(names: Collection[tuple[int, int]], size: int) -> int:
-    """Return the number of ranks that share a sequence, from the (mp rank, dp rank) of the files.
+    """Return the number of ranks that share a sequence, from (mp rank, dp rank) in the file
+    names.
 
-    Return 0 if no ranks share one, or if two files would be of the same rank.
+    Return 0 if no ranks share a sequence, or if two files would belong to the same rank.
     """
     own = [(mp, dp) for mp, dp in names if dp < size]
     most = max((mp for mp, _ in own), default=0)

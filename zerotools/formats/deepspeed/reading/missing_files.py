@@ -37,10 +37,12 @@ from zerotools.io.torchzip.tree_tensors import as_tensor
 def lost_layers(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> list[Problem]:
-    """Return the parameters that the stages trained and that no layer file holds.
+    """Return a problem for each parameter that a pipeline stage trained and that no layer file
+    holds.
 
-    `stages` are those of one tensor-parallel rank, in order. `layers` are the tensors of its layer
-    files by `LAYER.NAME`. A tied parameter may be only in the layer of an earlier stage.
+    `stages` are the pipeline stages of one tensor-parallel rank, in order. `layers` are the tensors
+    of this rank's layer files, by `LAYER.NAME`. A tied parameter may be only in the layer of an
+    earlier stage.
     """
     trained = [trained_by(mp_shard) for mp_shard in stages]
     if not all(trained):
@@ -71,11 +73,11 @@ def lost_layers(
 def doubtful_layers(
     directory: Path, mp_shards: Sequence[MpShard], tensor_ranks: int
 ) -> Iterator[tuple[str, str]]:
-    """Yield the model file of each later stage that trained a tied weight and has no layer file
-    with it, and a sentence about it.
+    """Yield (model file, sentence) for each later stage that trained a tied weight but has no
+    layer file with it.
 
-    Either the layer file is lost, or the stage uses that of another stage. In both cases the other
-    stage's file has the weight, so that only the file itself would be lost.
+    Either this layer file is lost, or the stage uses the layer file of another stage. In both cases
+    the weight itself is in the other stage's file, so it is not lost.
     """
     if mp_shards[0].model.module is not None:
         return
@@ -88,7 +90,9 @@ def doubtful_layers(
 
 
 def trained_by(mp_shard: MpShard) -> dict[str, int]:
-    """Return the trained parameters of a stage with their elements; empty if no file has names."""
+    """Return the number of elements of each parameter that a stage trained, by name; empty if no
+    file has the names.
+    """
     if mp_shard.model.groups is not None:
         return {
             name: prod(shape) for group in mp_shard.model.groups for name, shape in group.items()
@@ -114,8 +118,9 @@ def _lost_ties(
     trained: Sequence[Mapping[str, int]],
     layers: Mapping[str, Tensor],
 ) -> Iterator[tuple[int, str]]:
-    """Yield each stage's tied weights that are in no layer file between the layers of the stages
-    before and after."""
+    """Yield (stage, name) of each tied weight that is in none of the layer files in which the
+    stage could have it: those between the named layers of the stage before and the stage after.
+    """
     ties = layers_of_ties(trained, layers)
     for stage, names in enumerate(trained):
         for name, numel in names.items():
@@ -136,9 +141,11 @@ def _doubt(directory: Path, stage: MpShard, name: str) -> str:
 def _fewer_elements(
     directory: Path, stages: Sequence[MpShard], layers: Mapping[str, Tensor]
 ) -> Iterator[Problem]:
-    """Yield layer files with fewer elements than were trained.
+    """Yield a problem for the layer files of a rank if they have fewer elements than were
+    trained.
 
-    A tied layer counts at every stage that uses it, and may have one file: that of the first layer.
+    A tied layer counts once for every stage that uses it, and may have only one file: that of the
+    first layer.
     """
     trained = sum(_elements_trained(mp_shard.model) for mp_shard in stages)
     held = sum(tensor.numel for tensor in layers.values() if tensor.dtype.is_float)
@@ -155,8 +162,9 @@ def _fewer_elements(
 
 
 def _elements_trained(model: ModelStates) -> int:
-    """Return the number of elements of the masters, or of one state of each parameter, of an
-    optimizer without ZeRO."""
+    """Return the number of elements that an optimizer without ZeRO trained: those of its masters,
+    or of one state tensor of each parameter.
+    """
     saved = model.optimizer
     if not isinstance(saved, Mapping):
         return 0
@@ -184,7 +192,9 @@ def _sizes(values: Sequence[Any]) -> list[int]:
 def lost_experts(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
-    """Yield missing expert files; `num_experts` has the number of experts of each layer."""
+    """Yield a problem for each missing expert file. `num_experts` is the number of experts in each
+    layer with experts.
+    """
     counts = models[0].num_experts
     if not isinstance(counts, list) or not listing.experts:
         return

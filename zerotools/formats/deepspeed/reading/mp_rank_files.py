@@ -76,7 +76,8 @@ def load_mp_rank(
     *,
     weights_alone: bool = False,
 ) -> MpShard:
-    """Return the shard of model-parallel rank `mp_rank`; missing files are added to `problems`.
+    """Return the tensors of model-parallel rank `mp_rank`. A problem for each missing file is
+    added to `problems`.
 
     `whole` are tensors of layer and expert files, in addition to those of the model file. With
     `weights_alone`, optimizer files may be missing if other files have the weights.
@@ -119,10 +120,10 @@ def _listed(
     whole: Mapping[str, Tensor],
     problems: list[Problem],
 ) -> ModelStates:
-    """Return the model file with the parameters of the flat buffers.
+    """Return the model file, completed with the lists of the parameters in the flat buffers.
 
-    Without this list, the weights of stage 0 are read as they are in the files, and the optimizer
-    state is not read.
+    If stage 0 has no such lists, the weights are read as they are in the files, the optimizer state
+    is not read, and a problem says so.
     """
     try:
         return with_listed_parameters(save.model, optim_states, whole)
@@ -134,9 +135,10 @@ def _listed(
 
 
 def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the shard with trained weights not marked as frozen, although they have no master.
+    """Return the rank's tensors without marking trained weights as frozen, although the files have
+    no masters of them.
 
-    Weights that no file has are holes.
+    A weight that no file has is a hole.
     """
     held = {key.name for key in mp_shard.tensors} | mp_shard.aliases.keys()
     holes = {
@@ -152,8 +154,9 @@ def _weights_of(mp_shard: MpShard, trained: Shapes) -> MpShard:
 
 
 def _without_masters(mp_shard: MpShard, trained: Shapes) -> MpShard:
-    """Return the shard without optimizer files: masters are holes, and 16-bit weights are kept if
-    they exist."""
+    """Return the rank's tensors if there are no optimizer files. The masters are holes; 16-bit
+    weights are kept if they exist.
+    """
     copies = {
         Key(name, "param16"): tensor
         for name in trained
@@ -178,7 +181,9 @@ def _belongs(name: str, trained: set[str], model: ModelStates) -> bool:
 def _optim_states(
     directory: Path, save: SaveFiles, sequence_ranks: int, problems: list[Problem]
 ) -> list[OptimStates | None]:
-    """Return the optimizer files of every data-parallel rank, in rank order."""
+    """Return the optimizer file of every data-parallel rank, in rank order; None for a missing
+    one.
+    """
     names, lowest = save.optim_files, save.lowest
     if lowest is None:
         return []
@@ -223,7 +228,7 @@ def _missing(directory: Path, name: str, size: int) -> Problem:
 
 
 def data_parallel_size(model: ModelStates, optim: OptimStates, ranks: Sequence[int]) -> int:
-    """Return the recorded number of ranks that share the flat buffers."""
+    """Return the number of ranks that share the flat buffers, as the files record it."""
     count = optim.partition_count
     if isinstance(count, int) and count > 0:
         return count
@@ -241,9 +246,10 @@ def stage_3_models(
     size: int,
     problems: list[Problem],
 ) -> list[ModelStates | None]:
-    """Return one model file for each rank; None for a lost one if this is tolerated.
+    """Return one model file for each rank at stage 3; None for a lost file if losses are
+    tolerated.
 
-    Without frozen parameters only the first is read.
+    If the model has no frozen parameters, only the first file is read.
     """
     for (rank, dp), name in listing.models.items():
         if rank == mp_rank and dp is not None and dp >= size:
@@ -280,7 +286,9 @@ def _rank_file(listing: TagListing, mp_rank: int, dp_rank: int) -> str:
 
 
 def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
-    """Yield damaged files that no output needs, but that a resuming run needs."""
+    """Yield a problem for each damaged file that no output needs, but that a resuming run would
+    read.
+    """
     for name in names:
         if name is not None:
             try:
@@ -292,7 +300,9 @@ def _damaged(directory: Path, names: Iterable[str | None]) -> Iterator[Problem]:
 def layer_tensors(
     directory: Path, listing: TagListing, tensor_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
-    """Return the tensors of a pipeline's layer files, under the names that flat buffers use."""
+    """Return the tensors in the layer files of a pipeline, under the names that the flat buffers
+    use (`LAYER.NAME`).
+    """
     return {
         f"{layer}.{name}": tensor
         for (layer, rank), file in sorted(listing.layers.items())
@@ -304,7 +314,9 @@ def layer_tensors(
 def expert_tensors(
     directory: Path, listing: TagListing, mp_rank: int, problems: list[Problem]
 ) -> dict[str, Tensor]:
-    """Return the tensors of expert files, named by the number of the expert over all ranks."""
+    """Return the tensors in expert files. Each name contains the number of the expert over all
+    ranks.
+    """
     return {
         name: tensor
         for (_, _, rank), file in sorted(listing.experts.items())
@@ -379,7 +391,9 @@ def _shapes(
     first: OptimStates,
     whole: Mapping[str, Tensor],
 ) -> Shapes:
-    """Return the parameters of one group, in the order of its flat buffer."""
+    """Return the names and shapes of the parameters in one group, in the order of its flat
+    buffer.
+    """
     ranks = ranks_of_group(number, optim_states, first)
     sizes: dict[str, int] = {}
     for part, optim in enumerate(_holders(ranks, optim_states, is_data_first(model.ds_config))):
@@ -406,7 +420,8 @@ def _with_unnamed_experts(
     ranks: int,
     whole: Mapping[str, Tensor],
 ) -> Mapping[str, int]:
-    """Return all experts of a rank if `known` are the first of these; else return `known`.
+    """Return all experts on a rank if `known` are the first of these experts; else return
+    `known`.
 
     DeepSpeed up to 0.12 names only the first part of an expert group: it partitions the group over
     all ranks, and not over those that share it. The group has all experts of a rank if their
@@ -426,7 +441,8 @@ def _with_unnamed_experts(
 def _holders(
     ranks: int, optim_states: Sequence[OptimStates | None], data_first: bool
 ) -> Iterator[OptimStates | None]:
-    """Yield one optimizer file for each partition of a group.
+    """Yield one optimizer file for each partition of a group; None if all files with this
+    partition are missing.
 
     All expert-parallel ranks use the same names for their experts, so any file of a partition is
     sufficient.
@@ -464,8 +480,9 @@ def _shape(
 
 
 def _shapes_elsewhere(name: str, numel: int, whole: Mapping[str, Tensor]) -> list[tuple[int, ...]]:
-    """Return the shapes of tensors that may be the weight: those of other experts of the layer, or,
-    for a tied parameter, those of pipeline layers."""
+    """Return the shapes of tensors that may be the weight of a parameter without a file. They are
+    those of other experts in the same layer or, for a tied parameter, those in pipeline layers.
+    """
     if tied := TIED.fullmatch(name):
         held = (
             tensor.shape

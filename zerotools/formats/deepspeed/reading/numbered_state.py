@@ -47,13 +47,15 @@ CUR_SCALE = "cur_scale"
 
 
 def numbered_state(checkpoint: Checkpoint) -> tuple[Checkpoint, TrainingState] | None:
-    """Return the tensors of the state, with masters as role `param`, and the param groups.
+    """Return the tensors of the optimizer state, with masters under the role `param`, and the
+    param groups.
 
-    Both use names that are made from the numbers.
+    The parameters have no names in the files, so both use names that are made from the parameters'
+    numbers.
 
     Raises:
-        BadFile: the optimizer's tree is damaged.
-        Unsupported: it is of several model-parallel ranks.
+        BadFile: the optimizer's tree in the file is damaged.
+        Unsupported: the checkpoint is of several model-parallel ranks.
     """
     shards = native_of(checkpoint).mp_shards
     model = shards[0].model

@@ -99,8 +99,9 @@ def _native(mp_shards: list[MpShard], tensor_ranks: int, merged: MergedRanks) ->
 def _mp_shards(
     directory: Path, listing: TagListing, problems: list[Problem], weights_alone: bool
 ) -> tuple[list[MpShard], int]:
-    """Return the shard of each model-parallel rank in order, and the number of tensor-parallel
-    ranks in a stage."""
+    """Return the tensors of each model-parallel rank, in rank order, and the number of
+    tensor-parallel ranks in a pipeline stage.
+    """
     if listing.expert_optimizers and not listing.optim_files:
         raise Unsupported(
             f"{directory / listing.expert_optimizers[0]}: mixture of experts without ZeRO saves "
@@ -143,7 +144,9 @@ def _mp_shards(
 
 
 def _joined(directory: Path, listing: TagListing) -> TagListing:
-    """Return the listing with the files of all sequence-parallel ranks at model-parallel rank 0."""
+    """Return the listing with the files of all sequence-parallel ranks moved to model-parallel
+    rank 0.
+    """
     others = [mp for mp, *_ in (*listing.models, *listing.optim_files) if mp]
     if not others or 0 not in listing.mp_ranks:
         return listing
@@ -155,10 +158,10 @@ def _joined(directory: Path, listing: TagListing) -> TagListing:
 
 
 def _refuse_folded(models: Sequence[ModelStates]) -> None:
-    """Raise an error if tensor-parallel ranks have files with parts of experts.
+    """Raise an error if the files of tensor-parallel ranks hold parts of experts.
 
     Raises:
-        Unsupported: they have.
+        Unsupported: they hold parts of experts.
     """
     for model in models:
         if model.is_folded:
@@ -171,7 +174,9 @@ def _refuse_folded(models: Sequence[ModelStates]) -> None:
 def _without_leftovers(
     directory: Path, listing: TagListing, model: ModelStates, problems: list[Problem]
 ) -> TagListing:
-    """Return the listing without layer files and expert files that the run did not have."""
+    """Return the listing without layer files and expert files that the run cannot have written,
+    such as layer files if the run had no pipeline.
+    """
     layers, experts = listing.layers, listing.experts
     if model.module is not None:
         layers = {}
@@ -191,7 +196,7 @@ def _without_leftovers(
 
 
 def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterator[Problem]:
-    """Yield the files of model-parallel ranks that the run did not have."""
+    """Yield a problem for each file of a model-parallel rank that the run did not have."""
     own = (
         name
         for (rank, *_), name in [*listing.models.items(), *listing.optim_files.items()]
@@ -204,9 +209,10 @@ def _of_larger_run(directory: Path, listing: TagListing, mp_rank: int) -> Iterat
 def _lost_optimizers(
     directory: Path, listing: TagListing, models: Sequence[ModelStates]
 ) -> Iterator[Problem]:
-    """Yield a problem for each rank without an optimizer file if other ranks have one.
+    """Yield a problem for each rank without an optimizer file, if other ranks have one.
 
-    If model files list the trained parameters, the missing masters are already reported.
+    If the model files list the trained parameters, no problem is needed: the missing masters are
+    already reported.
     """
     present = {mp_rank for mp_rank, *_ in listing.optim_files}
     for mp_rank, model in zip(listing.mp_ranks, models, strict=False):
@@ -217,8 +223,9 @@ def _lost_optimizers(
 
 
 def _check_complete(directory: Path, listing: TagListing, first: MpShard) -> None:
-    """Check that the shards of all model-parallel ranks exist; else a shard would count as the
-    whole."""
+    """Check that the files of all model-parallel ranks exist. Without this check, the part that
+    one rank has would count as the whole tensor.
+    """
     size = first.model.model_parallel_size or 1
     for mp_rank in range(size):
         if mp_rank not in listing.mp_ranks:

@@ -35,7 +35,8 @@ from zerotools.formats.torch_optimizers import NUMBERED_STATE
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return the state from the files of all model-parallel ranks, which differ only in parameters.
+    """Return the training state, from the files of all model-parallel ranks. These files differ
+    only in their parameters.
 
     Raises:
         BadFile: a number of the optimizer's state is in no file.
@@ -81,8 +82,9 @@ def _groups(mp_shard: MpShard) -> list[ParamGroup]:
 
 
 def _joined(of_mp_shards: Sequence[Sequence[ParamGroup]]) -> tuple[ParamGroup, ...]:
-    """Join the param groups of model-parallel ranks; each rank has other parameters of every
-    group."""
+    """Return the param groups of the whole model: each group has the parameters that all
+    model-parallel ranks have in it.
+    """
     count = max(map(len, of_mp_shards), default=0)
     joined = []
     for number in range(count):
@@ -112,7 +114,7 @@ UNNAMED_STATE = (
 
 
 def present_optim_states(mp_shards: Sequence[MpShard]) -> list[OptimStates]:
-    """Return the existing optimizer files of all model-parallel ranks."""
+    """Return the optimizer files that exist, of all model-parallel ranks."""
     return [optim for mp_shard in mp_shards for optim in mp_shard.optim_states if optim is not None]
 
 
@@ -121,7 +123,9 @@ def origin_of(
     found: TagDirectory,
     mp_shards: Sequence[MpShard],
 ) -> Origin:
-    """Return the origin of the checkpoint, with the facts that `inspect` shows."""
+    """Return the origin of the checkpoint: its format, its stage and other facts that `inspect`
+    shows.
+    """
     model, optim_states = mp_shards[0].model, present_optim_states(mp_shards)
     stage = optim_states[0].stage if optim_states else _said_stage(model)
     notes = found.notes
@@ -146,7 +150,9 @@ def origin_of(
 
 
 def _said_stage(model: ModelStates) -> int:
-    """Return the stage in the configuration of a run without optimizer files."""
+    """Return the ZeRO stage in the configuration of the run, for a checkpoint without optimizer
+    files.
+    """
     stage = zero_optimization(model.ds_config).get(STAGE)
     return stage if model.groups is not None and isinstance(stage, int) else 0
 
@@ -160,7 +166,9 @@ def _world_size(mp_shards: Sequence[MpShard]) -> int | None:
 
 
 def _precision(mp_shard: MpShard) -> DType:
-    """Return the type of the run's weights: that of `module`, including stage-3 placeholders."""
+    """Return the type of the run's weights, from the tensors in `module`. Placeholders of stage 3
+    have this type too.
+    """
     buffers = mp_shard.model.buffer_names or frozenset()
     for name, stored in (mp_shard.model.module or {}).items():
         if name not in buffers and stored.dtype.is_float:

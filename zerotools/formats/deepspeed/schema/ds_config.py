@@ -21,10 +21,10 @@ _STAGES = (1, 2, 3)
 
 @dataclass(frozen=True, slots=True)
 class ZeroSettings:
-    """The requested settings; None keeps the source's value.
+    """The settings that the user requests for the output; None means: as in the source.
 
-    `ds_config` is the configuration of the resuming run. All of its keys are used, and DeepSpeed's
-    default for each key that it lacks.
+    `ds_config` is the configuration of the run that will resume. If it is set, it determines all
+    settings; DeepSpeed's default is used for each key that it lacks.
     """
 
     stage: int | None = None
@@ -33,10 +33,10 @@ class ZeroSettings:
     ds_config: Mapping[str, Any] | None = None
 
     def settled(self) -> ZeroSettings:
-        """Return the settings with the values of `ds_config`, if it is set.
+        """Return the settings, with the values from `ds_config` if the user passed one.
 
         Raises:
-            BadRequest: a value that DeepSpeed does not have, or an option that contradicts it.
+            BadRequest: a value is not one that DeepSpeed has, or an option contradicts `ds_config`.
         """
         if self.stage is not None and self.stage not in _STAGES:
             raise BadRequest(f"--stage is {self.stage}; ZeRO partitions at stages 1, 2 and 3")
@@ -71,10 +71,10 @@ LARGEST_CONFIG = 2**20
 
 
 def read_config(path: Path) -> dict[str, Any]:
-    """Read a DeepSpeed configuration in JSON.
+    """Read the DeepSpeed configuration in the JSON file `path`.
 
     Raises:
-        BadRequest: `path` does not hold one.
+        BadRequest: the file does not contain a configuration.
     """
     try:
         with path.open("rb") as stream:  # a user's, who may give a pipe
@@ -100,14 +100,16 @@ def zero_optimization(config: Any) -> Mapping[str, Any]:
 
 
 def mics_keys(zero: Mapping[str, Any]) -> list[str]:
-    """Return the keys of `zero_optimization` for MiCS, which shards a model over some of the
-    ranks."""
+    """Return the keys in `zero_optimization` that configure MiCS, which shards the model over a
+    part of the ranks.
+    """
     return [key for key in zero if isinstance(key, str) and key.startswith("mics_")]
 
 
 def number_of(zero: Mapping[str, Any], key: str, default: int) -> int:
-    """Return a number of the configuration. For "auto", return DeepSpeed's default, as DeepSpeed
-    does."""
+    """Return the whole number at `key` of the configuration. If the value is absent, None or
+    "auto", return `default`, as DeepSpeed does.
+    """
     value = zero.get(key, default)
     if value is None or value == "auto":
         return default
@@ -136,8 +138,9 @@ PRECISION_KEYS: Mapping[str, DType] = {"bf16": BFLOAT16, "fp16": FLOAT16}
 
 
 def computed_type(stored: DType | None) -> DType:
-    """Return the type that a run with weights of type `stored` computes in: a 16-bit type or
-    fp32."""
+    """Return the type that a run computes in, if its weights are stored in type `stored`: a 16-bit
+    type itself, else fp32.
+    """
     return stored if stored in (FLOAT16, BFLOAT16) else FLOAT32
 
 
@@ -150,9 +153,9 @@ def optimizer_name(config: Any) -> str | None:
 
 
 def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
-    """Return the type that a configuration trains in.
+    """Return the type that a run with this configuration trains in.
 
-    Return None without a configuration, or if its value is "auto".
+    Return None if there is no configuration, or if its value is "auto".
     """
     if config is None:
         return None
@@ -167,7 +170,7 @@ def configured_precision(config: Mapping[str, Any] | None) -> DType | None:
 
 
 def masters_type(config: Any) -> DType:
-    """Return the type of the masters of a run with ZeRO."""
+    """Return the type of the masters in a run with ZeRO and this configuration."""
     for key, dtype in PRECISION_KEYS.items():
         section = config.get(key) if isinstance(config, Mapping) else None
         if isinstance(section, Mapping) and section.get(f"{key}_master_weights_and_grads") is True:

@@ -38,7 +38,9 @@ _MOST_EXPERTS = 2**16
 
 @dataclass(frozen=True, slots=True)
 class ExpertBlock:
-    """Experts [first, first + count) of `total`, along the first axis."""
+    """A block of consecutive experts along the first axis: experts [first, first + count) of
+    `total`.
+    """
 
     first: int
     count: int
@@ -47,8 +49,9 @@ class ExpertBlock:
 
 @dataclass(frozen=True, slots=True)
 class StackedExperts:
-    """AutoEP's experts: `layers` has, for each name prefix, the block of each expert-parallel
-    rank."""
+    """The stacked experts of AutoEP. `layers` maps the name prefix of each layer's experts to one
+    block for each expert-parallel rank.
+    """
 
     layers: Mapping[str, tuple[ExpertBlock, ...]] = field(default_factory=dict)
 
@@ -58,23 +61,27 @@ class StackedExperts:
         return next((len(blocks) for blocks in self.layers.values()), None)
 
     def blocks(self, name: str) -> tuple[ExpertBlock, ...]:
-        """Return the block of each expert-parallel rank for the weight `name`; () if it is not an
-        expert's."""
+        """Return one block for each expert-parallel rank if `name` is a weight of experts; else an
+        empty tuple.
+        """
         return self.layers.get(name.rpartition(".")[0], ())
 
     def whole_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape over all ranks of a tensor with shape `shape` on each rank."""
+        """Return the shape of the tensor with all experts, from the shape that the tensor has on
+        each rank.
+        """
         blocks = self.blocks(name)
         return (blocks[0].total, *shape[1:]) if blocks else shape
 
     def local_shape(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the shape on each rank of a tensor with shape `shape` over all ranks."""
+        """Return the shape that a tensor has on each rank, from its shape with all experts."""
         blocks = self.blocks(name)
         return (blocks[0].count, *shape[1:]) if blocks else shape
 
     def of_file(self, name: str) -> tuple[str, ExpertBlock] | None:
-        """Return the weight and the block of one expert for `name` in an expert file; None for
-        other names."""
+        """Return the stacked weight that the tensor `name` of an expert file is a part of, and the
+        block of this one expert; None for other names.
+        """
         weight, _, number = name.rpartition(".")
         blocks = self.blocks(weight)
         if not blocks or not number.isdecimal() or int(number) >= blocks[0].total:
@@ -82,7 +89,7 @@ class StackedExperts:
         return weight, ExpertBlock(int(number), 1, blocks[0].total)
 
     def routers(self, names: Iterable[str]) -> dict[str, str]:
-        """Return the second names of routers among `names` of a module."""
+        """Return those of `names` that are second names of a router (`mlp.gate.gate.weight`)."""
         known, found = set(names), {}
         for prefix in self.layers:
             layer = prefix.removesuffix("experts")
@@ -95,10 +102,11 @@ class StackedExperts:
 
 
 def stacked_experts_of(path: Path, layers: Any) -> StackedExperts:
-    """Return the experts in the value of `ds_autoep_layers` in the model file `path`.
+    """Return AutoEP's experts, as the value of `ds_autoep_layers` in the model file `path`
+    describes them.
 
     Raises:
-        BadFile: it does not record which rank has which experts, or contradicts itself.
+        BadFile: the value does not say which rank has which experts, or contradicts itself.
         Unsupported: the experts of a rank are not consecutive.
     """
     if not layers:
@@ -191,14 +199,17 @@ class ExpertPlacement:
         return self.dp_size // self.ep_size
 
     def of(self, rank: int) -> tuple[int, int]:
-        """Return the expert-parallel rank of `rank`, and the number of its partition there."""
+        """Return the expert-parallel rank that the data-parallel rank `rank` belongs to, and the
+        number of its partition among the ranks with the same experts.
+        """
         if self.data_first:
             return rank // self.expert_dp_size, rank % self.expert_dp_size
         return rank % self.ep_size, rank // self.ep_size
 
     def ranks_of(self, expert_rank: int) -> range:
-        """Return the ranks with the experts of an expert-parallel rank, in the order of their
-        partitions."""
+        """Return the data-parallel ranks that hold the experts of one expert-parallel rank, in the
+        order of their partitions.
+        """
         if self.data_first:
             return range(expert_rank * self.expert_dp_size, (expert_rank + 1) * self.expert_dp_size)
         return range(expert_rank, self.dp_size, self.ep_size)
@@ -206,11 +217,11 @@ class ExpertPlacement:
 
 @dataclass(frozen=True, slots=True)
 class ExpertNaming:
-    """The names of experts over all ranks.
+    """Converts the name of an expert on one rank to its name over all ranks.
 
-    `local` has the number of experts on one rank, and `total` that on all ranks, both by layer, as
-    far as names show them; layers may differ. `stacked` are AutoEP's experts, which have one name
-    for all.
+    `local` has the number of experts on one rank, and `total` the number on all ranks, both by
+    layer, as far as names show these numbers; layers may differ. `stacked` are AutoEP's experts,
+    which have one name for all experts of a layer.
     """
 
     local: Mapping[str, int] = field(default_factory=dict)
@@ -226,13 +237,16 @@ class ExpertNaming:
         config: Any,
         stacked: StackedExperts | None = None,
     ) -> ExpertNaming:
-        """Return the naming, from the names on one rank, the names over all ranks, and the
-        configuration."""
+        """Return the naming, derived from the names on one rank, the names over all ranks, and the
+        configuration.
+        """
         counts = _counts(local), _counts(global_name)
         return cls(*counts, is_data_first(config), stacked or StackedExperts())
 
     def global_name(self, name: str, expert_rank: int, ep_size: int) -> str:
-        """Return the name over all ranks for a name on `expert_rank`."""
+        """Return the name over all ranks of the parameter that has the name `name` on
+        expert-parallel rank `expert_rank`.
+        """
         match = _EXPERT.fullmatch(name)
         if match is None:
             return name
@@ -243,20 +257,21 @@ class ExpertNaming:
 
 
 def is_expert(name: str) -> bool:
-    """Return whether a parameter belongs to an expert."""
+    """Return whether a parameter, by its name, belongs to an expert."""
     return _EXPERT.fullmatch(name) is not None
 
 
 def experts_of_first_rank(names: Iterable[str], ep_size: int) -> list[str]:
-    """Return the names, out of `names` over all ranks, of experts on expert-parallel rank 0, in
-    order."""
+    """Return the experts on expert-parallel rank 0, in order. `names` are the names of all experts
+    over all ranks.
+    """
     every = [match for name in names if (match := _EXPERT.fullmatch(name))]
     total = _counts(match[0] for match in every)
     return [m[0] for m in every if int(m["number"]) * ep_size < total[m["layer"]]]
 
 
 def same_weight(name: str, other: str) -> bool:
-    """Return whether two names are the same weight of two experts in one layer."""
+    """Return whether two names are those of the same weight in two experts of one layer."""
     one, two = _EXPERT.fullmatch(name), _EXPERT.fullmatch(other)
     if one is None or two is None:
         return False
@@ -264,7 +279,7 @@ def same_weight(name: str, other: str) -> bool:
 
 
 def is_data_first(config: Any) -> bool:
-    """Return whether consecutive ranks have the same experts, by a configuration."""
+    """Return whether consecutive ranks have the same experts in a run with this configuration."""
     return isinstance(config, Mapping) and config.get(DATA_FIRST) is True
 
 
@@ -284,8 +299,9 @@ _MAPS, _PARAMS = "affine_maps", "params"
 
 
 def configured_ranks(config: Any) -> int | None:
-    """Return the number of AutoEP's expert-parallel ranks in a configuration; None if AutoEP is
-    off."""
+    """Return the number of expert-parallel ranks that a configuration sets for AutoEP; None if
+    AutoEP is off.
+    """
     table = config.get(EXPERT_PARALLEL) if isinstance(config, Mapping) else None
     if not isinstance(table, Mapping) or table.get("enabled") is not True:
         return None
@@ -294,12 +310,13 @@ def configured_ranks(config: Any) -> int | None:
 
 
 def group_name(ep_size: int) -> str:
-    """Return the name of AutoEP's param group and process group."""
+    """Return the name that AutoEP gives to the param group and the process group of the experts."""
     return f"ep_size_{ep_size}"
 
 
 def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> dict[str, Any]:
-    """Return the tree of a model file as `rank` of `placement` writes it.
+    """Return the tree of a model file as rank `rank` writes it: with the experts that `placement`
+    gives to this rank.
 
     The tree records AutoEP's experts in two places:
 
@@ -327,7 +344,9 @@ def model_tree_on(tree: Mapping[str, Any], placement: ExpertPlacement, rank: int
 def partition_groups_on(
     placements: Sequence[ExpertPlacement], are_experts: Sequence[bool], rank: int
 ) -> list[dict[str, Any]]:
-    """Return `ds_zero_partition_groups` of the sub-groups, as `rank` writes it."""
+    """Return the value of `ds_zero_partition_groups` that rank `rank` writes: the ranks that share
+    each sub-group.
+    """
     found = []
     for number, (placement, is_experts) in enumerate(zip(placements, are_experts, strict=True)):
         expert_rank, part = placement.of(rank)
@@ -378,8 +397,9 @@ def _entry(layer: Mapping[str, Any], placement: ExpertPlacement, rank: int) -> d
 
 
 def _maps_on(maps: Any, each: int, ranks: int) -> Any:
-    """Return the map of the elements that a rank has of a weight of all experts; it has `each`
-    experts."""
+    """Return the affine maps of the weights of experts, changed for a rank with `each` experts:
+    each map says which elements of the weight of all experts this rank has.
+    """
     params = maps.get(_PARAMS) if isinstance(maps, Mapping) else None
     if not isinstance(params, Mapping):
         return maps

@@ -14,7 +14,9 @@ MOST_RANKS = 2**16
 
 
 class Fields:
-    """A dict from the file at `path`; `where` names it in messages."""
+    """A dict inside the file at `path`; `where` describes its position in the file, for
+    messages.
+    """
 
     def __init__(self, path: Path, tree: Any, where: str = "its top level") -> None:
         if tree == "":
@@ -31,10 +33,10 @@ class Fields:
         return self.tree.get(key) is not None
 
     def need(self, key: str, kind: type[Kind]) -> Kind:
-        """Return the value of `key`.
+        """Return the value of `key`, which must exist and have the given type.
 
         Raises:
-            BadFile: it is absent, or has another type.
+            BadFile: the value is absent, or has another type.
         """
         value = self.maybe(key, kind)
         if value is None:
@@ -42,10 +44,10 @@ class Fields:
         return value
 
     def maybe(self, key: str, kind: type[Kind]) -> Kind | None:
-        """Return the value of `key`, or None if it is absent or None.
+        """Return the value of `key`; None if the value is absent or is None itself.
 
         Raises:
-            BadFile: it has another type.
+            BadFile: the value has another type.
         """
         value = self.tree.get(key)
         if value is None:
@@ -57,10 +59,10 @@ class Fields:
         return value
 
     def rank_count(self, key: str) -> int | None:
-        """Return a number of ranks, which is also the number of files to look for.
+        """Return the number of ranks at a key. It is also the number of files to look for.
 
         Raises:
-            BadFile: no run has this number of ranks.
+            BadFile: the number is so large or small that no run has it.
         """
         value = self.maybe(key, int)
         if value is not None and not 0 <= value <= MOST_RANKS:
@@ -68,7 +70,7 @@ class Fields:
         return value
 
     def inside(self, key: str) -> Fields:
-        """Return the dict at `key`."""
+        """Return the dict at `key` as another `Fields`."""
         return Fields(self.path, self.need(key, dict), repr(key))
 
     def fault(self, message: str) -> BadFile:
@@ -76,28 +78,34 @@ class Fields:
 
 
 def shape_of(value: Any, path: Path, name: str) -> tuple[int, ...]:
-    """Return a shape from a torch.Size, or from the plain tuple in MoE checkpoints."""
+    """Return a shape as a tuple, from a torch.Size, or from the plain tuple that MoE checkpoints
+    have.
+    """
     if isinstance(value, Sequence) and all(type(n) is int and n >= 0 for n in value):
         return tuple(value)
     raise BadFile(f"{path}: the shape of {name} is {value!r:.60}")
 
 
 def counts_of(value: Any, path: Path, what: str) -> tuple[int, ...]:
-    """Return sizes from a list, a tuple or a torch.Size; `what` names it in messages."""
+    """Return a tuple of sizes from a list, a tuple or a torch.Size; `what` names the value in
+    messages.
+    """
     if isinstance(value, list | tuple) and all(type(n) is int and 0 <= n < 2**62 for n in value):
         return tuple(value)
     raise BadFile(f"{path}: {what} has {value!r:.60} instead of sizes")
 
 
 def shapes_of(value: Any, path: Path) -> dict[str, tuple[int, ...]]:
-    """Return a mapping of names to shapes."""
+    """Return a mapping of tensor names to shapes, checked."""
     if not isinstance(value, Mapping):
         raise BadFile(f"{path}: has a {type(value).__name__} instead of names and shapes")
     return {str(name): shape_of(shape, path, str(name)) for name, shape in value.items()}
 
 
 def integer_of(value: Any) -> int | None:
-    """Return an int, also from a pickled enum member; None for other values."""
+    """Return the value as an int if it is an int or a pickled enum member; None for other
+    values.
+    """
     if isinstance(value, Opaque) and len(value.args) == 1:
         value = value.args[0]
     return value if type(value) is int else None

@@ -47,12 +47,13 @@ _SPELLING = ("bf16", "separator")
 _RANK_PREFIX = "zero_pp_rank_"
 _BF16_PREFIX = "bf16_"
 ANY_LAYER = "layer_*-model_states.pt"
-"""The file name in a problem that does not know which layer file of a pipeline is missing."""
+"""The file name that a problem has if it is unknown which layer file of a pipeline is missing."""
 
 
 def model_file(mp_rank: int, dp_rank: int | None = None) -> str:
-    """Return the model file name of a model-parallel rank; at stage 3, that of data-parallel rank
-    `dp_rank`."""
+    """Return the name of the model file of a model-parallel rank. At stage 3, it is the file of
+    data-parallel rank `dp_rank`.
+    """
     rank = "" if dp_rank is None else f"{_RANK_PREFIX}{dp_rank}_"
     return f"{rank}mp_rank_{mp_rank:02d}_model_states.pt"
 
@@ -74,12 +75,14 @@ def expert_file(layer: int, expert: int, mp_rank: int) -> str:
 
 
 def is_layer_file(name: str) -> bool:
-    """Return whether a name is that of a layer file or an expert file."""
+    """Return whether `name` is the file name of a pipeline layer or of an expert."""
     return name.startswith("layer_")
 
 
 def is_rank_file(name: str) -> bool:
-    """Return whether a model file belongs to one data-parallel rank, as at stage 3."""
+    """Return whether `name` is the name of a model file that only one data-parallel rank wrote, as
+    at stage 3.
+    """
     return name.startswith(_RANK_PREFIX)
 
 
@@ -96,12 +99,13 @@ def name_for_rank(name: str, dp_rank: int, mp_rank: int | None = None) -> str:
 
 @dataclass
 class TagListing:
-    """The files of a tag directory by kind; the keys are ranks and layers.
+    """The file names in a tag directory by kind; the keys are numbers of ranks, layers and
+    experts.
 
-    `models` and `optim_files` have (mp rank, dp rank) in their keys, optimizer files also the
-    spelling of their name. A model file that all data-parallel ranks share (stages 0 to 2) has no
-    dp rank (None). If `sequence_ranks` ranks share a sequence, the mp rank in their file names may
-    be the rank's number among these.
+    `models` has the keys (mp rank, dp rank), and `optim_files` (mp rank, dp rank, spelling of the
+    name). If all data-parallel ranks share a model file (stages 0 to 2), its dp rank is None. If
+    `sequence_ranks` ranks share a sequence, the mp rank in a file name may be the rank's number
+    among these ranks.
     """
 
     models: dict[tuple[int, int | None], str] = field(default_factory=dict)
@@ -113,7 +117,9 @@ class TagListing:
 
     @property
     def mp_ranks(self) -> list[int]:
-        """The model-parallel ranks: pipeline stage * tensor ranks + tensor rank."""
+        """The numbers of the model-parallel ranks; a number is pipeline stage * tensor ranks +
+        tensor rank.
+        """
         return sorted({mp_rank for mp_rank, _ in self.models})
 
     @property
@@ -129,7 +135,7 @@ class TagListing:
 
 
 def list_files(directory: Path) -> TagListing:
-    """Sort the names in a tag directory by kind.
+    """Sort the file names in a tag directory by kind.
 
     Raises:
         Unsupported: files split over several writers (`-W.T`), which only DeepSpeed's fast writer
@@ -139,7 +145,9 @@ def list_files(directory: Path) -> TagListing:
 
 
 def is_tag_directory(directory: Path) -> bool:
-    """Return whether a directory holds files of one tag, even if all model files are lost."""
+    """Return whether a directory holds files of a DeepSpeed tag. This is also True if all model
+    files are lost.
+    """
     if not directory.is_dir():
         return False
     return any(
@@ -149,7 +157,9 @@ def is_tag_directory(directory: Path) -> bool:
 
 
 def identity_of(name: str) -> tuple[str, ...] | None:
-    """Return kind and rank, layer or expert from a file name; None for other files."""
+    """Return the kind of a file, and its rank, layer or expert, as words from the file name; None
+    for a file of another kind.
+    """
     for kind, pattern in _KINDS.items():
         if match := pattern.fullmatch(name):
             numbers = match.groupdict().items()
@@ -184,7 +194,9 @@ def _sort(directory: Path, names: Iterable[str]) -> TagListing:
 LATEST = ("latest", "latest_universal")
 SIDECAR_NAMES = frozenset({*LATEST, "zero_to_fp32.py", "zero_to_torch.py"})
 ZERO, MASTER = "zero", "fp32.pt"
-"""A universal checkpoint has `zero/<parameter>/fp32.pt`."""
+"""The directory and the file name of a master in a universal checkpoint:
+`zero/<parameter>/fp32.pt`.
+"""
 _FILE = re.compile(r"((bf16_)?zero_pp_rank_\d+_)?mp_rank_\d+_?(model|optim)_states\.pt(-\d+\.\d+)?")
 _ONE_FILE = re.compile(r"(mp_rank|expert|layer)_\d+.*_(model|optim)_states\.pt")
 

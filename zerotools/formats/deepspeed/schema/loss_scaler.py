@@ -29,19 +29,24 @@ _MODULE = "deepspeed.runtime.fp16.loss_scaler"
 
 @dataclass(frozen=True)
 class Scaler:
-    """A loss scaler. `is_new` means that the source had none, so it is in its initial state."""
+    """The loss scaler of a run. `is_new` means that the source had no scaler, so this one is in
+    its initial state.
+    """
 
     value: Opaque
     is_dynamic: bool
     is_new: bool = False
 
     def keys(self) -> dict[str, Any]:
-        """Return the values of the scaler in an optimizer's state at the start of training."""
+        """Return the keys and values of the scaler, as the state of an optimizer has them at the
+        start of training.
+        """
         return {LOSS_SCALER: self.value, DYNAMIC_LOSS_SCALE: self.is_dynamic, OVERFLOW: False}
 
 
 def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DType) -> Scaler:
-    """Return the scaler of a run: the saved one, else the initial one of its configuration.
+    """Return the scaler of a run: the saved scaler, else the initial scaler of the
+    configuration.
 
     Raises:
         BadRequest: the initial scale is too large for its type.
@@ -83,7 +88,9 @@ def scaler_of(saved: LossScale | None, config: Mapping[str, Any], precision: DTy
 
 
 def loss_scaler_of(saved: Mapping[str, Any]) -> LossScale | None:
-    """Return the scaler in an optimizer file; in bf16 and fp32 runs it multiplies by 1."""
+    """Return the loss scaler in an optimizer file. For a bf16 or fp32 run, it is a scaler that
+    multiplies by 1.
+    """
     scaler = saved.get(LOSS_SCALER)
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
         return None
@@ -103,7 +110,9 @@ def saved_scaler(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def counters_of(scaler: Any) -> dict[str, Any]:
-    """Return the scaler's numbers that all ranks of a save share, by their name in messages."""
+    """Return the numbers of the scaler that are equal on all ranks of a save, by the names that
+    messages use.
+    """
     if not isinstance(scaler, Opaque) or not isinstance(scaler.state, Mapping):
         return {}
     return {name: scaler.state.get(name) for name in (_SCALE, "cur_iter")}

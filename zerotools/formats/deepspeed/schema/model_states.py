@@ -26,20 +26,20 @@ Value = TypeVar("Value")
 Shapes = dict[str, tuple[int, ...]]
 
 CHECKPOINTED = "_checkpoint_wrapped_module."
-"""A part of parameter names inside torch's activation checkpointing wrapper.
+"""The text that torch's activation checkpointing wrapper adds to parameter names.
 
-State dicts, and so `module`, leave it out; `param_shapes` and the other lists have it.
+State dicts, and so `module`, leave this text out; `param_shapes` and the other lists have it.
 """
 
 
 @dataclass(frozen=True)
 class ModelStates:
-    """One model file.
+    """The checked content of one model file.
 
-    `module` has the weights, under the names that the file's lists have for parameters. A pipeline
-    has None, because layer files hold its weights. `groups` has the value None without a ZeRO
-    optimizer, or if the optimizer file has the shapes. `fragments` are frozen parameters: whole at
-    stage 2, this rank's partition at stage 3.
+    `module` has the weights, under the names that the other lists in the file use for parameters.
+    It is None for a pipeline, because layer files hold its weights. `groups` is None without a ZeRO
+    optimizer, or if the optimizer file has the shapes. `fragments` are the frozen parameters: whole
+    tensors at stage 2, this rank's partitions at stage 3.
     """
 
     file: TorchFile
@@ -57,7 +57,7 @@ class ModelStates:
 
     @property
     def model_parallel_size(self) -> int | None:
-        """Pipeline stages x tensor ranks."""
+        """The number of model-parallel ranks: pipeline stages x tensor-parallel ranks."""
         return self.fields.rank_count(pt_trees.MP_WORLD_SIZE)
 
     @property
@@ -71,17 +71,21 @@ class ModelStates:
 
     @property
     def ds_config(self) -> Any:
-        """The run's configuration in the file; it is a dict if it is valid."""
+        """The run's DeepSpeed configuration, as the file has it. A damaged file may have another
+        type than a dict.
+        """
         return self.fields.tree.get(pt_trees.DS_CONFIG)
 
     @property
     def optimizer(self) -> Any:
-        """The optimizer of a run without ZeRO, which is in the model file."""
+        """The value of `optimizer` in the model file: the optimizer of a run without ZeRO."""
         return self.fields.tree.get(pt_trees.OPTIMIZER)
 
     @property
     def num_experts(self) -> Any:
-        """The number of experts of each layer with experts; it is a list if it is valid."""
+        """The number of experts in each layer with experts, as the file has it. A damaged file may
+        have another type than a list.
+        """
         return self.fields.tree.get(pt_trees.NUM_EXPERTS)
 
     @property
@@ -134,14 +138,15 @@ def parse_model(file: TorchFile) -> ModelStates:
 
 
 def as_listed(module: Mapping[str, Value], listed: Iterable[str]) -> dict[str, Value]:
-    """Return a state dict under the names that the file's lists have for parameters."""
+    """Return a state dict with the names that the other lists in the file use for parameters."""
     names = {name.replace(CHECKPOINTED, ""): name for name in listed if CHECKPOINTED in name}
     return {names.get(name, name): value for name, value in module.items()}
 
 
 def parse_groups(fields: Fields) -> list[Shapes] | None:
-    """Parse `param_shapes`: a list with one mapping per group or sub-group; up to 0.5.3 one
-    mapping."""
+    """Parse `param_shapes`: a list with one mapping of names to shapes for each group or
+    sub-group. Up to DeepSpeed 0.5.3 it is only one mapping, without a list.
+    """
     value = fields.tree.get(pt_trees.PARAM_SHAPES)
     if value is None:
         return None
@@ -172,8 +177,8 @@ def _aliases(fields: Fields) -> dict[str, str]:
 
 
 def tied_in_module(module: Mapping[str, StoredTensor]) -> dict[str, str]:
-    """Return names in `module` that have exactly the same elements as an earlier name: alias ->
-    first name.
+    """Return {alias: first name} for each name in `module` that has exactly the same elements as
+    an earlier name.
 
     Before 0.9.2 this is the only record of tied weights.
     """

@@ -32,18 +32,20 @@ BF16_OPTIMIZER = "BF16_Optimizer"
 STAGE_1_AND_2 = "DeepSpeedZeroOptimizer"
 STAGE_3 = "DeepSpeedZeroOptimizer_Stage3"
 MASTERS = "param"
-"""The role of masters among the state of a group."""
+"""The role under which the masters of a group are listed among its state."""
 _PLAIN_NAME = re.compile(r"[\w-]{1,200}")
 
 
 @dataclass(frozen=True)
 class OptimStates:
-    """One rank's file. Partition i of `masters` belongs to group (stage 3: sub-group) i.
+    """The content of one rank's optimizer file. Partition i of `masters` belongs to group (stage
+    3: sub-group) i.
 
-    `states[i]` maps a state's name (`exp_avg`) to its partition; it is empty if the group was never
-    stepped. `scalars[i]` holds values that are not a partition, such as `step`. `param_groups` are
-    torch's, with hyper-parameters; None for elastic state. `swapped[i]` maps the states of a group
-    on NVMe, masters as `param`, to the names of their swap files without the suffix.
+    `states[i]` maps the name of a state (`exp_avg`) to its partition; it is empty if group i never
+    made a step. `scalars[i]` holds values that are not partitions, such as `step`. `param_groups`
+    are torch's param groups with their options; None for elastic state, which does not store them.
+    `swapped[i]` is for groups on NVMe: it maps the name of a state (masters: `param`) to the name
+    of its swap file without the suffix.
     """
 
     file: TorchFile
@@ -105,7 +107,7 @@ def _stage_3(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _swapped(masters: Sequence[Any], inner: Fields) -> list[dict[str, str]]:
-    """Return the swap files of each sub-group by state.
+    """Return the names of the swap files of each sub-group, by the name of the state.
 
     DeepSpeed stores the file name in the attribute `ds_id` of tensors without elements.
     """
@@ -153,8 +155,9 @@ def _stage_1_or_2(file: TorchFile, top: Fields, fields: Fields) -> OptimStates:
 
 
 def _partition_count(fields: Fields) -> list[int] | int | None:
-    """Return the number of ranks that share each group, or all groups; None if it is not
-    recorded."""
+    """Return the number of ranks that share each group, or one number for all groups; None if the
+    file does not record it.
+    """
     count = fields.tree.get(keys.PARTITION_COUNT)
     counts: list[Any] = count if isinstance(count, list) else [count]
     if not all(type(each) is int for each in counts):
@@ -172,8 +175,9 @@ def _counts(fields: Fields, key: str, counts: list[Any]) -> list[int]:
 
 
 def _zero3_counts(fields: Fields, sub_groups: int) -> Sequence[int] | int | None:
-    """Return the number of ranks for each sub-group if AutoEP has separate ranks for experts, else
-    one number for all."""
+    """Return the number of ranks that share each sub-group if AutoEP has separate ranks for
+    experts; else one number for all sub-groups.
+    """
     listed = fields.maybe(keys.ZERO3_GROUPS, list)
     if listed is None:
         count = _partition_count(fields)
@@ -202,7 +206,9 @@ def _partitions(file: TorchFile, values: Sequence[Any], what: str) -> list[FlatP
 def _rigid_states(
     file: TorchFile, inner: Fields, count: int
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
-    """Return torch's `state`, keyed by the number of the group's one flat parameter."""
+    """Return the partitions and the scalars of each group from torch's `state`. Its keys are
+    numbers: each group is one flat parameter for torch.
+    """
     state = inner.maybe(keys.STATE, dict) or {}
     unknown = [key for key in state if type(key) is not int or not 0 <= key < count]
     if unknown:
@@ -221,7 +227,7 @@ def _elastic_states(
 def _split(
     file: TorchFile, states: Sequence[Any]
 ) -> tuple[list[dict[str, FlatPartition]], list[dict[str, Any]]]:
-    """Separate partitions from scalars."""
+    """Return the partitions and the scalars in the state of each group, separately."""
     partitions: list[dict[str, FlatPartition]] = []
     scalars: list[dict[str, Any]] = []
     for number, state in enumerate(states):
@@ -247,12 +253,16 @@ def _param_groups(inner: Fields) -> list[Mapping[str, Any]]:
 
 
 def first_of(optim_states: Sequence[OptimStates | None]) -> OptimStates:
-    """Return the first existing file. All files are equal in everything except their partitions."""
+    """Return the first optimizer file that exists. The files of all ranks are equal except for
+    their partitions.
+    """
     return next(optim for optim in optim_states if optim is not None)
 
 
 def scalar_of(optim: OptimStates, value: Any) -> Scalar | None:
-    """Return a number of the optimizer's state, or None if the value is not a number."""
+    """Return a value in an optimizer file as a number, also if it is stored as a 0-d tensor; None
+    if it is not a number.
+    """
     stored = as_tensor(value)
     if stored is not None:
         single = stored.shape == ()
@@ -278,11 +288,11 @@ class FlatPartition:
 
 
 def flat_partition_of(file: TorchFile, value: Any, what: str) -> FlatPartition:
-    """Return `value` from the tree of `file` as a contiguous 1-D tensor; `what` names it in
-    messages.
+    """Return `value`, which is in the tree of `file`, as one rank's partition: a contiguous 1-D
+    tensor. `what` names the value in messages.
 
     Raises:
-        BadFile: it is not such a tensor.
+        BadFile: the value is not a contiguous 1-D tensor.
     """
     tensor = as_tensor(value)
     if tensor is None or len(tensor.shape) != 1 or (tensor.strides != (1,) and tensor.shape[0] > 1):

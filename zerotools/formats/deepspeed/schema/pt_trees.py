@@ -67,22 +67,23 @@ STATE = "state"
 PARAM_GROUPS = "param_groups"
 PARAMS = "params"
 SWAP_NAME = "ds_id"
-"""The attribute of a sub-group's tensors with the name of its swap file."""
+"""The attribute that holds the name of the swap file, in the tensors of a sub-group on NVMe."""
 _NOT_OPTIONS = (PARAMS, "param_names", STATE)
 
 _FRAGMENT = Opaque("deepspeed.utils.tensor_fragment", "fragment_address")
 
 
 def zero_stage(stage: int) -> Opaque:
-    """Return a member of DeepSpeed's enum of stages."""
+    """Return the member of DeepSpeed's enum `ZeroStageEnum` for a stage, as a pickle stores it."""
     return Opaque("deepspeed.runtime.zero.config", "ZeroStageEnum", (stage,), called=True)
 
 
 def zero12_state(
     scaler: Mapping[str, Any], clip_grad: float | None, base: Any, stage: int, version: Any
 ) -> dict[str, Any]:
-    """Return the state of DeepSpeedZeroOptimizer at stages 1 and 2; the writer replaces None
-    values."""
+    """Return `optimizer_state_dict` as DeepSpeedZeroOptimizer (stages 1 and 2) saves it. The
+    writer replaces the values that are None.
+    """
     return {
         **scaler,
         **({} if clip_grad is None else {CLIP_GRAD: clip_grad}),
@@ -97,7 +98,9 @@ def zero12_state(
 
 
 def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the state of DeepSpeedZeroOptimizer_Stage3; the writer replaces None values."""
+    """Return `optimizer_state_dict` as DeepSpeedZeroOptimizer_Stage3 saves it. The writer replaces
+    the values that are None.
+    """
     return {
         ZERO_STAGE: zero_stage(3),
         **scaler,
@@ -108,17 +111,21 @@ def zero3_state(scaler: Mapping[str, Any], base: Mapping[str, Any]) -> dict[str,
 
 
 def torch_state(state: Mapping[int, Any], groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Return the state dict of a torch optimizer over flat buffers; `state` is by buffer number."""
+    """Return the state dict of a torch optimizer that has flat buffers as its parameters; `state`
+    is by the number of the buffer.
+    """
     return {STATE: state, PARAM_GROUPS: list(groups)}
 
 
 def param_group(options: Mapping[str, Any], numbers: Sequence[int]) -> dict[str, Any]:
-    """Return one of torch's param groups; `numbers` are the numbers of its flat buffers."""
+    """Return a param group in torch's form: `options`, with `params` as the list of the numbers of
+    its flat buffers.
+    """
     return {**options, PARAMS: list(numbers)}
 
 
 def options_of(group: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options of one of torch's param groups."""
+    """Return the options of a param group in torch's form, without `params`."""
     return {str(key): value for key, value in group.items() if key not in _NOT_OPTIONS}
 
 
@@ -130,22 +137,26 @@ def numbers_of(group: Mapping[str, Any]) -> list[int]:
 
 
 def slice_mappings(saved: Any) -> list[Mapping[Any, Any]]:
-    """Return `param_slice_mappings` of an optimizer's state: the position of each parameter in the
-    partition of its group, by name. A damaged mapping is returned as empty."""
+    """Return `param_slice_mappings` of an optimizer's state: for each group, the position of each
+    parameter in the group's partition, by name. A damaged mapping is returned as empty.
+    """
     mappings = saved.get(SLICE_MAPPINGS) if isinstance(saved, Mapping) else None
     found = mappings if isinstance(mappings, list) else []
     return [each if isinstance(each, Mapping) else {} for each in found]
 
 
 def fragment_class(mappings: Sequence[Mapping[Any, Any]]) -> Opaque:
-    """Return the class that the source uses for a position in a partition; it moved between
-    versions."""
+    """Return the class that the source uses for the position of a parameter in a partition.
+    DeepSpeed moved this class between versions.
+    """
     places = (value for mapping in mappings for value in mapping.values())
     return next((value for value in places if isinstance(value, Opaque)), _FRAGMENT)
 
 
 def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Ordered:
-    """Return the mapping of one group: (name, start, count) as objects of the class `kind`."""
+    """Return the mapping of one group for `param_slice_mappings`: from parameter names to objects
+    of the class `kind` that hold the start and the number of elements.
+    """
     return Ordered(
         {
             name: Opaque(kind.module, kind.name, state={"numel": count, "start": start})
@@ -155,12 +166,16 @@ def slice_mapping(kind: Opaque, places: Iterator[tuple[str, int, int]]) -> Order
 
 
 def numel_of(place: Any) -> int:
-    """Return the number of elements of a position in a partition; 0 if it is damaged."""
+    """Return the number of elements of a parameter in a partition, from its entry in
+    `param_slice_mappings`; 0 if the entry is damaged.
+    """
     return _number(place, "numel")
 
 
 def start_of(place: Any) -> int:
-    """Return the first element of a position in a partition; 0 if it is damaged."""
+    """Return the first element of a parameter in a partition, from its entry in
+    `param_slice_mappings`; 0 if the entry is damaged.
+    """
     return _number(place, "start")
 
 
@@ -179,7 +194,9 @@ SHARED_PARAMS = "shared_params"
 FROZEN_FRAGMENTS = "frozen_param_fragments"
 LR_SCHEDULER = "lr_scheduler"
 LAST_RATES = "_last_lr"
-"""The key of torch's schedulers for the learning rate of each param group."""
+"""The key in the state of torch's schedules that has the current learning rate of each param
+group.
+"""
 DATA_SAMPLER = "data_sampler"
 RANDOM_LTD = "random_ltd"
 SKIPPED_STEPS = "skipped_steps"
@@ -212,14 +229,15 @@ OWN_KEYS = frozenset(
 """The keys that DeepSpeed saves itself; every other key is the caller's `client_state`."""
 
 VERSION = "0.19.8"
-"""The DeepSpeed version that trees are written for."""
+"""The DeepSpeed version that the written trees are made for."""
 
 
 def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the model file tree of a run with state `training`, in DeepSpeed's order.
+    """Return the tree of a model file for a run with the state `training`, with its keys in
+    DeepSpeed's order.
 
-    `values` are values for some keys. The other keys that DeepSpeed always writes get None, or the
-    values for one rank.
+    `values` has the values of some keys. Each other key that DeepSpeed always writes gets None, or
+    the value that it has for one rank.
     """
     found = {
         OPTIMIZER: None,
@@ -239,6 +257,8 @@ def new_model_tree(training: TrainingState, values: Mapping[str, Any]) -> dict[s
 
 
 def schedule_of(training: TrainingState) -> Any:
-    """Return the scheduler state if it is of a DeepSpeed scheduler, else None."""
+    """Return the state of the learning rate schedule if it is one of DeepSpeed's schedules, else
+    None.
+    """
     saved = training.lr_scheduler
     return saved if isinstance(saved, Mapping) and "last_batch_iteration" in saved else None

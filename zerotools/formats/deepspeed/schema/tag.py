@@ -36,10 +36,10 @@ class TagDirectory:
 
 
 def find_tag(path: Path, tag: str | None = None) -> TagDirectory | None:
-    """Return the tag directory of `path`, or None if it has no DeepSpeed files.
+    """Return the tag directory of `path`, or None if `path` has no DeepSpeed files.
 
-    These are tried in order: `tag` in the save directory, `path` itself, the tag in `latest`, the
-    only tag directory in `path`.
+    The first of these that exists is returned: `tag` in the save directory, `path` itself, the tag
+    that `latest` names, the only tag directory in `path`.
 
     Raises:
         BadRequest: the tag does not exist, or there are several and none is selected.
@@ -90,15 +90,17 @@ def is_universal(path: Path, tag: str | None) -> bool:
 
 
 def run_directory(source: Checkpoint) -> Path | None:
-    """Return the directory around a tag if it belongs to the tag's run: the user named it, or it
-    has a `latest`."""
+    """Return the directory around the tag if it belongs to the tag's run, else None. It does if
+    the user named this directory, or if it contains a `latest`.
+    """
     directory, asked = source.root.parent, source.origin.path
     is_own = asked != source.root or any((directory / name).is_file() for name in LATEST)
     return directory if is_own else None
 
 
 def latest_problems(source: Checkpoint) -> Iterator[Problem]:
-    """Yield a problem if the `latest` next to the tag names no existing tag.
+    """Yield a problem if a `latest` file next to the tag does not contain the name of an existing
+    tag.
 
     A run that resumes from the directory then finds nothing, or another checkpoint.
     """

@@ -39,7 +39,9 @@ ShardShapes = Sequence[tuple[int, ...]]
 
 @dataclass(frozen=True)
 class ShardingRules:
-    """The rules of one checkpoint; `path` is the file that has them, for messages."""
+    """The rules of one checkpoint for how tensor-parallel ranks share its tensors. `path` is the
+    file that has the rules, for messages.
+    """
 
     path: Path
     replicated: Sequence[str] = ()
@@ -53,9 +55,10 @@ class ShardingRules:
     def rule_of(
         self, name: str, shards: ShardShapes, otherwise: ShardingRule | None = None
     ) -> ShardingRule:
-        """Return the rule of one tensor; `shards` are the shapes of its shards in rank order.
+        """Return the rule for one tensor. `shards` are the shapes that the tensor has on the
+        ranks, in rank order.
 
-        `otherwise` replaces the default rule for a name that no pattern matches.
+        `otherwise` is the rule for a name that no pattern matches, instead of the default rule.
 
         Raises:
             Unsupported: its shards hold computed values (averages, scaled copies).
@@ -110,10 +113,10 @@ class ShardingRules:
 
 
 def parse_rules(path: Path, info: Any) -> ShardingRules:
-    """Parse `universal_checkpoint_info` into rules.
+    """Parse the value of `universal_checkpoint_info` into rules.
 
     Raises:
-        BadFile: it is damaged.
+        BadFile: the value is damaged.
         Unsupported: its affine maps are of a newer version.
     """
     fields = Fields(path, info, "'universal_checkpoint_info'")
@@ -200,8 +203,9 @@ def _affine(fields: Fields) -> dict[str, Any] | None:
 
 
 def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]:
-    """Parse a SubparamShape: patterns, and the shape with the split dimension as a tuple of
-    sizes."""
+    """Parse a SubparamShape: return its patterns, and the shape in which the dimension that is
+    split is a tuple of sizes.
+    """
     value = part.state if isinstance(part, Opaque) else part
     if not isinstance(value, Mapping):
         raise BadFile(f"{path}: sub-parameters are given as a {type(part).__name__}")
@@ -216,8 +220,9 @@ def _sub_params(path: Path, part: Any) -> list[tuple[str, tuple[int, ...], int]]
 
 
 def _pieces(path: Path, name: str, value: Any, shards: ShardShapes) -> ShardingRule:
-    """Return the rule of an affine map. Its views must be boxes on both sides, as all of
-    DeepSpeed's are."""
+    """Return the rule of an affine map. Each of its views must be a box in the shard and in the
+    full tensor, as all of DeepSpeed's are.
+    """
     fields = Fields(path, value, f"the affine map of {name}")
     shape = counts_of(fields.need("logical_shape", object), path, f"the affine map of {name}")
     ranks = fields.need("ranks", dict)
@@ -259,7 +264,9 @@ def _piece(
 def _corner(
     path: Path, name: str, view: Any, shape: tuple[int, ...], block: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """Return the start index of a strided view of a row-major tensor; the view must be a box."""
+    """Return the index at which a strided view of a row-major tensor begins. The view must be a
+    box.
+    """
     strides = row_major_strides(shape)
     if not isinstance(view, list | tuple) or len(view) != 2 or type(view[0]) is not int:
         raise BadFile(f"{path}: a piece of {name} has no offset and strides")
