@@ -30,7 +30,7 @@ MAX_RECORDS = 1000
 
 
 class FileBytes(NamedTuple):
-    """Bytes of a file from `offset` on, and the size that it had."""
+    """Bytes of a file from `offset` on, and the size of the whole file when it was read."""
 
     data: bytes
     offset: int
@@ -38,7 +38,9 @@ class FileBytes(NamedTuple):
 
 
 async def logs(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/logs?attempt=&rank=&offset=&limit= (bytes; see the headers)."""
+    """GET /v1/jobs/{id}/logs?attempt=&rank=&offset=&limit= (headers have the offset and the file
+    size).
+    """
     view = await request.app[SERVICE].job(request_validation.job_id(request))
     attempt = _attempt(view, request)
     rank = request_validation.whole(request.query, "rank", 0, minimum=0) or 0
@@ -78,7 +80,9 @@ def _log_response(part: FileBytes, attempt: int, *, ended: bool) -> web.Response
 
 
 async def progress(request: web.Request) -> web.Response:
-    """GET /v1/jobs/{id}/progress?attempt=&since= (`next` of one answer is `since` of the next)."""
+    """GET /v1/jobs/{id}/progress?attempt=&since= (`next` of a response is `since` of the next
+    request).
+    """
     view = await request.app[SERVICE].job(request_validation.job_id(request))
     attempt = _attempt(view, request)
     since = request_validation.whole(request.query, "since", 0, minimum=0) or 0
@@ -99,9 +103,10 @@ def _progress_response(
 
 
 def parse_records(data: bytes) -> tuple[list[dict[str, Any]], int]:
-    """Return the objects of the complete lines of `data`, at most a thousand, and their bytes.
+    """Parse the complete lines of `data`; return at most a thousand JSON objects, and the number of
+    bytes parsed.
 
-    Lines that are not a JSON object are left out: the job wrote them.
+    Lines that are not a JSON object are left out, because the job wrote them.
     """
     records: list[dict[str, Any]] = []
     used = 0
@@ -138,9 +143,10 @@ def _attempt(view: JobView, request: web.Request) -> AttemptView | None:
 
 
 def read_part(path: Path, offset: int, limit: int) -> FileBytes:
-    """Return at most `limit` bytes from `offset`, or from the end if that is negative.
+    """Return at most `limit` bytes of a file from `offset` on; a negative `offset` counts from the
+    end.
 
-    A missing file is empty, and so is the part beyond the end.
+    The result is empty if the file is missing, or `offset` is beyond its end.
     """
     try:
         with opened(path.parent) as base:
@@ -160,8 +166,11 @@ def read_part(path: Path, offset: int, limit: int) -> FileBytes:
 
 
 def _open(path: Path, *, is_pinned: bool) -> int:
-    """Open a file; neither it nor the attempt's directory may be a link, and a pipe does not
-    block."""
+    """Open a file of an attempt for reading, and return its descriptor.
+
+    Neither the file nor the attempt's directory may be a symbolic link. Opening a pipe does not
+    block.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
     if is_pinned:  # the path to it is a link of the kernel
         return os.open(path, flags | os.O_NONBLOCK)

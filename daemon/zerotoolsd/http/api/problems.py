@@ -1,4 +1,6 @@
-"""Every error as `application/problem+json` (RFC 9457), with a stable code."""
+"""Makes a response of type `application/problem+json` (RFC 9457), with a stable code, from each
+error.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,10 @@ def problem(status: int, code: str, detail: str) -> web.Response:
 
 
 def problem_bytes(status: int, code: str, detail: str) -> bytes:
-    """Return the bytes of `problem`, for a client that may not send a request; then the connection
-    closes."""
+    """Return the bytes of a whole HTTP response with this error, for a connection that closes then.
+
+    It is for a client that may not send a request.
+    """
     body = _body(status, code, detail).encode()
     head = (
         f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nContent-Type: {CONTENT_TYPE}\r\n"
@@ -63,7 +67,10 @@ def _body(status: int, code: str, detail: str) -> str:
 _NO_MEMORY = _body(
     503, "unavailable", "zerotoolsd has no memory left for this request; send it again later"
 ).encode()
-"""Made in advance: when it is needed, memory for it is missing."""
+"""The response when memory is exhausted.
+
+It is made in advance, because then there is no memory to make it.
+"""
 
 
 @web.middleware

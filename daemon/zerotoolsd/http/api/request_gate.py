@@ -19,13 +19,15 @@ from zerotoolsd.http.api.request_limits import RateLimit
 from zerotoolsd.interface.api_types import Unauthorized
 
 WRONG_TOKENS = 10.0
-"""Requests per second without a valid token that are checked."""
+"""The largest number of requests without a valid token that are checked per second."""
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def gate(rate: RateLimit) -> Middleware:
-    """Return the middleware."""
+    """Return the middleware that checks every request before its handler, with the rate limit
+    `rate`.
+    """
     strangers = RateLimit(WRONG_TOKENS, WRONG_TOKENS)
 
     @web.middleware

@@ -1,6 +1,6 @@
-"""Limits on the requests of one user: their rate, and how many change something at a time.
+"""Limits on the requests of one user: per second, and the number that change something at a time.
 
-So a runaway script of one user does not delay the others.
+They keep a runaway script of one user from delaying the others.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 PER_SECOND = 2000.0
-"""Requests of one uid in a second, for long; more than a daemon on two cores can answer."""
+"""The largest number of requests of one uid per second in the long run.
+
+A daemon on two cores cannot answer so many.
+"""
 BURST = 8000.0
 MOST_USERS = 4096
 
@@ -23,7 +26,11 @@ class _Bucket:
 
 
 class RateLimit:
-    """A bucket of `at_once` requests for each uid, filled by `per_second`."""
+    """Limits the requests of each uid with a token bucket.
+
+    A uid can send `at_once` requests in a burst, and `per_second` requests per second in the long
+    run.
+    """
 
     def __init__(self, per_second: float = PER_SECOND, at_once: float = BURST) -> None:
         self.per_second = per_second
@@ -31,7 +38,9 @@ class RateLimit:
         self._buckets: dict[int, _Bucket] = {}
 
     def wait_for(self, uid: int, now: float) -> float:
-        """Return 0 and count the request; or return the seconds until one is allowed."""
+        """Return 0 and count a request of user `uid`; or return the seconds until the next request
+        is allowed.
+        """
         if len(self._buckets) > MOST_USERS:
             self._buckets.clear()
         bucket = self._buckets.setdefault(uid, _Bucket(self._at_once, now))
@@ -44,11 +53,14 @@ class RateLimit:
 
 
 CONCURRENT = 16
-"""Requests of one user at once; later ones wait in order, with their bodies unread."""
+"""The largest number of one user's requests that are handled at the same time.
+
+Later ones wait in order, with their bodies unread.
+"""
 
 
 class PerUserLock:
-    """The requests that are in progress, by uid."""
+    """Limits the number of requests of each uid that are handled at the same time."""
 
     def __init__(self, at_once: int = CONCURRENT) -> None:
         self._at_once = at_once

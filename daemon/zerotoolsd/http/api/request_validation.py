@@ -1,4 +1,7 @@
-"""Validates the data of clients once, where it enters. All functions raise BadRequest."""
+"""Checks the data that clients send, once, where it enters the daemon.
+
+All functions raise BadRequest.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,13 @@ from zerotoolsd.interface.time_slice import TimeSlice
 
 LARGEST_BODY = 1 << 20
 MOST_VALUES, LONGEST_TEXT = 50_000, 131_072
-"""Limits of one request. The kernel takes no longer text as an argument or a variable."""
+"""Limits of one request: the number of values, and the length of a text.
+
+The kernel accepts no longer text as an argument or a variable.
+"""
 MOST_HISTORY_SECONDS, MOST_HISTORY_POINTS, MOST_PEAKS = 366 * 86400, 1000, 1000
 BODY_SECONDS = 30.0
-"""Seconds that the body of a request may take to arrive."""
+"""Seconds within which the body of a request must arrive."""
 LARGEST_INT = 2**63 - 1
 _NUMBER = re.compile(r"[0-9]{1,300}(?:\.[0-9]{0,300})?(?:[eE][+-]?[0-9]{1,3})?", re.ASCII)
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
@@ -30,7 +36,10 @@ _WHOLE = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 
 
 def routes_of(routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
-    """Return the routes with `ask_for_body` for clients that wait before they send a body."""
+    """Return the routes with `ask_for_body` as the handler of the header `Expect`.
+
+    Some clients send it and wait before they send a body.
+    """
     return [
         web.route(each.method, each.path, each.handler, **each.kwargs, expect_handler=ask_for_body)
         for each in routes
@@ -40,7 +49,8 @@ def routes_of(routes: Iterable[web.RouteDef]) -> list[web.RouteDef]:
 async def ask_for_body(request: web.Request) -> None:
     """Answer `Expect: 100-continue`, and ignore any other expectation (RFC 9110, 10.1.1).
 
-    aiohttp would answer those with 417, before the gate and without a problem.
+    aiohttp would refuse other expectations with status 417, before the gate and without a problem
+    response.
     """
     if request.version == HttpVersion11 and request.headers["Expect"].lower() == "100-continue":
         await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -61,7 +71,7 @@ def _encodings(request: web.Request) -> list[str]:
 
 
 async def json_object(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
-    """Return the body, which must be one JSON object with no keys but `known`."""
+    """Return the request body, which must be one JSON object with no other keys than `known`."""
     return await _known_object(await _body(request), known)
 
 
@@ -86,13 +96,13 @@ async def no_body(request: web.Request) -> None:
 
 
 async def body_if_any(request: web.Request, *, known: tuple[str, ...]) -> dict[str, Any]:
-    """Return the body as `json_object` does; empty without a body."""
+    """Return the request body as `json_object` does; an empty dict if there is no body."""
     raw = await _body(request)
     return await _known_object(raw, known) if raw else {}
 
 
 def flag(body: Mapping[str, Any], name: str, default: bool = False) -> bool:
-    """Return a value that must be true or false."""
+    """Return the value of `name` in the request body, which must be true or false."""
     if not isinstance(value := body.get(name, default), bool):
         raise BadRequest(f"{name}: must be true or false")
     return value
@@ -121,8 +131,10 @@ def _object(raw: bytes) -> dict[str, Any]:
 
 
 def _refuse_many(raw: bytes) -> None:
-    """Refuse a body with too many values before it is parsed: a million small ones take a
-    second."""
+    """Raise BadRequest if the JSON text `raw` has too many values.
+
+    Parsing a million small ones takes a second.
+    """
     if _signs(raw) > MOST_VALUES and (count := _signs(_STRING.sub(b"", raw))) > MOST_VALUES:
         raise BadRequest(
             f"the request has about {count:,} values, and may have {MOST_VALUES:,}; send "
@@ -135,9 +147,9 @@ def _signs(raw: bytes) -> int:
 
 
 def _may_be_long(raw: bytes) -> bool:
-    """Return False if no text of a valid JSON document is longer than `LONGEST_TEXT`.
+    """Return False if no string in the JSON text `raw` can be longer than `LONGEST_TEXT`.
 
-    Between two quotes is a text, or the separator of two texts.
+    The distance between two quotes is an upper bound of the length of a string.
     """
     return max(map(len, raw.replace(b'\\"', b"__").split(b'"'))) > LONGEST_TEXT
 
@@ -159,7 +171,11 @@ async def _refuse_long(tree: Any) -> None:
 
 
 def refuse_unknown(names: Iterable[str], known: Collection[str], what: str) -> None:
-    """Raise for the first of `names` that is not known, with the most similar known name."""
+    """Raise BadRequest for the first of `names` that is not in `known`, with the most similar known
+    name.
+
+    `what` is the kind of the names in the message.
+    """
     for name in names:
         if name in known:
             continue
@@ -193,7 +209,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def job_id(request: web.Request) -> int:
-    """Return the `{id}` of the path. Raises NotFound for one that no job can have."""
+    """Return the job number `{id}` in the path.
+
+    Raises NotFound for a number that no job can have.
+    """
     text = request.match_info["id"]
     if not _WHOLE.fullmatch(text) or not 0 < int(text) <= LARGEST_INT:
         raise NotFound(f"job {text[:40]!r} does not exist; job ids are whole numbers from 1 on")
@@ -208,7 +227,9 @@ def whole(
     minimum: int,
     maximum: int = LARGEST_INT,
 ) -> int | None:
-    """Return an integer of the query, within bounds."""
+    """Return the integer `name` of the query, from `minimum` to `maximum`; `default` if it is
+    missing.
+    """
     text = query.get(name)
     if text is None:
         return default
@@ -221,7 +242,9 @@ def whole(
 
 
 def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
-    """Return the seconds of the query, at most `maximum`; 0 if the query has none."""
+    """Return the seconds in the query parameter `name`, at most `maximum`; 0 if the query has
+    none.
+    """
     text = query.get(name, "0")
     value = float(text) if _NUMBER.fullmatch(text) else -1.0
     if not 0 <= value < math.inf:
@@ -230,7 +253,7 @@ def seconds(query: Mapping[str, str], name: str, *, maximum: float) -> float:
 
 
 def text(body: Mapping[str, Any], name: str, longest: int = 4096) -> str | None:
-    """Return a text of the body; None if it has none."""
+    """Return the text of the key `name` in the request body; None if it is missing."""
     value = body.get(name)
     if value is None:
         return None
@@ -248,7 +271,9 @@ def _is_plain(value: str) -> bool:
 
 
 def moment(body: Mapping[str, Any], name: str) -> float | None:
-    """Return a time of the body in seconds since 1970; None if it has none."""
+    """Return the time of the key `name` in the request body, in seconds since 1970; None if it is
+    missing.
+    """
     value = body.get(name)
     if value is None:
         return None
@@ -258,7 +283,9 @@ def moment(body: Mapping[str, Any], name: str) -> float | None:
 
 
 def idempotency_key(value: object) -> str | None:
-    """Return the client's idempotency key: null, or 1 to 200 printable ASCII characters."""
+    """Check and return the client's idempotency key: null, or 1 to 200 printable ASCII
+    characters.
+    """
     if value is None:
         return None
     if (

@@ -1,4 +1,7 @@
-"""JSON responses. Reports of jobs may contain NaN, which JSON does not have: it becomes null."""
+"""Makes JSON responses.
+
+Reports of jobs may contain NaN, which JSON does not have: it becomes null.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ def answer(tree: Any, *, status: int = 200) -> web.Response:
 
 
 def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
-    """Return `tree` with an `ETag`; 304 without a body if `If-None-Match` has that tag."""
+    """Return `tree` as a JSON response with an `ETag`.
+
+    If `If-None-Match` of the request has that tag, return status 304 without a body.
+    """
     text = encode(tree)
     tag = _tag(hashlib.sha256(text.encode()).hexdigest())
     if _is_known(request, tag):
@@ -28,7 +34,10 @@ def answer_unless_known(request: web.Request, tree: Any) -> web.Response:
 
 
 async def parts_unless_known(request: web.Request, parts: Sequence[str]) -> web.Response:
-    """Do the same with JSON text in parts. Other requests are served while it is hashed."""
+    """Return a response as `answer_unless_known` does, from JSON text in parts.
+
+    Other requests are served while the text is hashed.
+    """
     time_slice, data, digest = TimeSlice(), list[bytes](), hashlib.sha256()
     for part in parts:
         await time_slice.pause_if_due()

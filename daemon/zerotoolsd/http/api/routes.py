@@ -1,4 +1,4 @@
-"""The HTTP application: routes, limits, and the error frame around every handler."""
+"""Makes the HTTP application: routes, limits, and the conversion of errors around every handler."""
 
 from __future__ import annotations
 
@@ -66,7 +66,10 @@ ROUTES: tuple[tuple[web.RouteDef, Action], ...] = (
     (web.get("/v1/health", machine.health), Action.SEE_DAEMON),
     (web.get("/metrics", machine.metrics), Action.SEE_METRICS),
 )
-"""Every request that there is, and who may do it: a handler is never reached without a rule."""
+"""All routes, each with the action that decides who may send it.
+
+No handler is reached without one.
+"""
 
 
 def make_app(
@@ -77,11 +80,11 @@ def make_app(
     page: JobPage | None = None,
     rate: RateLimit | None = None,
 ) -> web.Application:
-    """Return the API over `service`.
+    """Return the HTTP application that serves the requests of `service`.
 
-    `tokens` identify clients by TCP. `rights` authorize (default: a daemon of one user). `people`
-    has the names of users, `page` gives links to browsers, and `rate` limits the requests of each
-    user.
+    `tokens` identify clients that connect by TCP. `rights` authorize requests (default: those of a
+    daemon with one user). `people` looks up the names of users, `page` gives links to browsers, and
+    `rate` limits the requests of each user.
     """
     middlewares = [problems, gate(rate or RateLimit())]
     app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)

@@ -1,4 +1,4 @@
-"""The API on its socket, until it is closed; a removed socket is made again."""
+"""Serves the API at its socket until it is closed; makes the socket again if it is removed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,10 @@ log = logging.getLogger(__name__)
 
 
 class ApiServer:
-    """Serves at `listening`. `path` is the path of that socket, None for one that systemd keeps."""
+    """Serves the API at the socket `listening`.
+
+    `path` is the path of that socket; None if systemd keeps it.
+    """
 
     def __init__(
         self,
@@ -65,11 +68,11 @@ class ApiServer:
 
     @property
     def address(self) -> object:
-        """The address at which it listens."""
+        """The address at which the server listens."""
         return self._first.getsockname()
 
     async def start(self) -> None:
-        """Accept connections."""
+        """Begin to accept connections."""
         await self._runner.setup()
         assert self._runner.server is not None
         most = raise_connection_limit() if self._most is None else self._most
@@ -85,7 +88,7 @@ class ApiServer:
             self._keeper = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
-        """Stop accepting, and end the requests in progress."""
+        """Stop accepting connections, and end the requests in progress."""
         if self._keeper is not None:
             self._keeper.cancel()
         for door in (self.door, self._tcp_door):

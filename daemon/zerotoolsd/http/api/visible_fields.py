@@ -35,11 +35,13 @@ SEEN_OF_JOB = frozenset(
 )
 SEEN_OF_ATTEMPT = frozenset({"number", "state", "gpu_uuids", "started", "ended", "world_size"})
 _EMPTY: dict[str, Any] = {"output_dir": "", "spec": {}, "steps_done": 0, "run_dir": ""}
-"""Replacements of hidden fields that are never null."""
+"""The replacement values of hidden fields that may not be null."""
 
 
 def hidden_fields(kind: type[Any], seen: frozenset[str]) -> dict[str, Any]:
-    """Return the replacements for the fields of `kind` that others may not see."""
+    """Return the fields of dataclass `kind` that other users may not see, by name, with their
+    replacement values.
+    """
     return {
         each.name: _EMPTY.get(each.name, None if each.default is MISSING else each.default)
         for each in fields(kind)
@@ -53,7 +55,7 @@ _HIDDEN_OF_ATTEMPT = hidden_fields(AttemptView, SEEN_OF_ATTEMPT)
 
 
 async def named(request: web.Request, views: Sequence[JobView]) -> list[JobView]:
-    """Return the jobs with the names of their users."""
+    """Return the jobs with the names of their owners filled in."""
     names = await request.app[PEOPLE].names(view.uid for view in views)
     return [replace(view, user=names[view.uid]) for view in views]
 
@@ -89,7 +91,7 @@ def machine_for(tree: dict[str, Any], by: AuthorizedRequest) -> dict[str, Any]:
 
 
 def peak_for(tree: dict[str, Any], by: AuthorizedRequest) -> dict[str, Any]:
-    """Return the part of an attempt's peak use that the caller may see."""
+    """Return the part of an attempt's peak memory that the caller may see."""
     sees = tree["uid"] is not None and by.sees(tree["uid"])
     return tree if sees else {**tree, "name": None}
 

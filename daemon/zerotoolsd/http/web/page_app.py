@@ -1,7 +1,7 @@
-"""The requests that a page may make: its files, its session, and some of those of the API.
+"""The requests that a page may make: its files, its session, and some requests of the API.
 
-Headers restrict browsers: they load nothing from elsewhere, do not embed the page, and cache
-nothing.
+Headers of the responses restrict browsers: they load nothing from other sites, do not embed the
+page, and cache nothing.
 """
 
 from __future__ import annotations
@@ -68,7 +68,10 @@ def make_page_app(
     people: UserDirectory,
     gate: Middleware | None = None,
 ) -> web.Application:
-    """Return the application of the page's port; requests pass `gate` (default: `page_gate()`)."""
+    """Return the application that serves the page's port.
+
+    Requests pass the middleware `gate` (default: `page_gate()`).
+    """
     middlewares = [close_to_strangers, problems, page_gate() if gate is None else gate]
     app = web.Application(middlewares=middlewares, client_max_size=LARGEST_BODY)
     app[SERVICE], app[RIGHTS], app[PEOPLE], app[TURNS] = service, rights, people, PerUserLock()
@@ -95,7 +98,7 @@ def _is_of_page(route: web.RouteDef) -> bool:
 
 
 async def index(request: web.Request) -> web.Response:
-    """GET /: the page, or how to get a session."""
+    """GET /: the page; without a session, a text that explains how to get one."""
     if not request[COOKIES]:
         return send(request, "no-session.html", status=401)
     return send(request, "index.html")
@@ -107,13 +110,15 @@ async def page_file(request: web.Request) -> web.Response:
 
 
 async def welcome(request: web.Request) -> web.Response:
-    """GET /link/{token}: a page that follows the link. A preview of the address, as browsers and
-    messengers make it, does not use it up."""
+    """GET /link/{token}: a page that follows the link with a POST request.
+
+    So a preview of the link, as browsers and messengers make it, does not use the link up.
+    """
     return send(request, "welcome.html")
 
 
 async def follow_link(request: web.Request) -> web.Response:
-    """POST /link/{token}: a session for the link, with the secrets that its page keeps."""
+    """POST /link/{token}: begin a session; the response has the secrets that the page keeps."""
     await request_validation.no_body(request)
     found = request.app[SESSIONS].redeem(request.match_info["token"])
     if found is None:
@@ -127,8 +132,10 @@ async def follow_link(request: web.Request) -> web.Response:
 
 
 async def hello(request: web.Request) -> web.Response:
-    """GET /hello?session=&nonce=: the proof that this daemon has the key of that session. A page
-    asks it without its cookie."""
+    """GET /hello?session=&nonce=: the proof that this daemon has the key of that session.
+
+    A page requests it without sending its cookie.
+    """
     request_validation.check_query(request.query, ("session", "nonce"))
     nonce, found = request.query.get("nonce", ""), None
     if _NONCE.fullmatch(nonce):
@@ -195,7 +202,7 @@ HEADERS = {
 
 
 async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
-    """Add the headers to a response."""
+    """Add the headers that restrict browsers to a response."""
     response.headers.update(HEADERS)
     response.headers.setdefault("Cache-Control", "no-store")
 
@@ -223,7 +230,7 @@ class PageFile:
 
 @cache
 def page_files(root: Path = ROOT) -> dict[str, PageFile]:
-    """Return the files by path below `root`; files of unknown types are left out."""
+    """Return the files of the page, by path below `root`; files of unknown types are left out."""
     found = {}
     for path in sorted(root.rglob("*")):
         if path.is_file() and path.suffix in TYPES:
@@ -236,7 +243,10 @@ def page_files(root: Path = ROOT) -> dict[str, PageFile]:
 
 
 def send(request: web.Request, name: str, *, status: int = 200) -> web.Response:
-    """Return the file, compressed if the browser accepts that; 304 if it has the file already."""
+    """Return the file `name` as a response, compressed if the browser accepts that.
+
+    Status 304 without a body if the browser has the file already.
+    """
     file = page_files().get(name)
     if file is None:
         raise web.HTTPNotFound

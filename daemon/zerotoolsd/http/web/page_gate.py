@@ -1,18 +1,18 @@
 """The checks that every request of a browser passes before its handler.
 
 The page is at 127.0.0.1 of this machine. Any program, any web page that the user has open, and any
-other user can send requests there, too. So:
+other user can send requests there, too. So these are checked:
 
-Host            must name this machine: a foreign name that resolves here (DNS rebinding) would
-                give another web site the page's origin.
-Sec-Fetch-Site  must show, if the browser sends it, that no other site or port sent the request.
-Origin          of a request that changes something: this page.
-cookie, header  identify the session and its page: browsers send the cookie to every port of this
-                address, the header only to this one. Without both, a request can only begin a
-                session.
+Host            It must name this machine: a foreign name that resolves to this machine (DNS
+                rebinding) would give another web site the page's origin.
+Sec-Fetch-Site  If the browser sends it, it must show that no other site or port sent the request.
+Origin          For a request that changes something, it must be this page.
+cookie, header  They identify the session and its page. Browsers send the cookie to every port of
+                this address, the header only to this port. Without both, a request can only begin
+                a session.
 
-The rights of a session are decided as at the Unix socket (`http.api.authorize`), and are
-smaller: the page shows what its user may see, and changes only the user's jobs.
+The rights of a session are decided as at the Unix socket (`http.api.authorize`), but are smaller:
+the page shows what its user may see, and changes only the user's jobs.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ from zerotoolsd.users.account import user_name
 SECRET_HEADER = "Zerotools-Page"
 SAFE = ("GET", "HEAD")
 STRANGERS_PER_SECOND, STRANGERS_AT_ONCE = 50.0, 200.0
-"""Requests without a session, of all together."""
+"""Limits for all requests without a session together: per second in the long run, and in a
+burst.
+"""
 PER_SECOND, AT_ONCE = 100.0, 1000.0
 """Limits for requests of one user's pages; and, separately, of clients that only have a user's
 cookie."""
@@ -49,7 +51,10 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def page_gate(users: RateLimit | None = None, strangers: RateLimit | None = None) -> Middleware:
-    """Return the middleware, with these limits for each user and for strangers."""
+    """Return the middleware that checks browser requests.
+
+    `users` limits the requests of each user, and `strangers` those without a session.
+    """
     rate = users or RateLimit(PER_SECOND, AT_ONCE)
     rate_of_cookies = RateLimit(PER_SECOND, AT_ONCE)
     rate_of_strangers = strangers or RateLimit(STRANGERS_PER_SECOND, STRANGERS_AT_ONCE)
@@ -131,8 +136,7 @@ def refuse_other_sites(request: web.Request) -> None:
 
 
 def is_local(host: str) -> bool:
-    """Return whether a `Host` header names this machine itself; the port may be that of a
-    tunnel."""
+    """Return whether the header `Host` names this machine; any port is allowed, as for a tunnel."""
     name, colon, port = host.rpartition(":")
     if not colon or host.endswith("]"):
         name, port = host, ""
@@ -149,9 +153,11 @@ def refuse_other_origins(request: web.Request) -> None:
 
 
 def identify(request: web.Request) -> WebSession | None:
-    """Return the session of the requesting page, and set it as `SESSION`.
+    """Return the session of the page that sent the request, and store it in the request as
+    `SESSION`.
 
-    The sessions of its cookies, which other senders may have too, are set as `COOKIES`.
+    The sessions of all cookies of the request are stored as `COOKIES`; other programs may have
+    these cookies too.
     """
     sessions, cookies = request.app[SESSIONS], cookies_of(request)
     request[COOKIES] = sessions.known(cookies)
@@ -176,9 +182,9 @@ def _refuse_others_jobs(request: web.Request, session: WebSession) -> None:
 def close_at_session_end(
     request: web.Request, sessions: WebSessions, session: WebSession
 ) -> Iterator[None]:
-    """Close the connection of a read request when its session ends.
+    """Close the connection of a read request if its session ends while the context is open.
 
-    A session ends by its user, by the daemon, or because it was not used for long by other
+    A session is ended by its user or by the daemon, or ends after a long time without other
     requests.
     """
     loop = asyncio.get_running_loop()
@@ -206,21 +212,24 @@ def close_at_session_end(
 
 SESSIONS: web.AppKey[WebSessions] = web.AppKey("sessions")
 OPEN: web.AppKey[Collection[Any]] = web.AppKey("open")
-"""Handlers that need no session."""
+"""The handlers of requests that need no session."""
 
 MOST_COOKIES = 180
-"""Browsers keep at most 180 for one address. Each is hashed before the caller is known."""
+"""The largest number of cookies that are checked.
+
+Browsers keep at most 180 for one address, and each is hashed before the caller is known.
+"""
 
 # aiohttp before 3.14 has text for its keys, and since then it warns of that.
 _KEY = getattr(web, "RequestKey", None)
 SESSION: Any = "zerotoolsd.session" if _KEY is None else _KEY("zerotoolsd.session", WebSession)
-"""Key of the session of the requesting page."""
+"""Key of the request for the session of the page that sent it."""
 COOKIES: Any = "zerotoolsd.cookies" if _KEY is None else _KEY("zerotoolsd.cookies", list)
-"""The sessions of the cookies that came, which another program may have been sent."""
+"""Key of the request for the sessions of its cookies, which another program may have received."""
 
 
 def cookie_name(app: web.Application, session: WebSession) -> str:
-    """Return the cookie name of one daemon and session.
+    """Return the name of the cookie for one daemon and one session.
 
     Browsers send the cookies of an address to all of its ports. A link from another user must not
     replace the session of another tab.
@@ -229,9 +238,9 @@ def cookie_name(app: web.Application, session: WebSession) -> str:
 
 
 def cookies_of(request: web.Request) -> list[str]:
-    """Return the values of the cookies that have our form, at most `MOST_COOKIES`.
+    """Return the values of the cookies in our format, at most `MOST_COOKIES`.
 
-    Other ports can set some of the same name, which hide none of these.
+    Servers at other ports can set cookies of the same name; they do not hide ours.
     """
     prefix = _prefix(request.app)
     pairs = [

@@ -1,4 +1,4 @@
-"""The port of the page, which is closed until a link is requested."""
+"""Opens the port of the page, when a link is requested for the first time."""
 
 from __future__ import annotations
 
@@ -28,16 +28,18 @@ from zerotoolsd.users.policy import Rights
 ADDRESS = "127.0.0.1"
 PORTS = range(8730, 8794)
 PORTS_OF_ROOT = range(954, 989)
-"""Ports that IANA's registry has as unassigned; ports below 1024 are root's (ip(7))."""
+"""Ports that are unassigned in IANA's registry. Only root can open ports below 1024 (ip(7))."""
 MOST_CONNECTIONS = 512
-"""Clients by TCP may have a quarter of them: `UserConnections`."""
+"""The largest number of connections to the page; clients by TCP may have a quarter of them
+(`UserConnections`).
+"""
 CLOSE_SECONDS = 2.0
 
 log = logging.getLogger(__name__)
 
 
 class WebPage:
-    """`JobPage` over `service`; its sessions lie in `state_dir`."""
+    """The `JobPage` of a daemon with a page. The sessions are stored in `state_dir`."""
 
     def __init__(
         self,
@@ -59,11 +61,11 @@ class WebPage:
 
     @property
     def port(self) -> int | None:
-        """The port at which it listens; None if it is closed."""
+        """The port at which the page is served; None if the port is closed."""
         return None if self._door is None else int(self._door.listening.getsockname()[1])
 
     async def start(self) -> None:
-        """Listen again at the same port if sessions of an earlier daemon are open."""
+        """Listen again at the same port if sessions from before the daemon's restart are open."""
         if not self._config.enabled or not self._sessions.live():
             return
         before = self._sessions.port
@@ -79,7 +81,7 @@ class WebPage:
         await self._open(listening)
 
     async def link(self, uid: int) -> dict[str, Any]:
-        """Return a new link; see `JobPage`."""
+        """Return a new link to the page for user `uid`; see `JobPage.link`."""
         if not self._config.enabled:
             raise Conflict(
                 "the page is switched off on this machine: [web] enabled = false in the daemon's "
@@ -92,11 +94,11 @@ class WebPage:
         return {"url": url, "port": self.port, "expires_seconds": LINK_SECONDS}
 
     def end(self, uid: int) -> int:
-        """End all sessions of the user; see `JobPage`."""
+        """End all sessions of user `uid`; see `JobPage.end`."""
         return self._sessions.end_all(uid)
 
     async def close(self) -> None:
-        """Stop listening; sessions stay."""
+        """Stop listening at the port. The sessions are kept."""
         if self._door is not None:
             self._door.close()
         if self._runner is not None:
@@ -145,8 +147,9 @@ class WebPage:
 
 
 def _listen(port: int) -> socket.socket | None:
-    """Return a socket that listens there; None if the port is taken, or not allowed for this
-    user."""
+    """Return a socket that listens at `port` of this machine; None if the port is taken or not
+    allowed.
+    """
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,17 +1,18 @@
 """Sessions of the page: one-time links, and the browser sessions that they become.
 
     zerotools web         the Unix socket identifies the uid, which gets a link that works once
-    POST /link/TOKEN      the link is used up, and the browser gets a cookie of that uid's session,
-                          and the page the secrets of that session
-    GET /hello?...        the daemon proves to a page that lost it that it is the same one
+    POST /link/TOKEN      uses the link up: the browser gets the cookie of a new session of that
+                          uid, and the page gets the secrets of that session
+    GET /hello?...        the daemon proves to a page that lost its connection that it is the same
+                          daemon
 
-A cookie alone opens nothing: browsers send it to every port of the address, so that other users'
+A cookie alone allows nothing: browsers send it to every port of the address, so that other users'
 programs receive it. The page also sends `WebSession.secret`, and only to this port.
 
-Only digests of cookies are kept. Sessions survive the daemon, in a file of its state directory, so
-that an open page continues after an upgrade; links do not. A page that lost the daemon sends no
-cookie before `proof` has shown that the listener has the key of its session: another user of the
-machine could have taken the port.
+Only digests of cookies are stored. Sessions are kept in a file of the state directory when the
+daemon ends, so that an open page continues after an upgrade; links are not kept. A page that lost
+its connection sends no cookie before `proof` has shown that the daemon at the port has the key of
+its session: another user of the machine could have taken the port.
 """
 
 from __future__ import annotations
@@ -33,9 +34,12 @@ log = logging.getLogger(__name__)
 FILE = "web-sessions.json"
 LINK_SECONDS = 120.0
 LINKS_OF_USER, SESSIONS_OF_USER, MOST_USERS = 8, 32, 4096
-"""Limits of one user at a time: the oldest are removed."""
+"""The largest numbers of links and sessions of one user, and of users.
+
+The oldest are removed first.
+"""
 SAVE_SECONDS = 600.0
-"""Largest age of the stored time of a session's last use, in seconds."""
+"""The longest time, in seconds, before the last use of a session is stored again."""
 LEAST_LEFT = 1.0
 LARGEST_FILE = 16 << 20
 _BYTES = 32
@@ -43,8 +47,10 @@ _BYTES = 32
 
 @dataclass(frozen=True)
 class WebSession:
-    """A browser of the user `uid`. `key` is only for the page: `secret` and `proof` are derived
-    from it. Times are in seconds since 1970."""
+    """A browser session of the user `uid`. Times are in seconds since 1970.
+
+    `key` is sent only to the page; `secret` and `proof` are derived from it.
+    """
 
     digest: str
     uid: int
@@ -54,16 +60,19 @@ class WebSession:
 
     @property
     def id(self) -> str:
-        """Names the session, and opens nothing."""
+        """The public name of the session, which gives no access."""
         return hashlib.sha256(f"id:{self.digest}".encode()).hexdigest()[:32]
 
     @property
     def secret(self) -> str:
-        """The header of every request of the page, which no other port and no other page gets."""
+        """The header value that the page sends with every request.
+
+        No other port and no other page gets it.
+        """
         return self._mac("page")
 
     def proof(self, nonce: str) -> str:
-        """Return the proof that only this daemon can give to a page of this session."""
+        """Return the proof for `nonce` that only this daemon can give to a page of this session."""
         return self._mac(f"proof:{nonce}")
 
     def _mac(self, text: str) -> str:
@@ -77,14 +86,18 @@ class _Link:
 
 
 def digest_of(token: str) -> str:
-    """Return the digest of a secret, which is stored instead of it."""
+    """Return the digest of a secret. The digest is stored, not the secret."""
     return hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 class WebSessions:
-    """The sessions in `path`, which end `idle_seconds` after their last use; `clock` is the
-    calendar. `port` is the last port of the page. `realm` names its cookie, because browsers send
-    cookies of one address to all of its ports."""
+    """The sessions of the page, stored in the file `path`.
+
+    They end `idle_seconds` after their last use.
+
+    `clock` returns the time since 1970. `port` is the port that the page had last. `realm` is a
+    part of the cookie's name, because browsers send the cookies of an address to all of its ports.
+    """
 
     def __init__(
         self, path: Path, idle_seconds: float, clock: Callable[[], float] = time.time
@@ -101,7 +114,10 @@ class WebSessions:
         self._load()
 
     def link(self, uid: int) -> str:
-        """Return a token that becomes a session of this user, once, within `LINK_SECONDS`."""
+        """Return a token for a link.
+
+        It can be exchanged once, within `LINK_SECONDS`, for a session of user `uid`.
+        """
         now = self._clock()
         live = {each: link for each, link in self._links.items() if _is_between(now, link)}
         own = [each for each, link in live.items() if link.uid == uid]
@@ -113,9 +129,9 @@ class WebSessions:
         return token
 
     def redeem(self, token: str) -> tuple[str, WebSession] | None:
-        """Use up a link; return a new cookie and its session.
+        """Exchange the token of a link for a new session; return its cookie and the session.
 
-        Returns None if the link does not exist, was used, or is too old.
+        Returns None if the link does not exist, was used before, or is too old.
         """
         link = self._links.pop(digest_of(token), None)
         now = self._clock()
@@ -131,7 +147,7 @@ class WebSessions:
         return cookie, session
 
     def of(self, uid: int) -> list[WebSession]:
-        """Return the sessions of a user."""
+        """Return the sessions of user `uid`."""
         return [each for each in self.live() if each.uid == uid]
 
     def live(self) -> list[WebSession]:
@@ -143,13 +159,18 @@ class WebSessions:
         return list(self._sessions.values())
 
     def known(self, cookies: Iterable[str]) -> list[WebSession]:
-        """Return the sessions of these cookies, which the sender need not own."""
+        """Return the sessions of these cookies.
+
+        The sender of the cookies need not own the sessions.
+        """
         now = self._clock()
         found = (self._sessions.get(digest_of(each)) for each in cookies)
         return [each for each in found if each is not None and now - each.used < self._idle]
 
     def find(self, cookies: Iterable[str], secret: str) -> WebSession | None:
-        """Return the session of one of these cookies that has this secret, and record its use."""
+        """Return the session of one of these cookies that also has this `secret`, and record its
+        use; None if there is none.
+        """
         given = secret.encode("utf-8", "surrogateescape")
         matching = (each for each in self.known(cookies) if _is_same(given, each.secret))
         if (found := next(matching, None)) is None:
@@ -161,16 +182,18 @@ class WebSessions:
         return found
 
     def named(self, session_id: str) -> WebSession | None:
-        """Return the session with this `id`."""
+        """Return the session with this `id`; None if it does not exist."""
         return next((each for each in self.live() if each.id == session_id), None)
 
     def end(self, session: WebSession) -> None:
-        """Let the cookie open nothing any more."""
+        """End a session, so that its cookie gives no access any more."""
         if self._drop(session.digest):
             self.save()
 
     def end_all(self, uid: int | None = None) -> int:
-        """End all sessions and links of a user, or of all; how many sessions there were."""
+        """End all sessions and links of user `uid` (None: of all users); return the number of ended
+        sessions.
+        """
         gone = [each for each in self._sessions.values() if uid in (None, each.uid)]
         for each in gone:
             self._drop(each.digest)
@@ -179,20 +202,20 @@ class WebSessions:
         return len(gone)
 
     def seconds_left(self, digest: str) -> float:
-        """Return the seconds until an unused session ends; 0 if it has ended.
+        """Return the seconds until the session expires if it is not used; 0 if it has ended.
 
-        If it is due now, this call ends it.
+        If the session has expired by now, this call ends it.
         """
         self.live()
         found = self._sessions.get(digest)
         return 0.0 if found is None else max(LEAST_LEFT, found.used + self._idle - self._clock())
 
     def watch(self, digest: str, ended: Callable[[], None]) -> None:
-        """Call `ended` when the session ends, until `unwatch`."""
+        """Call `ended` when the session ends, unless `unwatch` is called before."""
         self._watchers.setdefault(digest, []).append(ended)
 
     def unwatch(self, digest: str, ended: Callable[[], None]) -> None:
-        """Call it no more."""
+        """Do not call `ended` any more when the session ends."""
         left = [each for each in self._watchers.pop(digest, []) if each is not ended]
         if left:
             self._watchers[digest] = left
@@ -204,7 +227,7 @@ class WebSessions:
         return found is not None
 
     def save(self) -> None:
-        """Write the file; if that fails, sessions end with the daemon."""
+        """Write the sessions to the file. If that fails, they end when the daemon ends."""
         self._saved = self._clock()
         tree = {
             "port": self.port,
@@ -237,7 +260,7 @@ def _is_same(given: bytes, secret: str) -> bool:
 
 
 def _is_between(now: float, link: _Link) -> bool:
-    """Return whether the link is valid, also after the calendar was set back."""
+    """Return whether the link is valid at time `now`, also after the clock was set back."""
     return link.until - LINK_SECONDS <= now < link.until
 
 

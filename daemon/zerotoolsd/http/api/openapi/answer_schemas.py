@@ -1,4 +1,4 @@
-"""The schemas of answers: jobs, the machine, the daemon, events and explanations."""
+"""The JSON schemas of responses: jobs, the machine, the daemon, events and explanations."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _NUMBER: Schema = of_type(float)
 
 
 def answer_components() -> dict[str, Schema]:
-    """Return the components by name."""
+    """Return the schemas of responses by the name of the component."""
     return {
         **_job_components(),
         **_machine_components(),
@@ -221,7 +221,9 @@ def _user_share() -> Schema:
 
 
 def explanation_components() -> dict[str, Schema]:
-    """Return the components by name; `Explanation` is the answer."""
+    """Return the schemas of a job's explanation by the name of the component; `Explanation` is the
+    whole response.
+    """
     retries = object_of(
         used=COUNT,
         max=COUNT,

@@ -26,12 +26,12 @@ _SCALARS: Mapping[Any, Schema] = {
 
 
 def ref(name: str) -> Schema:
-    """Return a reference to the component `name`."""
+    """Return a schema that refers to the component `name`."""
     return {"$ref": f"#/components/schemas/{name}"}
 
 
 def of_type(hint: Any) -> Schema:
-    """Return the schema of an annotated type."""
+    """Return the schema of the type annotation `hint`."""
     if hint in _SCALARS:
         return dict(_SCALARS[hint])
     if is_dataclass(hint):
@@ -49,17 +49,21 @@ def of_type(hint: Any) -> Schema:
 
 
 def component_name(kind: type[Any]) -> str:
-    """Return the name of the component of a dataclass; that of the job file is `Job`."""
+    """Return the name of the component that describes the dataclass `kind`; for the job file it is
+    `Job`.
+    """
     return {"JobSpec": "Job"}.get(kind.__name__, kind.__name__)
 
 
 def answers_of(*kinds: type[Any]) -> dict[str, Schema]:
-    """Return the components of these answers and of all dataclasses in their fields."""
+    """Return the schemas, by component name, of these response dataclasses and of all dataclasses
+    in their fields.
+    """
     return _components(of_answer, kinds)
 
 
 def tables_of(kind: type[Any]) -> dict[str, Schema]:
-    """Return the components of a table of the job file and of all tables in it."""
+    """Return the schemas, by component name, of a table of the job file and of all tables in it."""
     return _components(of_table, (kind,))
 
 
@@ -84,9 +88,10 @@ def _dataclasses_in(hint: Any) -> Iterator[type[Any]]:
 
 
 def of_answer(kind: type[Any], **more: Schema) -> Schema:
-    """Return the schema of a response with all fields of `kind`, and `more`.
+    """Return the schema of a response with all fields of the dataclass `kind`, and the fields
+    `more`.
 
-    Later versions may add fields.
+    The schema allows other fields, because later versions may add some.
     """
     hints = hints_of(kind)
     properties = {item.name: of_type(hints[item.name]) for item in fields(kind)} | more
@@ -94,7 +99,7 @@ def of_answer(kind: type[Any], **more: Schema) -> Schema:
 
 
 def of_table(kind: type[Any]) -> Schema:
-    """Return the schema of a table of the job file, which refuses other keys."""
+    """Return the schema of a table of the job file. It does not allow other keys."""
     hints = hints_of(kind)
     tree: Schema = {
         "type": "object",
@@ -164,9 +169,9 @@ REFUSALS: Mapping[str, tuple[str, str]] = {
     "500": ("Failed", "A defect of the daemon; its log has the details."),
     "503": ("Unavailable", "Not now: the daemon lacks disk space or memory, or is stopping."),
 }
-"""The component of each status that refuses, and its meaning."""
+"""For each HTTP status that refuses a request, the name of its component and its meaning."""
 _OF_ALL = ("400", "401", "415", "429", "500", "503")
-"""Refusals of the gate, and of the frame around every handler, which any request may get."""
+"""Statuses with which any request may be refused, before or around its handler."""
 _OF_BODIES = ("408", "413")
 _OF_JOBS = ("404",)
 
@@ -200,7 +205,10 @@ SINCE = query_of("since", COUNT, "`next` of the answer before")
 
 
 def refusal_components() -> dict[str, Schema]:
-    """Return the components of the statuses that refuse: all of them answer a Problem."""
+    """Return the response of each HTTP status that refuses a request, by component name.
+
+    All of them have a `Problem` as their body.
+    """
     headers = {
         "401": {"WWW-Authenticate": {"schema": TEXT, "required": True}},
         "429": {"Retry-After": {"schema": COUNT, "required": True}},
@@ -224,10 +232,10 @@ def get(
     refused: tuple[str, ...] = (),
     content: str = JSON,
 ) -> dict[str, Schema]:
-    """Describe a GET request.
+    """Return the OpenAPI description of a GET request.
 
-    It has its `operationId`, the responses by status (None: no body), and the statuses of refusals
-    that not every request has.
+    `name` is its `operationId`. `answers` maps each status to the schema of its response (None: no
+    body). `refused` are the statuses with which only some requests are refused.
     """
     return {"get": _operation(name, tag, summary, answers, parameters, refused, content)}
 
@@ -242,9 +250,9 @@ def post(
     body: str | None = None,
     needs_body: bool = True,
 ) -> dict[str, Schema]:
-    """Describe a POST request as `get` does; `body` is the component of its body.
+    """Return the OpenAPI description of a POST request, as `get` does.
 
-    Every one reads a body; without a component it must be empty.
+    `body` is the component that describes the request body; None: the body must be empty.
     """
     tree = _operation(name, tag, summary, answers, parameters, (*_OF_BODIES, *refused), JSON)
     if body is not None:

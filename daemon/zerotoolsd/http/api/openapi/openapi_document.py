@@ -27,7 +27,7 @@ from zerotoolsd.http.api.responses import answer
 
 @cache
 def document() -> dict[str, Any]:
-    """Return the document."""
+    """Return the whole OpenAPI document."""
     return {
         "openapi": "3.1.0",
         "info": {
@@ -54,7 +54,7 @@ def document() -> dict[str, Any]:
 
 @cache
 def query_keys(path: str, method: str) -> tuple[str, ...]:
-    """Return the keys that the query of a request may have."""
+    """Return the keys that the query of the request `method` `path` may have."""
     operations = document()["paths"].get(path, {})
     found = operations.get("get" if method == "HEAD" else method.lower(), {})
     return tuple(each["name"] for each in found.get("parameters", ()) if each["in"] == "query")

@@ -1,4 +1,4 @@
-"""The paths of the OpenAPI document: requests about jobs, results, the machine and the daemon."""
+"""The paths of the OpenAPI document: requests for jobs, results, the machine and the daemon."""
 
 from __future__ import annotations
 
@@ -38,12 +38,14 @@ from zerotoolsd.service.run_curves import CheckpointStatement, CurvePart
 
 _JOBS = "jobs"
 _NEW = ("403", "409", "422")
-"""Statuses that refuse a new job: because of the user, the queue, the job or its files."""
+"""HTTP statuses with which a new job may be refused: because of the user, the queue, the job or its
+files.
+"""
 _CHANGED = ("403", "409")
 
 
 def job_paths() -> dict[str, dict[str, Schema]]:
-    """Return the operations by path and method."""
+    """Return the descriptions of requests about jobs, by path and HTTP method."""
     job, jobs = ref("JobView"), ref("JobList")
     paths = {
         "/v1/jobs": {
@@ -242,7 +244,7 @@ _RESULTS = "results"
 
 
 def result_components() -> dict[str, Schema]:
-    """Return the components by name."""
+    """Return the schemas of job results by component name."""
     return {
         "Curves": object_of(
             checkpoints=list_of(ref("CheckpointStatement")),
@@ -288,7 +290,7 @@ def result_components() -> dict[str, Schema]:
 
 
 def result_paths() -> dict[str, dict[str, Schema]]:
-    """Return the operations by path and method."""
+    """Return the descriptions of requests for job results, by path and HTTP method."""
     points: Schema = {**COUNT, "minimum": 1, "maximum": MOST_POINTS}
     shown: Schema = {**COUNT, "minimum": 1, "maximum": MOST_SHOWN}
     wait: Schema = {"type": "number", "minimum": 0, "maximum": LONGEST_WAIT_SECONDS}
@@ -341,7 +343,9 @@ def _bounded(most: int) -> Schema:
 
 
 def machine_paths() -> dict[str, dict[str, Schema]]:
-    """Return the operations by path and method."""
+    """Return the descriptions of requests about the machine and the daemon, by path and HTTP
+    method.
+    """
     return {
         "/v1/drain": post(
             "drainQueue",

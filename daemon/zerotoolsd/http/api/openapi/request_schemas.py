@@ -1,4 +1,4 @@
-"""The components of request bodies."""
+"""The JSON schemas of request bodies."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from zerotoolsd.interface.api_types import ARRAY_OPERATIONS
 from zerotoolsd.interface.queue_terms import CONDITIONS
 
 LARGEST_PID = 2**22
-"""`/proc/sys/kernel/pid_max` of 64-bit Linux, at most (proc(5))."""
+"""The largest value of `/proc/sys/kernel/pid_max` on 64-bit Linux (proc(5))."""
 LONGEST_SPAN = 40
 MOST_SHOWN = 20
-"""Examples that a check shows."""
+"""The largest number of training examples that a check returns."""
 
 
 def text_schema(longest: int) -> Schema:
-    """Return the schema of a text of at most so many characters, or null."""
+    """Return the schema of a value that is null, or text of at most `longest` characters."""
     return {"type": ["string", "null"], "minLength": 1, "maxLength": longest}
 
 
@@ -49,7 +49,10 @@ _MEMBERS: Schema = {"type": ["integer", "null"], "minimum": 1, "maximum": MOST_M
 
 
 def request_components() -> dict[str, Schema]:
-    """Return the components by name. A key that is not listed is refused."""
+    """Return the schemas of request bodies by component name.
+
+    Keys that are not listed are refused.
+    """
     found = {
         "Dependency": object_of(
             ("job",), job=NUMBER, condition={"type": "string", "enum": list(CONDITIONS)}
