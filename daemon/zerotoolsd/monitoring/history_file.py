@@ -1,22 +1,24 @@
 """The SQLite file of the history. It may be lost: no job depends on it.
 
-    bucket   tier, start, layout, data     all series of one bucket: their means and then their
-                                           mosts as float32, in the order of names of `layout`
-    layout   id, names                     the names as JSON
-    peak     job_id, attempt, ...          the peak of an attempt: kept forever
-    mark     name, value                   the last event of the queue that was read
+    bucket   tier, start, layout, data     all series in one time interval: their averages, then
+                                           their maxima, as float32, in the order of the names of
+                                           `layout`
+    layout   id, names                     the names of series as JSON
+    peak     job_id, attempt, ...          the peak memory of an attempt: kept forever
+    mark     name, value                   the number of the last event of the queue that was read
 
-A bucket of 60 series takes 0.5 KB, a day 7 MB. A damaged file is set aside, and a full one loses
-its oldest buckets; peaks are about 50 bytes an attempt and stay.
+A bucket of 60 series takes 0.5 KB, a day 7 MB. A damaged file is set aside. A full file loses its
+oldest buckets; peaks are about 50 bytes per attempt and stay.
 
-A bucket has the mean and the maximum of each series, because a peak of a second can end a job.
-Coarse buckets are made of finer ones from the file, so a daemon that is killed in between loses
+A bucket has the average and the maximum of each series, because a peak of a second can end a job.
+Coarse buckets are made from finer buckets in the file, so a daemon that is killed in between loses
 none:
 
     second     60  61  62 ...  69        one row each, kept for an hour
-    10 s       60 ------------ 69        mean of the means, most of the mosts; kept for a day
+    10 s       60 ------------ 69        average of the averages, maximum of the maxima; kept for
+                                         a day
     60 s       60 ---------------- 119   of the rows of 10 s; kept for 30 days
-    10 min                               of those of 60 s; kept for a year
+    10 min                               of the rows of 60 s; kept for a year
 """
 
 from __future__ import annotations
@@ -36,9 +38,9 @@ FILE = "history.sqlite3"
 DAMAGED = "history.damaged.sqlite3"
 _BESIDE = ("", "-wal", "-shm")
 _THINNED = 4
-"""A full file loses one of this many parts of its buckets, the oldest."""
+"""A full file loses its oldest buckets: one of this many parts, such as a quarter."""
 AHEAD_SECONDS = 60
-"""Buckets that are later than this were written by a clock that was wrong."""
+"""Buckets that are later than now by more than this were written with a wrong clock."""
 _SCHEMA = """
     CREATE TABLE IF NOT EXISTS layout (id INTEGER PRIMARY KEY, names TEXT NOT NULL UNIQUE);
     CREATE TABLE IF NOT EXISTS bucket (
@@ -54,11 +56,11 @@ _SCHEMA = """
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptPeak:
-    """The peak memory of one attempt, in bytes; None: unknown.
+    """The peak memory of one attempt of a job, in bytes; None: unknown.
 
-    `host_bytes` is resident memory of all its processes, `gpu_bytes` the peak on one GPU in samples
-    of the driver (with the CUDA context), `gpu_reported_bytes` the report of its ranks' allocator.
-    `ended` is in seconds since the epoch, None while it runs.
+    `host_bytes` is the resident memory of all its processes. `gpu_bytes` is the peak on one GPU in
+    samples of the driver (with the CUDA context), `gpu_reported_bytes` the peak that the allocator
+    of its ranks reported. `ended` is in seconds since the epoch, None while the attempt runs.
     """
 
     job_id: int
@@ -71,7 +73,10 @@ class AttemptPeak:
     gpu_reported_bytes: int | None = None
 
     def with_more(self, other: AttemptPeak) -> AttemptPeak:
-        """Return the larger numbers of both, and those of `other` that `self` lacks."""
+        """Return an `AttemptPeak` with the larger value of each field of `self` and `other`.
+
+        A value that only one of them knows is taken over.
+        """
         merged = {
             each.name: _larger(each.name, getattr(self, each.name), getattr(other, each.name))
             for each in fields(self)
@@ -90,8 +95,10 @@ def _larger(name: str, mine: Any, its: Any) -> Any:
 
 
 class HistoryFile:
-    """The file in `directory`, of at most `most_bytes`. Raises sqlite3.Error if it cannot be opened
-    even after a damaged one was set aside."""
+    """The history file in `directory`, of at most `most_bytes`.
+
+    Raises sqlite3.Error if it cannot be opened even after a damaged file was set aside.
+    """
 
     def __init__(self, directory: Path, most_bytes: int = 64 << 20) -> None:
         self.path = directory / FILE
@@ -108,14 +115,17 @@ class HistoryFile:
         self._layouts: dict[int, tuple[str, ...]] = {}
 
     def close(self) -> None:
-        """Close it."""
+        """Close the history file."""
         self._db.close()
 
     def add(
         self, buckets: Iterable[Bucket], peaks: Iterable[AttemptPeak], seen: int | None = None
     ) -> None:
-        """Add seconds and peaks, and note that the queue's events up to `seen` were read: all of it
-        or nothing. A full file loses its oldest buckets first. Raises sqlite3.Error."""
+        """Add buckets of one second and peaks of attempts in one transaction.
+
+        `seen` is the number of the last event of the queue that was read, and is stored too. A full
+        file loses its oldest buckets first. Raises sqlite3.Error.
+        """
         buckets, peaks = list(buckets), list(peaks)
         try:
             self._add(buckets, peaks, seen)
@@ -138,7 +148,8 @@ class HistoryFile:
                 self._db.execute("INSERT OR REPLACE INTO mark VALUES ('seen', ?)", (seen,))
 
     def roll_up(self, now: float) -> None:
-        """Make the coarse buckets complete at `now`; delete those older than their tier keeps.
+        """Make the coarse buckets that are complete at time `now`; delete buckets that are too old
+        for their tier.
 
         Raises sqlite3.Error.
         """
@@ -158,17 +169,25 @@ class HistoryFile:
             self._layouts.clear()
 
     def buckets(self, tier: int, begin: float, end: float) -> list[Bucket]:
-        """Return the buckets of a tier that start in [begin, end), in order. Raises
-        sqlite3.Error."""
+        """Return the buckets of tier number `tier` that start in [begin, end), in order of time.
+        Raises sqlite3.Error.
+        """
         return list(self._buckets(tier, begin, end))
 
     def peak(self, job_id: int, attempt: int) -> AttemptPeak | None:
-        """Return the peak of one attempt. Raises sqlite3.Error."""
+        """Return the stored peak memory of one attempt; None if there is no record.
+
+        Raises sqlite3.Error.
+        """
         found = self._peaks("WHERE job_id = ? AND attempt = ?", (job_id, attempt))
         return next(found, None)
 
     def peaks(self, job_id: int | None, limit: int) -> list[AttemptPeak]:
-        """Return the peaks of one job or of all, the newest first. Raises sqlite3.Error."""
+        """Return the peak memory of attempts of job `job_id` (None: of all jobs), at most `limit`,
+        the newest first.
+
+        Raises sqlite3.Error.
+        """
         of, values = ("", ()) if job_id is None else ("WHERE job_id = ?", (job_id,))
         order = f"{of} ORDER BY job_id DESC, attempt DESC LIMIT ?"
         return list(self._peaks(order, (*values, limit)))
@@ -251,14 +270,19 @@ class HistoryFile:
 
 
 def is_damage(error: BaseException) -> bool:
-    """Return whether the error means a damaged file, and not an unreachable or full one."""
+    """Return whether the SQLite error means a damaged file, and not one that is unreachable or
+    full.
+    """
     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF
     damage = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
     return isinstance(error, sqlite3.DatabaseError) and code in damage
 
 
 def set_aside(directory: Path) -> None:
-    """Rename a damaged file, replacing an earlier one. Raises OSError."""
+    """Rename the damaged history file in `directory`; it replaces an earlier one.
+
+    Raises OSError.
+    """
     for end in _BESIDE:
         (directory / f"{DAMAGED}{end}").unlink(missing_ok=True)
         found = directory / f"{FILE}{end}"
@@ -300,7 +324,7 @@ HOUR, DAY = 3600, 86400
 
 @dataclass(frozen=True)
 class Tier:
-    """Buckets of `step_seconds` that are kept for `span_seconds`."""
+    """A resolution of the history: buckets of `step_seconds` each, kept for `span_seconds`."""
 
     step_seconds: int
     span_seconds: int
@@ -311,7 +335,7 @@ TIERS = (Tier(1, HOUR), Tier(10, DAY), Tier(60, 30 * DAY), Tier(600, 365 * DAY))
 
 @dataclass(frozen=True, slots=True)
 class MeanAndMost:
-    """One series within one bucket."""
+    """The average and the maximum of one series within one bucket."""
 
     mean: float
     most: float
@@ -319,20 +343,29 @@ class MeanAndMost:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """The measurements from `start` (whole seconds since the epoch) on, by series."""
+    """The measurements of one time interval, by the name of the series.
+
+    The interval begins at `start`, in whole seconds since the epoch.
+    """
 
     start: int
     series: Mapping[str, MeanAndMost]
 
 
 def bucket_of(time: float, series: Mapping[str, float]) -> Bucket:
-    """Return one sample as a bucket of the finest tier. NaN and infinities are left out."""
+    """Return the values of one sample as a bucket of one second.
+
+    NaN and infinite values are left out.
+    """
     known = {name: value for name, value in series.items() if math.isfinite(value)}
     return Bucket(int(time), {name: MeanAndMost(value, value) for name, value in known.items()})
 
 
 def combined(start: int, buckets: Sequence[Bucket]) -> Bucket:
-    """Combine all `buckets` into one; a series that some of them lack is made from the others."""
+    """Return one bucket for the interval of all `buckets`.
+
+    A series that is missing in some of them is computed from the others.
+    """
     found: dict[str, list[MeanAndMost]] = {}
     for bucket in buckets:
         for name, each in bucket.series.items():
@@ -345,15 +378,19 @@ def combined(start: int, buckets: Sequence[Bucket]) -> Bucket:
 
 
 def rolled_up(buckets: Iterable[Bucket], step_seconds: int) -> list[Bucket]:
-    """Aggregate `buckets`, in order of time, into coarser ones."""
+    """Combine `buckets`, which are in order of time, into coarser buckets of `step_seconds`
+    each.
+    """
     grouped = groupby(buckets, lambda bucket: bucket.start // step_seconds * step_seconds)
     return [combined(start, list(parts)) for start, parts in grouped]
 
 
 def tier_for(span_seconds: float, most_points: int) -> int:
-    """Return the coarsest of TIERS with `most_points` in the last `span_seconds`.
+    """Return the number of the coarsest tier that has at least `most_points` buckets in the last
+    `span_seconds`.
 
-    It must reach back that far. So a result is made of at most ten times its points.
+    The tier must keep its buckets for that long. So a result is computed from at most ten times as
+    many buckets as it has points.
     """
     reach = [n for n, tier in enumerate(TIERS) if span_seconds <= tier.span_seconds]
     enough = [n for n in reach if TIERS[n].step_seconds * most_points <= span_seconds]
@@ -361,5 +398,8 @@ def tier_for(span_seconds: float, most_points: int) -> int:
 
 
 def step_for(tier: Tier, span_seconds: float, most_points: int) -> int:
-    """Return the length of a bucket, a multiple of the tier's step, for at most `most_points`."""
+    """Return the length of a combined bucket, in seconds, for a result of at most `most_points`.
+
+    It is a multiple of the tier's step.
+    """
     return tier.step_seconds * max(1, math.ceil(span_seconds / tier.step_seconds / most_points))

@@ -1,4 +1,4 @@
-"""Samples the machine and its jobs, and stores the samples. Errors here affect no job.
+"""Samples the use of the machine and its jobs, and stores the samples. Errors here affect no job.
 
 The series, by the names that clients get:
 
@@ -53,7 +53,8 @@ ReadAll = Callable[[], Mapping[int, Process]]
 
 
 def host_memory(attempts: Iterable[AttemptRow], read: ReadAll = processes) -> dict[Owner, int]:
-    """Return the resident bytes of all descendants of each attempt's supervisor or keeper.
+    """Return the resident memory of each attempt, in bytes: of all descendants of its supervisor or
+    keeper.
 
     Shared pages count once per process, as in the supervisor's reports.
     """
@@ -80,10 +81,10 @@ WRITE_SECONDS = 10.0
 HOST_SECONDS = 10.0
 """Interval of measurements of jobs' host memory, which scan every process."""
 SPARED = 100.0
-"""Least pause after such a scan, as a multiple of its duration."""
+"""The shortest pause after a scan of all processes, as a multiple of the scan's duration."""
 SOON_SECONDS = 1.0
 QUIET = 10.0
-"""Factor on the time between two samples while no job runs."""
+"""While no job runs, the interval between two samples is multiplied by this."""
 AGAIN_SECONDS = 60.0
 """Seconds after which a failed write is repeated."""
 PATIENCE_SECONDS = 0.5
@@ -96,16 +97,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class HistoryAnswer:
-    """Buckets of `step_seconds`, in order. `trouble` is the reason if all buckets, or the newest,
-    are missing."""
+    """Measurements by time interval of `step_seconds` each, the oldest first.
+
+    `trouble` is the reason if all buckets, or the newest ones, are missing.
+    """
 
     step_seconds: int
     buckets: Sequence[Bucket] = ()
     trouble: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return columns: `times`, and for each series `mean` and `most`, with null for missing
-        values."""
+        """Return the measurements as columns: `times`, and `mean` and `most` of each series; null
+        for missing values.
+        """
         names = sorted({name for bucket in self.buckets for name in bucket.series})
         found = {name: [bucket.series.get(name) for bucket in self.buckets] for name in names}
         return {
@@ -129,7 +133,10 @@ class _Waiting:
 
 
 class HistoryRecorder:
-    """Samples `machine`; `live` gives the running attempts, `use` their GPU memory."""
+    """Samples `machine` and the jobs on it.
+
+    `live` returns the running attempts, and `use` the GPU memory of each.
+    """
 
     def __init__(
         self,
@@ -153,7 +160,7 @@ class HistoryRecorder:
         self.trouble: str | None = None if config.enabled else "[history] enabled = false"
 
     async def keep_up(self) -> None:
-        """Sample and write until cancelled."""
+        """Take samples and write them to the file until this task is cancelled."""
         if not self._config.enabled:
             return
         while True:
@@ -170,7 +177,7 @@ class HistoryRecorder:
             await asyncio.sleep(pause)
 
     def take(self, snapshot: Snapshot) -> None:
-        """Keep one moment; it is written with the next ones."""
+        """Add the measurements in `snapshot` to the samples that are written next."""
         self._look_at_host(self._live())
         gpus = self._use(snapshot).of_attempts
         values = series_of(snapshot, gpus, self._host)
@@ -219,9 +226,9 @@ class HistoryRecorder:
             self._gave_up(error)
 
     async def read(self, seconds: float, most_points: int) -> HistoryAnswer:
-        """Return the last `seconds`, in at most `most_points` and one buckets.
+        """Return the history of the last `seconds`, in at most `most_points` + 1 buckets.
 
-        It reads in pieces, so that the event loop serves others.
+        The history is read in steps, so that the event loop serves other requests in between.
         """
         now, number = self._clock(), tier_for(seconds, most_points)
         step = step_for(TIERS[number], seconds, most_points)
@@ -236,7 +243,11 @@ class HistoryRecorder:
         return HistoryAnswer(step, found, self.trouble)
 
     def _buckets(self, number: int, begin: int, end: int) -> list[Bucket]:
-        """Return buckets of a tier, then finer unaggregated ones, then unwritten ones."""
+        """Return the buckets from `begin` to `end` in tier `number`.
+
+        For the newest time, where this tier has no buckets yet, buckets of finer tiers follow, then
+        samples that are not written yet.
+        """
         found: list[Bucket] = []
         for tier in range(number, -1, -1):
             part = self._opened().buckets(tier, begin, end) if self._config.enabled else []
@@ -246,8 +257,10 @@ class HistoryRecorder:
         return found + sorted(waiting, key=lambda each: each.start)
 
     def peaks(self, job_id: int | None, limit: int) -> list[AttemptPeak]:
-        """Return the peaks of one job or of all, the newest first; running attempts have current
-        ones."""
+        """Return the peak memory of attempts of one job (None: of all jobs), the newest first.
+
+        A running attempt has its peak up to now.
+        """
         try:
             if not self._config.enabled:
                 return []
@@ -282,7 +295,10 @@ class HistoryRecorder:
         return self._file
 
     def _note_ended(self, file: HistoryFile) -> int:
-        """Store the peaks of attempts that ended since; return the number of the last event."""
+        """Store the peak memory of attempts that have ended since the last call.
+
+        Returns the number of the last event of the queue that was read.
+        """
         seen = min(file.seen, self._store.last_change)
         events = self._store.events(seen)
         for job_id, number in {(e.job_id, e.attempt) for e in events}:
@@ -327,7 +343,7 @@ class HistoryRecorder:
 
 
 def _plain(value: float) -> float:
-    """Drop the digits that a float32 does not have."""
+    """Round `value` to the digits that a float32 has."""
     return float(f"{value:.7g}")
 
 
@@ -343,7 +359,9 @@ def series_of(
     gpus_of_attempts: Mapping[Owner, Mapping[str, int]],
     host_of_attempts: Mapping[Owner, int],
 ) -> dict[str, float]:
-    """Return the numbers of one moment; unmeasured ones are left out."""
+    """Return the measurements of one moment by the name of the series; unmeasured ones are left
+    out.
+    """
     found = _host(snapshot.host)
     if snapshot.gpus_error is None:
         for gpu in snapshot.gpus:

@@ -1,4 +1,4 @@
-"""The metrics of `/metrics`: their names are part of the interface."""
+"""Makes the metrics of `/metrics`. Their names are part of the interface."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ from zerotoolsd.interface.prometheus_text import (
 from zerotoolsd.queue.rows import Lease
 
 MOST_GPUS = 64
-"""Limit of GPUs with series, whatever a driver reports."""
+"""The largest number of GPUs that have series, even if a driver reports more."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MetricsMoment:
-    """The current state. `jobs`: the number in each state. `fenced`: UUIDs. `uptime_seconds` of the
-    daemon. `outbox`: how many notifications wait, and the results of the others. `stalled`: how
-    many running jobs make no progress."""
+    """The state of the queue and the machine when the metrics are requested.
+
+    `jobs` has the number of jobs in each state. `fenced` are UUIDs of GPUs. `uptime_seconds` is
+    that of the daemon. `outbox` has the number of waiting notifications, and the results of the
+    others. `stalled` is the number of running jobs that make no progress.
+    """
 
     jobs: Mapping[str, int]
     leases: Collection[Lease]
@@ -38,7 +41,7 @@ class MetricsMoment:
 
 
 def families(tally: MetricCounters, now: MetricsMoment) -> Iterator[MetricFamily]:
-    """Yield all families, each with at least one sample unless its value is unknown."""
+    """Yield all metric families. Each has at least one sample, unless its value is unknown."""
     yield _gauge("zerotools_build_info", "The daemon.", 1, version=zerotools.__version__)
     yield _gauge("zerotools_uptime_seconds", "Since the daemon started.", now.uptime_seconds)
     jobs = (

@@ -21,13 +21,15 @@ from zerotools.core.errors import BadRequest
 
 
 class UnknownAccount(BadRequest):
-    """A uid does not belong to a user of this machine, so no job of it runs."""
+    """A uid belongs to no user of this machine, so no job of this uid can run."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Account:
-    """A user, with the identity of a process of theirs. `groups` are all of them, including
-    `gid`."""
+    """A user of the machine, with all values that a process of the user needs.
+
+    `groups` are the gids of all groups of the user, including `gid`.
+    """
 
     uid: int
     gid: int
@@ -36,17 +38,17 @@ class Account:
     home: str
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values for `account_of`."""
+        """Return all fields, by name, as JSON values; `account_of` converts them back."""
         return {**self.__dict__, "groups": list(self.groups)}
 
 
 def account_of(tree: Mapping[str, Any]) -> Account:
-    """Return the account that `Account.to_json` made."""
+    """Return the account with the JSON values `tree` that `Account.to_json` made."""
     return Account(**{**tree, "groups": tuple(tree["groups"])})
 
 
 def find_account(uid: int) -> Account:
-    """Return the user with this uid, from the machine's lists of users and groups.
+    """Return the account of user `uid`, from the machine's lists of users and groups.
 
     Raises UnknownAccount.
     """
@@ -96,12 +98,12 @@ Value = TypeVar("Value")
 
 
 class NameLookupTimeout(UnknownAccount):
-    """The identity of a uid is unknown now, because no lookup has answered."""
+    """The user of a uid is unknown now, because the lookup has not answered in time."""
 
 
 @dataclass
 class _Asked:
-    """A lookup that is running, or has just ended."""
+    """A lookup in another thread that is running, or has just ended."""
 
     done: threading.Event = field(default_factory=threading.Event)
     value: Any = None
@@ -109,7 +111,9 @@ class _Asked:
 
 
 class NameService:
-    """Asks `find` and `groups`, and waits for each for at most `wait_seconds`."""
+    """Looks up users with `find` and `groups` in threads, and waits for each at most
+    `wait_seconds`.
+    """
 
     def __init__(
         self,
@@ -125,8 +129,10 @@ class NameService:
         self._named_at: dict[int, float] = {}
 
     def find(self, uid: int) -> Account:
-        """Return the user with this uid. Raises UnknownAccount if it does not exist, and
-        NameLookupTimeout."""
+        """Return the account of user `uid`.
+
+        Raises UnknownAccount if the user does not exist, and NameLookupTimeout.
+        """
         return self._ask(uid, lambda: self._find(uid))
 
     def groups(self, account: Account) -> frozenset[str]:
@@ -134,7 +140,7 @@ class NameService:
         return self._ask(("groups", account), lambda: self._groups(account))
 
     def name(self, uid: int) -> str | None:
-        """Return the name of the user with this uid, as far as is known within a moment.
+        """Return the name of user `uid`, after a short wait at most.
 
         Returns None if the user does not exist, or no lookup has answered yet.
         """
@@ -169,7 +175,7 @@ class NameService:
         return cast(Value, asked.value)
 
     def _forget_answered(self) -> None:
-        """Take in the answers that have come."""
+        """Cache the results of lookups that have ended, and remove these from the running ones."""
         for key, asked in list(self._asked.items()):
             if not asked.done.is_set():
                 continue
@@ -206,5 +212,5 @@ NAME_SERVICE = NameService()
 
 
 def user_name(uid: int) -> str:
-    """Return the name of a user for messages, or the uid if the machine has no name."""
+    """Return the name of user `uid` for messages; the uid as text if the name is unknown."""
     return NAME_SERVICE.name(uid) or f"uid {uid}"

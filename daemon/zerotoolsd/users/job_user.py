@@ -1,7 +1,7 @@
-"""Starts a program as the submitter of a job: with `run_as_user`, which becomes the user first.
+"""Starts programs as the submitter of a job, through `run_as_user`, which becomes the user first.
 
-All starts use this one program, so that only one place must be read and tested. Transient units
-also have systemd's `User=`, which gives the user the control group.
+All starts use this one program, so that only one place must be read and tested. Transient systemd
+units also have `User=`, which gives the user the control group of the unit.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ _KEPT = ("LANG", "LC_ALL", "TZ")
 
 @dataclass(frozen=True, kw_only=True)
 class JobUser:
-    """The user of a job, and the administrator's limits of their processes: processes of the user
-    (RLIMIT_NPROC), open files of each (RLIMIT_NOFILE); memory in bytes and processes of one attempt
-    (its unit)."""
+    """The user of a job, and the administrator's limits of the user's processes.
+
+    `processes` is the largest number of processes of the user (RLIMIT_NPROC), `open_files` that of
+    open files of each process (RLIMIT_NOFILE). `job_memory` (in bytes) and `job_processes` are
+    limits of one attempt's systemd unit.
+    """
 
     account: Account
     processes: int | None = None
@@ -42,10 +45,12 @@ class JobUser:
         given: bool = False,
         group: Mapping[str, Any] | None = None,
     ) -> tuple[str, ...]:
-        """Return the command that runs `program`, starting with a path, as this user.
+        """Return the command that runs `program` as this user; the first word of `program` is its
+        path.
 
-        `given`: with the environment that `given_env` prepared, and with a high OOM score. `group`:
-        in a separate control group (`run_as_user`).
+        `output` is a file for the output of the program. `given`: the program gets the environment
+        that `given_env` prepared, and a high OOM score. `group`: the program runs in a separate
+        control group (see `run_as_user`).
         """
         text = None if output is None else str(output)
         who = {**self.who, "umask": umask, "output": text, "given": given, "group": group}
@@ -53,7 +58,7 @@ class JobUser:
 
     @property
     def who(self) -> dict[str, Any]:
-        """The object WHO of `run_as_user`."""
+        """The JSON object WHO, which describes this user to `run_as_user`."""
         account = self.account
         return {
             "uid": account.uid,
@@ -64,12 +69,18 @@ class JobUser:
         }
 
     def environment(self, found: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment of a program of the daemon itself as this user."""
+        """Return the environment for a program of the daemon itself that runs as this user.
+
+        Of the variables in `found`, only a few harmless ones are kept.
+        """
         return {**{name: found[name] for name in _KEPT if name in found}, **self.least}
 
     @property
     def least(self) -> dict[str, str]:
-        """The variables that every process of the user needs. Root's PATH is not passed on."""
+        """The environment variables that every process of the user needs.
+
+        Root's PATH is not passed on.
+        """
         account = self.account
         return {
             "PATH": USUAL_PATH,
@@ -80,10 +91,10 @@ class JobUser:
 
 
 def given_env(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return `environment` for `JobUser.command(given=True)`.
+    """Return `environment` with a prefix before each name, for `JobUser.command(given=True)`.
 
-    A user chose it, so its names get a prefix that means nothing to the interpreter and the loader,
-    which run before the process is the user's.
+    A user chose these variables. The prefix makes them meaningless to the interpreter and the
+    loader, which run before the process has become the user.
     """
     given = {f"{run_as_user.PREFIX}{name}": text for name, text in environment.items()}
     longer = [name for name, text in given.items() if too_long(text, name) is not None]

@@ -29,7 +29,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _SYS_OPENAT2 = 437
 _NO_XDEV, _NO_MAGICLINKS, _NO_SYMLINKS, _BENEATH = 0x01, 0x02, 0x04, 0x08
 _NO_OPENAT2 = (errno.ENOSYS, errno.EPERM, errno.E2BIG)
-"""Errors of a kernel before 5.6, and of a filter that does not know the call."""
+"""Error numbers of openat2 if it does not exist: on a kernel before 5.6, or with a filter that does
+not know the call.
+"""
 _DIRECTORY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -43,7 +45,10 @@ class _How(ctypes.Structure):
 
 @contextmanager
 def file_rights(uid: int, gid: int) -> Iterator[None]:
-    """Take the file rights of this user for this thread. Raises PermissionError if that fails."""
+    """Take the file rights of user `uid` in this thread, inside the context.
+
+    Raises PermissionError if that fails.
+    """
     if os.geteuid() != 0 or uid == 0:
         yield
         return
@@ -59,7 +64,7 @@ def file_rights(uid: int, gid: int) -> Iterator[None]:
 
 
 def rights_of(user: JobUser | None) -> AbstractContextManager[None]:
-    """Take the `file_rights` of this user; keep the daemon's for None."""
+    """Return a context with the `file_rights` of `user`; None: the daemon's rights are kept."""
     return nullcontext() if user is None else file_rights(user.account.uid, user.account.gid)
 
 
@@ -76,9 +81,10 @@ def _signed(number: int) -> int:
 
 
 def owner_of(directory: Path) -> int | None:
-    """Return the uid of another user who owns the directory; None if it is the daemon's or missing.
+    """Return the uid of the directory's owner; None if that is the daemon's user, or the directory
+    is missing.
 
-    Only root can write in its parent, so the name cannot be given to another directory.
+    Only root can write in its parent, so another directory cannot get its name.
     """
     if os.geteuid() != 0:
         return None
@@ -91,9 +97,9 @@ def owner_of(directory: Path) -> int | None:
 
 @contextmanager
 def opened(run_dir: Path) -> Iterator[Path]:
-    """Yield a path to the directory, with the rights of its owner, for one access.
+    """Yield a path to the run directory, for one access with the rights of its owner.
 
-    Raises OSError if a link or another file system is at the path.
+    Raises OSError if a symbolic link or another file system is at the path.
     """
     if owner_of(run_dir) is None:
         yield run_dir
@@ -130,9 +136,9 @@ def _open_directory(directory: Path) -> int:
 
 
 def make_owned(directory: Path, account: Account) -> None:
-    """Make the directory, mode 0700, in one of the daemon's, and give it to the user.
+    """Make `directory` with mode 0700 inside a directory of the daemon, and give it to the user.
 
-    Does nothing if that was done before. Raises OSError if it belongs to another user.
+    Does nothing if that was done before. Raises OSError if the directory belongs to another user.
     """
     with suppress(FileExistsError):
         directory.mkdir(mode=0o700)
@@ -151,7 +157,7 @@ def make_owned(directory: Path, account: Account) -> None:
 
 
 def let_through(directory: Path, mode: int) -> None:
-    """Set the mode of a directory of the daemon, so that users reach their files in it.
+    """Set the mode of a directory of the daemon, so that users can reach their files below it.
 
     Raises OSError.
     """
@@ -164,9 +170,9 @@ def let_through(directory: Path, mode: int) -> None:
 
 
 def drop_groups() -> None:
-    """Drop the supplementary groups of a daemon of root.
+    """Drop the supplementary groups of the daemon if it runs as root.
 
-    Groups from a login must not add to the rights of users.
+    Otherwise groups from a login would add to the rights of users.
     """
     if os.geteuid() == 0 and sys.platform == "linux":
         try:

@@ -169,7 +169,7 @@ class WebSessions:
 
     def find(self, cookies: Iterable[str], secret: str) -> WebSession | None:
         """Return the session of one of these cookies that also has this `secret`, and record its
-        use; None if there is none.
+        use; None if it does not exist.
         """
         given = secret.encode("utf-8", "surrogateescape")
         matching = (each for each in self.known(cookies) if _is_same(given, each.secret))

@@ -1,4 +1,4 @@
-"""The notices of a change of a job, and their recipients. Pure."""
+"""The kinds and recipients of the notices that are sent if a job changes. No I/O."""
 
 from __future__ import annotations
 
@@ -46,7 +46,11 @@ _WORDS: Mapping[str, str] = MappingProxyType(
 
 
 def notice_of(before: str, after: str, why: str | None = None) -> str | None:
-    """Return the notice for a change of state; None without one. `why`: the reason before."""
+    """Return the kind of notice for a change from the state `before` to `after`; None if no notice
+    is sent.
+
+    `why` is the reason in the old state.
+    """
     if after == before:
         return None
     if after == states.RUNNING and before == states.LAUNCHING:
@@ -57,7 +61,9 @@ def notice_of(before: str, after: str, why: str | None = None) -> str | None:
 
 
 class JobNotices:
-    """Makes the notices of changes, according to the job and the daemon's configuration."""
+    """Makes the notices of job changes for the recipients that the job and the daemon's
+    configuration name.
+    """
 
     def __init__(self, config: NotifyConfig, host: str | None = None) -> None:
         self._config = config
@@ -66,7 +72,10 @@ class JobNotices:
     def of_change(
         self, job: JobRow, after: JobStatus, event: int, attempt: int | None, now: float
     ) -> Iterator[Notice]:
-        """Yield the notices of the change of `job` to `after`, which is event number `event`."""
+        """Yield the notices that report the change of `job` to `after`, one for each recipient.
+
+        `event` is the number of the change in the queue's events.
+        """
         notice = notice_of(job.state, after.state, job.standing.reason)
         if notice is None:
             return
@@ -74,7 +83,7 @@ class JobNotices:
         yield from self._notices(job, notice, name, after.state, after.reason, attempt, now)
 
     def of_stall(self, job: JobRow, attempt: int, why: str | None, now: float) -> Iterator[Notice]:
-        """Yield the notices of an attempt with ranks that make no progress."""
+        """Yield the notices that report that the ranks of a running attempt make no progress."""
         name = f"{STALLED}-{attempt}"
         yield from self._notices(job, STALLED, name, job.state, why, attempt, now)
 

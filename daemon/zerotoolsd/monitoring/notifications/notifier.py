@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class JobNotifier:
-    """Makes notices of the changes in `store`, and delivers them while `keep_up` runs."""
+    """Makes notices of job changes in `store`, and delivers them while `keep_up` runs."""
 
     def __init__(
         self, store: Store, config: NotifyConfig, guard: Guard, users: ServedUsers = OWN_ONLY
@@ -62,7 +62,9 @@ class JobNotifier:
             return []
 
     async def keep_up(self) -> None:
-        """Deliver until cancelled; the next daemon repeats deliveries that are running then."""
+        """Deliver notices until this task is cancelled; the next daemon repeats unfinished
+        deliveries.
+        """
         looked = time.monotonic()
         try:
             while True:
@@ -82,20 +84,24 @@ LOOKING = "checking its progress"
 
 
 class StallWatch:
-    """Checks the running jobs. `stalled` are the numbers of those without progress at the last
-    check."""
+    """Finds running jobs that make no progress.
+
+    `stalled` are their numbers at the last check.
+    """
 
     def __init__(self, store: Store, teller: JobNotices, guard: Guard) -> None:
         self._store = store
         self._teller = teller
         self._guard = guard
         self._told: set[str] = set()
-        """Tokens of reported attempts."""
+        """Tokens of the attempts that were already reported as stalled."""
         self.stalled: frozenset[int] = frozenset()
 
     def look(self) -> None:
-        """Put new notices into the outbox. Raises sqlite3.OperationalError if it cannot be written
-        now."""
+        """Check the running jobs, and put notices of newly stalled ones into the outbox.
+
+        Raises sqlite3.OperationalError if the outbox cannot be written now.
+        """
         live, stalled = set[str](), set[int]()
         for job in self._store.jobs([states.RUNNING]):
             with self._guard(job.id, LOOKING) as reach:
@@ -121,7 +127,9 @@ class StallWatch:
 
 
 def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
-    """Return the state of an attempt without progress; None if it has progress, or is unknown."""
+    """Return the report on an attempt that makes no progress; None if it makes progress, or that is
+    unknown.
+    """
     try:
         with opened(Path(attempt.run_dir)) as run_dir:
             seen = time_since_step(run_dir, None, Clocks())
@@ -132,18 +140,24 @@ def _standstill(attempt: AttemptRow) -> Mapping[str, Any] | None:
 
 AT_A_TIME = 8
 FIRST_SECONDS, MOST_SECONDS = 5.0, 3600.0
-"""The wait after the first try, which doubles, and the longest."""
+"""Seconds to wait after the first failed delivery, and the longest wait.
+
+Each wait is double the wait before.
+"""
 
 
 class NoticeSender(Protocol):
-    """A channel for notices."""
+    """A channel for notices: a webhook, or a command."""
 
     async def send(self, notice: Notice) -> None:
-        """Deliver it once, within a time limit. Raises NotDelivered."""
+        """Try once, within a time limit, to deliver the notice. Raises NotDelivered."""
 
 
 class NoticeDelivery:
-    """`senders` by channel; `now` is seconds since the epoch."""
+    """Delivers the notices in the outbox.
+
+    `senders` maps the name of a channel to its sender; `now` returns seconds since the epoch.
+    """
 
     def __init__(
         self,
@@ -160,12 +174,12 @@ class NoticeDelivery:
         outbox.most_per_user, outbox.most = config.most_per_user, config.most
 
     def cancel(self) -> None:
-        """Cancel the running deliveries; they stay in the outbox."""
+        """Cancel the running deliveries; their notices stay in the outbox."""
         for task in self._tasks.values():
             task.cancel()
 
     def begin_due(self) -> None:
-        """Begin the due deliveries, up to the limit of concurrent ones."""
+        """Begin the deliveries that are due, up to the limit of concurrent ones."""
         room = AT_A_TIME - len(self._tasks)
         if room <= 0:
             return
@@ -179,7 +193,7 @@ class NoticeDelivery:
         self._tasks.pop(notice_id, None)
 
     async def settle(self) -> None:
-        """Wait for the running deliveries."""
+        """Wait until the running deliveries have ended."""
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _deliver(self, notice: Notice) -> None:
@@ -220,6 +234,8 @@ class NoticeDelivery:
 
     @staticmethod
     def wait_after(notice: Notice) -> float:
-        """Return the seconds until the next try after a failed one."""
+        """Return the seconds to wait before the next delivery of this notice, after a failed
+        one.
+        """
         wait = min(FIRST_SECONDS * 2.0 ** min(notice.tries, 30), MOST_SECONDS)
         return wait * part_of_wait(notice.job_id, notice.tries)

@@ -1,4 +1,4 @@
-"""A program that a job names, run once for a notice with the rights of the job's user."""
+"""Runs the program that a job names once for a notice, with the rights of the job's user."""
 
 from __future__ import annotations
 
@@ -21,20 +21,25 @@ from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 KILL_SECONDS = 5.0
 _RUNNING = (sys.executable, "-I", "-S", str(Path(__file__).with_name("run_command.py")))
 _BY_SHELL = ("/bin/sh", "-c", 'exec "$@"', "sh")
-"""A separate process finds and opens the program, which may be on a file system that hangs."""
+"""Prefix of the command: a shell finds and opens the program, which may be on a file system that
+hangs.
+"""
 
 
 class CommandRunner:
-    """Runs commands for at most `timeout_seconds`, each as the job's user, from `users`."""
+    """Runs commands for notices, each for at most `timeout_seconds` and as the job's user.
+
+    `users` returns the user of a job.
+    """
 
     def __init__(self, timeout_seconds: float, users: ServedUsers = OWN_ONLY) -> None:
         self._timeout = timeout_seconds
         self._users = users
 
     async def send(self, notice: Notice) -> None:
-        """Run it once, with the notice on standard input.
+        """Run the command once, with the notice on its standard input.
 
-        Raises NotDelivered, and BadRequest if its user may run nothing.
+        Raises NotDelivered, and BadRequest if the daemon may not run programs as the job's user.
         """
         argv = json.loads(notice.target)
         tree = json.loads(notice.body)
@@ -72,7 +77,9 @@ class CommandRunner:
 
 
 def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
-    """Return the environment of the command, without variables of the daemon."""
+    """Return the environment of the command: variables that describe the notice, none of the
+    daemon's.
+    """
     return {
         "PATH": USUAL_PATH,
         "LANG": "C.UTF-8",
@@ -84,7 +91,9 @@ def _environment(notice: Notice, tree: Mapping[str, Any]) -> dict[str, str]:
 
 
 async def _end_all(child: asyncio.subprocess.Process) -> None:
-    """End a child that has not ended, which ends all that the command has started."""
+    """End the child process if it still runs; it then ends all processes that the command has
+    started.
+    """
     if child.returncode is None:
         with suppress(ProcessLookupError, PermissionError):
             child.terminate()
@@ -94,7 +103,7 @@ async def _end_all(child: asyncio.subprocess.Process) -> None:
 
 
 async def end_session(child: asyncio.subprocess.Process) -> None:
-    """Kill a child that has not ended, with all of its session, and wait for it.
+    """Kill the child process and its session, if it still runs, and wait for its end.
 
     Until the child is waited for, no other process gets its pid.
     """

@@ -1,9 +1,9 @@
-"""Runs one command, and kills its remaining children when it is over.
+"""Runs one command, and kills its remaining child processes when it has ended.
 
-`run_command.py PROGRAM [ARGUMENT...]`. Its exit status is that of the program, or 128 more than the
-signal that ended it. The program may become another user. On SIGTERM, or when the daemon dies, this
-process ends the program with all its children, also those in separate sessions: this process is the
-parent of all orphans below it.
+`run_command.py PROGRAM [ARGUMENT...]`. Its exit status is that of the program, or 128 + the number
+of the signal that ended the program. The program may run as another user. On SIGTERM, or when the
+daemon dies, this process ends the program with all its children, including those in separate
+sessions: this process becomes the parent of all orphans below it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PR_SET_PDEATHSIG, _PR_SET_NO_NEW_PRIVS = 1, 38
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the command `arguments`; the exit status."""
+    """Run the command `arguments`, and return its exit status."""
     from zerotoolsd.supervisor.ranks import become_subreaper
     from zerotoolsd.supervisor.stop.reaper import kill_all
 

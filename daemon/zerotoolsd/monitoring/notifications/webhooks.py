@@ -1,7 +1,7 @@
 """Sends one notice to a webhook: to allowed hosts only, with verified TLS, without redirects.
 
-The host is checked before its lookup, and its address when the connection is made: a name server
-could return one address for the check and another one for the connection.
+The host name is checked before it is looked up, and its address when the connection is made: a name
+server could return one address for the check and another one for the connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from urllib.parse import urlsplit
 from zerotools.jobs.tables.notify import NotifySpec
 
 LookUp = Callable[[str, int], Awaitable[list[str]]]
-"""(host, port) -> its addresses. Raises OSError."""
+"""A function of a host and a port that returns the addresses of the host. Raises OSError."""
 
 
 class NotDelivered(Exception):
@@ -40,9 +40,9 @@ class NotDelivered(Exception):
 
 
 async def look_up(host: str, port: int) -> list[str]:
-    """Return the addresses of a host, by the system's resolver. Raises OSError.
+    """Return the addresses of `host`, by the system's resolver. Raises OSError.
 
-    It runs in a thread that does not delay the end of the daemon.
+    The lookup runs in a thread that does not delay the end of the daemon.
     """
     loop = asyncio.get_running_loop()
     found: asyncio.Future[list[str]] = loop.create_future()
@@ -109,7 +109,10 @@ def _verifying() -> SSLContext:
 
 
 class WebhookSender:
-    """Sends notices to addresses. `ssl` verifies who answers; None: as the system does."""
+    """Sends notices to webhooks.
+
+    `ssl` are the TLS settings that verify the server; None: the system's.
+    """
 
     def __init__(
         self, config: NotifyConfig, *, look_up: LookUp = look_up, ssl: SSLContext | None = None
@@ -119,7 +122,10 @@ class WebhookSender:
         self._ssl = ssl
 
     async def send(self, notice: Notice) -> None:
-        """Deliver it once. Raises NotDelivered, within `notify.timeout_seconds`."""
+        """Send the notice to its address once.
+
+        Raises NotDelivered, within `notify.timeout_seconds`.
+        """
         if (why := why_refused(notice.target, self._config)) is not None:
             raise NotDelivered(why)
         try:
@@ -183,19 +189,18 @@ PORTS = {"https": 443, "http": 80}
 
 
 class ForbiddenAddress(OSError):
-    """The administrator does not allow it."""
+    """The administrator does not allow notices to this address."""
 
 
 def place_of(url: str) -> tuple[str, str, int]:
-    """Return scheme, host and port of an address; an entry of `notify.allow` may lack its
-    scheme."""
+    """Return the scheme, host and port of `url`; an entry of `notify.allow` may lack the scheme."""
     parts = urlsplit(url if "://" in url else f"https://{url}")
     host = (parts.hostname or "").rstrip(".")
     return parts.scheme, host, parts.port or PORTS.get(parts.scheme, 0)
 
 
 def why_refused(url: str, config: NotifyConfig) -> str | None:
-    """Return why nothing is sent to `url`; None if its host may be looked up."""
+    """Return the reason why nothing is sent to `url`; None if its host may be looked up."""
     places = [place_of(entry) for entry in config.allow]
     if config.webhook is not None:
         places.append(place_of(config.webhook))
@@ -209,7 +214,7 @@ def why_refused(url: str, config: NotifyConfig) -> str | None:
 
 
 def check_address(host: str, address: str, config: NotifyConfig) -> None:
-    """Raise ForbiddenAddress if `host` resolves to an address that is not allowed."""
+    """Raise ForbiddenAddress if the address of `host` is not allowed."""
     found: IPv4Address | IPv6Address = ip_address(address.partition("%")[0])
     if isinstance(found, IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
@@ -223,12 +228,12 @@ def check_address(host: str, address: str, config: NotifyConfig) -> None:
 
 
 def _is_named(found: IPv4Address | IPv6Address, allow: Sequence[str]) -> bool:
-    """Return whether the administrator has listed the address itself."""
+    """Return whether the address `found` itself is an entry of the administrator's list `allow`."""
     return str(found) in {place_of(entry)[1] for entry in allow}
 
 
 def why_job_refused(notify: NotifySpec, config: NotifyConfig) -> str | None:
-    """Return why a job with this `[notify]` is refused; None if it is accepted."""
+    """Return the reason why a job with this table `[notify]` is refused; None if it is accepted."""
     if notify.webhook is not None and (why := why_refused(notify.webhook, config)) is not None:
         return f"notify.webhook: {why}"
     if notify.command and not config.commands:

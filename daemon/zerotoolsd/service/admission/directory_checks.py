@@ -89,5 +89,5 @@ def committed(output_dir: Path) -> Iterator[FoundCheckpoint]:
 
 
 def newest(output_dir: Path) -> FoundCheckpoint | None:
-    """Return the newest finished checkpoint in `output_dir`; None if there is none."""
+    """Return the newest finished checkpoint in `output_dir`; None if it does not exist."""
     return next(committed(output_dir), None)
