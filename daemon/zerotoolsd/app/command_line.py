@@ -14,7 +14,7 @@ from zerotoolsd.app.systemd import UNITS, this_program, unit_text
 
 
 class PrintUnit(argparse.Action):
-    """Prints a unit and ends, as `--version` does."""
+    """The option that prints a systemd unit and ends the program, as `--version` does."""
 
     def __call__(
         self,
@@ -23,13 +23,13 @@ class PrintUnit(argparse.Action):
         values: str | Sequence[Any] | None,
         option_string: str | None = None,
     ) -> None:
-        """Print the unit `values`."""
+        """Print the unit with the name `values`, and end the program."""
         print(unit_text(str(values), this_program()), end="")
         parser.exit()
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser of the command line of `zerotoolsd`."""
     parser = argparse.ArgumentParser(
         prog="zerotoolsd",
         description="Runs training jobs from a durable queue on the GPUs of this machine.",
@@ -62,10 +62,10 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 def answer(arguments: Sequence[str] | None) -> None:
-    """Check the options; print the requested text, and end.
+    """Parse the options. If one requests a text, such as `--version`, print it and end the program.
 
     Raises:
-        OSError: it cannot be printed.
+        OSError: the text cannot be printed.
     """
     try:
         make_parser().parse_args(arguments)
@@ -75,6 +75,8 @@ def answer(arguments: Sequence[str] | None) -> None:
 
 
 def leave_stdout() -> None:
-    """Drop output that cannot be written: at its end, the interpreter would try again and
-    complain."""
+    """Discard buffered output that cannot be written.
+
+    Otherwise the interpreter would try to write it again at its end, and print an error.
+    """
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

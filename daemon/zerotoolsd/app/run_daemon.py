@@ -57,7 +57,9 @@ LOCK_SECONDS = 30.0
 """Seconds that a service waits for the previous daemon to end; systemd allows 90 to start."""
 LOCK_PAUSE_SECONDS = 0.2
 STATE_MODE = 0o711
-"""Mode of a state directory with directories of users, which can reach these but list nothing."""
+"""Mode of a state directory that contains directories of users: users can reach these, but not list
+them.
+"""
 ALL_LOOKS = {**LOOKS, look_for_suspects.__name__: look_for_suspects}
 
 log = logging.getLogger("zerotoolsd")
@@ -70,9 +72,10 @@ def main(
     check_python: InterpreterCheck = check_interpreter,
     rehearse: Rehearsal = rehearse,
 ) -> int:
-    """Run until SIGTERM or SIGINT; jobs continue without the daemon. Returns the exit status.
+    """Run the daemon until SIGTERM or SIGINT; return the exit status. Jobs continue without it.
 
-    `command` is the command of the ranks; `check_python` and `rehearse` ask their interpreter.
+    `command` makes the command of the ranks. `check_python` and `rehearse` run checks in the
+    interpreter of a job.
     """
     options = make_parser().parse_args(arguments)
     start_logging(debug=options.debug)
@@ -188,9 +191,11 @@ def _served_users(config: Config) -> ServedUsers:
 
 
 async def _lock(state_dir: Path, stop: asyncio.Event) -> tuple[int, ...]:
-    """Hold the state directory. A service waits a while for the daemon before it, which may have
-    been killed and hang in the kernel; then the service manager tries again. Raises DaemonRefused,
-    BadRequest."""
+    """Lock the state directory; return the descriptors that hold the lock.
+
+    A systemd service waits a while for the previous daemon, which may have been killed and hang in
+    the kernel; after that, systemd tries again. Raises DaemonRefused, BadRequest.
+    """
     loop = asyncio.get_running_loop()
     deadline = loop.time() + (LOCK_SECONDS if systemd.notify("STATUS=starts") else 0.0)
     while True:
@@ -228,7 +233,7 @@ def _socket_path(options: argparse.Namespace, state_dir: Path) -> Path:
 
 
 def _stop_on_signals() -> asyncio.Event:
-    """Let signals set an event, on which the loop acts."""
+    """Return an event that is set when SIGTERM or SIGINT arrives."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -264,7 +269,9 @@ async def _run(
 
 WINDOW_SECONDS = 60.0
 MOST = 20
-"""Warnings and errors of one line of code that are written in a window."""
+"""The largest number of warnings and errors of one line of code that are logged in a time
+window.
+"""
 
 
 @dataclass
@@ -274,9 +281,10 @@ class _Seen:
 
 
 class LogLimit(logging.Filter):
-    """Passes `MOST` warnings or errors of each place in the code, and counts the others.
+    """Passes `MOST` warnings or errors of each line of code in a time window, and counts the
+    others.
 
-    The first one of the next window reports how many those were.
+    The first message of the next window reports the number of the others.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -285,7 +293,7 @@ class LogLimit(logging.Filter):
         self._seen: dict[tuple[str, int], _Seen] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Pass or count a record; see logging.Filter."""
+        """Return whether the record is logged; otherwise count it. See logging.Filter."""
         if record.levelno < logging.WARNING:
             return True
         now, key = self._clock(), (record.pathname, record.lineno)
@@ -300,7 +308,7 @@ class LogLimit(logging.Filter):
 
 
 def start_logging(*, debug: bool) -> None:
-    """Log to stderr."""
+    """Begin to log to stderr; with `debug`, also debug messages."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
     handler.addFilter(LogLimit())

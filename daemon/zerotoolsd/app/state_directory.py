@@ -1,4 +1,4 @@
-"""The state directory, and the one daemon that holds it."""
+"""Makes and locks the state directory, so that only one daemon uses it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,17 @@ from zerotoolsd.supervisor.transient_errors import is_transient
 
 _PROC = Path("/proc")
 _STARTING_SECONDS = 5.0
-"""A program that a killed daemon was just starting has its locks until it is executed: so long is
-waited for that."""
+"""Seconds to wait for the lock of a killed daemon that was starting a program.
+
+The new process holds the lock until it executes the program.
+"""
 
 
 def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
-    """Make `state_dir` (mode 0700) and lock it, as long as the descriptors are open.
+    """Make `state_dir` (mode 0700) and lock it as long as the returned descriptors are open.
 
-    Raises DaemonRefused that names the daemon that holds it, BadRequest if it cannot be made, and
-    OSError for an error of the machine.
+    Raises DaemonRefused that names the daemon that has locked it, BadRequest if it cannot be made,
+    and OSError for an error of the machine.
     """
     if state_dir.exists() and not state_dir.is_dir():
         raise BadRequest(
@@ -63,9 +65,10 @@ def lock_state_dir(state_dir: Path) -> tuple[int, ...]:
 
 
 def _flock(lock: int, fd: int) -> None:
-    """Take the lock; wait for a moment if the process that `fd` names is gone.
+    """Lock the descriptor `lock`.
 
-    Raises BlockingIOError if another process holds it.
+    If the process in the pid file `fd` has ended but the lock is still held, wait for a moment.
+    Raises BlockingIOError if another process holds the lock.
     """
     give_up = time.monotonic() + _STARTING_SECONDS
     while True:
@@ -88,8 +91,10 @@ _LOOKS, _LOOK_SECONDS = 20, 0.05
 
 
 def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
-    """Return whether it was killed, and the kernel does not release it because its threads
-    remain."""
+    """Return whether process `pid` was killed but still exists.
+
+    It is a zombie, or hangs in the kernel in a wait that cannot be interrupted.
+    """
     for _ in range(_LOOKS):
         try:
             text = (proc / str(pid) / "stat").read_bytes()
@@ -103,8 +108,9 @@ def _is_stuck(pid: int, proc: Path = _PROC) -> bool:
 
 
 def refuse_open_to_others(state_dir: Path, uid: int) -> None:
-    """Raise BadRequest if the daemon is root's, and others could change files that it runs as
-    root."""
+    """Raise BadRequest if the daemon runs as root, and other users could change files that it
+    runs.
+    """
     if uid != 0:
         return
     for place in (state_dir, *state_dir.parents):

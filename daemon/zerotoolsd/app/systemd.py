@@ -1,4 +1,4 @@
-"""systemd: readiness, the watchdog, sockets that it opened for the daemon, and the unit files.
+"""The connection to systemd: readiness, the watchdog, inherited sockets, and the unit files.
 
 Source: sd_notify(3), sd_listen_fds(3). A wheel has the repository's folder `systemd` as
 `zerotoolsd/units` (`hatch_build.py`).
@@ -23,7 +23,9 @@ log = logging.getLogger(__name__)
 
 
 def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
-    """Send `state` ("READY=1") to the service manager; False if there is none."""
+    """Send `state` (such as "READY=1") to systemd; return False if systemd did not start this
+    process.
+    """
     address = environment.get("NOTIFY_SOCKET")
     if not address or address[0] not in "/@":
         return False
@@ -37,7 +39,9 @@ def notify(state: str, environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | None:
-    """Return the interval of signs of life: half of the service manager's limit."""
+    """Return the interval, in seconds, of messages to systemd's watchdog: half of its limit; None
+    if it is off.
+    """
     if environment.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
         return None
     microseconds = environment.get("WATCHDOG_USEC", "")
@@ -47,8 +51,10 @@ def watchdog_seconds(environment: Mapping[str, str] = os.environ) -> float | Non
 async def feed_watchdog(
     is_healthy: Callable[[], bool], environment: Mapping[str, str] = os.environ
 ) -> None:
-    """Give the service manager its signs of life while the daemon is healthy; else it is started
-    again. Jobs do not notice."""
+    """Send messages to systemd's watchdog while `is_healthy` returns True.
+
+    Otherwise systemd restarts the daemon; jobs are not affected.
+    """
     pause = watchdog_seconds(environment)
     while pause is not None:
         if is_healthy():
@@ -59,9 +65,10 @@ async def feed_watchdog(
 
 
 def inherited_socket(environment: MutableMapping[str, str] = os.environ) -> socket.socket | None:
-    """Return the listening socket of a socket-activated start; later processes do not inherit it.
+    """Return the listening socket that systemd passed to the daemon; None if it passed none.
 
-    Raises BadRequest if it is not the daemon's kind of socket.
+    Child processes do not inherit it. Raises BadRequest if it is not the kind of socket that the
+    daemon uses.
     """
     told = {name: environment.pop(name, "") for name in _LISTEN}
     if told["LISTEN_PID"] != str(os.getpid()) or not told["LISTEN_FDS"].isdecimal():
@@ -111,18 +118,19 @@ UNITS = {
     "account": "drop-ins/account.conf",
     "account-socket": "drop-ins/account-socket.conf",
 }
-"""Files by the names for `--print-unit`."""
+"""The unit files, by the names that `--print-unit` accepts."""
 _PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (_PACKAGE / "units", _PACKAGE.parents[1] / "systemd")
-"""Directories of the files in a wheel and in a checkout."""
+"""The directories of the unit files in a wheel and in a checkout."""
 _ANY_PROGRAM = "/usr/bin/env zerotoolsd"
 _UNQUOTED = frozenset("/._-+@=,:%$")
 _REFUSED = frozenset("'\"\\")
 
 
 def unit_text(name: str, program: str | None = None) -> str:
-    """Return the text of the file `name`. It starts `program`, or if that is None, the first
-    zerotoolsd on the PATH of systemd.
+    """Return the text of the systemd unit file `name`.
+
+    It starts `program`; None: the first zerotoolsd on the PATH of systemd.
 
     Raises:
         FileNotFoundError: this module is neither in a wheel nor in a checkout.
@@ -135,16 +143,20 @@ def unit_text(name: str, program: str | None = None) -> str:
 
 
 def this_program() -> str | None:
-    """Return the absolute path of the running command, or None if it is not called zerotoolsd, as
-    under `python -m`."""
+    """Return the absolute path of the running command.
+
+    None if it is not called zerotoolsd, as under `python -m`.
+    """
     program = Path(sys.argv[0])
     return str(program.absolute()) if program.name == "zerotoolsd" and program.is_file() else None
 
 
 def _quoted(program: str) -> str:
-    """Return a path as systemd reads it at the start of a command line (systemd.service(5)).
+    """Return the path `program` as it must be written at the start of a command line in a unit file
+    (systemd.service(5)).
 
-    There `$` means itself, and quotes and backslashes are refused, so that `env` takes such a path.
+    There `$` means itself, and quotes and backslashes are refused. A path with them is started
+    through `env`.
     """
     escaped = program.replace("%", "%%")
     if all(each.isalnum() or each in _UNQUOTED for each in program):

@@ -68,7 +68,7 @@ class HistoryConfig:
 
 
 def wrong_history(config: HistoryConfig) -> Iterator[str]:
-    """Yield the errors in `[history]`."""
+    """Yield a sentence for each error in `[history]`."""
     where = f"history.most_bytes = {show(config.most_bytes)}"
     try:
         if bytes_of(config.most_bytes) < LEAST_BYTES:
@@ -187,7 +187,7 @@ class WarmStartConfig:
 
 
 def wrong_warm_start(config: WarmStartConfig) -> Iterator[str]:
-    """Yield the errors in `[warm_start]`."""
+    """Yield a sentence for each error in `[warm_start]`."""
     for name, value, read in (
         ("idle", config.idle, seconds_of),
         ("memory", config.memory, bytes_of),
@@ -221,7 +221,7 @@ class WebConfig:
 
 
 def wrong_web(config: WebConfig) -> Iterator[str]:
-    """Yield the errors in `[web]`."""
+    """Yield a sentence for each error in `[web]`."""
     where = f"web.session = {show(config.session)}"
     try:
         if seconds_of(config.session) < 60:
@@ -285,7 +285,7 @@ class LimitsConfig:
     )
 
     def foreign_on(self, gpu: Gpu) -> int:
-        """Return the bytes of this GPU that programs other than its jobs may hold."""
+        """Return the number of bytes of this GPU that programs other than its jobs may use."""
         usual = usual_foreign_bytes(gpu)
         return usual if self.foreign_memory_bytes is None else self.foreign_memory_bytes
 

@@ -43,7 +43,7 @@ from zerotoolsd.config.users_config import UsersConfig, wrong_users
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """The whole file."""
+    """All tables of `zerotoolsd.toml`."""
 
     limits: LimitsConfig = key("Limits on the use of the machine by jobs.", factory=LimitsConfig)
     gpus: GpusConfig = key("How GPUs are shared.", factory=GpusConfig)
@@ -79,7 +79,7 @@ class Config:
 
 
 def load(path: Path | None) -> Config:
-    """Return the configuration in `path`; without one, the defaults. Raises BadRequest."""
+    """Return the configuration in the file `path`; None: the defaults. Raises BadRequest."""
     if path is None:
         return Config()
     try:
@@ -128,7 +128,7 @@ def _wrong_shares(shares: SharesConfig) -> Iterator[str]:
 
 
 SHORTEST_HALF_LIFE = 3600.0
-"""Use is booked by the hour."""
+"""The shortest half-life of shares, in seconds: the use of GPUs is recorded per hour."""
 
 
 def _wrong_classes(priority: PriorityConfig) -> Iterator[str]:

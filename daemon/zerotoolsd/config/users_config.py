@@ -72,7 +72,7 @@ class UsersConfig:
 
 
 def wrong_users(users: UsersConfig) -> Iterator[str]:
-    """Yield a sentence for each error in the table."""
+    """Yield a sentence for each error in the table `[users]`."""
     if isinstance(users.allow, str) and users.allow != "all":
         one = show([users.allow])
         yield f'users.allow = {show(users.allow)}: must be "all" or a list, such as {one}'
@@ -90,7 +90,7 @@ def wrong_users(users: UsersConfig) -> Iterator[str]:
 
 
 def limits_of_all(users: UsersConfig) -> dict[str, int | str]:
-    """Return the limits that are set for every user."""
+    """Return the limits in `[users]` that apply to every user, by key."""
     found = {name: getattr(users, name) for name in NAMES}
     return {name: value for name, value in found.items() if value is not None}
 

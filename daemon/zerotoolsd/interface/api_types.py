@@ -15,8 +15,11 @@ from zerotools.jobs.states import TERMINAL, word_of
 
 @dataclass(frozen=True)
 class CheckedJob:
-    """The notes on a job that a submit would accept; `sample` shows its first examples as the model
-    gets them, if requested."""
+    """The result of the check of a job that a submit would accept.
+
+    `notes` are remarks for the user. `sample` shows the first training examples as the model gets
+    them, if requested.
+    """
 
     notes: list[str]
     sample: Mapping[str, Any] | None = None
@@ -24,10 +27,13 @@ class CheckedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class AttemptView:
-    """One start of a job. `state` is launching, running, or ended; `cause` is the reason of its
-    end, and `cause_kind` one of `queue.retry_causes`. `world_size`: None for attempts of an older
-    version. `binding` has the bindings of its ranks, each `{"ranks", "cpus", "memory_nodes",
-    "why"}`; None if unknown."""
+    """One start of a job.
+
+    `state` is launching, running, or ended; `cause` is the reason of its end, and `cause_kind` one
+    of `queue.retry_causes`. `world_size` is None for attempts of an older version. `binding` has
+    the CPUs and memory that its ranks are bound to, as a list of `{"ranks", "cpus", "memory_nodes",
+    "why"}`; None if unknown.
+    """
 
     number: int
     state: str
@@ -108,7 +114,7 @@ class JobView:
 
     @property
     def attempt(self) -> AttemptView | None:
-        """The newest attempt."""
+        """The newest attempt; None before the first start."""
         return self.attempts[-1] if self.attempts else None
 
     def to_json(self) -> dict[str, Any]:
@@ -124,8 +130,11 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """One committed change. `seq` orders the feed; `kind` is the lifecycle event's name; `uid` is
-    the owner of the job, None if the job was removed since."""
+    """One change of the queue.
+
+    `seq` is its number; events are ordered by it. `kind` is the name of the change, such as a
+    start. `uid` is the owner of the job, None if the job was removed later.
+    """
 
     seq: int
     time: float
@@ -144,11 +153,12 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanRequest:
-    """The ended jobs to remove.
+    """A request to remove ended jobs.
 
-    `jobs`: only these; else all in `states` that ended `older_than_seconds` ago, except for the
-    `keep` that ended last. `outputs`: also their outputs in the state directory. `logs_only`: their
-    records stay. `dry_run`: remove no files.
+    `jobs`: remove only these; otherwise remove all jobs in `states` that ended more than
+    `older_than_seconds` ago, except for the `keep` jobs that ended last. `outputs`: also remove
+    their outputs in the state directory. `logs_only`: their records stay. `dry_run`: only report
+    what would be removed.
     """
 
     jobs: tuple[int, ...] | None = None
@@ -162,8 +172,10 @@ class CleanRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class CleanedJob:
-    """A job that goes, or is gone, with `size_bytes` of files; `outputs` are those among them that
-    its ranks wrote."""
+    """A job that is, or would be, removed.
+
+    `size_bytes` is the size of its files; `outputs` are those of its files that its ranks wrote.
+    """
 
     id: int
     name: str
@@ -179,7 +191,10 @@ class CleanedJob:
 
 @dataclass(frozen=True, kw_only=True)
 class KeptJob:
-    """A selected job that stays; `why` is a sentence. `gone`: no job has this number."""
+    """A job that a clean request selects but does not remove.
+
+    `why` is the reason, a sentence. `gone`: no job has this number.
+    """
 
     id: int
     name: str
@@ -193,7 +208,7 @@ class KeptJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Cleaned:
-    """The jobs that a clean removed, or would remove."""
+    """The result of a clean request: the jobs that were removed, or would be removed."""
 
     jobs: tuple[CleanedJob, ...]
     kept: tuple[KeptJob, ...]
@@ -215,8 +230,9 @@ class Adoption:
 
 @dataclass(frozen=True, kw_only=True)
 class AdoptedView:
-    """The job that watches a process, the pids of the processes below that, and the GPUs that all
-    of them use now, by UUID."""
+    """A job that watches a process, the pids of that process's descendants, and the UUIDs of the
+    GPUs that all of them use now.
+    """
 
     job: JobView
     below: tuple[int, ...]
@@ -225,7 +241,7 @@ class AdoptedView:
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayWish:
-    """An operation on all jobs of an array: one of `ARRAY_OPERATIONS`."""
+    """A request to apply an operation, one of `ARRAY_OPERATIONS`, to all jobs of an array."""
 
     do: str
     priority: int | None = None
@@ -237,19 +253,22 @@ ARRAY_OPERATIONS = ("cancel", "hold", "release", "pause", "unpause", "priority")
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayView:
-    """The changed jobs of an array in their new state, and the unchanged ones: the number, and why.
-    Ended jobs are in neither."""
+    """The result of an operation on an array.
+
+    It has the changed jobs in their new state, and the number of each unchanged job with the
+    reason. Jobs that have ended are in neither list.
+    """
 
     jobs: tuple[JobView, ...]
     kept: tuple[tuple[int, str], ...]
 
 
 class NotFound(BadRequest):
-    """No such job or attempt (HTTP 404)."""
+    """The job or attempt does not exist (HTTP 404)."""
 
 
 class Forbidden(BadRequest):
-    """The caller's uid may not do this (HTTP 403)."""
+    """The caller may not send this request (HTTP 403)."""
 
 
 class Unauthorized(BadRequest):
@@ -261,6 +280,6 @@ class Conflict(BadRequest):
 
 
 class Unavailable(ZerotoolsError):
-    """The daemon cannot do it now: its disk is full, or it is stopping (HTTP 503)."""
+    """The daemon cannot do this now: its disk is full, or it is stopping (HTTP 503)."""
 
     exit_code = 5

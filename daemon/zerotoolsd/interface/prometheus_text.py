@@ -1,4 +1,4 @@
-"""Families of metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0."""
+"""Formats metrics as text: Prometheus' format 0.0.4, and OpenMetrics 1.0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GAUGE, COUNTER, HISTOGRAM = "gauge", "counter", "histogram"
 
 @dataclass(frozen=True)
 class MetricSample:
-    """One value; `suffix` is appended to the family's name (`_bucket`)."""
+    """One value of a metric; `suffix` (such as `_bucket`) is appended to the name of the metric."""
 
     value: float
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -23,7 +23,10 @@ class MetricSample:
 
 @dataclass(frozen=True)
 class MetricFamily:
-    """A metric. `name` is without the `_total` of counters; `meaning` is one line."""
+    """A metric with its samples.
+
+    `name` is without the `_total` of counters; `meaning` is one line.
+    """
 
     name: str
     kind: str
@@ -32,13 +35,12 @@ class MetricFamily:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Return whether the header `Accept` requests OpenMetrics. Prometheus requests it by
-    default."""
+    """Return whether the header `Accept` requests OpenMetrics, as Prometheus does by default."""
     return "application/openmetrics-text" in accept
 
 
 def render(families: Iterable[MetricFamily], *, openmetrics: bool) -> str:
-    """Return the page with all families."""
+    """Return the text with all metric families in Prometheus' format, or in that of OpenMetrics."""
     lines = [line for family in families for line in _lines(family, openmetrics)]
     return "\n".join([*lines, "# EOF" if openmetrics else ""]) + ("\n" if openmetrics else "")
 

@@ -1,4 +1,4 @@
-"""The terms of waiting jobs, set by clients and administrators."""
+"""The terms under which a job waits in the queue, set by clients and administrators."""
 
 from __future__ import annotations
 
@@ -12,12 +12,14 @@ OK, ANY = "ok", "any"
 CONDITIONS = (OK, ANY)
 
 AT_ANY_TIME = 0.0
-"""The `begin` of an edit that takes the time from a job."""
+"""The value of `begin` in an edit that removes the earliest start time of a job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Drain:
-    """Nothing starts: `since` when, and the words of who wanted it, if there were any."""
+    """A state in which no job starts: the time `since` when, and the reason that was given, if
+    any.
+    """
 
     since: float
     uid: int
@@ -26,7 +28,7 @@ class Drain:
 
     @property
     def sentence(self) -> str:
-        """The sentence for waiting jobs."""
+        """The sentence that waiting jobs show as their reason."""
         why = f" ({self.why})" if self.why else ""
         who = user_name(self.uid)
         return f"the queue is drained by {who}{why}: nothing starts until it is undrained"
@@ -38,8 +40,10 @@ class Drain:
 
 @dataclass(frozen=True, kw_only=True)
 class Dependency:
-    """A job that must end before another starts: with `condition` OK it must succeed, with ANY its
-    result does not count."""
+    """A job that must end before another job starts.
+
+    If `condition` is OK, it must succeed; if it is ANY, its result does not matter.
+    """
 
     job_id: int
     condition: str = OK
@@ -47,11 +51,11 @@ class Dependency:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueTerms:
-    """The terms of a job in the queue.
+    """The terms under which a job waits in the queue.
 
-    `priority`: LEAST_PRIORITY to MOST_PRIORITY, the higher one goes first; None: 0, or the nearest
-    value in its user's range. With `hold` it does not start before its release, with `begin` not
-    before that time, and with `after` not before those jobs have ended.
+    `priority` is from LEAST_PRIORITY to MOST_PRIORITY, and jobs of higher priority start first.
+    None: 0, or the nearest value in the user's range. With `hold`, the job does not start before it
+    is released; with `begin`, not before that time; with `after`, not before those jobs have ended.
     """
 
     priority: int | None = None
@@ -62,9 +66,12 @@ class QueueTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class JobEdit:
-    """The changes of an unstarted job: dotted keys of its job file, with their values or reset to
-    their defaults, the jobs that it starts after, and the time before which it does not start
-    (None: unchanged; AT_ANY_TIME: no such time)."""
+    """The changes of a job that has not started.
+
+    `set` are dotted keys of its job file with new values, and `unset` are keys that get their
+    defaults. `after` are the jobs that it starts after, and `begin` is its earliest start time;
+    None: unchanged. AT_ANY_TIME removes the start time.
+    """
 
     set: Mapping[str, Any] = field(default_factory=dict)
     unset: tuple[str, ...] = ()
@@ -73,11 +80,11 @@ class JobEdit:
 
     @property
     def words(self) -> list[str]:
-        """The changed keys, without values, which may be secrets."""
+        """The names of the changed keys. Values are left out, because they may be secrets."""
         terms = {"after": self.after, "begin": self.begin}
         named = [name for name, value in terms.items() if value is not None]
         return [*self.set, *self.unset, *named]
 
 
 PLAIN_TERMS = QueueTerms()
-"""The terms of a job without any options."""
+"""The queue terms of a job that is submitted without any options."""

@@ -1,4 +1,4 @@
-"""Divides long work on the event loop into short steps."""
+"""Divides long work on the event loop into short steps, so that other requests run in between."""
 
 from __future__ import annotations
 
@@ -22,14 +22,17 @@ class TimeSlice:
         self.pauses = 0
 
     async def pause_if_due(self) -> None:
-        """Let others run if the slice is used up. Call it between short pieces of work."""
+        """Let other requests run if this work has run for `STEP_SECONDS`.
+
+        Call it between short pieces of work.
+        """
         if time.monotonic() - self._since > STEP_SECONDS:
             await asyncio.sleep(0)
             self.pauses += 1
             self._since = time.monotonic()
 
     async def run(self, steps: Steps[Result]) -> Result:
-        """Take all steps, and return their result."""
+        """Run all `steps`, with pauses for other requests, and return their result."""
         while True:
             try:
                 next(steps)

@@ -16,28 +16,30 @@ OVERFLOW_UID = 65534
 """The uid that the kernel reports for a user who is unknown in the daemon's user namespace."""
 
 Allowed = str | tuple[str | int, ...] | None
-"""The type of `[users] allow`: "all", or names of users, `@` and the name of a group, and uids.
-None: not set, and all may."""
+"""The type of `[users] allow`: "all", or a list of names of users, of groups with an `@`, and of
+uids. None: the key is not set, and all users are allowed.
+"""
 
 
 @unique
 class Reach(Enum):
-    """The owners of the jobs that an action concerns."""
+    """The jobs that an action concerns, which determines the users who may do it."""
 
     NOBODY = "nobody"
-    """It concerns no jobs, or returns the same for all: every user may."""
+    """The action concerns no jobs, or has the same result for all users: every user may do it."""
     USERS = "users"
-    """It makes jobs of the caller: every identified user may."""
+    """The action makes jobs of the caller: every identified user may do it."""
     GLANCE = "glance"
-    """For jobs of others, it shows only their existence and their use of the machine, and changes
-    nothing."""
+    """Of other users' jobs, the action shows only that they exist and their use of the machine, and
+    changes nothing.
+    """
     OWN = "own"
-    """The owner of the job may, and administrators."""
+    """The owner of the job may do it, and administrators."""
 
 
 @unique
 class Action(Enum):
-    """The effect of a request: words for a refusal, and its reach."""
+    """A kind of request: its description in the message of a refusal, and its `Reach`."""
 
     CHECK = "have jobs checked", Reach.USERS
     SUBMIT = "submit jobs", Reach.USERS
@@ -79,12 +81,12 @@ BEGINS = frozenset(
         Action.READ_EXAMPLES,
     }
 )
-"""Actions that run programs for the user: allowed only to users that `[users] allow` admits."""
+"""Actions that run programs for the user. Only users in `[users] allow` may do them."""
 
 
 @unique
 class Access(Enum):
-    """The decision."""
+    """The decision on a request: allowed, masked or refused."""
 
     ALLOWED = "allowed"
     MASKED = "masked"
@@ -94,7 +96,10 @@ class Access(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """`why` is the sentence of a refusal, else empty."""
+    """The decision on a request.
+
+    If it is refused, `why` is the sentence for the user, otherwise empty.
+    """
 
     access: Access
     why: str = ""
@@ -102,15 +107,18 @@ class Decision:
 
 @dataclass(frozen=True)
 class Owner:
-    """The owner of a job; `name` if known."""
+    """The owner of a job; `name` is None if unknown."""
 
     uid: int
     name: str | None = None
 
 
 class Rights:
-    """The rules of one daemon with the uid `own`. Entries of `administrators` are names, uids and,
-    with an `@`, groups."""
+    """The rules on who may send which request to one daemon.
+
+    `own` is the uid of the daemon. Entries of `administrators` are names, uids and, with an `@`
+    before the name, groups.
+    """
 
     def __init__(
         self,
@@ -124,13 +132,15 @@ class Rights:
 
     @property
     def name_people(self) -> bool:
-        """Whether the rules depend on names."""
+        """Whether a rule contains the name of a user or group, so that names must be looked up."""
         return self._administrators.name_people or (
             self._admitted is not None and self._admitted.name_people
         )
 
     def is_administrator(self, caller: Caller) -> bool:
-        """Return whether the caller may act on all jobs like their owner."""
+        """Return whether the caller is an administrator, who may act on all jobs like their
+        owner.
+        """
         if caller.uid in (0, self._own):
             return True
         if caller.uid == OVERFLOW_UID:
@@ -138,17 +148,18 @@ class Rights:
         return self._administrators.has(caller)
 
     def sees(self, caller: Caller, owner: int | None) -> bool:
-        """Return whether the caller may see all of a job of `owner` (None: the owner is
-        unknown)."""
+        """Return whether the caller may see everything of a job that the user `owner` submitted
+        (None: the owner is unknown).
+        """
         return owner == caller.uid != OVERFLOW_UID or self.is_administrator(caller)
 
     def decide(
         self, caller: Caller, action: Action, owner: Owner | None = None, job_id: int | None = None
     ) -> Decision:
-        """Return whether `caller` may do it with the job `job_id` of `owner`.
+        """Decide whether `caller` may do `action` with the job `job_id` of `owner`.
 
-        `owner` None: the action is not about one job, and jobs of others are masked in the
-        response.
+        If `owner` is None, the action is not about one job, and jobs of other users are masked in
+        the response.
         """
         if self.is_administrator(caller) or action.reach is Reach.NOBODY:
             return Decision(Access.ALLOWED)
@@ -171,7 +182,9 @@ class Rights:
         )
 
     def _why_not_user(self, caller: Caller) -> str | None:
-        """Return why nothing runs for a user who is not an administrator; None if it does."""
+        """Return the reason why the daemon runs nothing for a user who is not an administrator;
+        None if it does.
+        """
         if caller.uid == OVERFLOW_UID:
             return (
                 f"you are uid {OVERFLOW_UID}, the kernel's number for all users that this "
@@ -188,12 +201,14 @@ class Rights:
 
 
 def _is_uid(text: str) -> bool:
-    """Return whether the text may be a uid, as in the tables of `users.limits`."""
+    """Return whether the text has the form of a uid, as the names of tables in `users.limits` may
+    have.
+    """
     return text.isascii() and text.isdecimal() and len(text) <= 10
 
 
 class _Named:
-    """Users by name, by uid and, with an `@`, by group."""
+    """A list of users in the configuration: by name, by uid and, with an `@`, by group."""
 
     def __init__(self, entries: Collection[str | int]) -> None:
         words = [each for each in entries if isinstance(each, str)]
@@ -204,19 +219,21 @@ class _Named:
 
     @property
     def name_people(self) -> bool:
-        """Whether names count, and not only uids."""
+        """Whether the list contains names, and not only uids."""
         return bool(self._names or self._groups)
 
     def has(self, caller: Caller) -> bool:
-        """Return whether an entry matches this user."""
+        """Return whether an entry of the list matches this user."""
         named = caller.uid in self._uids or caller.name in self._names
         return named or not self._groups.isdisjoint(caller.groups)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Caller:
-    """A user, as identified by the kernel or a token. `name` and the names of its `groups` are
-    empty if unknown: then no rule by name applies."""
+    """The user who sent a request, as identified by the kernel or a token.
+
+    `name` and the names of `groups` are empty if unknown: then no rule by name applies.
+    """
 
     uid: int
     name: str | None = None

@@ -1,16 +1,20 @@
-"""Become a user permanently, then a program of theirs: `run_as_user.py WHO PROGRAM [ARGUMENT...]`.
+"""Become a user permanently, then run a program as that user: `run_as_user.py WHO PROGRAM
+[ARGUMENT...]`.
 
-WHO is a JSON object: `uid`, `gid`, `groups`. Optional keys: `processes` and `open_files` (limits),
-`umask`, `output` (a file for the program's output), and `group` (a control group that is made here
-and entered: `name` and `limits`, which stay root's). With `given`, the program's environment is
-made of the variables with names that begin with PREFIX, without it. Each is followed by the text of
-the variable that has REST before this name, if that exists. The environment of this program itself
-contains nothing that a user chose.
+WHO is a JSON object with `uid`, `gid`, `groups`. Optional keys: `processes` and `open_files`
+(limits), `umask`, `output` (a file for the program's output), and `group`: a control group, which
+this program makes and enters. `group` has `name` and `limits`; the limits can be changed only by
+root.
 
-No path of a job is opened before the process is the user's. A process that cannot become the user,
-or could become another one again, ends with NOT_DROPPED and one line with the reason.
+With the key `given`, the program gets the variables with names that begin with PREFIX, under the
+names without it. To each value, the value of the variable REST + name is appended, if that exists.
+The environment of this program itself contains nothing that a user chose.
 
-It needs the standard library only, like its imports, and is run by its path with `-I -S`.
+No path of a job is opened before the process has become the user. A process that cannot become the
+user, or could become another user again, ends with NOT_DROPPED and one line with the reason.
+
+This program needs only the standard library, like the modules that it imports. It is run by its
+path with `-I -S`.
 """
 
 from __future__ import annotations
@@ -27,13 +31,18 @@ from typing import Any, NoReturn
 
 PREFIX, REST = "to:", "rest:"
 NOT_DROPPED = 77
-"""EX_NOPERM of sysexits.h: no attempt to start again would end otherwise."""
+"""Exit status EX_NOPERM of sysexits.h.
+
+The job is not started again, because every start would fail.
+"""
 NOT_NOW = 75
-"""EX_TEMPFAIL: an error of the machine, or a limit of the user."""
+"""Exit status EX_TEMPFAIL of sysexits.h: an error of the machine, or a limit of the user."""
 MOST_GROUPS = "1000"
-"""Control groups that a user may make in that of an attempt."""
+"""The largest number of control groups that a user may make in the group of an attempt."""
 SUPERVISED, FIRST = "0", "500"
-"""OOM scores: for a supervisor, after its ranks; and for a short helper, which is killed first."""
+"""OOM scores: of a supervisor, which is killed after its ranks; and of a short helper, which is
+killed first.
+"""
 _PR_SET_NO_NEW_PRIVS, _PR_GET_NO_NEW_PRIVS = 38, 39
 _CAPABILITIES = (b"CapPrm:", b"CapEff:", b"CapAmb:")
 _LATER = frozenset(
@@ -45,13 +54,14 @@ _LATER = frozenset(
         *(errno.ENOTCONN, errno.EREMOTEIO),
     }
 )
-"""The errors of `supervisor.transient_errors`, which the user might not be able to
-read: the job waits."""
+"""The same errors as in `supervisor.transient_errors`, which the user might not be able to read.
+After these errors, the job waits.
+"""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class NotDropped(Exception):
-    """The process is not the user's, or not permanently; the message gives the reason."""
+    """The process has not become the user, or not permanently; the message gives the reason."""
 
 
 class NoGroup(Exception):
@@ -59,9 +69,11 @@ class NoGroup(Exception):
 
 
 def become(uid: int, gid: int, groups: Collection[int]) -> None:
-    """Make this process the user's: real, effective and saved ids, and groups, irreversibly.
+    """Give this process the ids of the user irreversibly: real, effective and saved ids, and
+    groups.
 
-    It may be the user's already. Raises NotDropped; OSError for a transient error of the machine.
+    The process may have them already. Raises NotDropped; OSError for a transient error of the
+    machine.
     """
     if uid <= 0 or gid < 0:
         raise NotDropped(f"uid {uid}, gid {gid}: a job of another user is not run so")
@@ -81,7 +93,9 @@ def become(uid: int, gid: int, groups: Collection[int]) -> None:
 
 
 def check(uid: int, gid: int, groups: Collection[int]) -> None:
-    """Raise NotDropped if this process has other rights than the user's, or could get them."""
+    """Raise NotDropped if this process has rights that the user does not have, or could get
+    them.
+    """
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) or not _libc.prctl(
         _PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0
     ):
@@ -113,7 +127,7 @@ def _capabilities() -> dict[str, int]:
 
 
 def limit(who: Mapping[str, Any]) -> None:
-    """Set the limits in `who`, none above the current ones of the process. Raises OSError."""
+    """Set the resource limits in `who`; no limit becomes higher than it is now. Raises OSError."""
     names = {"processes": resource.RLIMIT_NPROC, "open_files": resource.RLIMIT_NOFILE}
     for name, number in names.items():
         if who.get(name) is not None:
@@ -125,10 +139,11 @@ def limit(who: Mapping[str, Any]) -> None:
 
 
 def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
-    """Make a control group with limits, enter it, and let the user divide it.
+    """Make a control group with limits, move this process into it, and let the user make groups in
+    it.
 
-    The process cannot leave it again, because the groups above are root's. Without limits, a
-    failure is ignored. Raises NoGroup.
+    The process cannot leave the group again, because the groups above belong to root. If no limits
+    are given, a failure is ignored. Raises NoGroup.
     """
     sys.path.insert(0, os.path.realpath(f"{__file__}/../../.."))
     from zerotoolsd.supervisor.cgroups import NotDelegated, make_group, write
@@ -146,8 +161,10 @@ def enter_group(group: Mapping[str, Any], uid: int, gid: int) -> None:
 
 
 def be_ended_first(score: str) -> None:
-    """Set the OOM score, which the user must not choose: a protected daemon does not pass that
-    on."""
+    """Set the OOM score of this process, so that a protected daemon does not pass on its own.
+
+    The user must not choose it.
+    """
     fd = os.open("/proc/self/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, score.encode())
@@ -156,7 +173,7 @@ def be_ended_first(score: str) -> None:
 
 
 def environment_of(who: Mapping[str, Any], found: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of the program."""
+    """Return the environment of the program, made from the environment `found` of this process."""
     if not who.get("given"):
         return dict(found)
     return {
@@ -176,7 +193,10 @@ def _fail(status: int, why: str) -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> NoReturn:
-    """Become the user, then the program; returns only by an exit status."""
+    """Become the user and execute the program in this process.
+
+    If that fails, the process ends with an exit status that shows the kind of the error.
+    """
     who = json.loads(arguments[0])
     program = list(arguments[1:])
     try:

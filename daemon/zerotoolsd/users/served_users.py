@@ -1,4 +1,4 @@
-"""The users that this daemon serves: its own user, and all others if it can become them."""
+"""Finds the users that this daemon serves: its own user, and all others if it can become them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from zerotoolsd.users.open_as_user import file_rights
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
 NEEDED = {"CHOWN": 0, "KILL": 5, "SETGID": 6, "SETUID": 7}
-"""The capabilities that running jobs of others needs, and their numbers."""
+"""The numbers of the Linux capabilities that running jobs of other users needs, by name."""
 
 
 NOBODY = 65534
-"""The group of files without an owner."""
+"""The gid that accesses the files of a uid without a user."""
 
 
 class NotServed(BadRequest):
@@ -30,8 +30,11 @@ class NotServed(BadRequest):
 
 @dataclass(frozen=True, kw_only=True)
 class ServedUsers:
-    """`alone`: the reason, in a sentence, why only jobs of the daemon's uid `own` run; None: all
-    run. `limits` are fields of JobUser, `quotas` the queue limits of each user."""
+    """The users for whom this daemon runs jobs.
+
+    `alone` is the reason why it runs only jobs of its own uid `own`, in a sentence; None: it runs
+    jobs of all users. `limits` are fields of JobUser, `quotas` the queue limits of each user.
+    """
 
     own: int
     alone: str | None
@@ -44,7 +47,7 @@ class ServedUsers:
         return None if self.alone is not None else user_name(uid)
 
     def of(self, uid: int) -> JobUser | None:
-        """Return the user as which a job of this uid runs; None for the daemon's user.
+        """Return the user as whom a job of user `uid` runs; None: as the daemon's user.
 
         Raises NotServed and UnknownAccount if no job of this uid may run, NameLookupTimeout if that
         is unknown now.
@@ -56,7 +59,10 @@ class ServedUsers:
         return JobUser(account=self.find(uid), **self.limits)
 
     def for_files(self, uid: int) -> JobUser | None:
-        """Return the user as `of` does, for remaining files: also for a uid without a user."""
+        """Return the user with the right to access the remaining files of user `uid`, as `of` does.
+
+        It also works for a uid that belongs to no user any more.
+        """
         try:
             return self.of(uid)
         except UnknownAccount:
@@ -73,7 +79,7 @@ def why_alone(
     places: tuple[Path, ...] | None = None,
     probe: Callable[[], None] = lambda: _probe(),
 ) -> str | None:
-    """Return why this daemon cannot run jobs of other users; None if it can."""
+    """Return the reason why this daemon cannot run jobs of other users; None if it can."""
     if (os.geteuid() if euid is None else euid) != 0:
         return "only a daemon of root runs jobs of others"
     lacking = _lacking(status)
@@ -103,8 +109,9 @@ def _lacking(status: Path) -> list[str]:
 
 
 def _closed(place: Path) -> Path | None:
-    """Return the directory or file that prevents access of others to `place`, also through
-    links."""
+    """Return the directory or file that keeps other users from reaching `place`; None if they can
+    reach it. Symbolic links are followed.
+    """
     for path in (place, place.resolve()):
         for each in (*reversed(path.parents), path):
             mode = each.stat().st_mode

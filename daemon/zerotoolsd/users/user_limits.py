@@ -17,14 +17,14 @@ from zerotools.core.counts import bytes_of
 from zerotoolsd.users.account import NAME_SERVICE, Account, NameLookupTimeout, UnknownAccount
 
 OTHERS_QUEUE_BYTES = 2**30
-"""Default for every user except root and the daemon's user."""
+"""The default of `queue_bytes` for every user except root and the daemon's user."""
 KNOWN_SECONDS = 60.0
 """Seconds that the groups of a user are cached."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserLimits:
-    """The most that one user may have; None: as much as there is."""
+    """The limits of one user in the queue and on the machine; None: no limit."""
 
     max_queued: int | None = None
     max_running: int | None = None
@@ -34,7 +34,7 @@ class UserLimits:
 
     @property
     def bound_running(self) -> bool:
-        """Whether it limits running jobs."""
+        """Whether any of these limits applies to running jobs."""
         return (self.max_running, self.max_gpus, self.max_cpu_ranks) != (None, None, None)
 
 
@@ -42,7 +42,10 @@ NAMES = tuple(each.name for each in fields(UserLimits))
 
 
 def limits_in(tree: Mapping[str, int | str]) -> dict[str, int]:
-    """Return the limits of a table. Raises ValueError if one is not a number or a size."""
+    """Return the limits in a table of the configuration, as numbers.
+
+    Raises ValueError if a value is not a number or a size.
+    """
     found = {}
     for name, value in tree.items():
         if name not in NAMES:
@@ -58,8 +61,12 @@ def limits_in(tree: Mapping[str, int | str]) -> dict[str, int]:
 
 
 class LimitsOfUsers:
-    """The limits of everybody, and `tables` of users and groups, by uid. `find` and `groups` take a
-    uid, `own` is the daemon's uid."""
+    """Finds the limits of each user.
+
+    `everybody` are the limits of all users, `tables` those of single users and groups by name or
+    uid. `find` looks up the account of a uid, `groups` the groups of an account. `own` is the
+    daemon's uid.
+    """
 
     def __init__(
         self,
@@ -70,7 +77,7 @@ class LimitsOfUsers:
         groups: Callable[[Account], frozenset[str]] = NAME_SERVICE.groups,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Check and keep the limits. Raises ValueError as `limits_in`."""
+        """Check and store the limits. Raises ValueError as `limits_in` does."""
         self._everybody = limits_in(everybody)
         self._tables = {name: limits_in(table) for name, table in tables.items()}
         self._own = os.geteuid() if own is None else own
@@ -81,7 +88,7 @@ class LimitsOfUsers:
         """Whether any user has limits on running jobs."""
 
     def of(self, uid: int) -> UserLimits:
-        """Return the limits of this user."""
+        """Return the limits of user `uid`."""
         others = {} if uid in (0, self._own) else {"queue_bytes": OTHERS_QUEUE_BYTES}
         everybody = {**others, **self._everybody}
         if not self._tables:
@@ -126,10 +133,11 @@ class LimitsOfUsers:
 def why_queued_too_much(
     limits: UserLimits, *, queued: int, queue_bytes: int, new_bytes: int, new_jobs: int = 1
 ) -> str | None:
-    """Return why a user may not submit `new_jobs` with `new_bytes` together; None if they may.
+    """Return the reason why a user may not submit `new_jobs` with `new_bytes` together; None if
+    allowed.
 
-    `queued` is the number of their waiting jobs, `queue_bytes` the size of all their jobs in the
-    queue.
+    `queued` is the number of the user's waiting jobs, `queue_bytes` the size of all the user's jobs
+    in the queue.
     """
     if limits.max_queued is not None and queued + new_jobs > limits.max_queued:
         more = "" if new_jobs == 1 else f" and submit {new_jobs} more"
