@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 
 class StateChanger:
-    """Changes the state of jobs in `store`. `announce` is called after each commit."""
+    """Changes the states of jobs in the queue `store`. `announce` is called after each commit."""
 
     def __init__(self, store: Store, policy: RetryPolicy, announce: Callable[[], None]) -> None:
         self.store = store
@@ -24,29 +24,35 @@ class StateChanger:
         self._announce = announce
 
     def after(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
-        """Return the state that `job` would have after `event`. Raises NotAllowed."""
+        """Return the state that `job` would have after `event`, without changing it. Raises
+        NotAllowed.
+        """
         return lifecycle.advance(job.standing, event, now=time.time(), policy=self.policy)
 
     def move(self, job: JobRow, after: JobStatus, kind: str) -> None:
-        """Commit the state `after`, with an event of `kind`.
+        """Change the state of `job` to `after` in the database, and add an event of the kind
+        `kind`.
 
-        Raises sqlite3.OperationalError if it cannot be committed now.
+        Raises sqlite3.OperationalError if the change cannot be committed now.
         """
         with self.store.change(job, after, kind, now=time.time()):
             pass
         self.publish(job, after)
 
     def take(self, job: JobRow, event: LifecycleEvent) -> JobStatus:
-        """Apply `event` to the job and commit the new state.
+        """Apply `event` to `job`, commit the new state, and return it.
 
-        Raises NotAllowed, and sqlite3.OperationalError if it cannot be committed now.
+        Raises NotAllowed. Raises sqlite3.OperationalError if the change cannot be committed
+        now.
         """
         after = self.after(job, event)
         self.move(job, after, lifecycle.name_of(job.standing, event))
         return after
 
     def publish(self, job: JobRow, after: JobStatus) -> None:
-        """Log a change that was committed, and announce it."""
+        """Write a log line about a committed change of `job` to the state `after`, and announce
+        the change.
+        """
         self.store.transactions.when_committed(lambda: self._publish(job, after))
 
     def _publish(self, job: JobRow, after: JobStatus) -> None:
@@ -56,7 +62,7 @@ class StateChanger:
 
 
 def policy_of(config: RetryConfig) -> RetryPolicy:
-    """Return the retry policy of the configuration."""
+    """Return the waits before restarts as the configuration sets them."""
     return RetryPolicy(
         first_seconds=config.first_seconds,
         factor=config.factor,

@@ -1,7 +1,7 @@
-"""Times by the calendar, and by CLOCK_MONOTONIC, which cannot be set.
+"""Measures time with two clocks: the calendar, and CLOCK_MONOTONIC, which nobody can set.
 
-CLOCK_MONOTONIC counts from the machine's boot, the same for every process, so it survives a daemon.
-It stops while the machine sleeps, like the jobs.
+CLOCK_MONOTONIC counts from the boot of the machine and is the same for all processes, so it
+also serves after a restart of the daemon. It stops while the machine sleeps, as jobs do.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from typing import Any, NamedTuple
 from zerotoolsd.supervisor.procfs import boot_id
 
 SET_SECONDS = 3600.0
-"""If the calendar differs by more seconds than this from the expected time, it was set."""
+"""If the calendar differs from the expected time by more than this many seconds, somebody has
+set it.
+"""
 
 
 class Moment(NamedTuple):
-    """A time by both clocks.
+    """A point in time on two clocks.
 
-    `time` is in seconds since the epoch. `clock` is in seconds of CLOCK_MONOTONIC since the boot
-    `boot_id`; both are None if unknown.
+    `time` is the calendar time in seconds since the epoch. `clock` is the time of
+    CLOCK_MONOTONIC in seconds, in the boot `boot_id`. Both are None if unknown.
     """
 
     time: float
@@ -29,8 +31,9 @@ class Moment(NamedTuple):
     boot_id: str | None = None
 
     def seconds_since(self, earlier: Moment) -> float:
-        """Return the seconds since `earlier`, at least 0, also if the calendar was set
-        meanwhile."""
+        """Return the seconds from `earlier` to this moment, at least 0, even if the calendar
+        was set meanwhile.
+        """
         if self.boot_id == earlier.boot_id and None not in (self.clock, earlier.clock):
             assert self.clock is not None
             assert earlier.clock is not None
@@ -39,15 +42,17 @@ class Moment(NamedTuple):
 
 
 def now() -> Moment:
-    """Return the current time by both clocks."""
+    """Return the current time on both clocks."""
     return Moment(time.time(), time.monotonic(), boot_id())
 
 
 class RetryWaits:
-    """Measures waits that are stored as calendar times by CLOCK_MONOTONIC, which cannot be set.
+    """Measures the waits of jobs. Each end is stored as a calendar time, but measured with
+    CLOCK_MONOTONIC, which nobody can set.
 
-    The rest of a wait is computed from the calendar once, when it is first seen. `longest` limits
-    it, in seconds, because the calendar may have been set while no daemon ran.
+    When a wait is seen for the first time, its remaining time is computed from the calendar.
+    It is limited to `longest` seconds, because the calendar may have been set while no
+    daemon ran.
     """
 
     def __init__(self, longest: float, now: Callable[[], Moment] = now) -> None:
@@ -56,8 +61,9 @@ class RetryWaits:
         self._due: dict[int, tuple[float | None, float]] = {}
 
     def left(self, job_id: int, until: float | None) -> float:
-        """Return the remaining seconds of a job's wait, which is stored as the calendar time
-        `until`."""
+        """Return the seconds that the job must still wait. `until` is the stored end of the
+        wait, in seconds since the epoch.
+        """
         moment = self._now()
         assert moment.clock is not None
         known = self._due.get(job_id)
@@ -68,16 +74,16 @@ class RetryWaits:
         return known[1] - moment.clock
 
     def over(self, job_id: int) -> None:
-        """Forget the wait of the job."""
+        """Forget the wait of the job `job_id`, because the wait is over."""
         self._due.pop(job_id, None)
 
 
 class SteadyCalendar:
-    """The time of day, for code that removes old data.
+    """The current calendar time, for code that removes old data.
 
-    A calendar that was set forward while the daemon runs counts only if the kernel reports that it
-    is synchronised; else the time continues from its old value. `clock` is a clock that also runs
-    while the machine sleeps.
+    If the calendar is set forward while the daemon runs, the new time counts only if the
+    kernel reports that it is synchronised. Otherwise the time continues from its old value.
+    `clock` is a clock that continues to run while the machine sleeps.
     """
 
     def __init__(
@@ -92,7 +98,7 @@ class SteadyCalendar:
         self._offset = calendar() - clock()
 
     def now(self) -> float:
-        """Return the seconds since the epoch."""
+        """Return the current time in seconds since the epoch."""
         said, steady = self._calendar(), self._clock() + self._offset
         if said - steady <= SET_SECONDS or self._is_synchronised():
             return said
@@ -100,7 +106,9 @@ class SteadyCalendar:
 
 
 def began_of(run: Mapping[str, Any]) -> Moment | None:
-    """Return the start of an attempt from its `run.json`; None if the file has no valid start."""
+    """Return the start time of an attempt from the contents `run` of its `run.json`; None if
+    they contain no valid time.
+    """
     began = seconds_in(run, "started")
     if began is None:
         return None
@@ -109,8 +117,11 @@ def began_of(run: Mapping[str, Any]) -> Moment | None:
 
 
 def seconds_in(tree: Mapping[str, Any] | None, name: str) -> float | None:
-    """Return a time or a duration from a record; None if it is not valid. Ranks can write records,
-    too."""
+    """Return the value of `name` in the record `tree`, a time or duration in seconds; None if
+    it is missing or invalid.
+
+    Ranks can write into records, so the value may be anything.
+    """
     value = (tree or {}).get(name)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None

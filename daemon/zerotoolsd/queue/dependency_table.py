@@ -1,4 +1,6 @@
-"""The tables `dependency` (which jobs start after which) and `drain` (whether any job starts)."""
+"""The tables `dependency` (which job starts after which other jobs) and `drain` (whether no job
+may start).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.stored_values import short
 
 _AT_ONCE = 500
-"""Largest number of job numbers in one statement."""
+"""Largest number of job numbers in one SQL statement."""
 
 
 _ENDS = {
@@ -23,15 +25,18 @@ _ENDS = {
 
 
 def how_it_ended(state: str | None) -> str:
-    """Describe how a job ended that did not succeed: `has failed`."""
+    """Return text about a job that did not end successfully, such as `has failed`, for its
+    state `state`.
+    """
     return _ENDS.get(state or "", "is not known any more")
 
 
 @dataclass(frozen=True, kw_only=True)
 class DependencyRow:
-    """A dependency: the job that another one starts after, and the required end.
+    """One dependency of a job: the other job that must end before, and how it must end.
 
-    `state` is the state of that job, the last one of a removed job, or None if unknown.
+    `state` is the current state of the other job, the last state if that job was removed, or
+    None if unknown.
     """
 
     on_id: int
@@ -40,35 +45,37 @@ class DependencyRow:
 
     @property
     def is_met(self) -> bool:
-        """Return whether the job has ended as required."""
+        """Return whether the other job has ended in the required way."""
         if self.condition == ANY:
             return self.state is None or self.state in states.TERMINAL
         return self.state == states.SUCCEEDED
 
     @property
     def is_spoiled(self) -> bool:
-        """Return whether the job can no longer end as required."""
+        """Return whether the other job can no longer end in the required way."""
         return not self.is_met and (self.state is None or self.state in states.TERMINAL)
 
     @property
     def words(self) -> str:
-        """Describe the condition: `job 3 (running) to succeed`."""
+        """Return the condition as text: `job 3 (running) to succeed`."""
         how = "end" if self.condition == ANY else "succeed"
         state = states.in_words(self.state or "unknown")
         return f"job {self.on_id} ({state}) to {how}"
 
 
 class DependencyTable:
-    """The table `dependency`. Changes belong to the caller's transaction.
+    """Reads and changes the table `dependency`, in the transaction of the caller.
 
-    `run` executes a statement, and `run_many` executes a statement for several rows.
+    `run` executes a statement, and `run_many` executes a statement for each of several rows.
     """
 
     def __init__(self, run: RunSql, run_many: RunMany) -> None:
         self._sql, self._sql_many = run, run_many
 
     def add(self, jobs: Iterable[tuple[int, Iterable[Dependency]]]) -> None:
-        """Add dependencies: each job starts after the jobs in its entry."""
+        """Add the dependencies of several jobs. `jobs` has pairs: the number of a job, and the
+        jobs after which it starts.
+        """
         self._sql_many(
             "INSERT OR REPLACE INTO dependency (job_id, on_id, condition) VALUES (?, ?, ?)",
             ((job_id, each.job_id, each.condition) for job_id, after in jobs for each in after),
@@ -80,7 +87,9 @@ class DependencyTable:
         self.add([(job_id, after)])
 
     def take_any_end(self, job_id: int, on_ids: Iterable[int]) -> None:
-        """Let `job_id` start after any end of these jobs, also a failure."""
+        """Let the job `job_id` start after these jobs have ended in any way, even if they
+        failed.
+        """
         for on_id in on_ids:
             self._sql(
                 "UPDATE dependency SET condition = ? WHERE job_id = ? AND on_id = ?",
@@ -88,12 +97,14 @@ class DependencyTable:
             )
 
     def removed(self, job: JobRow) -> None:
-        """Store the last state of `job` for the jobs that depend on it, before it is removed."""
+        """Store the last state of `job`, which is about to be removed, for the jobs that depend
+        on it.
+        """
         self._sql("DELETE FROM dependency WHERE job_id = ?", (job.id,))
         self._sql("UPDATE dependency SET ended = ? WHERE on_id = ?", (job.state, job.id))
 
     def of(self, job_id: int) -> list[DependencyRow]:
-        """Return the dependencies of a job, in the order of job numbers."""
+        """Return the dependencies of the job `job_id`, ordered by the number of the other job."""
         rows = self._sql(
             "SELECT on_id, condition, coalesce(other.state, dependency.ended) AS state"
             " FROM dependency LEFT JOIN job AS other ON other.id = on_id"
@@ -103,7 +114,7 @@ class DependencyTable:
         return [DependencyRow(**row) for row in rows]
 
     def dependents(self, on_ids: Collection[int]) -> set[int]:
-        """Return the jobs that depend on any of these jobs."""
+        """Return the numbers of the jobs that depend on any of the jobs `on_ids`."""
         wanted, found = list(on_ids), set[int]()
         for start in range(0, len(wanted), _AT_ONCE):
             part = wanted[start : start + _AT_ONCE]
@@ -114,19 +125,22 @@ class DependencyTable:
 
 
 class DrainTable:
-    """The table `drain`, with one row while no job may start. Changes belong to the caller's
-    transaction."""
+    """Reads and changes the table `drain`, in the transaction of the caller. The table has one
+    row while no job may start.
+    """
 
     def __init__(self, run: RunSql) -> None:
         self._sql = run
 
     def get(self) -> Drain | None:
-        """Return the reason why no job starts; None if jobs start."""
+        """Return the drain of the queue, with the reason why no job starts; None if jobs may
+        start.
+        """
         row = self._sql("SELECT since, uid, why FROM drain").fetchone()
         return None if row is None else Drain(**row)
 
     def put(self, drain: Drain | None) -> None:
-        """Set the drain, or remove it with None."""
+        """Set the drain, so that no job starts. With None, remove the drain."""
         self._sql("DELETE FROM drain")
         if drain is not None:
             values = (drain.since, drain.uid, short(drain.why))

@@ -1,4 +1,6 @@
-"""Records which job writes into which directory, so that no two unfinished jobs share one."""
+"""Keeps which job writes into which directory, so that two unfinished jobs never write into the
+same one.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,11 @@ from zerotoolsd.queue.store import Store
 
 
 class DirectoryWriters:
-    """The jobs of a store, by their output directories with links resolved.
+    """The output directories of the jobs in a store, with symbolic links resolved, and the jobs
+    that write into them.
 
-    Jobs that write into their default directory below `jobs_dir` are not kept: its name contains
-    their number. Finished jobs are included; the caller checks for them.
+    Default directories below `jobs_dir` are not kept, because their names contain the job
+    number. Finished jobs are kept; the caller checks for them.
     """
 
     def __init__(self, store: Store, jobs_dir: Path) -> None:
@@ -30,7 +33,9 @@ class DirectoryWriters:
         self._whole = False
 
     def note(self, job_id: int, place: str | None) -> None:
-        """Record that the job writes into `place`; None means its default directory."""
+        """Record that the job writes into the directory `place`. None means the default
+        directory of the job.
+        """
         if place is not None:
             self._add(job_id, place)
 
@@ -40,9 +45,11 @@ class DirectoryWriters:
         self._by_place.setdefault(place, set()).add(job_id)
 
     def unknown(self) -> dict[int, str]:
-        """Return the output directories of unfinished jobs that are not recorded yet.
+        """Return the output directories of unfinished jobs that were not recorded yet: job
+        number to directory.
 
-        Those below `jobs_dir` are left out, because they need no resolving of links.
+        Directories below `jobs_dir` are left out, because no symbolic links must be resolved
+        in them.
         """
         if self._whole:
             return {}
@@ -60,7 +67,9 @@ class DirectoryWriters:
         return found
 
     def note_places(self, paths: Mapping[int, str], places: list[str]) -> None:
-        """Record the directories that `unknown` returned, with links resolved."""
+        """Record the directories of jobs. `paths` is the result of `unknown`; `places` has the
+        same directories with symbolic links resolved.
+        """
         for job_id, place in zip(paths, places, strict=True):
             self._add(job_id, place)
         self._all_known()
@@ -70,18 +79,25 @@ class DirectoryWriters:
         self._known.clear()
 
     def _owner(self, place: str) -> int | None:
-        """Return the job whose default directory this is; None if it is not a default directory."""
+        """Return the job that has `place` as its default directory; None if `place` is not the
+        default directory of a job.
+        """
         found = self._own.fullmatch(place)
         return None if found is None else int(found[1])
 
     def forget(self, job_id: int) -> None:
-        """Forget the directories of a job that now writes elsewhere. The caller records the new
-        one."""
+        """Forget the directory of a job that writes into another directory from now on. The
+        caller records that one.
+        """
         for jobs in self._by_place.values():
             jobs.discard(job_id)
 
     def refuse_taken(self, spec: JobSpec, place: str | None, own: int | None = None) -> None:
-        """Raise Conflict if an unfinished job other than `own` writes into `place`."""
+        """Raise Conflict if an unfinished job writes into the directory `place`. The job with
+        the number `own` does not count.
+
+        `spec` is the job file of the job that wants to use the directory.
+        """
         for job_id in [] if place is None else self._jobs_at(place):
             state = self._store.state(job_id)  # None: it was removed, or its submit was undone
             if state is not None and state not in states.TERMINAL and job_id != own:

@@ -26,21 +26,25 @@ LOG_BYTES = 256 << 10
 DATABASE_BYTES = 128 << 10
 LEAST_BYTES = 16 << 10
 NO_ROOM_BYTES, NO_ROOM_PART = 4 << 20, 1 / 16
-"""If less than these bytes are free for all users, or this part of a small disk, submits are
-refused.
+"""Jobs are refused if less than this many bytes are free for all users, or less than this
+fraction of a small disk.
 
-The space is for records that must be written.
+The space is kept for records that must be written.
 """
 _KEEP_SIZE = 1
-"""FALLOC_FL_KEEP_SIZE of fallocate(2): the size of the file does not change."""
+"""The flag FALLOC_FL_KEEP_SIZE of fallocate(2): blocks are reserved, but the size of the file
+does not change.
+"""
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def take_room(state_dir: Path, database: int) -> bool:
-    """Reserve disk space for the growth of the database. Return whether all of it was available.
+    """Reserve disk space for the growth of the database in `state_dir`. Return whether all of
+    this space was available.
 
-    `database` is a descriptor of the database file. Call this after each checkpoint, because SQLite
-    then frees the blocks beyond the end of the database. Repeating it is cheap.
+    `database` is a file descriptor of the database file. Call this after each checkpoint of
+    SQLite, which frees the blocks beyond the end of the database. A repeated call costs
+    little.
     """
     try:
         log = os.open(state_dir / f"{DATABASE}-wal", os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
@@ -57,7 +61,9 @@ def take_room(state_dir: Path, database: int) -> bool:
 
 
 def _take(fd: int, wanted: int) -> bool:
-    """Reserve so many bytes beyond the end of a file, or as many as are free."""
+    """Reserve `wanted` bytes beyond the end of the file `fd`, or as many as are free. Return
+    whether all were available.
+    """
     size, more = os.fstat(fd).st_size, wanted
     while more >= LEAST_BYTES:
         if not _libc.fallocate(fd, _KEEP_SIZE, ctypes.c_long(size), ctypes.c_long(more)):
@@ -67,7 +73,9 @@ def _take(fd: int, wanted: int) -> bool:
 
 
 def why_full(state_dir: Path) -> str | None:
-    """Return the reason why no job can be queued; None if the disk has space."""
+    """Return the reason why no job can be queued, if the disk is almost full; None if it has
+    enough free space.
+    """
     try:
         found = os.statvfs(state_dir)
     except OSError as error:
@@ -79,16 +87,18 @@ def why_full(state_dir: Path) -> str | None:
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether this error of SQLite means that the disk is full."""
+    """Return whether `error`, an error of SQLite, means that the disk is full."""
     code = getattr(error, "sqlite_errorcode", 0)  # only SQLite's own errors have it
     return isinstance(error, sqlite3.OperationalError) and code & 0xFF == sqlite3.SQLITE_FULL
 
 
 class DiskReserve:
-    """The disk space reserved for the queue in `state_dir`, which `connection` has open."""
+    """Disk space that is reserved for the queue in `state_dir`. `connection` is an open
+    connection to its database.
+    """
 
     def __init__(self, state_dir: Path, connection: sqlite3.Connection) -> None:
-        """Open the database's file. Raises OSError; the connection is then closed."""
+        """Open the database file. If this fails, close the connection and raise OSError."""
         self._state_dir = state_dir
         self._connection = connection
         try:
@@ -98,24 +108,30 @@ class DiskReserve:
             raise
 
     def take(self) -> bool:
-        """Reserve the space, as `take_room` does."""
+        """Reserve the disk space as `take_room` does. Return whether all of it was available."""
         return self._database is not None and take_room(self._state_dir, self._database)
 
     def close(self) -> None:
-        """Close the connection and then the file. The other order would release SQLite's locks."""
+        """Close the connection, then the database file. In the other order, SQLite's locks
+        would be released too early.
+        """
         self._connection.close()
         if self._database is not None:
             os.close(self._database)
         self._database = None
 
     def why_full(self) -> str | None:
-        """Return the reason why no job can be queued; None if the disk has space."""
+        """Return the reason why no job can be queued, if the disk is almost full; None if it
+        has enough free space.
+        """
         return why_full(self._state_dir)
 
     def heed(self, error: BaseException) -> None:
-        """Handle the error of a change. On a full disk, restart the log in its reserved blocks.
+        """Handle `error`, which a change of the queue has raised. If the disk is full, make
+        SQLite reuse its log.
 
-        The next try of the change then has space.
+        The log is then written from its start, in blocks that are already reserved, so that
+        the next try of the change has space.
         """
         if is_full(error):
             with suppress(sqlite3.OperationalError):

@@ -26,16 +26,17 @@ from zerotoolsd.queue.rows import AttemptRow, JobRow
 from zerotoolsd.queue.tables.preemption_table import RELIEVE, RELIEVE_GPU
 
 SURE = 0.75
-"""Part of an estimate that counts: with short sequences it may be too high by a quarter
-(benchmarks/results/memory-accuracy.md).
+"""Fraction of an estimate that counts before a start. With short sequences the estimate may be
+too high by a quarter (benchmarks/results/memory-accuracy.md).
 """
 ESTIMATED, MEASURED = "estimated", "as an earlier attempt took"
 RELIEVED = "more than the use of an attempt that was stopped because memory ran out"
 GROWTH = 1.25
 SMALL = 2**30
-"""Less host memory than these bytes counts as none.
+"""A need of less host memory than this many bytes counts as no need.
 
-Such a job waits for no host memory, and delays no job behind one that does.
+Such a job does not wait for host memory, and does not delay jobs behind it that need host
+memory.
 """
 _DIGITS, _MOST_TIMES = 5, 64
 _KEPT = 256
@@ -43,10 +44,12 @@ _KEPT = 256
 
 @dataclass(frozen=True, kw_only=True)
 class ExpectedMemory:
-    """The expected memory of a job in bytes: of the host for all ranks, and of each GPU at least.
+    """The memory that a job is expected to need, in bytes: host memory for all ranks together,
+    and memory of each GPU at least.
 
-    0 means no expectation. `source` is ESTIMATED, MEASURED or RELIEVED. `less_host` is a setting
-    that would need less host memory. `alone`: the job does not share GPUs.
+    0 means that nothing is expected. `source` is ESTIMATED, MEASURED or RELIEVED.
+    `less_host` is a setting that would reduce the host memory. `alone` is True if the job
+    must not share GPUs.
     """
 
     host_bytes: int = 0
@@ -62,10 +65,11 @@ NOTHING_EXPECTED = ExpectedMemory()
 def expected_of(
     spec: JobSpec, text: str | None, attempts: Iterable[AttemptRow], context: int
 ) -> ExpectedMemory:
-    """Return the expected memory of a job after these attempts. `text` is the estimate in its row.
+    """Return the expected memory of the job `spec` after its `attempts`.
 
-    `context` is the number of bytes of a GPU that CUDA uses in addition to the reports of ranks.
-    The job's declarations are ignored.
+    `text` is the estimate that was stored with the job. `context` is the number of bytes of
+    a GPU that CUDA uses in addition to the memory that ranks report. Memory that the job
+    declares is ignored.
     """
     estimate = _estimate(text)
     results = [attempt.result for attempt in attempts if attempt.result]
@@ -96,9 +100,10 @@ def expected_of(
 
 
 class ExpectedOfJobs:
-    """A cache of the expected memory of jobs. Reading the results of attempts may take long.
+    """A cache of the expected memory of jobs, because reading the results of attempts may take
+    long.
 
-    `attempts` returns the attempts of a job, by its number.
+    `attempts` returns the attempts of the job with a given number.
     """
 
     def __init__(self, attempts: Callable[[int], Sequence[AttemptRow]], context: int) -> None:
@@ -116,18 +121,19 @@ class ExpectedOfJobs:
         return self._known[job.id]
 
     def forget(self, job_ids: Iterable[int]) -> None:
-        """Forget these jobs, because they have changed."""
+        """Remove these jobs from the cache, because they have changed."""
         for job_id in job_ids:
             self._known.pop(job_id, None)
 
     def forget_all(self) -> None:
-        """Forget all jobs, because any may have changed."""
+        """Remove all jobs from the cache, because any of them may have changed."""
         self._known.clear()
 
 
 def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
-    """Count the newest attempts in a row that yielded because host memory ran out and saved
-    nothing."""
+    """Return how many of the newest attempts in a row gave up their resources because host
+    memory ran out, and had saved nothing.
+    """
     times = 0
     for result in reversed(results):
         if result.get("stop_reason") != RELIEVE or result.get("checkpoint") is not None:
@@ -137,9 +143,10 @@ def _relieved(results: Sequence[Mapping[str, Any]]) -> int:
 
 
 def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
-    """Return whether the job must not share GPUs.
+    """Return whether the job must not share GPUs with other jobs.
 
-    That is so if an attempt yielded because of GPU memory, and none has saved a checkpoint since.
+    This is so if one of its attempts ended because the memory of a shared GPU ran out, and
+    no attempt has saved a checkpoint since.
     """
     for result in reversed(results):
         if result.get("checkpoint") is not None:
@@ -150,8 +157,9 @@ def _is_alone(results: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def rounded(size: int) -> int:
-    """Round up to five binary digits, which adds at most 3 %, so that similar jobs have equal
-    needs."""
+    """Round a number of bytes up to five binary digits, so that similar jobs have the same
+    need. This adds at most 3 %.
+    """
     shift = max(0, size.bit_length() - _DIGITS)
     return -(-size >> shift) << shift
 

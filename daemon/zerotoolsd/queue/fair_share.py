@@ -15,17 +15,20 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.users.account import NAME_SERVICE, Account, NameLookupTimeout, UnknownAccount
 
 OPEN_HOURS = 48
-"""Number of past hours that may still get bookings, for example after the machine slept."""
+"""Number of past hours for which bookings may still be added, for example after the machine has
+slept.
+"""
 READ_SECONDS = 10.0
-"""Seconds after which new bookings are read."""
+"""Seconds between two readings of new bookings."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class UserShare:
-    """The use of one user, for reports.
+    """The GPU use of one user, for reports.
 
-    `share` is the fair part among the shown users and `used` the actual part, both from 0 to 1.
-    `gpu_seconds` decays over time, `gpu_seconds_in_all` does not.
+    `share` is the fraction of all use that this user should have among the shown users, and
+    `used` is the fraction that the user had; both are from 0 to 1. `gpu_seconds` decreases
+    over time, `gpu_seconds_in_all` does not.
     """
 
     uid: int
@@ -38,7 +41,9 @@ class UserShare:
 
 
 class UsageReport:
-    """The booked GPU use in `store`, and the order of users by the administrator's `config`."""
+    """Reads the GPU use of users from `store`, and orders the users by it as the
+    administrator's `config` says.
+    """
 
     def __init__(self, store: Store, config: SharesConfig) -> None:
         self._booked = store.gpu_use
@@ -46,9 +51,11 @@ class UsageReport:
         self.half_life = seconds_of(config.half_life)
         self._weight = ShareWeights(config.weights).of
         self._read = (-1, float("-inf"))
-        """The number of bookings at the last reading, and the time of that reading."""
+        """The number of bookings at the last reading, and the time of that reading in seconds."""
         self._settled = DecayedUse(self.half_life)
-        """The sum of the use before the hour `_since`, which gets no more bookings."""
+        """The sum of the use before the hour `_since`. No bookings are added to those hours any
+        more.
+        """
         self._since = 0
         self._use = DecayedUse(self.half_life)
 
@@ -62,7 +69,9 @@ class UsageReport:
         return self._use
 
     def _settle(self, hour: int) -> None:
-        """Sum up the bookings before `hour` once, because a year has a hundred thousand rows."""
+        """Add up the bookings of all hours before `hour`, once. A year has a hundred thousand
+        rows of bookings.
+        """
         if not self._since:
             self._since = hour - int(MOST_HALF_LIVES * self.half_life // 3600)
         if hour > self._since:
@@ -70,15 +79,18 @@ class UsageReport:
             self._since = hour
 
     def ranks(self, uids: Collection[int], now: float) -> dict[int, int]:
-        """Return the rank of each of these users, from 0."""
+        """Return the rank of each of the users `uids`: uid to number, from 0. Jobs of users
+        with a lower rank start first.
+        """
         if len(uids) < 2 or not self._is_fair:
             return {}
         used = self._used(now)
         return ranks_of(uids, {uid: used.of(uid, now) for uid in uids}, self._weight)
 
     def view(self, uids: Collection[int], now: float) -> list[UserShare]:
-        """Return these users and all users with some use. Those that used least of their share come
-        first."""
+        """Return the use of the users `uids` and of all users who used something. Users who
+        used least of their share come first.
+        """
         self._read = (-1, float("-inf"))
         used = self._used(now)
         whole = self._booked.in_all()
@@ -112,7 +124,9 @@ EVERYBODY = "*"
 
 
 class ShareWeights:
-    """The weights of users in the configuration, by uid. Each user is looked up once."""
+    """The weights of users in the configuration, by uid. The groups of each user are looked up
+    only once.
+    """
 
     def __init__(
         self,
@@ -125,10 +139,10 @@ class ShareWeights:
         self._known: dict[int, float] = {}
 
     def of(self, uid: int) -> float:
-        """Return the user's own weight, else the largest of the user's groups, else that of
-        everybody.
+        """Return the weight of the user `uid`: the user's own weight, else the largest weight
+        among the user's groups, else the weight for everybody.
 
-        The last is 1 if it is not configured.
+        If the configuration sets no weight for everybody, it is 1.
         """
         if uid in self._known:
             return self._known[uid]
@@ -162,32 +176,36 @@ class ShareWeights:
 
 
 MOST_HALF_LIVES = 16
-"""Use that is older than so many half-lives is dropped: less than a fifty-thousandth remains."""
+"""Use that is older than this many half-lives is dropped; less than a fifty-thousandth of it
+would remain.
+"""
 
 
 class DecayedUse:
-    """GPU-seconds of each user, which decay over time. Times are seconds since the epoch."""
+    """The GPU-seconds of each user, decreasing over time by a half-life. Times are in seconds
+    since the epoch.
+    """
 
     def __init__(self, half_life: float) -> None:
         self.half_life = half_life
         self._sums: dict[int, tuple[float, float]] = {}
-        """For each user: the decayed use, and the time for which it is computed."""
+        """For each uid: the decreased use, and the time for which it was computed."""
 
     def add(self, uid: int, seconds: float, when: float) -> None:
-        """Add a use of so many GPU-seconds at the time `when`."""
+        """Add `seconds` GPU-seconds that the user `uid` used at the time `when`."""
         total, at = self._sums.get(uid, (0.0, when))
         newest = max(at, when)
         decayed = total * self._left(newest - at) + seconds * self._left(newest - when)
         self._sums[uid] = (decayed, newest)
 
     def copy(self) -> DecayedUse:
-        """Return an independent copy."""
+        """Return a copy that can be changed without changing this object."""
         found = DecayedUse(self.half_life)
         found._sums = dict(self._sums)
         return found
 
     def of(self, uid: int, now: float) -> float:
-        """Return the decayed use of a user at `now`."""
+        """Return the GPU-seconds of the user `uid`, reduced to their value at the time `now`."""
         total, at = self._sums.get(uid, (0.0, now))
         return total * self._left(now - at)
 
@@ -196,23 +214,25 @@ class DecayedUse:
 
     @property
     def uids(self) -> list[int]:
-        """The users with some use."""
+        """Return the uids of users with some use."""
         return sorted(self._sums)
 
 
 def ranks_of(
     uids: Iterable[int], used: Mapping[int, float], weight: Callable[[int], float]
 ) -> dict[int, int]:
-    """Return the rank of each user from 0, by use divided by weight. Equal ratios have equal
-    ranks."""
+    """Return the rank of each user: uid to number, from 0. Users are ordered by their use
+    divided by their weight; equal quotients get the same rank.
+    """
     ratios = {uid: used.get(uid, 0.0) / weight(uid) for uid in uids}
     places = {ratio: place for place, ratio in enumerate(sorted(set(ratios.values())))}
     return {uid: places[ratio] for uid, ratio in ratios.items()}
 
 
 def factor(used_part: float, share: float) -> float:
-    """Return how far a user's use is below the share. Both are parts of 1.
+    """Return a number that shows how far a user's use is below the user's share: 1 without any
+    use, 0.5 at exactly the share, towards 0 above it.
 
-    The value is 1 without any use, 0.5 at exactly the share, and approaches 0 beyond it.
+    `used_part` and `share` are fractions from 0 to 1.
     """
     return 1.0 if used_part <= 0 else float(0.5 ** (used_part / share))

@@ -32,9 +32,11 @@ ENDING = "recording its end"
 RELEASING = "freeing its GPUs"
 
 FAULT_SECONDS = 1.0
-"""Seconds until a failed round is repeated."""
+"""Seconds to wait before the next round, after a round that raised an error."""
 STARVED_ROUNDS = 5
-"""After so many rounds in a row without memory the daemon ends, and is started again."""
+"""After this many rounds in a row without enough memory the daemon ends. Its service manager
+starts it again.
+"""
 
 HELD_LOG = "held.log"
 _MAX_LOG_BYTES = 1 << 20
@@ -43,13 +45,19 @@ _LONGEST_MESSAGE = 300
 log = logging.getLogger(__name__)
 
 HoldJob = Callable[[int, str], None]
-"""Holds a job, with the reason. Raises sqlite3.OperationalError if this cannot be committed now."""
+"""A function that holds a job for a reason. It raises sqlite3.OperationalError if the hold
+cannot be committed now.
+"""
 Touch = Callable[[int, str], None]
-"""Called with (job, activity) before a job's data is read. A test can make it fail."""
+"""A function that is called with (job, activity) before the data of a job is read. Tests use it
+to cause an error.
+"""
 
 
 DeferJob = Callable[[int, str], None]
-"""Called with (job, reason) after an error of the machine: the job is checked again later."""
+"""A function that is called with (job, reason) after an error of the machine, so that the job
+is checked again later.
+"""
 
 
 def _ignore(job_id: int, why: str) -> None:
@@ -57,7 +65,9 @@ def _ignore(job_id: int, why: str) -> None:
 
 
 class JobGuard:
-    """Holds jobs whose data causes unexpected errors. A hold is repeated until it is committed."""
+    """Holds a job if its data causes an unexpected error. If the hold cannot be committed, it
+    is repeated later.
+    """
 
     def __init__(
         self, jobs_dir: Path, hold: HoldJob, touch: Touch, defer: DeferJob = _ignore
@@ -71,10 +81,12 @@ class JobGuard:
 
     @contextmanager
     def guard(self, job_id: int, doing: str) -> Iterator[Callable[[], None]]:
-        """Return a context that holds the job if the body fails. It never raises an Exception.
+        """Return a context in which an exception of the body holds the job `job_id` and goes no
+        further.
 
-        Transient errors of the machine do not hold the job. The body must first call the yielded
-        function, with which a test injects a fault.
+        `doing` describes the activity. Errors of the machine that may pass do not hold the
+        job. Of all Exceptions, only sqlite3.OperationalError leaves the context. The body
+        must first call the function that the context yields; with it, tests cause an error.
         """
         try:
             yield lambda: self.touch(job_id, doing)
@@ -108,7 +120,9 @@ class JobGuard:
         self.settle()
 
     def settle(self) -> bool:
-        """Repeat the holds that could not be committed. Return whether all are committed now."""
+        """Repeat the holds of jobs that could not be committed. Return whether all are
+        committed now.
+        """
         for job_id, why in list(self._waiting.items()):
             try:
                 self._hold(job_id, why)
@@ -136,15 +150,15 @@ def _append(path: Path, why: str, error: Exception) -> None:
 
 
 class GuardedRounds:
-    """Runs the rounds of the daemon's loop. An error in a round does not end the loop."""
+    """Runs the rounds of the daemon's loop, and continues after a round that raised an error."""
 
     def __init__(self) -> None:
         self._starved = 0
 
     async def go(self, step: Callable[[], Awaitable[float]]) -> float:
-        """Run one round; return the seconds until the next is due.
+        """Run one round by calling `step`. Return the seconds until the next round is due.
 
-        Raises MemoryError after several rounds without memory.
+        Raises MemoryError after several rounds in a row without enough memory.
         """
         try:
             pause = await step()

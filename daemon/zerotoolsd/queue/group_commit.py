@@ -1,7 +1,8 @@
-"""Commits submits that arrive together in one transaction, which is one write to the disk.
+"""Commits several submits that arrive at the same time in one transaction, which needs only one
+write to the disk.
 
-Each is acknowledged when that write is on the disk. A single submit does not wait; if others are
-arriving (`coming`), it waits for them, at most `GATHER_SECONDS`.
+Each submit is acknowledged after that write. A submit that is alone does not wait. If other
+submits are being prepared (`coming`), it waits for them, at most `GATHER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from zerotoolsd.queue.store import Store
 
 GATHER_SECONDS = 0.02
 BUSY_SECONDS = 5.0
-"""Seconds that a change waits for another process to unlock the database."""
+"""Seconds for which a change is retried while another process has locked the database."""
 RETRY_SECONDS = 0.05
 
 Value = TypeVar("Value")
@@ -27,7 +28,7 @@ Answer = asyncio.Future[tuple[JobRow, bool]]
 
 
 class GroupCommit:
-    """Queues jobs in `store`, several in one transaction."""
+    """Adds jobs to the queue `store`, several of them in one transaction."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -37,8 +38,11 @@ class GroupCommit:
 
     @contextmanager
     def coming(self) -> Iterator[None]:
-        """Return a context that announces a submit. Use it around the preparation and the
-        submit."""
+        """Return a context that announces a submit to the other submits, so that they wait for
+        it.
+
+        Use it around the preparation of the job and the call of `submit`.
+        """
         self._coming += 1
         try:
             yield
@@ -47,7 +51,10 @@ class GroupCommit:
             self._commit_if_complete()
 
     async def submit(self, new: NewJob) -> tuple[JobRow, bool]:
-        """Queue a job as `Store.submit` does. Raises its errors, and the errors of `new.check`."""
+        """Add a job to the queue as `Store.submit` does, and return the same values.
+
+        Raises the errors of `Store.submit` and of `new.check`.
+        """
         return await when_free(lambda: self._join(new))
 
     async def _join(self, new: NewJob) -> tuple[JobRow, bool]:
@@ -85,10 +92,11 @@ class GroupCommit:
 
 
 async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
-    """Return `change()`. Retry for BUSY_SECONDS while another process locks the database.
+    """Call `change` and return its result. If another process has locked the database, retry
+    for BUSY_SECONDS.
 
-    The event loop is not blocked. Raises sqlite3.OperationalError if it is still locked, or if the
-    disk is full.
+    The event loop is not blocked meanwhile. Raises sqlite3.OperationalError if the database
+    is still locked, or if the disk is full.
     """
     loop = asyncio.get_running_loop()
     deadline, was_full = loop.time() + BUSY_SECONDS, False
@@ -105,6 +113,6 @@ async def when_free(change: Callable[[], Awaitable[Value]]) -> Value:
 
 
 def is_busy(error: sqlite3.OperationalError) -> bool:
-    """Return whether this error means that another process has locked the database."""
+    """Return whether `error` means that another process has locked the database."""
     code = getattr(error, "sqlite_errorcode", 0)  # only SQLite's own errors have it
     return code & 0xFF in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)

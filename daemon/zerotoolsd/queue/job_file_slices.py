@@ -18,21 +18,23 @@ JOBS = (
     "SELECT job.*, coalesce(full_text, spec) AS spec, coalesce(set_text, spec_given) AS spec_given"
     " FROM job LEFT JOIN job_text ON number = text_number"
 )
-"""Statement that selects jobs with their files.
+"""SQL statement that selects jobs together with their job files.
 
-If two columns have one name, `stored_values.loaded_row` takes the second.
+Two columns may have the same name; `stored_values.loaded_row` then takes the second one.
 """
 SLICE_CHARACTERS = 200_000
-"""Characters after which another transaction begins."""
+"""Number of characters after which the remaining job files are written in another transaction."""
 
 DELETE_SECONDS = 0.003
-"""Seconds after which the next files are deleted in another transaction."""
+"""Seconds after which the remaining job files are deleted in another transaction."""
 
 RunSql = Callable[..., sqlite3.Cursor]
 
 
 def slices(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str]]]:
-    """Divide `texts` into slices of few characters, each with at least one pair of texts."""
+    """Divide `texts` into slices of at most SLICE_CHARACTERS characters. Each slice has at
+    least one pair of texts, even a longer one.
+    """
     first, size = 0, 0
     for index, pair in enumerate(texts):
         size += sum(map(len, pair))
@@ -44,20 +46,23 @@ def slices(texts: Sequence[tuple[str, str]]) -> Iterator[Sequence[tuple[str, str
 
 
 class JobFileTable:
-    """The table `job_text` of job files. `sql` executes a statement; each change is one
-    `transaction`."""
+    """Reads and changes the table `job_text`, which contains job files.
+
+    `sql` executes a statement; each change is one `transaction`.
+    """
 
     def __init__(
         self, sql: RunSql, transaction: Callable[[], AbstractContextManager[None]]
     ) -> None:
         self._sql, self._transaction = sql, transaction
         self._refused = dict[int, None]()
-        """Files of refused submits that are not deleted yet."""
+        """Numbers of the job files of refused submits that are not deleted yet."""
 
     def write(self, texts: Sequence[tuple[str, str]]) -> list[int]:
-        """Write job files. Return the number of each in the table.
+        """Write job files into the table. Return the number of each file in the table.
 
-        A job file is a pair of texts: with all keys, and with only the keys that were set.
+        A job file is a pair of texts: one with all keys, and one with only the keys that the
+        user set.
         """
         written = []
         with self._transaction():
@@ -69,11 +74,15 @@ class JobFileTable:
         return written
 
     def refuse(self, numbers: Iterable[int]) -> None:
-        """Mark the files of a refused submit for deletion. A file that a job refers to stays."""
+        """Mark job files, by their numbers, for deletion after their submit was refused. A file
+        that a job refers to is not deleted.
+        """
         self._refused |= dict.fromkeys(numbers)
 
     def delete_refused(self) -> bool:
-        """Delete marked files for a few milliseconds. Return whether some remain."""
+        """Delete job files that are marked for deletion, for a few milliseconds. Return whether
+        some are left.
+        """
         with self._transaction():
             deleted = self._delete_some()
         self._forget(deleted)
@@ -97,9 +106,9 @@ class JobFileTable:
             self._refused.pop(number, None)
 
     def delete_unused(self) -> int:
-        """Delete all files that no job refers to. Return their number.
+        """Delete all job files that no job refers to. Return the number of deleted files.
 
-        Do not call this while a submit writes files.
+        Do not call this while a submit is writing files.
         """
         used = "SELECT text_number FROM job WHERE text_number IS NOT NULL"
         if self._sql(f"SELECT 1 FROM job_text WHERE number NOT IN ({used})").fetchone() is None:

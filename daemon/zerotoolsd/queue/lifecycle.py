@@ -1,8 +1,9 @@
-"""The next state of a job: a pure function of its state and an event.
+"""Computes the next state of a job from its current state and an event.
 
-`TRANSITIONS` is the table: (state, name of an event) to the next state. `advance` applies an event,
-and decides which name the end of an attempt has, from the remaining restarts. No I/O and no clock:
-`now` is an argument. The states are in `zerotools.jobs.states`, because clients need them, too.
+`TRANSITIONS` is a table from (state, name of an event) to the next state. `advance` applies
+an event. At the end of an attempt it chooses the name of the event, from the number of
+restarts that are left. This module does no I/O and reads no clock: `now` is an argument. The
+states are defined in `zerotools.jobs.states`, because clients need them, too.
 """
 
 from __future__ import annotations
@@ -53,38 +54,41 @@ OUTCOMES = (
     NOT_STARTED,
     NOT_READY,
 )
-"""The outcomes of an attempt.
+"""The possible outcomes of an attempt.
 
-`killed`: it did not stop within its grace period. `lost`: its processes are gone without a report.
-`not_started`: it cannot be started at all. `not_ready`: the machine could not start it now.
+`killed`: the attempt did not stop within its grace period. `lost`: its processes disappeared
+without a report. `not_started`: it can never be started. `not_ready`: the machine could not
+start it now.
 """
 
 RELEASED_BY = "released by"
-"""Prefix of the reason of a job that was unpaused while it saved."""
+"""Beginning of the reason of a job that was unpaused while its attempt was still saving."""
 
 MOST_MACHINE_SECONDS = 60.0
-"""Longest wait, in seconds, for a machine that is not ready."""
+"""Longest time, in seconds, before another try to start a job on a machine that is not ready."""
 
 _ASKED = frozenset({states.STOPPING, *states.GIVING_WAY, states.HELD})
-"""States in which an attempt may have been asked to stop. The request is committed before it is
-sent.
+"""States in which the attempt may have been asked to stop. The state is committed before the
+request is sent.
 
-An attempt that reports a stop in another state has crashed. Its user can cause that, so the job
-waits as after a crash; otherwise it could restart at once forever.
+If an attempt reports a stop in another state, it counts as crashed, and the job waits as
+after a crash. The user of the job can cause such a report, and without the wait the job
+could restart endlessly.
 """
 _HOPELESS = frozenset({BAD_JOB, BAD_CHECKPOINT, NOT_STARTED})
 
 
 class NotAllowed(ValueError):
-    """The event is not allowed in the current state of the job."""
+    """The event is not possible in the current state of the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobStatus:
-    """The state of a job in its lifecycle.
+    """The state of a job in its lifecycle, with its reason and counters.
 
-    `restarts_used` counts the crashes since `best_step`, the newest step that any attempt saved,
-    last grew. A waiting_retry job may be queued again at `eligible_at` (seconds since the epoch).
+    `restarts_used` is the number of crashes since `best_step` last increased. `best_step` is
+    the newest step that any attempt saved. A job in the state waiting_retry can be queued
+    again at `eligible_at` (seconds since the epoch).
     """
 
     state: str = states.QUEUED
@@ -96,16 +100,18 @@ class JobStatus:
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """The waits before restarts: `first_seconds`, times `factor` after each crash, at most
-    `most_seconds`."""
+    """The waits before restarts after a crash. The first wait is `first_seconds`; each next one
+    is `factor` times as long, but at most `most_seconds`.
+    """
 
     first_seconds: float = 1.0
     factor: float = 4.0
     most_seconds: float = 300.0
 
     def delay(self, restart: int, rule: CauseRule = USUAL) -> float:
-        """Return the seconds before restart number `restart` (the first is 1) after an end with
-        this rule."""
+        """Return the seconds to wait before restart number `restart` (from 1). `rule` is the
+        retry rule for the cause of the end.
+        """
         factor = self.factor if rule.factor is None else rule.factor
         first = self.first_seconds * rule.first
         return min(first * factor ** min(restart - 1, 50), self.most_seconds)
@@ -113,19 +119,19 @@ class RetryPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class Admit:
-    """Event: the scheduler gave the job its resources."""
+    """Event: the scheduler has given the job its GPUs and other resources."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Started:
-    """Event: the attempt's supervisor runs."""
+    """Event: the supervisor of the attempt has started."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cancel:
-    """Event: a user cancels the job. `who` completes "cancelled by".
+    """Event: a user cancels the job. `who` completes the reason "cancelled by".
 
-    `live`: an attempt of a held job may still run.
+    `live` is True if an attempt of a held job may still be running.
     """
 
     who: str
@@ -143,7 +149,8 @@ class Hold:
 class Resume:
     """Event: a user resumes a held job.
 
-    `live`: an attempt of the job may still run. `waits`: a condition of the job is not met yet.
+    `live` is True if an attempt of the job may still be running. `waits` is True if a
+    condition for the start of the job is not met yet.
     """
 
     live: bool = False
@@ -152,23 +159,26 @@ class Resume:
 
 @dataclass(frozen=True, kw_only=True)
 class PutOnHold:
-    """Event: a user puts a waiting job on hold. `why` is one sentence."""
+    """Event: a user puts a waiting job on hold. `why` is the reason in one sentence."""
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Release:
-    """Event: a user releases a job on hold. `waits`: a condition of the job is not met yet."""
+    """Event: a user releases a job that was on hold. `waits` is True if a condition for its
+    start is not met yet.
+    """
 
     waits: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pause:
-    """Event: a user pauses the job. `why` is one sentence.
+    """Event: a user pauses the job. `why` is the reason in one sentence.
 
-    Its attempt saves and ends, and the job does not start again until it is unpaused.
+    The attempt of the job saves and ends. The job does not start again until a user unpauses
+    it.
     """
 
     why: str
@@ -176,16 +186,18 @@ class Pause:
 
 @dataclass(frozen=True, kw_only=True)
 class Yield:
-    """Event: the job is to save and end its attempt, and is queued again. `why` is one sentence."""
+    """Event: the attempt of the job must save and end, and the job is queued again. `why` is
+    the reason in one sentence.
+    """
 
     why: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Unpause:
-    """Event: a user unpauses the job. `who` completes "released by".
+    """Event: a user unpauses the job. `who` completes the reason "released by".
 
-    `waits`: a condition of the job is not met yet.
+    `waits` is True if a condition for the start of the job is not met yet.
     """
 
     who: str
@@ -194,26 +206,27 @@ class Unpause:
 
 @dataclass(frozen=True, kw_only=True)
 class Ready:
-    """Event: the conditions of the job are met."""
+    """Event: all conditions for the start of the job are met."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Retry:
-    """Event: the wait after a crash is over."""
+    """Event: the wait of the job after a crash is over."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """Event: the attempt has ended, with one of OUTCOMES, a `cause` in one sentence, and its newest
-    saved step.
+    """Event: the attempt of the job has ended. It has one of OUTCOMES, a `cause` in one
+    sentence, and the newest step that the attempt saved.
 
-    `time_limit` is the job's limit in words, if the attempt was asked to stop because of it. `note`
-    describes a problem after a good end. `unreadable` is the reason why the job cannot be read, and
-    so cannot start again; `hopeless` is the reason why a restart would fail again.
-    `not_ready_before` counts the consecutive attempts before it that were not_ready. `rule` is the
-    rule of its cause; `same_before` counts the restarts for this cause since the last progress.
-    `part_of_wait` is the fraction of the wait to use. `steps_lost` is the number of steps that were
-    done and not saved; None: unknown.
+    `time_limit` is the job's time limit in words, if the attempt was asked to stop because
+    of it. `note` describes a problem after a successful end. `unreadable` is the reason why
+    the job file cannot be read, so that the job cannot start again. `hopeless` is the reason
+    why a restart would fail again. `not_ready_before` is the number of earlier attempts in a
+    row that were not_ready. `rule` is the retry rule of the cause. `same_before` is the
+    number of restarts for this cause since the last progress. `part_of_wait` is the fraction
+    of the wait that is used. `steps_lost` is the number of steps that were done but not
+    saved; None if unknown.
     """
 
     outcome: str
@@ -249,7 +262,9 @@ LifecycleEvent = (
 
 
 def advance(job: JobStatus, event: LifecycleEvent, *, now: float, policy: RetryPolicy) -> JobStatus:
-    """Return the state of `job` after `event`. Raises NotAllowed."""
+    """Return the state of `job` after `event`. `now` is the time in seconds since the epoch.
+    Raises NotAllowed.
+    """
     if isinstance(event, Ended):
         return _after_end(job, event, now, policy)
     state = _follow(job.state, name_of(job, event))
@@ -266,7 +281,7 @@ def advance(job: JobStatus, event: LifecycleEvent, *, now: float, policy: RetryP
 
 
 def name_of(job: JobStatus, event: LifecycleEvent) -> str:
-    """Return the event's name in the table TRANSITIONS."""
+    """Return the name under which `event` is in the table TRANSITIONS."""
     match event:
         case Admit():
             return ADMIT
@@ -316,7 +331,9 @@ def name_of(job: JobStatus, event: LifecycleEvent) -> str:
 
 
 def _why_no_more(job: JobStatus, end: Ended) -> str | None:
-    """Return the reason why no restart follows a crash; None if one follows."""
+    """Return the reason why the job is not restarted after the crash `end`; None if it is
+    restarted.
+    """
     progressed, rule = end.saved_step > job.best_step, end.rule
     used = 0 if progressed else job.restarts_used
     if end.max_restarts == 0 or (rule.counts and used >= end.max_restarts):
@@ -355,7 +372,9 @@ def _after_end(job: JobStatus, end: Ended, now: float, policy: RetryPolicy) -> J
 
 
 def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPolicy) -> JobStatus:
-    """Return `job` after a crash, waiting for restart number `same` for this cause."""
+    """Return `job` in the state waiting_retry after a crash. `same` is the number of the next
+    restart for this cause.
+    """
     used = job.restarts_used + end.rule.counts
     wait = policy.delay(used if end.rule.counts else same, end.rule) * end.part_of_wait
     which = f"restart {used} of {end.max_restarts}" if end.rule.counts else "started again"
@@ -367,7 +386,7 @@ def _put_off(job: JobStatus, end: Ended, same: int, now: float, policy: RetryPol
 
 
 def in_short(seconds: float) -> str:
-    """Format seconds for people: two digits, and no decimals from 10 on."""
+    """Format a number of seconds with two digits, and without decimals from 10 on."""
     return f"{seconds:.2g}" if seconds < 10 else f"{seconds:.0f}"
 
 
@@ -401,34 +420,40 @@ ADMIT = "admit"
 STARTED = "started"
 CANCEL = "cancel"
 DEFERRED = "deferred"
-"""The machine could not start the attempt; this does not count as a restart."""
+"""Name of an event: the machine could not start the attempt. This does not count as a restart."""
 GAVE_UP = "gave_up"
 RETRY = "retry"
 EXPIRED = "expired"
 HOLD = "hold"
 RESUME = "resume"
 TAKE_UP = "take_up"
-"""A held job that is resumed continues with its live attempt."""
+"""Name of an event: a held job is resumed, and continues with its attempt, which is still
+running.
+"""
 STOP = "stop"
-"""A held job with a live attempt is cancelled, and its attempt is stopped."""
+"""Name of an event: a held job is cancelled while its attempt is still running, and the attempt
+is stopped.
+"""
 
 PUT_ON_HOLD = "put_on_hold"
 RELEASED = "released"
 RELEASED_TO_WAIT = "released_to_wait"
-"""A released, unpaused or resumed job still waits for its time or its dependencies."""
+"""Name of an event: a job that was released, unpaused or resumed still waits for its start time
+or its dependencies.
+"""
 READY = "ready"
-"""The job's time has come and its dependencies are met."""
+"""Name of an event: the start time of the job has come and its dependencies are met."""
 
 PAUSE = "pause"
 YIELD = "yield"
-"""The job must yield its GPUs, and is queued again."""
+"""Name of an event: the job must give its GPUs to another job, and is queued again."""
 UNPAUSED = "unpaused"
 
 PRIORITY = "priority"
-"""Not a transition: another priority for an unfinished job."""
+"""Name of an event that is no transition: the priority of an unfinished job was changed."""
 
 EDIT = "edit"
-"""Not a transition: another job file for an unstarted job."""
+"""Name of an event that is no transition: a job that has not started got another job file."""
 
 EVENTS = (
     *(ADMIT, STARTED, CANCEL, FINISHED, STOPPED, CRASHED, DEFERRED, GAVE_UP, RETRY, EXPIRED),

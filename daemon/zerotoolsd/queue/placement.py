@@ -1,5 +1,8 @@
-"""Runs the scheduler on the queue. Its input is made job by job, so that faulty data holds one job
-only."""
+"""Runs the scheduler on the jobs in the queue.
+
+The scheduler's input is made job by job, so that invalid data of one job holds only that
+job.
+"""
 
 from __future__ import annotations
 
@@ -40,14 +43,19 @@ from zerotoolsd.queue.store import Store
 from zerotoolsd.users.user_limits import LimitsOfUsers
 
 WATCHED_PRIORITY = 2 * MOST_PRIORITY
-"""Priority of a process that a user started by hand: it uses no resources and waits for no job."""
+"""Priority of a job that only watches a process which a user started by hand. It uses no
+resources and waits for no other job.
+"""
 
 
 def request_of(
     job: JobRow, grace_seconds: float = 0.0, expected: ExpectedMemory = NOTHING_EXPECTED
 ) -> Request:
-    """Return the scheduler's request for a job. At its time limit it may save for
-    `grace_seconds`."""
+    """Return the scheduler's request for the resources of `job`.
+
+    At its time limit, the job has `grace_seconds` more to save. `expected` is the memory
+    that it probably needs.
+    """
     spec = job.spec
     limit = None if spec.time_limit is None else seconds_of(spec.time_limit) + grace_seconds
     first = spec.script.process is not None  # it runs already
@@ -57,7 +65,9 @@ def request_of(
 
 
 def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> ResourceNeed:
-    """Return the resources that a job needs. `expected` counts if the job declares no memory."""
+    """Return the resources that a job needs. The memory in `expected` counts if the job file
+    declares no memory.
+    """
     if spec.script.process is not None or spec.backend == SLURM:
         return ResourceNeed(world_size=0, gpus=None)
     sizes = spec.sizes if spec.size_range is not None else ()
@@ -79,27 +89,30 @@ def need_of(spec: JobSpec, expected: ExpectedMemory = NOTHING_EXPECTED) -> Resou
 
 
 def host_bytes_of(spec: JobSpec, expected: ExpectedMemory) -> int:
-    """Return the host memory of the job in bytes: as declared, else as expected."""
+    """Return the host memory that the job needs, in bytes: the declared memory, or the expected
+    memory if none is declared.
+    """
     return spec.memory.host_bytes if spec.memory.host is not None else expected.host_bytes
 
 
 def memory_of_machine(config: Config) -> DeclaredMemory:
-    """Return the memory of this machine that jobs may declare."""
+    """Return the memory of this machine, in the form in which it is divided among jobs."""
     set_bytes = config.limits.host_memory
     total = int(memory_of_host() * HOST_PART) if set_bytes is None else bytes_of(set_bytes)
     return DeclaredMemory(context=bytes_of(config.gpus.context_memory), host_total=total)
 
 
 def memory_of_host() -> int:
-    """Return the bytes of memory of this machine."""
+    """Return the host memory of this machine, in bytes."""
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def gpu_memory_for(need: ResourceNeed, snapshot: Snapshot | None) -> int | None:
-    """Return the memory of GPUs that a job may count on, in bytes; None if no GPU reports it.
+    """Return the memory, in bytes, that a job can expect on each of its GPUs; None if no GPU
+    reports its memory.
 
-    It takes as many of the largest GPUs as `need` has ranks, and returns the smallest memory of
-    these, without the part that a desktop holds.
+    The job is assumed to get as many of the largest GPUs as it has ranks. The result is the
+    memory of the smallest of these, without the memory that a desktop uses.
     """
     gpus = [] if snapshot is None else usable(need, snapshot.gpus)[0]
     sizes = [gpu.memory_total_bytes - drawn_bytes(gpu) for gpu in gpus if gpu.memory_total_bytes]
@@ -107,20 +120,24 @@ def gpu_memory_for(need: ResourceNeed, snapshot: Snapshot | None) -> int | None:
 
 
 HOST_PART = 0.9
-"""Part of the host's memory that all jobs together may declare. The rest is for the system."""
+"""Fraction of the host memory that all jobs together may declare. The rest is for the system."""
 
 
 RankUsers = Callable[[Collection[int], float], Mapping[int, int]]
-"""Takes (uids, now); returns the rank of each user from 0. A user who is missing has 0."""
+"""A function of (uids, now) that returns the rank of each user, from 0. A user without an entry
+has the rank 0.
+"""
 
 LOOK_SECONDS = 0.01
-"""Seconds of reading jobs before other tasks run. A queue of 10,000 jobs takes a second."""
+"""Seconds for which jobs are read before other tasks of the event loop run. Reading 10,000 jobs
+takes a second.
+"""
 
 
 class QueuePlacement:
-    """The pending jobs in order, and the scheduler's decisions on them.
+    """Keeps the pending jobs in order, and asks the scheduler which of them start.
 
-    It follows the store by its events: only changes since the last call are read.
+    It follows the events of the store, so that only changes since the last call are read.
     """
 
     def __init__(
@@ -135,15 +152,15 @@ class QueuePlacement:
         host_now: Callable[[], HostMemoryNow | None] = lambda: None,
         user_name: Callable[[int], str | None] = lambda uid: None,
     ) -> None:
-        """Keep the collaborators.
+        """Keep the objects that this object uses.
 
-        `memory`: the machine's memory for jobs that declare theirs. `ranks` returns the order of
-        users, `quotas` the limits of each user, `host_now` the host's memory, and `user_name` the
-        name of a user, if jobs of several users run.
+        `memory` is the machine's memory that jobs can declare. `ranks` returns the order of
+        users, `quotas` the limits of each user, `host_now` the current host memory, and
+        `user_name` the name of a user, for messages if several users have jobs.
         """
         self._user_name = user_name
         self.closed: Callable[[], Mapping[str, str]] = dict
-        """GPUs on which no job is placed now, with the reasons."""
+        """Returns the UUIDs of the GPUs on which no job is started now, with the reasons."""
         self._host_now = host_now
         self._quotas = quotas
         self._ranks = ranks
@@ -155,18 +172,20 @@ class QueuePlacement:
         self._limits = limits
         self.line = PendingQueue()
         self._host_first: int | None = None
-        """The job that waited for host memory before all others at the last pass."""
+        """Position of the first job that waited for host memory at the last pass."""
         self._seen: int | None = None
-        """The newest event that was read; None if the queue was not read yet."""
+        """Number of the newest event that was read; None if the queue was not read yet."""
         self._unread: dict[int, None] = {}
-        """Jobs that may have begun to wait, or stopped waiting, in order."""
+        """Jobs that may have begun or stopped to wait since they were last read, in order."""
         self._unsettled: dict[int, None] = {}
-        """Jobs that could be neither read nor held; they are read again in the next round."""
+        """Jobs that could neither be read nor be held. They are read again in the next round."""
         self._requests: dict[int, tuple[JobRow, Request]] = {}
-        """Rows and requests of newly queued or edited jobs, so that they need not be read again."""
+        """Rows and requests of jobs that were just queued or edited, so that these need not be
+        read again.
+        """
 
     def expect(self, job: JobRow) -> None:
-        """Add a job that was just queued or edited, so that it need not be read from the store."""
+        """Add `job`, which was just queued or edited. It then need not be read from the store."""
         self._requests.pop(job.id, None)
         self._expected.forget([job.id])
         request = self._request_of(job)
@@ -174,7 +193,8 @@ class QueuePlacement:
             self._requests[job.id] = job, request
 
     def catch_up(self, seconds: float = LOOK_SECONDS) -> bool:
-        """Read changes of the queue for some time. Return False if there are more.
+        """Read the changes of the queue, for at most `seconds`. Return False if some changes
+        are still unread.
 
         Jobs that cannot be read are held.
         """
@@ -230,10 +250,11 @@ class QueuePlacement:
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
     ) -> TickDecisions:
-        """Return the scheduler's decisions (`tick`); hold a job with faulty data.
+        """Return the scheduler's decisions (`tick`). If the data of a job is invalid, hold that
+        job.
 
-        `wishes` are additional resources that running jobs ask for; granted ones are among the
-        starts.
+        `passed_over`, `elsewhere` and `own` are as for `machine_now`. `wishes` are requests
+        of running jobs for more resources. Granted ones are among the starts in the result.
         """
         machine = self.machine_now(snapshot, passed_over, elsewhere, own, wishes)
         for wish in wishes:
@@ -266,7 +287,9 @@ class QueuePlacement:
         own: Mapping[str, int] = MappingProxyType({}),
         wishes: Collection[Request] = (),
     ) -> PassInput:
-        """Return the machine's state for a pass, and update the order of users."""
+        """Return the input of a scheduler pass: the current state of the machine. The order of
+        users is updated, too.
+        """
         leases, now = self._store.leases(), time.time()
         if snapshot is not None:
             snapshot = with_fences(snapshot, self._store.fences(), clocks.now())
@@ -293,7 +316,7 @@ class QueuePlacement:
         )
 
     def _named(self, job_id: int) -> str:
-        """Return a job with the name of its user, such as `job 1 (anna)`."""
+        """Return a job as text with the name of its user, such as `job 1 (anna)`."""
         try:
             name = self._user_name(self._store.job(job_id).uid)
         except KeyError:  # it was removed
@@ -303,9 +326,11 @@ class QueuePlacement:
     def running_jobs(
         self, gpu_use: Mapping[tuple[int, int], Mapping[str, int]]
     ) -> list[RunningJob]:
-        """Return running and stopping jobs, with the resources that each frees at its end.
+        """Return the running and stopping jobs, each with the resources that become free when
+        it ends.
 
-        `gpu_use`: bytes of GPUs by UUID, by job and attempt number, for attempts with a known use.
+        `gpu_use` maps (job number, attempt number) to the used bytes of each GPU by UUID,
+        for attempts with known use.
         """
         now, found = clocks.now(), []
         for job, ranks, host in self._running():
@@ -328,18 +353,24 @@ class QueuePlacement:
         return found
 
     def expected_of_gpu(self, job_id: int) -> int:
-        """Return the bytes of each GPU that a job is expected to need at least; 0 if unknown."""
+        """Return the memory, in bytes, that the job is expected to need on each GPU at least; 0
+        if unknown.
+        """
         with self._parking.guard(job_id, parking.COUNTING) as reach:
             reach()
             return self._expected.of(self._store.job(job_id)).gpu_bytes
         return 0
 
     def expected_of_running(self) -> dict[int, int]:
-        """Return the host memory of each running job, declared or expected."""
+        """Return the host memory of each running job, in bytes, as declared or as expected: job
+        number to bytes.
+        """
         return {job.id: size for job, _, size in self._running()}
 
     def ends_of(self, job_ids: set[int], now: float) -> dict[int, float]:
-        """Return the latest end of running jobs with a time limit."""
+        """Return the latest end of those jobs `job_ids` that have a time limit: job number to
+        seconds since the epoch.
+        """
         found = {}
         for job_id in job_ids:
             with self._parking.guard(job_id, parking.COUNTING) as reach:
@@ -351,7 +382,9 @@ class QueuePlacement:
         return found
 
     def _running(self) -> list[tuple[JobRow, int, int]]:
-        """Return the running jobs, with the CPU ranks and the host memory of each."""
+        """Return the running jobs: for each the row, the number of CPU ranks, and the host
+        memory in bytes.
+        """
         held = self._store.jobs_with_open_attempts(states.HELD)
         jobs = (*self._store.jobs(states.ACTIVE), *held)
         return [(job, *self._used_by(job)) for job in jobs]
@@ -362,8 +395,11 @@ class QueuePlacement:
         leases: Sequence[Lease],
         again: Collection[int],
     ) -> UserUsage:
-        """Return the current use of the users. Jobs in `again` ask for more and are not counted
-        twice."""
+        """Return how much of their limits the users use now.
+
+        The jobs in `again` run and ask for more resources. They are left out, so that they
+        are not counted twice.
+        """
         if self._quotas is None or not self._quotas.bound_running:
             return ANYBODY
         gpus = Counter(lease.job_id for lease in leases)
@@ -375,7 +411,7 @@ class QueuePlacement:
         return UserUsage(limits_of=self._quotas.of, used=used)
 
     def cpu_ranks_of(self, job: JobRow) -> int:
-        """Return how many CPU ranks the job uses."""
+        """Return the number of CPU ranks that `job` uses; 0 if it uses GPUs."""
         return self._used_by(job)[0]
 
     def _size_now(self, job: JobRow, spec: JobSpec) -> int:

@@ -1,4 +1,6 @@
-"""Adds data of run directories to a queue that is older than them, in one transaction."""
+"""Adds to a queue the data of run directories that are newer than the queue, in one
+transaction.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.queue.tables.usage_accounting import GpuTime, book_found
 
 REBUILD = "rebuild"
-"""Kind of the event for a job that this changes."""
+"""Kind of the event that is added for each job that is changed here."""
 
 _REASONS = {
     states.STOPPING: "cancelled",
@@ -31,12 +33,13 @@ Append = Callable[..., object]
 
 @dataclass(frozen=True, kw_only=True)
 class FoundJob:
-    """A job for which the run directories have data that the queue lacks.
+    """A job for which the run directories contain data that the queue does not have.
 
-    `state` is None if the queue has the job, else `spec` is set. `closed` has the records of
-    attempts that are still open in the queue, by number. `attempts` are those that the queue does
-    not have; the last one is added as open. `used` is the GPU time of ended attempts, by number, if
-    known.
+    `state` is the state of the job in the queue, or None if the queue does not have the job;
+    then `spec` is set. `closed` maps the numbers of attempts that are still open in the
+    queue to the records of their ends. `attempts` are those that the queue does not have;
+    the last of them is added as open. `used` maps the numbers of ended attempts to their GPU
+    time, if known.
     """
 
     id: int
@@ -54,11 +57,12 @@ class FoundJob:
 
 @dataclass(frozen=True, kw_only=True)
 class Rebuild:
-    """All data of the run directories that the queue lacks.
+    """All data of the run directories that the queue does not have.
 
-    `highest_id`: no job number up to it is used again. Found unfinished jobs are held for the
-    reason `hold`; with `hold_others`, so are all other waiting jobs. `unreadable` has the reason
-    why the state of a job is unknown, by its number; such a job is held, too.
+    `highest_id`: no number up to this one is given to a new job. Unfinished jobs that were
+    found are held for the reason `hold`. With `hold_others`, all other waiting jobs are
+    held, too. `unreadable` maps a job number to the reason why the state of that job is
+    unknown; these jobs are also held.
     """
 
     found: Sequence[FoundJob]
@@ -68,7 +72,9 @@ class Rebuild:
     unreadable: Mapping[int, str]
 
     def carry_out(self, sql: RunSql, append: Append, now: float) -> None:
-        """Change the queue, in the caller's transaction."""
+        """Write the data into the queue, in the transaction of the caller. `now` is in seconds
+        since the epoch.
+        """
         for job in self.found:
             _take_in(sql, job, self.hold)
             number = job.attempts[-1].number
@@ -81,7 +87,7 @@ class Rebuild:
 
 
 def _give_no_number_again(sql: RunSql, highest_id: int) -> None:
-    """Set the next job's number higher than this."""
+    """Make sure that the next new job gets a number above `highest_id`."""
     sequence = sql("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
     if sequence is None:
         sql("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (highest_id,))
@@ -145,8 +151,9 @@ def _add(sql: RunSql, row: AttemptRow) -> None:
 
 
 def _declared(sql: RunSql, job_id: int) -> int | None:
-    """Return the memory of each GPU that the job declares; None if it declares none or is
-    unreadable."""
+    """Return the memory of each GPU, in bytes, that the job declares; None if it declares none
+    or cannot be read.
+    """
     row = sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()
     try:
         return bytes_of(json.loads(row["spec"])["memory"]["per_gpu"])

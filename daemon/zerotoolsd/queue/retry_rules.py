@@ -1,4 +1,4 @@
-"""The causes for which attempts end, and the retry rule of each. Pure.
+"""The causes for which attempts end, and the retry rule of each cause.
 
 `docs/explanation/retries.md` has the same table for people; a test compares the two.
 """
@@ -28,11 +28,12 @@ MACHINE = "machine"
 class CauseRule:
     """The retry rule of one cause.
 
-    `retries`: the limit of consecutive restarts without progress; None: as many as the job's
-    `max_restarts` allows, or any number if they do not count. `counts`: each restart counts against
-    `max_restarts`. The first wait is `first` times `retry.first_seconds` of the daemon's
-    configuration, and each further one is `factor` times as long (None: `retry.factor`). `fences`:
-    the faulty GPU is not used for a while. `words` completes "ended by".
+    `retries` is the largest number of restarts in a row without progress. None means as many
+    as the job's `max_restarts` allows, or any number if the restarts do not count. `counts`
+    is True if each restart counts against `max_restarts`. The first wait is `first` times
+    `retry.first_seconds` of the daemon's configuration, and each next wait is `factor` times
+    as long (None: `retry.factor`). `fences` is True if the faulty GPU is not used for a
+    while. `words` completes "ended by".
     """
 
     words: str
@@ -63,7 +64,7 @@ RULES: Mapping[str, CauseRule] = MappingProxyType(
         MACHINE: CauseRule(words="a machine that was not ready", counts=False),
     }
 )
-"""The rules by cause. The longest wait for `machine` is a minute."""
+"""The retry rule of each cause. For the cause `machine`, the longest wait is one minute."""
 
 
 def rule_of(cause: str | None) -> CauseRule:
@@ -72,14 +73,14 @@ def rule_of(cause: str | None) -> CauseRule:
 
 
 SPREAD = 0.2
-"""Largest part of a wait that is left out."""
+"""Largest fraction by which a wait can be shortened."""
 
 
 def part_of_wait(job_id: int, attempt: int) -> float:
-    """Return the part of its wait that a job uses after this attempt, from 1 - SPREAD to 1.
+    """Return the fraction of its wait that a job uses after this attempt, from 1 - SPREAD to 1.
 
-    So jobs that ended together do not start together. The result is always the same for the same
-    two numbers, also after a restart of the daemon.
+    Because of it, jobs that ended together do not start together. The result depends only on
+    the two numbers, so it stays the same after a restart of the daemon.
     """
     digest = hashlib.sha256(f"{job_id}/{attempt}".encode()).digest()
     return 1.0 - SPREAD * int.from_bytes(digest[:8], "big") / 2**64

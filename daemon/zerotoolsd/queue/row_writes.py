@@ -1,4 +1,6 @@
-"""The writes of the store: the rows of a new job, and of a change of a job."""
+"""Writes rows of the queue's database: the rows of a new job, and the rows of a change of a
+job.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,15 @@ from zerotoolsd.queue.tables.preemption_table import PreemptionTable
 from zerotoolsd.queue.tables.usage_accounting import book_end
 
 RunSql = Callable[..., sqlite3.Cursor]
-"""(statement, values) -> cursor."""
+"""A function that executes an SQL statement: (statement, values) -> cursor."""
 RunMany = Callable[[str, Iterable[Sequence[object]]], None]
-"""(statement, rows of values)."""
+"""A function that executes an SQL statement once for each row: (statement, rows of values)."""
 
 
 class Changed(RuntimeError):
-    """The job was no longer in the state from which the change started. The store is unchanged."""
+    """The state of the job was not the one from which the change started. The queue is
+    unchanged.
+    """
 
 
 def _nothing(*_: object) -> None:
@@ -41,9 +45,10 @@ def _nothing(*_: object) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobParts:
-    """The texts of a job file as they are stored.
+    """The two forms of a job file that are stored: `spec` has only the keys that the user set,
+    and `tree` has all keys.
 
-    `spec` has the keys that were set, `tree` has all keys; both also as JSON text.
+    Each form is also kept as JSON text.
     """
 
     spec: JobSpec
@@ -53,7 +58,7 @@ class JobParts:
 
     @classmethod
     def of(cls, spec: JobSpec) -> JobParts:
-        """Return the parts of a job file."""
+        """Return both stored forms of the job file `spec`."""
         steps = cls.steps(spec)
         while True:
             try:
@@ -64,7 +69,9 @@ class JobParts:
 
     @classmethod
     def steps(cls, spec: JobSpec) -> Generator[None, None, JobParts]:
-        """Make the parts in steps, as a generator, because a large job file takes long."""
+        """Return both stored forms of the job file `spec`. This is a generator that works in
+        steps, because a large job file takes long.
+        """
         tree = job_to_dict(spec)
         yield
         given = given_of(spec)
@@ -79,17 +86,19 @@ class JobParts:
 
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
-    """A job to queue.
+    """The data of a job that is to be added to the queue.
 
-    Without `output_dir` its output is `default_output / <id> / "output"`; without `name` it is
-    `job-<id>`. `now` is in seconds since the epoch. `array` is its position in an array; the id
-    there is not used. `hold` is the reason for a hold from the start; `begin` and `after` are the
-    conditions of its start. `parts` are the parts of `spec`, if they were made before.
-    `text_number` is the number of its job file, if that was written before
-    (`queue.job_file_slices`). `expected` is its memory estimate (`queue.expected_memory`). `check`
-    is called last in the transaction: its errors refuse only this job. `queued` is called with the
-    job's number, before the commit. `followed_by` returns, for the job's row, another job to queue
-    in the same transaction.
+    Without `output_dir` the output directory is `default_output / <id> / "output"`. Without
+    `name` the name is `job-<id>`. `now` is in seconds since the epoch. `array` is the
+    position of the job in an array; the id in it is not used. `hold` is the reason for a
+    hold from the start. `begin` and `after` are the conditions for the start. `parts` are
+    the stored forms of `spec`, if they were made before. `text_number` is the number of the
+    job file, if that was written before (`queue.job_file_slices`). `expected` is the
+    estimate of the job's memory (`queue.expected_memory`).
+
+    `check` is called last in the transaction: an error that it raises refuses only this job.
+    `queued` is called with the job's number before the commit. `followed_by` is called with
+    the job's row, and returns another job that is queued in the same transaction.
     """
 
     uid: int
@@ -113,7 +122,7 @@ class NewJob:
 
     @property
     def state(self) -> str:
-        """The first state of the job."""
+        """Return the first state of the job."""
         if self.hold is not None:
             return states.ON_HOLD
         waits = self.begin is not None or bool(self.after)
@@ -121,7 +130,9 @@ class NewJob:
 
 
 def refuse_other_size(jobs: Sequence[NewJob], known: int) -> None:
-    """Raise Conflict if another number of jobs was queued under this idempotency key."""
+    """Raise Conflict if the user has already queued a different number of jobs (`known`) under
+    this idempotency key.
+    """
     if known != len(jobs):
         raise Conflict(
             f"the idempotency key {jobs[0].idempotency_key} was used for {known} jobs, and these "
@@ -135,8 +146,10 @@ _COLUMNS = (
     *("begin_at", "expected", "array_id", "array_index", "array_size", "array_label"),
 )
 INSERT_JOB = f"INSERT INTO job ({', '.join(_COLUMNS)}) VALUES ({', '.join('?' * len(_COLUMNS))})"
-"""Statement that writes a job's row. A later UPDATE would write all pages of a long job file
-again."""
+"""SQL statement that writes the complete row of a job.
+
+An UPDATE afterwards would write all pages of a long job file again.
+"""
 
 
 @cache
@@ -145,7 +158,7 @@ def _version() -> str:
 
 
 def _named(new: NewJob, job_id: int) -> tuple[str, str]:
-    """Return the name of a job, and its position in an array."""
+    """Return the name of the job, and its position in an array as text."""
     return (
         new.name or f"job-{job_id}",
         new.output_dir or f"{new.default_output}/{job_id}/output",
@@ -153,8 +166,9 @@ def _named(new: NewJob, job_id: int) -> tuple[str, str]:
 
 
 def values_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> tuple[object, ...]:
-    """Return the values of a job for `INSERT_JOB`. `array_id` is the number of its array, or
-    None."""
+    """Return the values of a job's row for the statement `INSERT_JOB`. `array_id` is the number
+    of the job's array, or None.
+    """
     texts = (parts.full_text, parts.set_text) if new.text_number is None else ("", None)
     name, place = _named(new, job_id)
     array = new.array
@@ -167,7 +181,7 @@ def values_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> tuple
 
 
 def row_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> JobRow:
-    """Return the row of a job that was queued with `values_of`."""
+    """Return the row of a job that was added to the queue with `values_of`."""
     name, place = _named(new, job_id)
     array = new.array
     if array is not None:
@@ -193,7 +207,9 @@ def row_of(new: NewJob, parts: JobParts, job_id: int, array_id: int) -> JobRow:
 
 
 class Change:
-    """Writes the other rows of a job's transaction. `Store.change` makes it."""
+    """Writes further rows in the transaction in which a job changes its state. `Store.change`
+    creates it.
+    """
 
     def __init__(self, run: RunSql, job_id: int) -> None:
         self._sql = run
@@ -203,7 +219,9 @@ class Change:
     def set_spec(
         self, name: str, spec_text: str, given_text: str, output_dir: str, expected: str | None
     ) -> None:
-        """Set another job file, which this version has read."""
+        """Replace the job file of the job. `spec_text` has all keys, and `given_text` has the
+        keys that the user set.
+        """
         self._sql(
             "DELETE FROM job_text WHERE number = (SELECT text_number FROM job WHERE id = ?)",
             (self._job_id,),
@@ -218,17 +236,21 @@ class Change:
         )
 
     def set_begin(self, begin: float | None) -> None:
-        """Set the time before which the job does not start."""
+        """Set the time before which the job does not start, in seconds since the epoch; None:
+        no such time.
+        """
         self._sql("UPDATE job SET begin_at = ? WHERE id = ?", (begin, self._job_id))
 
     def set_priority(self, priority: int) -> None:
-        """Set the priority among waiting jobs."""
+        """Set the priority of the job among the waiting jobs."""
         self._sql("UPDATE job SET priority = ? WHERE id = ?", (priority, self._job_id))
 
     def add_attempt(self, attempt: AttemptRow, gpu_bytes: int | None = None) -> None:
-        """Add an attempt, with leases of its GPUs: `gpu_bytes` of each, or whole GPUs (None).
+        """Add an attempt of the job, and lease its GPUs. `gpu_bytes` is the leased memory of
+        each GPU; None: the whole GPU.
 
-        Raises Changed if a GPU is leased as a whole, or is shared and wanted as a whole.
+        Raises Changed if a GPU is already leased as a whole, or if a shared GPU is wanted as
+        a whole.
         """
         row = attempt
         self._sql(
@@ -253,7 +275,7 @@ class Change:
             )
 
     def attempt_started(self, number: int, began: Moment) -> None:
-        """Record that the supervisor of attempt `number` runs since `began`."""
+        """Record that the supervisor of attempt `number` has been running since `began`."""
         self._sql(
             "UPDATE attempt SET state = ?, started = ?, started_clock = ?, boot_id = ?"
             " WHERE job_id = ? AND number = ?",
@@ -271,8 +293,12 @@ class Change:
         held_by: str | None,
         cause: str | None = None,
     ) -> None:
-        """Record that attempt `number` has ended by `cause`. Its GPUs are free unless a process
-        holds them."""
+        """Record that attempt `number` ended at the time `ended` because of `cause`. `result`
+        is the record of the end.
+
+        The GPUs become free. If `held_by` names a process that is still on them, they stay
+        leased.
+        """
         book_end(self._sql, self._job_id, number, clocks.now(), ended)
         self._sql(
             "UPDATE attempt SET state = ?, ended = ?, result = ?, cause = ?"
@@ -288,7 +314,7 @@ class Change:
             )
 
     def fence(self, fence: Fence) -> None:
-        """Fence a GPU: no job gets it for a while."""
+        """Add a fence for a GPU, so that no job gets this GPU for a while."""
         self._sql(
             "INSERT OR REPLACE INTO fence (gpu_uuid, since, until, boot_id, job_id, attempt, why)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -301,7 +327,9 @@ class Change:
     def open_attempts_ended(
         self, ended: float, result: Mapping[str, Any], held_by: str | None
     ) -> None:
-        """Record the end of every open attempt of the job, without reading their rows."""
+        """Record the end of every open attempt of the job, without reading the rows of the
+        attempts.
+        """
         rows = self._sql(
             "SELECT number FROM attempt WHERE job_id = ? AND state != ?", (self._job_id, ENDED)
         )

@@ -1,4 +1,4 @@
-"""The rows of the database as Python values."""
+"""The rows of the database as Python objects."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ RUNNING = "running"
 ENDED = "ended"
 
 _KEPT = 256
-"""Number of parsed job files in the cache."""
+"""Largest number of parsed job files in the cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ArrayPlace:
-    """The position of a job in an array.
+    """The position of a job in an array of jobs.
 
-    It is `index` of `size`, in the array `id`, which is the number of its first job. `label`
-    describes its values.
+    The job is number `index` of `size` jobs. `id` is the id of the array, which is the
+    number of its first job. `label` describes the values that distinguish this job.
     """
 
     id: int
@@ -40,10 +40,11 @@ class ArrayPlace:
 
 @dataclass(frozen=True, kw_only=True)
 class JobRow:
-    """One job. Times are seconds since the epoch.
+    """One job, as it is stored. Times are in seconds since the epoch.
 
-    `spec_text` has every key of the job with the value it got when it was accepted, by zerotools of
-    `spec_version`. `given_text` has the keys that were set; it is None for jobs of schema 1.
+    `spec_text` has every key of the job file, with the values at the time of the submit,
+    when zerotools had the version `spec_version`. `given_text` has only the keys that the
+    user set; it is None for jobs from schema 1.
     """
 
     id: int
@@ -59,36 +60,39 @@ class JobRow:
     ended: float | None
     priority: int = 0
     begin: float | None = None
-    """The time before which the job does not start, in seconds since the epoch; None: no such
-    time."""
+    """The time before which the job does not start, in seconds since the epoch; None if there
+    is no such time.
+    """
     array: ArrayPlace | None = None
     expected: str | None = None
-    """The estimate of its memory (`queue.expected_memory`)."""
+    """The estimate of the memory that the job needs (`queue.expected_memory`)."""
 
     @property
     def state(self) -> str:
-        """The job's state, one of `zerotools.jobs.states`."""
+        """Return the state of the job, one of `zerotools.jobs.states`."""
         return self.standing.state
 
     @cached_property
     def reading(self) -> StoredJob:
-        """The result of parsing the job file with this version."""
+        """Return the result of parsing the job file with this version of zerotools."""
         return _reading(self.spec_text, self.given_text)
 
     def with_reading(self, spec: JobSpec) -> JobRow:
-        """Return this row with `spec` as the parsed job file."""
+        """Return a copy of this row that has `spec` as its parsed job file."""
         self.__dict__["reading"] = StoredJob(spec)  # where cached_property keeps it
         return self
 
     def read_as(self, other: JobRow) -> JobRow:
-        """Return this row with the parsed job file of `other`, if both have the same text."""
+        """Return this row with the parsed job file of `other` if both rows have the same text.
+        This saves the parsing.
+        """
         if (self.spec_text, self.given_text) == (other.spec_text, other.given_text):
             self.__dict__["reading"] = other.reading
         return self
 
     @property
     def spec(self) -> JobSpec:
-        """The job file as it was accepted. Raises UnreadableSpec."""
+        """Return the job file as it was accepted. Raises UnreadableSpec."""
         reading = self.reading
         if reading.spec is None or reading.problems:
             raise UnreadableSpec(self, reading)
@@ -105,7 +109,9 @@ def _reading(spec_text: str, given_text: str | None) -> StoredJob:
 
 
 class UnreadableSpec(Unsupported):
-    """This version cannot read the job file, which another version accepted."""
+    """The job file was accepted by another version of zerotools, and this version cannot read
+    it.
+    """
 
     def __init__(self, job: JobRow, reading: StoredJob) -> None:
         mine, its = zerotools.__version__, job.spec_version
@@ -122,10 +128,11 @@ class UnreadableSpec(Unsupported):
 @dataclass(frozen=True, kw_only=True)
 class AttemptRow:
     """One attempt of a job. `result` is the record that its supervisor wrote at the end, or a
-    substitute.
+    substitute for it.
 
-    `started_clock` and `boot_id` are those of `began`; None: an older version started it. `cause`
-    is one of `retry_rules`; None: it ended without a failure, or an older version ended it.
+    `started_clock` and `boot_id` belong to the start time `began`; they are None if an older
+    version started the attempt. `cause` is one of `retry_rules`. It is None if the attempt
+    did not fail, or if an older version recorded its end.
     """
 
     job_id: int
@@ -143,15 +150,21 @@ class AttemptRow:
     host: str | None = None
     cause: str | None = None
     world_size: int | None = None
-    """Number of ranks; None: an older version started it, for a job with a single size."""
+    """Number of ranks; None if an older version started the attempt, for a job with only one
+    possible size.
+    """
     gpu_part: float = 1.0
-    """The part of each of its GPUs for which it is booked."""
+    """The fraction of each of its GPUs that is booked for the attempt."""
     gpu_baseline: Mapping[str, int] = field(default_factory=dict)
-    """Bytes of its GPUs that no process held when it began, by UUID, if known."""
+    """Bytes of memory of each GPU that no process held when the attempt started, by UUID; None
+    if unknown.
+    """
 
     @property
     def began(self) -> Moment | None:
-        """The time of its start; None if it is not known to have started."""
+        """Return the start time of the attempt; None if it has not started or its start is
+        unknown.
+        """
         if self.started is None:
             return None
         return Moment(self.started, self.started_clock, self.boot_id)
@@ -159,9 +172,10 @@ class AttemptRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Lease:
-    """A GPU, or `bytes` of its memory, that an attempt holds.
+    """The lease of a GPU for an attempt: of the whole GPU, or of `bytes` of its memory.
 
-    `held_by` names a process that outlived the attempt, if there is one.
+    `held_by` names a process that is still on the GPU after the attempt has ended; None if
+    there is none.
     """
 
     gpu_uuid: str
@@ -174,9 +188,10 @@ class Lease:
 
 @dataclass(frozen=True, kw_only=True)
 class Fence:
-    """A GPU that no job gets until the time `until`, or until another boot than `boot_id`.
+    """A GPU that no job gets for a while.
 
-    `why` is a sentence. Times are seconds since the epoch.
+    The fence ends at the time `until` (seconds since the epoch), or when the machine boots
+    again and has another id than `boot_id`. `why` is the reason in one sentence.
     """
 
     gpu_uuid: str
@@ -188,13 +203,13 @@ class Fence:
     why: str
 
     def is_up(self, now: Moment) -> bool:
-        """Return whether the fence still applies at `now`."""
+        """Return whether no job may get the GPU at the time `now`."""
         rebooted = None not in (self.boot_id, now.boot_id) and self.boot_id != now.boot_id
         return not rebooted and now.time < self.until
 
 
 def job_row(row: Mapping[str, Any]) -> JobRow:
-    """Make a JobRow of a row of table `job`."""
+    """Return a JobRow for a row of the table `job`."""
     return JobRow(
         id=row["id"],
         uid=row["uid"],
@@ -228,7 +243,7 @@ def job_row(row: Mapping[str, Any]) -> JobRow:
 
 
 def attempt_row(row: Mapping[str, Any]) -> AttemptRow:
-    """Make an AttemptRow of a row of table `attempt`."""
+    """Return an AttemptRow for a row of the table `attempt`."""
     return AttemptRow(
         job_id=row["job_id"],
         number=row["number"],

@@ -29,7 +29,7 @@ from zerotoolsd.supervisor.rank_binding import RankBinding, keep_to, kept_of
 
 OOM_SCORE = "500"
 NO_PROGRAM = 127
-"""Exit status of a child that could not execute its program."""
+"""Exit status of a child process that could not execute its program."""
 _PR_SET_PDEATHSIG = 1
 _DIRECTORY, _PROGRAM, _FAILED = b"d", b"p", b"!"
 _libc = ctypes.CDLL(None, use_errno=True)

@@ -1,4 +1,6 @@
-"""The supervisor's loop: copies output, reads reports, handles stop requests, and notices ends."""
+"""The loop of the supervisor: copies the output of ranks, reads their reports, handles stop
+requests, and notices when ranks end.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +42,25 @@ from zerotoolsd.supervisor.transient_errors import hangs
 
 TICK_SECONDS = 1.0
 ALIVE_SECONDS = 10.0
-"""Seconds between two updates of `run.json`'s modification time."""
+"""Seconds between two updates of the modification time of `run.json`."""
 HANGS_SECONDS = 5.0
-"""After so many seconds without a response, the job's reason names what does not respond."""
+"""Seconds after which a directory or program that does not respond is named in the reason that
+users see for the job.
+"""
 LAST_KILL_SECONDS = 1.0
-"""The last killed processes have at least this long to end, even if ranks have not ended."""
+"""Seconds that the last killed processes have to end, at least, even if ranks have not ended."""
 NOTE_SECONDS = 1.0
-"""Longest time between two writes of the process file, for an attempt without a control group."""
+"""Longest time, in seconds, between two writes of the file of processes, for an attempt without
+a control group.
+"""
 SETTLE_SECONDS = 1.0
-"""Seconds that the other ranks may still report after one has failed."""
+"""Seconds that the other ranks have to report their errors after one rank has failed."""
 
 
 class RankMonitor:
-    """Watches the ranks of one attempt until the last has ended. Works in the run directory."""
+    """Watches all ranks of one attempt until the last rank has ended. The run directory is the
+    working directory.
+    """
 
     def __init__(
         self,
@@ -70,18 +78,20 @@ class RankMonitor:
         self.ranks: list[SupervisedRank] = []
         self.killed_because: str | None = None
         self.cannot_start: CannotStart | None = None
-        """The error that prevented the start of a rank."""
+        """The error because of which a rank could not be started; None if there is none."""
         self._kill_at: float | None = None
         self._kill_why = ""
         self._give_up_at: float | None = None
         self._requests = RequestReader(plan.grace_seconds)
         self._stop = Stop(launcher=plan.launcher)
         self._untold: str | None = None
-        """The reason of the stop, if it could not be written for the ranks yet."""
+        """The reason of a requested stop while the stop file could not be written yet; None
+        otherwise.
+        """
         self.finder: Finder | None = None
         self._identity: Mapping[str, Any] = {}
         self._is_noted = True
-        """Whether `run.json` has the current state of the ranks."""
+        """True if `run.json` contains the current state of the ranks."""
         self._beside = CheckpointCommands(plan, progress)
         self._stop_by: float | None = None
         self.stalls = StallHandler(plan, progress)
@@ -98,26 +108,28 @@ class RankMonitor:
 
     @property
     def stop_reason(self) -> str | None:
-        """The reason of the requested stop, if any."""
+        """Return the reason of the requested stop; None if no stop was requested."""
         return self._requests.reason
 
     def stop_asked(self) -> bool:
-        """Return whether a stop was requested, also if the ranks were not told yet."""
+        """Return whether a stop was requested. The request may not have been passed on to the
+        ranks yet.
+        """
         return self._signals.asked or Path(REQUEST).exists()
 
     def out_of_time(self) -> bool:
-        """Return whether the grace period is over before all ranks have ended."""
+        """Return whether the grace period of a stop is over although some ranks have not ended."""
         self.heed_request()
         return self._stop_by is not None and time.monotonic() >= self._stop_by
 
     def heed(self, finder: Finder) -> None:
-        """Read the output of `finder` while the ranks run."""
+        """Also read the output of the checkpoint finder `finder` while the ranks run."""
         self.progress.waits(None)
         self.finder = finder
         self._selector.register(finder.stdout, selectors.EVENT_READ, self._hear_finder)
 
     def tell_of_finder(self, seconds: float) -> None:
-        """Report how many seconds the finder has been searching."""
+        """Record for users that the checkpoint finder has been searching for `seconds`."""
         if seconds >= HANGS_SECONDS:
             self.progress.waits(f"looks for checkpoints in {searched()}", seconds)
             _sign()
@@ -129,13 +141,17 @@ class RankMonitor:
 
     @property
     def helpers(self) -> list[int]:
-        """The pids of the finder, of py-spy and of commands next to the ranks."""
+        """Return the pids of the helper processes: the checkpoint finder, py-spy and hook
+        commands.
+        """
         return [] if self.finder is None else [self.finder.pid]
 
     def spawn(self) -> None:
-        """Begin to start all ranks. `run` reports a rank that cannot start.
+        """Begin to start all ranks. If the program of a rank cannot be executed, `run` reports
+        it.
 
-        Raises OSError if the machine lacks a resource for a rank; the ranks before it run.
+        Raises OSError if the machine lacks a resource for a rank. The ranks that were
+        started before it are running then.
         """
         self._port = hold_port()  # until the ranks have ended
         port = int(self._port.getsockname()[1])
@@ -152,9 +168,10 @@ class RankMonitor:
             raise
 
     def note_ranks(self, identity: Mapping[str, Any]) -> None:
-        """Write the ranks into `run.json`, for processes that search for them later.
+        """Write the ranks and `identity` into `run.json`. Other processes read this file later
+        to find the ranks.
 
-        A failed write is repeated: a full disk is not the fault of the ranks.
+        A write that fails is repeated, because the ranks are not to blame for a full disk.
         """
         self._identity, self._is_noted = identity, False
         self._note_ranks()
@@ -203,7 +220,9 @@ class RankMonitor:
             rank.start = None
 
     def _tell_what_hangs(self, now: float) -> None:
-        """Report the directory or the program that does not respond while a rank starts."""
+        """Report the directory or the program that does not respond while a rank is being
+        started. `now` is the current time in seconds.
+        """
         starts = (rank.start for rank in self.ranks if rank.start is not None)
         late = next((start for start in starts if now - start.began >= HANGS_SECONDS), None)
         if late is None:
@@ -212,7 +231,9 @@ class RankMonitor:
             self.progress.waits(hangs(late.awaited), now - late.began)
 
     def run(self) -> None:
-        """Run until every rank has ended, or a killed one does not end."""
+        """Run the loop until every rank has ended, or a rank that was killed does not end in
+        time.
+        """
         self._sample_memory()
         next_sample = next_sign = time.monotonic() + TICK_SECONDS / 4
         while self._goes_on():
@@ -288,7 +309,7 @@ class RankMonitor:
             self._kill_at, self._kill_why = at, why
 
     def heed_request(self) -> None:
-        """Handle a new or changed stop request."""
+        """Read the stop request, and handle a new or changed one."""
         request = self._requests.look(signalled=self._signals.asked)
         if request is None:
             return
@@ -330,16 +351,19 @@ class RankMonitor:
         return [rank.pid for rank in self.ranks if rank.status is None]
 
     def _goes_on(self) -> bool:
-        """Return whether a rank runs, or a program with remaining time after a stop."""
+        """Return whether the loop must continue: a rank is running, or after a stop a program
+        has time left to end.
+        """
         return bool(self._running) or not (self._stop.is_over or self.out_of_time())
 
     def _note_end(self, pid: int, status: int) -> None:
         self._ledger.ended(pid, self._stop.status_of(pid, status))
 
     def _tell_ranks(self) -> None:
-        """Write the stop file, which the ranks read. A failed write is repeated.
+        """Write the stop file, which tells the ranks to save and stop. A write that fails is
+        repeated.
 
-        Ranks that never see it are killed after their grace period.
+        Ranks that never see the file are killed after their grace period.
         """
         if self._untold is None:
             return
@@ -382,7 +406,7 @@ class RankMonitor:
             self.progress.used_host(used)
 
     def close(self) -> None:
-        """Copy the remaining output, and close all files."""
+        """Copy the remaining output of the ranks to their logs, and close all files."""
         self.progress.drain()
         if self._port is not None:
             self._port.close()
@@ -397,9 +421,10 @@ class RankMonitor:
 
 
 def _sign() -> None:
-    """Set the modification time of `run.json`, which shows how long the supervisor ran at least.
+    """Set the modification time of `run.json` to now. It shows later until when the supervisor
+    was running.
 
-    Files of the ranks are not used, because their file system may hang.
+    Files of the ranks are not used for this, because their file system may hang.
     """
     with suppress(OSError):
         os.utime(RUN)

@@ -1,11 +1,13 @@
-"""Recognises errors of the machine that pass. The job waits, and is not blamed."""
+"""Recognises errors that are caused by the machine and pass by themselves. The job waits then
+and does not count as failed.
+"""
 
 from __future__ import annotations
 
 import errno
 
 NOT_READY = "not_ready"
-"""The outcome of an attempt if the machine could not start its ranks."""
+"""The outcome of an attempt that the machine could not start now."""
 
 _OF_MACHINE = frozenset(
     {
@@ -20,15 +22,18 @@ _OF_ADMINISTRATOR = frozenset({errno.EACCES, errno.EPERM})
 
 
 def is_transient(error: OSError, *, own_files: bool = False) -> bool:
-    """Return whether the same operation may succeed later without any change of the job.
+    """Return whether the operation that raised `error` may succeed later although the job is
+    not changed.
 
-    The cause may be disk space, inodes, descriptors, processes, memory, or a disk or server that
-    does not respond. `own_files`: the error is of files that only the daemon uses; no job can lose
-    access to them.
+    The cause may be a lack of disk space, inodes, file descriptors, processes or memory, or
+    a disk or server that does not respond. `own_files` is True if only the daemon uses the
+    files, so that a job cannot have lost access to them.
     """
     return error.errno in _OF_MACHINE or (own_files and error.errno in _OF_ADMINISTRATOR)
 
 
 def hangs(what: str) -> str:
-    """Return the reason of an attempt that waits because `what` does not respond."""
+    """Return the reason, as text for users, of an attempt that waits because `what` does not
+    respond.
+    """
     return f"{what} does not answer (check its file system, mount and dmesg), and the job waits"

@@ -19,15 +19,15 @@ GIB = 2**30
 
 @dataclass(frozen=True, kw_only=True)
 class DeclaredMemory:
-    """The state of memory in addition to the leases, all in bytes.
+    """The memory that is available to jobs, in addition to the leases. All sizes are in bytes.
 
-    `context` is the use of a GPU by a process before it computes anything. `own` is the use of a
-    GPU by our jobs according to its driver, by UUID; for GPUs that are not in it, their
-    declarations count as their use. `host_total` is the limit of host memory that all jobs may
-    declare (None: no limit), and `host_used` is the sum that running jobs have declared.
-    `host_first` is the position of the job that waited for host memory before all others at the
-    last pass: no job behind it takes some. `host_free` is the free memory of the host minus the
-    expected growth of running jobs (None: unknown).
+    `context` is the memory of a GPU that a process uses before it computes anything. `own`
+    maps the UUID of a GPU to the memory that jobs of this daemon use according to the
+    driver; for other GPUs, the declarations of the jobs count as their use. `host_total` is
+    the host memory that all jobs together may declare (None: no limit), and `host_used` is
+    the sum that running jobs have declared. `host_first` is the position of the first job
+    that waited for host memory at the last pass; no job behind it takes any. `host_free` is
+    the free memory of the host minus the expected growth of running jobs (None: unknown).
     """
 
     context: int = 0
@@ -38,21 +38,27 @@ class DeclaredMemory:
     host_free: int | None = None
 
     def share(self, declared: int) -> int:
-        """Return the bytes of a GPU that a process with this declaration uses, with its CUDA
-        context."""
+        """Return the memory of a GPU, in bytes, that a process uses if it declares `declared`
+        bytes. Its CUDA context is included.
+        """
         return declared + self.context
 
 
 @dataclass(frozen=True)
 class HostMemoryNow:
-    """The host's memory in bytes: what programs may still use, and what running jobs hold."""
+    """The memory of the host in bytes: the memory that programs can still use, and the memory
+    that running jobs hold.
+    """
 
     available: int
     held: Mapping[int, int] = field(default_factory=dict)
 
     def beside(self, expected: Mapping[int, int]) -> int:
-        """Return the memory that remains if all running jobs, by number, reach their expected
-        use."""
+        """Return the host memory, in bytes, that remains if every running job grows to its
+        expected use.
+
+        `expected` maps the number of a job to its expected use.
+        """
         coming = sum(max(0, size - self.held.get(job, 0)) for job, size in expected.items())
         return self.available - coming
 
@@ -67,10 +73,11 @@ def rooms(
     memory: DeclaredMemory,
     closed: Container[str] = (),
 ) -> dict[int, int]:
-    """Return the free bytes of each GPU that jobs may share, by GPU index.
+    """Return the free memory of each GPU that jobs may share: GPU index to bytes.
 
-    A GPU may be shared if it has no lease without a share and no process that outlived its job, is
-    not in `closed` (UUIDs), and has no reason in `occupied` other than leases.
+    A GPU may be shared if every lease on it has a number of bytes, no process on it has
+    outlived its job, it is not in `closed` (UUIDs), and `occupied` has no other reason than
+    leases for it.
     """
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
@@ -91,12 +98,14 @@ def rooms(
 
 
 def is_usable(gpu: Gpu) -> bool:
-    """Return whether the GPU works and reports its memory, so that it can be shared."""
+    """Return whether the GPU works and reports its memory, which is required for sharing it."""
     return gpu.error is None and gpu.mig_instances is None and gpu.memory_used_bytes is not None
 
 
 def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | None:
-    """Return the free bytes of a GPU with these leases, which all have shares; None if unknown."""
+    """Return the free memory of `gpu` in bytes; None if unknown. All of `leases` have a number
+    of bytes.
+    """
     if gpu.memory_total_bytes is None:
         return None
     shares = sum(memory.share(lease.bytes or 0) for lease in leases)
@@ -107,7 +116,7 @@ def room_of(gpu: Gpu, leases: Sequence[Lease], memory: DeclaredMemory) -> int | 
 
 
 class HostMemoryPass:
-    """The host's memory during a pass. Jobs that wait for it reserve it."""
+    """The host memory during one scheduler pass. Jobs that wait for host memory reserve it."""
 
     def __init__(self, memory: DeclaredMemory) -> None:
         self._total = memory.host_total
@@ -116,13 +125,14 @@ class HostMemoryPass:
         self._free, self._ours = memory.host_free, memory.host_used
         self._before = memory.host_first
         self.first: int | None = None
-        """Position of the first job that waits for host memory."""
+        """Position of the first job that waits for host memory; None if no job does."""
         self.said: dict[ResourceNeed, str] = {}
-        """Why jobs of a need wait for host memory."""
+        """The reason why jobs wait for host memory, by their need."""
 
     def has(self, request: Request, order: int) -> bool:
-        """Return whether the job at position `order` (`order_of`) gets its memory. Else it waits
-        for it."""
+        """Return whether the job at position `order` (`order_of`) gets the host memory that it
+        needs. If not, it waits for it.
+        """
         need, wanted = request.need, request.need.host_bytes
         if not wanted or self._total is None:
             return True
@@ -155,7 +165,7 @@ class HostMemoryPass:
         return job_of(first) if first is not None and first < order else None
 
     def take(self, need: ResourceNeed) -> None:
-        """Subtract the memory of a job that starts."""
+        """Subtract the host memory of a job that is started."""
         self._left -= need.host_bytes
         self._ours += need.host_bytes
         self._free = None if self._free is None else self._free - need.host_bytes

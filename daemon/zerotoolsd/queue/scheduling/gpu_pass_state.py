@@ -23,10 +23,10 @@ NOTHING_KEPT = "no GPU is reserved for it meanwhile"
 
 @dataclass(frozen=True, kw_only=True)
 class GpuAllocationView:
-    """The state of the GPUs when a waiting job was checked.
+    """The state of the GPUs at the moment when a waiting job was checked.
 
-    It has the reason of each GPU that is not free, by index, and which of them this daemon's jobs
-    use.
+    It contains the reason why each GPU is not free, by index, and which of these GPUs are
+    used by jobs of this daemon.
     """
 
     gpus: Sequence[Gpu]
@@ -35,7 +35,7 @@ class GpuAllocationView:
     shares: GpuMemoryParts
 
     def why(self, need: ResourceNeed) -> str:
-        """Return why a job with this need waits."""
+        """Return the reason why a job with the need `need` waits."""
         wanted, missing = usable(need, self.gpus)
         if missing is not None:
             return missing
@@ -49,7 +49,7 @@ class GpuAllocationView:
 
 
 class GpuAllocation:
-    """The GPUs during one pass over the queue."""
+    """The assignment of GPUs to jobs during one scheduler pass over the queue."""
 
     def __init__(
         self,
@@ -60,10 +60,12 @@ class GpuAllocation:
         context: int = 0,
         named: NameJob = by_number,
     ) -> None:
-        """Keep the GPUs.
+        """Keep the GPUs and their state.
 
-        `rooms`: the free bytes of GPUs that may be shared, by index. `context`: the bytes that a
-        process uses in addition to its declaration. `named` names a job.
+        `occupied` has the reason why a GPU cannot be used, by index. `rooms` has the free
+        bytes of each GPU that may be shared, by index. `context` is the memory in bytes that
+        a process uses in addition to its declaration. `named` returns the text for a job in
+        messages.
         """
         self._named = named
         self.gpus = gpus
@@ -72,24 +74,31 @@ class GpuAllocation:
         self.occupied = occupied
         self._now = now
         self._ours: dict[int, float | None] = {}
-        """When the jobs of this daemon free a GPU at the latest, by index; None: unknown."""
+        """For each GPU index, the latest time at which the jobs of this daemon end; None if
+        unknown.
+        """
         self._kept: dict[int, float | None] = {}
-        """GPUs reserved for a waiting job, with the earliest time at which it can start."""
+        """For each reserved GPU, the earliest time at which the waiting job can start."""
 
     def runs_until(self, uuid: str, end: float | None) -> None:
-        """Record that a job of this daemon holds the GPU `uuid`, until the time `end` at the
-        latest."""
+        """Record that a job of this daemon uses the GPU `uuid`, until the time `end` at the
+        latest; None: the end is unknown.
+        """
         for gpu in self.gpus:
             if gpu.uuid == uuid:
                 self._ours[gpu.index] = self._later(gpu.index, end)
 
     def _later(self, index: int, end: float | None) -> float | None:
-        """Return when the last job on a GPU ends, if one of them ends at `end`."""
+        """Return the time at which the last job on the GPU ends, if one of its jobs ends at
+        `end`; None if unknown.
+        """
         before = self._ours.get(index, -math.inf)
         return None if end is None or before is None else max(before, end)
 
     def view(self) -> GpuAllocationView:
-        """Return the current state, for the reasons of waiting jobs."""
+        """Return the current state of the GPUs, from which the reasons of waiting jobs are made
+        later.
+        """
         return GpuAllocationView(
             gpus=self.gpus,
             occupied=dict(self.occupied),
@@ -100,8 +109,9 @@ class GpuAllocation:
     def take(
         self, request: Request, wanted: Sequence[Gpu], most: int = MOST_RANKS
     ) -> list[Gpu] | None:
-        """Assign GPUs of `wanted` to `request`, in that order, at most `most`. Return None if it
-        waits."""
+        """Assign GPUs to `request`, in the order of `wanted`, at most `most`. Return None if
+        there are not enough, so that the job waits.
+        """
         if request.need.gpu_bytes is not None:
             return self._take_shares(request, wanted, most)
         chosen_by_job = isinstance(request.need.gpus, tuple)
@@ -148,10 +158,10 @@ class GpuAllocation:
             self.occupied[gpu.index] = self._named(request.job_id)
 
     def keep(self, request: Request, wanted: Sequence[Gpu]) -> bool:
-        """Reserve the free GPUs of `wanted` for `request`, if it waits only for jobs of this
+        """Reserve the free GPUs among `wanted` for `request`, if it waits only for jobs of this
         daemon.
 
-        Return whether anything was reserved.
+        Return whether any GPU was reserved.
         """
         if request.need.gpu_bytes is not None:
             return self._keep_shares(request, wanted)
@@ -170,7 +180,9 @@ class GpuAllocation:
         return self._close([*free, *soonest], start, request) or bool(free)
 
     def _close(self, gpus: Sequence[Gpu], start: float | None, request: Request) -> bool:
-        """Close these shared GPUs to other jobs. Return whether any was open before."""
+        """Close these shared GPUs to jobs other than that of `request`, which can start at
+        `start`. Return whether any of them was open before.
+        """
         found = [
             gpu.index
             for gpu in gpus
@@ -198,13 +210,16 @@ class GpuAllocation:
         return self._close(roomy, start, request) or bool(fits)
 
     def _when_given_back(self, coming: Sequence[Gpu], number: int) -> float | None:
-        """Return the latest time at which `number` of these GPUs will be free."""
+        """Return the time at which `number` of the GPUs `coming` will be free; None if it is
+        unknown.
+        """
         ends = sorted(end for gpu in coming if (end := self._ours[gpu.index]) is not None)
         return ends[number - 1] if len(ends) >= number else None
 
     def latest_end(self, need: ResourceNeed, wanted: Sequence[Gpu]) -> float:
-        """Return the time by which a job of this need must end to borrow reserved GPUs; -inf: it
-        cannot."""
+        """Return the time by which a job with this need must end if it borrows reserved GPUs.
+        Minus infinity means that it cannot borrow any.
+        """
         if need.gpu_bytes is not None:
             return self._latest_end_of_shares(need, wanted)
         free = sum(gpu.index not in self.occupied for gpu in wanted)
@@ -228,7 +243,9 @@ def _or_never(end: float | None) -> float:
 
 
 class GpuMemoryParts:
-    """The free memory of GPUs that may be shared, by index, and which of these are closed."""
+    """The free memory of each GPU that may be shared, by GPU index, and which of these GPUs are
+    closed to further jobs.
+    """
 
     def __init__(
         self, rooms: dict[int, int], context: int, now: float, named: NameJob = by_number
@@ -238,37 +255,44 @@ class GpuMemoryParts:
         self.context = context
         self._now = now
         self._closed: dict[int, tuple[float | None, int]] = {}
-        """For each closed GPU: the earliest start of the job that reserved it, and that job."""
+        """For each closed GPU, the earliest start of the job that reserved it, and the number
+        of that job.
+        """
 
     def copy(self) -> GpuMemoryParts:
-        """Return an independent copy."""
+        """Return a copy that can be changed without changing this object."""
         found = GpuMemoryParts(dict(self.rooms), self.context, self._now, self._named)
         found._closed = dict(self._closed)
         return found
 
     def share(self, request_bytes: int) -> int:
-        """Return the bytes of its GPU that a process with this declaration uses."""
+        """Return the memory of a GPU, in bytes, that a process uses if it declares
+        `request_bytes`.
+        """
         return request_bytes + self.context
 
     def is_open(self, index: int, request: Request) -> bool:
-        """Return whether this job may get a share of the GPU."""
+        """Return whether the job may get a part of the memory of the GPU with this index."""
         if index not in self._closed:
             return True
         start, lasts = self._closed[index][0], request.lasts
         return start is not None and lasts is not None and self._now + lasts <= start
 
     def start_of(self, index: int) -> float | None:
-        """Return when a closed GPU is needed; None if it is open, or if the time is unknown."""
+        """Return the time at which a closed GPU is needed; None if the GPU is open or the time
+        is unknown.
+        """
         return self._closed[index][0] if index in self._closed else None
 
     def is_closed(self, index: int) -> bool:
-        """Return whether the GPU is closed to other jobs."""
+        """Return whether the GPU with this index is closed to further jobs."""
         return index in self._closed
 
     def fitting(self, request: Request, wanted: Sequence[Gpu]) -> list[Gpu]:
-        """Return the GPUs of `wanted` with enough memory for the job, the best first.
+        """Return the GPUs of `wanted` that have enough free memory for the job, the best first.
 
-        GPUs that the machine's owner prefers come first, then those with the least free memory.
+        GPUs that the owner of the machine prefers come first. Among equal ones, the GPU with
+        the least free memory comes first.
         """
         share = self.share(request.need.gpu_bytes or 0)
         fits = [
@@ -284,22 +308,28 @@ class GpuMemoryParts:
         return sorted(fits, key=order)
 
     def take(self, index: int, request: Request) -> None:
-        """Subtract the job's share from the free memory of the GPU."""
+        """Subtract the memory that the job uses from the free memory of the GPU."""
         self.rooms[index] -= self.share(request.need.gpu_bytes or 0)
 
     def close(self, index: int, start: float | None, job_id: int) -> None:
-        """Reserve the rest of the GPU for this job, which can start at the time `start`."""
+        """Reserve the remaining memory of the GPU for the job `job_id`, which can start at the
+        time `start` (None: unknown).
+        """
         self._closed.setdefault(index, (start, job_id))
 
     def forget(self, index: int) -> None:
-        """Remove a GPU that a job uses as a whole."""
+        """Remove the GPU from this state, because a job uses all of it."""
         self.rooms.pop(index, None)
         self._closed.pop(index, None)
 
     def why(
         self, request_bytes: int, size: int, wanted: Sequence[Gpu], taken: dict[int, str]
     ) -> str:
-        """Return why `size` of these GPUs have not enough free memory for the request."""
+        """Return a sentence that explains why fewer than `size` of the GPUs `wanted` have
+        enough free memory for the job.
+
+        `taken` has the reasons why GPUs cannot be used, by index.
+        """
         share, whys = self.share(request_bytes), dict[int, str]()
         for gpu in wanted:
             room = self.rooms.get(gpu.index)

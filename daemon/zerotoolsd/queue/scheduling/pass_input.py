@@ -1,7 +1,7 @@
-"""The input of one scheduler pass as one value.
+"""All input of one scheduler pass as one object.
 
-It can also be changed to ask what the scheduler would decide if some running jobs freed their
-resources.
+A changed copy answers the question: which jobs would start if some running jobs freed their
+resources?
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserUsage, without_j
 
 @dataclass(frozen=True, kw_only=True)
 class RunningJob:
-    """A running job: its leases of GPUs, or its `cpu_ranks`, and its declared `host_bytes`.
+    """A running job: its leases of GPUs or its number of `cpu_ranks`, and the host memory that
+    it declared (`host_bytes`).
 
-    `gpu_use` is its use of GPUs, in bytes by UUID, if known. Its attempt has run for `ran_seconds`;
-    `leaves`: it was asked to end already. `can_shrink`: it is elastic and has more than its
-    minimum, so it continues at once with the remaining GPUs.
+    `gpu_use` is its use of GPU memory, in bytes by UUID, if known. Its attempt has been
+    running for `ran_seconds`. `leaves` is True if it was already asked to end. `can_shrink`
+    is True if the job is elastic and has more than its least number of ranks, so that it can
+    continue at once with the remaining GPUs.
     """
 
     job_id: int
@@ -41,8 +43,9 @@ class RunningJob:
 
 @dataclass(frozen=True, kw_only=True)
 class PassInput:
-    """The arguments of `scheduler.tick`. `memory.own` has the use of each GPU by this daemon's
-    jobs."""
+    """The arguments of `scheduler.tick`. `memory.own` has the memory of each GPU that jobs of
+    this daemon use.
+    """
 
     now: float
     snapshot: Snapshot | None
@@ -58,7 +61,9 @@ class PassInput:
     named: NameJob = by_number
 
     def decide(self, line: PendingQueue, touch: Callable[[int], None] = nobody) -> TickDecisions:
-        """Run one pass over the pending jobs `line`. Raises RequestError."""
+        """Run one scheduler pass over the pending jobs `line`, and return the decisions. Raises
+        RequestError.
+        """
         return tick(
             line,
             now=self.now,
@@ -77,10 +82,11 @@ class PassInput:
         )
 
     def without(self, jobs: Collection[RunningJob]) -> PassInput:
-        """Return the input as if these jobs had freed their resources.
+        """Return a copy of the input in which the running jobs `jobs` have freed their
+        resources.
 
-        GPU memory of other users stays in use; memory with an unknown owner counts as that of the
-        jobs.
+        GPU memory of other users stays in use. GPU memory with an unknown owner counts as
+        memory of the jobs.
         """
         gone = {job.job_id: job for job in jobs}
         # A GPU that a process outliving its job holds is not freed by that job.
@@ -116,7 +122,7 @@ class PassInput:
     def _freed(
         self, theirs: Sequence[Lease], left: Sequence[Lease], gone: Mapping[int, RunningJob]
     ) -> dict[str, int]:
-        """Return the memory that these jobs free on each GPU, in bytes by UUID."""
+        """Return the memory that the jobs `gone` free on each GPU: UUID to bytes."""
         shared = {lease.gpu_uuid for lease in left}
         freed: dict[str, int] = {}
         for lease in theirs:

@@ -1,8 +1,10 @@
-"""The waiting jobs, grouped by need, so that a scheduler pass checks needs and not single jobs.
+"""The waiting jobs, grouped by need. A scheduler pass checks one need instead of every single
+job.
 
-Ten thousand jobs have a few dozen different needs. In each group the highest priority comes first,
-then the oldest (`Request.turn`). Jobs behind a waiting one are not checked, unless they may borrow
-resources that are reserved for others, which requires that they end in time (`scheduler`).
+Ten thousand jobs have a few dozen different needs. In each group, jobs with the highest
+priority come first, and among these the oldest (`Request.turn`). Jobs behind a waiting job
+are not checked, unless they may borrow resources that are reserved for others. For that they
+must end in time (`scheduler`).
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ from zerotoolsd.queue.scheduling.requests import (
 
 
 class Group:
-    """The jobs of one need and one user, in ascending order of their turns, 16 bytes each."""
+    """The waiting jobs of one user with the same need, in ascending order of `Request.turn`.
+    Each job takes 16 bytes.
+    """
 
     def __init__(self, need: ResourceNeed, uid: int = 0) -> None:
         self.need = need
@@ -32,7 +36,7 @@ class Group:
         self._lasts = array("d")
 
     def add(self, request: Request) -> None:
-        """Insert the job at its place in the order."""
+        """Insert a job into the group, in the order of the turns."""
         place = bisect_left(self.turns, request.turn)
         self.turns.insert(place, request.turn)
         self._lasts.insert(place, math.inf if request.lasts is None else request.lasts)
@@ -43,13 +47,16 @@ class Group:
         del self.turns[place], self._lasts[place]
 
     def lasts(self, place: int) -> float | None:
-        """Return the longest duration of the job at index `place`, as in `Request`."""
+        """Return the longest time, in seconds, that the job at index `place` holds its
+        resources; None if it has no limit.
+        """
         found = self._lasts[place]
         return None if found == math.inf else found
 
     def next_place(self, place: int, now: float, latest: float) -> int | None:
-        """Return the first index, from `place` on, of a job that would end by `latest` if it
-        started `now`."""
+        """Return the index of the next job, from `place` on, that would end by the time
+        `latest` if it started `now`; None if there is none.
+        """
         if latest == math.inf:
             return place if place < len(self.turns) else None
         if latest < now:
@@ -59,19 +66,19 @@ class Group:
 
 
 class PendingQueue:
-    """All waiting jobs, each in the group of its need and its user."""
+    """All waiting jobs, each in the group for its need and its user."""
 
     def __init__(self, requests: Iterable[Request] = ()) -> None:
         self._groups: dict[tuple[ResourceNeed, int], Group] = {}
         self.ranks: Mapping[int, int] = MappingProxyType({})
-        """The rank of each user whose jobs want GPUs, by uid (`fair_share`)."""
+        """The rank of each user who has jobs that wait for GPUs, by uid (`fair_share`)."""
         self._place_of: dict[int, tuple[Group, int]] = {}
-        """The group and the turn of each job."""
+        """For each job number: the group of the job, and its turn."""
         for request in requests:
             self.add(request)
 
     def add(self, request: Request) -> None:
-        """Add a waiting job. A second call has no effect."""
+        """Add a waiting job. A second call for the same job does nothing."""
         if request.job_id not in self._place_of:
             key = request.need, request.uid
             group = self._groups.setdefault(key, Group(*key))
@@ -79,7 +86,7 @@ class PendingQueue:
             self._place_of[request.job_id] = group, request.turn
 
     def remove(self, job_id: int) -> None:
-        """Remove a job, if it waits."""
+        """Remove the job `job_id`. Do nothing if it does not wait."""
         place = self._place_of.pop(job_id, None)
         if place is None:
             return
@@ -89,28 +96,34 @@ class PendingQueue:
             del self._groups[group.need, group.uid]
 
     def need_of(self, job_id: int) -> ResourceNeed | None:
-        """Return the need of a waiting job."""
+        """Return the need of the waiting job `job_id`; None if it does not wait."""
         place = self._place_of.get(job_id)
         return None if place is None else place[0].need
 
     def need_and_order(self, job_id: int) -> tuple[ResourceNeed, int] | None:
-        """Return the need of a waiting job, and its position (`requests.order_of`)."""
+        """Return the need of the waiting job `job_id`, and its position (`requests.order_of`);
+        None if it does not wait.
+        """
         place = self._place_of.get(job_id)
         return None if place is None else (place[0].need, order_of(place[1], self.rank(place[0])))
 
     def uid_of(self, job_id: int) -> int:
-        """Return the uid of a waiting job; -1 if it does not wait."""
+        """Return the uid of the user of the waiting job `job_id`; -1 if the job does not wait."""
         place = self._place_of.get(job_id)
         return -1 if place is None else place[0].uid
 
     def rank(self, group: Group) -> int:
-        """Return the rank of the group's user. Jobs that need no GPUs all have the same rank."""
+        """Return the rank of the user of a group. All users have the same rank for jobs that
+        need no GPUs.
+        """
         return 0 if group.need.gpus is None else self.ranks.get(group.uid, 0)
 
     def place_of(self, job_id: int) -> tuple[int, int] | None:
-        """Return the position of a job among waiting jobs of its kind, from 1, and their number.
+        """Return the position of the job among the waiting jobs of its kind, from 1, and the
+        number of these jobs.
 
-        The kinds are jobs with GPUs, and jobs with CPU ranks. Return None if the job does not wait.
+        The two kinds are jobs with GPUs and jobs with CPU ranks. Return None if the job does
+        not wait.
         """
         found = self._place_of.get(job_id)
         if found is None:
@@ -124,12 +137,14 @@ class PendingQueue:
         return before + 1, sum(len(group.turns) for group in groups)
 
     def groups(self, *, gpus: bool) -> list[Group]:
-        """Return the groups that need GPUs, or those that need none."""
+        """Return the groups with jobs that need GPUs (`gpus` is True), or the groups with jobs
+        that need none.
+        """
         return [each for each in self._groups.values() if (each.need.gpus is not None) == gpus]
 
     @property
     def highest_priority(self) -> int | None:
-        """The priority of the first job; None if no job waits."""
+        """Return the highest priority of a waiting job; None if no job waits."""
         first = min((each.turns[0] for each in self._groups.values()), default=None)
         return None if first is None else priority_of(first)
 
@@ -144,7 +159,7 @@ class PendingQueue:
         return any(need.host_bytes for need, _ in self._groups)
 
     def waiting_for_gpus(self) -> dict[int, int]:
-        """Return how many jobs of each user wait for GPUs."""
+        """Return the number of jobs of each user that wait for GPUs: uid to number."""
         found: dict[int, int] = {}
         for group in self.groups(gpus=True):
             found[group.uid] = found.get(group.uid, 0) + len(group.turns)
@@ -152,7 +167,7 @@ class PendingQueue:
 
     @property
     def uids(self) -> set[int]:
-        """The users with jobs that want GPUs."""
+        """Return the uids of users who have jobs that wait for GPUs."""
         return {uid for need, uid in self._groups if need.gpus is not None}
 
     def __contains__(self, job_id: object) -> bool:

@@ -1,4 +1,4 @@
-"""The requests of queued jobs to the scheduler, and the compute capability that a job needs."""
+"""The requests of queued jobs for resources, and the compute capability that a job needs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from zerotools.sensors.snapshot import BF16_CAPABILITY
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CapabilityNeed:
-    """The least compute capability for a job, the setting that needs it, and an alternative
-    setting."""
+    """The least compute capability that a job needs, the setting that requires it, and a
+    setting that works without it.
+    """
 
     least: tuple[int, int]
     what: str
@@ -19,22 +20,24 @@ class CapabilityNeed:
 
 
 DECLARED = "memory.host"
-"""`host_from` of a job that declares its host memory."""
+"""Value of `host_from` for a job that declares its host memory itself."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceNeed:
     """The resources that a job needs.
 
-    These are `world_size` of `gpus` (any GPUs, or a list of indices and UUIDs), or CPU ranks. It
-    uses `gpu_bytes` of each GPU, or whole GPUs (None), and `host_bytes` of the host's memory. Jobs
-    with the same need are equal to the scheduler, except for their age and duration.
+    The job needs `world_size` of the `gpus` (any GPUs, or a list of indices and UUIDs), or
+    CPU ranks. It uses `gpu_bytes` of each GPU, or whole GPUs (None), and `host_bytes` of the
+    host memory. For the scheduler, jobs with the same need differ only in their age and
+    duration.
 
-    `host_from` is the source of `host_bytes`, `host_advice` a setting that needs less. GPUs with
-    less than `least_gpu_bytes` are used only if there are not enough others.
+    `host_from` says where `host_bytes` comes from, and `host_advice` is a setting that needs
+    less. GPUs with less than `least_gpu_bytes` of memory are used only if there are not
+    enough others.
 
-    An elastic job may start with any of `sizes`, ascending, and `world_size` is the first. It waits
-    only for that.
+    An elastic job may start with any of `sizes`, which are ascending; `world_size` is the
+    first of them. It waits only until that size is possible.
     """
 
     world_size: int
@@ -48,22 +51,24 @@ class ResourceNeed:
     sizes: tuple[int, ...] = ()
 
     def size_within(self, most: int) -> int | None:
-        """Return the largest of the job's sizes that is at most `most`; None if all are larger."""
+        """Return the largest number of ranks, among the sizes of the job, that is at most
+        `most`; None if all sizes are larger.
+        """
         fits = [size for size in self.sizes or (self.world_size,) if size <= most]
         return fits[-1] if fits else None
 
     @property
     def is_elastic(self) -> bool:
-        """Return whether the job may have several sizes."""
+        """Return whether the job can run with several numbers of ranks."""
         return len(self.sizes) > 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Request:
-    """The request of a queued job.
+    """The request of a queued job for resources.
 
-    `lasts` is the longest time in seconds that it holds the resources; None: unknown. A higher
-    `priority` goes first.
+    `lasts` is the longest time, in seconds, that the job holds the resources; None: unknown.
+    Jobs with a higher `priority` go first.
     """
 
     job_id: int
@@ -74,8 +79,9 @@ class Request:
 
     @property
     def turn(self) -> int:
-        """The sort key of waiting jobs, ascending: higher priority first, then earlier
-        submission."""
+        """Return a number by which the waiting jobs of one user are sorted, ascending: higher
+        priority first, then the older job.
+        """
         return self.job_id - self.priority * _IDS
 
 
@@ -86,18 +92,19 @@ _RANKS = 2**32
 
 
 def order_of(turn: int, rank: int) -> int:
-    """Return the position of a job in the order of all users, as a number to compare.
+    """Return a number by which the waiting jobs of all users are sorted, ascending.
 
-    It depends on priority, then on the rank of its user, the smaller one first (`fair_share`), then
-    on age. `job_of` accepts it, too.
+    It depends on the priority, then on the rank of the user (`fair_share`; the smaller rank
+    comes first), then on the age of the job. `job_of` accepts this number, too.
     """
     return ((turn // _IDS) * _RANKS + rank) * _IDS + turn % _IDS
 
 
 def turns_before(turn: int, rank: int, own_rank: int) -> int:
-    """Return a limit: turns of a user with `rank` that are below it come before `turn`.
+    """Return a limit for the turns of a user with the rank `rank`: jobs with smaller turns come
+    before the job with `turn`.
 
-    `own_rank` is the rank of the user of `turn`.
+    `own_rank` is the rank of the user of the job with `turn`.
     """
     if rank == own_rank:
         return turn
@@ -105,22 +112,24 @@ def turns_before(turn: int, rank: int, own_rank: int) -> int:
 
 
 def job_of(turn: int) -> int:
-    """Return the id of the job with this turn."""
+    """Return the number of the job with the turn `turn`."""
     return turn % _IDS
 
 
 def priority_of(turn: int) -> int:
-    """Return the priority of the job with this turn."""
+    """Return the priority of the job with the turn `turn`."""
     return -(turn // _IDS)
 
 
 def request_at(turn: int, need: ResourceNeed, lasts: float | None, uid: int = 0) -> Request:
-    """Return the request of the job with this turn."""
+    """Return the request of the job with the turn `turn`, which has this need, duration in
+    seconds and user.
+    """
     return Request(job_id=turn % _IDS, need=need, lasts=lasts, priority=priority_of(turn), uid=uid)
 
 
 def count(number: int, what: str) -> str:
-    """Format a count: `2 GPUs`, `1 GPU`."""
+    """Return a number with a noun, in the plural if needed: `2 GPUs`, `1 GPU`."""
     return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
@@ -137,8 +146,9 @@ flex_attention.
 
 
 def capability_need(spec: JobSpec) -> CapabilityNeed | None:
-    """Return the compute capability that the job needs; None if any GPU works, as far as is
-    known."""
+    """Return the compute capability that the job needs; None if it works on any GPU, as far as
+    is known.
+    """
     if spec.engine == "script":
         return None
     needs = [need for need in (_of_precision(spec), _of_attention(spec)) if need is not None]

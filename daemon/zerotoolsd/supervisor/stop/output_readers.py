@@ -17,22 +17,30 @@ from zerotoolsd.supervisor.stop import process_kinds
 from zerotoolsd.supervisor.stop import process_kinds as kinds
 
 DRAIN_SECONDS = 5.0
-"""Seconds that filters and readers may still read the output that the programs have written."""
+"""Seconds that filters and readers have, after the programs have ended, to read the remaining
+output of the programs.
+"""
 _SHORT_SECONDS = 1.0
-"""A shell that reads a program's output starts only commands that are shorter than this."""
+"""Commands that a shell starts for the lines of a program's output are assumed to run for less
+than this many seconds.
+"""
 
 Key = tuple[int, int]
-"""Identity of a process: (pid, start ticks)."""
+"""Identity of a process: (pid, start time in clock ticks)."""
 
 
 class Flow:
-    """The pipes through which the output of some programs passes, also behind filters."""
+    """The pipes through which the output of some programs flows, including pipes behind filters
+    such as `tee`.
+    """
 
     def __init__(self) -> None:
         self._passing: dict[Key, tuple[Set[str], Set[str]]] = {}
 
     def passes(self, process: Process) -> None:
-        """Record that `process` is a filter: it writes the data that it reads."""
+        """Record that `process` is a filter: everything it reads from a pipe, it writes into
+        other pipes.
+        """
         key = (process.pid, process.start_ticks)
         if key not in self._passing:
             self._passing[key] = (
@@ -41,7 +49,9 @@ class Flow:
             )
 
     def of(self, written: Iterable[Set[str]]) -> Set[str]:
-        """Return the pipes `written`, and all pipes that their data passes through."""
+        """Return the pipes in `written` and all pipes behind them, into which filters pass the
+        same data.
+        """
         found = set().union(*written)
         size = -1
         while size != len(found):
@@ -51,7 +61,9 @@ class Flow:
 
 
 class Readers:
-    """The runners that read pipes. Their pipes are kept open until they have read all data."""
+    """The runners that read from pipes. Their pipes are kept open until they have read all
+    data.
+    """
 
     def __init__(self) -> None:
         self._kept: dict[Key, dict[str, int | None]] = {}
@@ -64,7 +76,9 @@ class Readers:
         return bool(self._fed_at)
 
     def keep(self, process: Process) -> Set[str]:
-        """Return the pipes that `process` reads, and keep all of them open."""
+        """Return the names of the pipes that `process` reads, and keep the write end of each
+        open in this process.
+        """
         key = (process.pid, process.start_ticks)
         kept = self._kept.get(key, {})
         if key in self._fed_at and kinds.is_named_runner(process):
@@ -76,10 +90,11 @@ class Readers:
         return kept.keys()
 
     def feeding(self, process: Process) -> list[Process]:
-        """Return the children of `process` that write into a pipe which `process` reads.
+        """Return the child processes of `process` that write into a pipe which `process` reads.
 
-        They are asked to stop first. After that, `runs_on` decides about `process`. If `process` is
-        not a shell, all children are returned: such a program starts no command for each line.
+        These children are asked to stop first; afterwards `runs_on` decides about `process`.
+        If `process` is not a shell, all children are returned, because such a program does
+        not start a command for each line.
         """
         children = kinds.not_filters(children_of(process.pid))
         if not kinds.is_named_runner(process):
@@ -88,10 +103,10 @@ class Readers:
         return [child for child in children if process_kinds.written(child.pid) & read]
 
     def runs_on(self, process: Process, flow: Set[str]) -> bool:
-        """Return whether `process` must continue: it only reads from `flow`, or has unread data of
-        it.
+        """Return whether `process` must continue: it only reads from the pipes `flow`, or has
+        not read all data in them.
 
-        A shell may run short commands for each line.
+        A shell may run short commands for each line that it reads.
         """
         key = (process.pid, process.start_ticks)
         kept = self._kept.get(key, {})
@@ -123,9 +138,10 @@ class Readers:
     def _runs_more(
         shell: Process, children: Sequence[Process], read: Set[str], *, is_fed: bool
     ) -> bool:
-        """Return whether `shell` runs commands that do not write into its input.
+        """Return whether `shell` runs commands that do not write into the input of the shell.
 
-        While its input is fed, commands shorter than `_SHORT_SECONDS` do not count.
+        `read` are the pipes that the shell reads. With `is_fed`, programs still write into
+        them; then commands that run for less than `_SHORT_SECONDS` do not count.
         """
         commands = [
             child
@@ -142,12 +158,14 @@ class Readers:
                 os.close(fd)
 
     def forget(self, key: Key) -> None:
-        """Close the pipes that the runner `key` reads, so that it sees their end."""
+        """Close the pipes of the runner with the identity `key` in this process, so that the
+        runner sees the end of its input.
+        """
         self._fed_at.pop(key, None)
         self._let_end(key, {*self._kept.get(key, {})})
         self._kept.pop(key, None)
 
     def close(self) -> None:
-        """Close all kept pipes."""
+        """Close all pipes that this object keeps open."""
         for key in list(self._kept):
             self.forget(key)

@@ -39,20 +39,25 @@ FILTERS = frozenset(
     }
 )
 _TERMINALS = frozenset({"script"})
-"""Programs that run a command in a separate terminal. At SIGTERM they close it, and the command
-gets SIGHUP before it has saved; at SIGSTOP its output is not read."""
+"""Programs that run a command in a separate terminal.
+
+At SIGTERM they close the terminal, and the command gets SIGHUP before it has saved. While
+they are stopped by SIGSTOP, nobody reads the output of the command.
+"""
 _MANY_IN_ONE = ("busybox", "coreutils")
-"""Executables that are several programs, chosen by the name with which they are called."""
+"""Executables that contain several programs. The name with which such an executable is called
+selects the program.
+"""
 _INTERPRETERS = ("perl", "python")
 _ELASTIC = b"TORCHELASTIC_RUN_ID="
 _WAITING = frozenset({"do_wait", "kernel_wait4", "kernel_waitid"})
-"""Kernel functions that wait for a child process."""
+"""Names of kernel functions in which a process waits for a child process."""
 _HOLD_SECONDS = 0.5
 _FORK_SECONDS = 0.1
 
 
 class ProcessKind(Enum):
-    """The role of a process in a stop."""
+    """The kind of a process, which decides how a stop treats it."""
 
     PROGRAM = "program"
     RUNNER = "runner"
@@ -60,11 +65,12 @@ class ProcessKind(Enum):
 
 
 def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
-    """Return the kind of `process` with these `children`.
+    """Return the kind of `process`, which has the child processes `children`.
 
-    A process with an unknown name is a runner if SIGTERM would end it, and either it waits for a
-    child in the kernel or a process below it handles SIGTERM. The signal would end only this
-    process, and the processes below would never get one.
+    A process with an unknown name is a runner if SIGTERM would end it and one of two
+    conditions holds: it waits for a child in the kernel, or one of its descendants handles
+    SIGTERM. SIGTERM would end only the process itself, and its descendants would never get a
+    signal.
     """
     name = _name(process)
     if name in RUNNERS:
@@ -78,7 +84,9 @@ def kind_of(process: Process, children: Sequence[Process]) -> ProcessKind:
 
 
 def _handles_below(children: Sequence[Process]) -> bool:
-    """Return whether one of these, or a descendant, handles SIGTERM and is not a filter."""
+    """Return whether any of `children` or their descendants handles SIGTERM and is not a filter
+    such as `tee`.
+    """
     waiting = list(children)
     while waiting:
         process = waiting.pop()
@@ -89,7 +97,9 @@ def _handles_below(children: Sequence[Process]) -> bool:
 
 
 def is_filter(process: Process) -> bool:
-    """Return whether `process` only passes output on."""
+    """Return whether `process` is a filter, which only passes the output of other programs on,
+    such as `tee`.
+    """
     return _name(process) in FILTERS
 
 
@@ -99,17 +109,21 @@ def is_shell(process: Process) -> bool:
 
 
 def is_named_runner(process: Process) -> bool:
-    """Return whether `process` has the name of a runner: a shell, `make` and others."""
+    """Return whether `process` has the name of a program that runs other programs: a shell,
+    `make` and others.
+    """
     return _name(process) in RUNNERS
 
 
 def waits_for_child(pid: int) -> bool:
-    """Return whether the process waits for a child in the kernel."""
+    """Return whether the process `pid` is waiting in the kernel for the end of a child process."""
     return _wait_channel(pid) in _WAITING
 
 
 class Wait:
-    """Observes whether a process waits in the kernel for one child, until `lasts` is read."""
+    """Observes whether a process waits in the kernel for the same child, from the creation of
+    this object to the call of `lasts`.
+    """
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -118,11 +132,15 @@ class Wait:
 
     @property
     def lasts(self) -> bool:
-        """Return whether the process has waited for the same child since then."""
+        """Return whether the process has waited for the same child since this object was
+        created.
+        """
         return self._began and waits_for_child(self._pid) and self._count() == self._pauses
 
     def _count(self) -> bytes:
-        """Return the line with the number of the process's voluntary context switches."""
+        """Return the line in /proc that contains the number of voluntary context switches of
+        the process.
+        """
         try:
             lines = Path(f"/proc/{self._pid}/status").read_bytes().splitlines()
         except GONE:
@@ -131,11 +149,12 @@ class Wait:
 
 
 def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
-    """Return the pids of children of this process that ranks started and left behind, except
-    `others`.
+    """Return the pids of orphans: processes that ranks have started and left behind, and that
+    became children of this process.
 
-    With `shells`, return only shells, which may start more processes. Else return programs that
-    handle SIGTERM, with their ancestors.
+    `others` are pids that are no orphans. With `shells`, return only shells, which may start
+    more processes. Without it, return the orphans that handle SIGTERM or have a descendant
+    that does.
     """
     try:
         return [
@@ -149,9 +168,10 @@ def orphans(others: Collection[int | None], *, shells: bool) -> list[int]:
 
 
 def not_filters(processes: Iterable[Process]) -> list[Process]:
-    """Return the processes that are not filters, and the children of those that are.
+    """Return the processes that are not filters. A filter is replaced by its child processes.
 
-    A shell that becomes the last filter of a pipeline (zsh) has the earlier programs as children.
+    Reason: a shell that becomes the last filter of a pipeline (zsh) has the earlier programs
+    of the pipeline as children.
     """
     found = []
     for process in processes:
@@ -175,9 +195,9 @@ def _name(process: Process) -> str | None:
 
 
 def _is_tracker(pid: int) -> bool:
-    """Return whether the process is the resource tracker of `multiprocessing`.
+    """Return whether the process `pid` is the resource tracker of Python's `multiprocessing`.
 
-    It ignores SIGTERM, and ends with the programs that write to it.
+    The tracker ignores SIGTERM and ends after the programs that use it.
     """
     return any(b"import main;main(" in w and b"resource_tracker" in w for w in _words(pid)[1:])
 
@@ -197,7 +217,7 @@ def _wait_channel(pid: int) -> str:
 
 
 class TermEffect(Enum):
-    """The effect of SIGTERM on a process."""
+    """The effect that SIGTERM has on a process."""
 
     HANDLES = "handles"
     DIES = "dies"
@@ -205,7 +225,9 @@ class TermEffect(Enum):
 
 
 def effect_of(pid: int) -> TermEffect:
-    """Return the effect that SIGTERM would have on the process now. A blocked signal has none."""
+    """Return the effect that SIGTERM would have on the process `pid` now. A process that blocks
+    SIGTERM shows no effect.
+    """
     try:
         lines = Path(f"/proc/{pid}/status").read_bytes().splitlines()
     except GONE:
@@ -221,10 +243,10 @@ def effect_of(pid: int) -> TermEffect:
 
 
 def is_launcher(process: Process, children: Sequence[Process]) -> bool:
-    """Return whether `process` started its `children` as ranks or in a terminal, as `torchrun`
-    does.
+    """Return whether `process` is a launcher: it has started its `children` as ranks, as
+    `torchrun` does, or in a terminal.
 
-    At SIGTERM a launcher would give its ranks less time than the grace period.
+    After SIGTERM, a launcher would give its ranks less time than the grace period.
     """
     if _name(process) in _TERMINALS or b"deepspeed.launcher.launch" in _words(process.pid):
         return True
@@ -235,7 +257,9 @@ def is_launcher(process: Process, children: Sequence[Process]) -> bool:
 
 
 def ranks_among(children: Sequence[Process]) -> list[Process]:
-    """Return the children that a launcher has started as ranks; all programs if it has no ranks."""
+    """Return those of the launcher's `children` that are ranks. If none of them is a rank,
+    return all that are programs.
+    """
     ranks = [c for c in children if any(v.startswith(b"RANK=") for v in _variables(c.pid))]
     return ranks or not_filters(children) or list(children)
 
@@ -248,16 +272,17 @@ def _variables(pid: int) -> list[bytes]:
 
 
 def age(process: Process) -> float:
-    """Return the seconds since the process began."""
+    """Return the age of `process` in seconds."""
     return (ticks_now() - process.start_ticks) / TICKS_PER_SECOND
 
 
 def is_command(process: Process, shell: Process, children: Sequence[Process]) -> bool:
-    """Return whether `shell` runs `process` as a command, and does not read its output as in
-    `$(date)`.
+    """Return whether `shell` runs `process` as a command of its own, not to read its output as
+    in `$(date)`.
 
-    The shell reads an output if it goes into a pipe that no other of its `children` reads. A child
-    that was just forked does not count as a command yet.
+    The shell reads the output of `process` if the output goes into a pipe that no other one
+    of the shell's `children` reads. A child that was just forked and has not executed a
+    program does not count as a command.
     """
     if age(process) < _FORK_SECONDS and _words(process.pid) == _words(shell.pid):
         return False
@@ -268,10 +293,11 @@ def is_command(process: Process, shell: Process, children: Sequence[Process]) ->
 
 
 def await_halt(process: Process, seconds: float = _HOLD_SECONDS) -> bool:
-    """Wait until all threads of a process that got SIGSTOP stop; False after `seconds`.
+    """Wait until SIGSTOP has stopped all threads of `process`. Return False if this takes
+    longer than `seconds`.
 
-    A thread stops when it next enters the kernel, and may fork before that. A thread in `vfork`
-    stops when the child has begun its program.
+    A thread stops when it enters the kernel the next time, and may fork before. A thread in
+    `vfork` stops when the child process has begun its program.
     """
     deadline = time.monotonic() + seconds
     while True:
@@ -295,18 +321,26 @@ def _thread_states(pid: int) -> list[str]:
 
 
 _ROOM = 1 << 20
-"""Bytes that a pipe can hold while its reader is stopped; the kernel's default limit."""
+"""Size in bytes that a pipe gets, so that programs can write while the reader of the pipe is
+stopped. It is the kernel's default limit.
+"""
 _READS, _WRITES = 0o400, 0o200
 
 
 def written(pid: int, *numbers: str) -> frozenset[str]:
-    """Return the pipes that the process writes to, or these descriptors are, by their names in
-    /proc."""
+    """Return the pipes to which the process `pid` writes, by their names in /proc
+    (`pipe:[4711]`).
+
+    `numbers` are the file descriptors to look at; without them, standard output and standard
+    error.
+    """
     return frozenset(_targets(pid, numbers or ("1", "2")).values())
 
 
 def read(pid: int) -> dict[str, str]:
-    """Return the pipes that the process reads and others write to, each with its descriptor."""
+    """Return the pipes that the process `pid` reads and to which other processes write: name of
+    the pipe to file descriptor.
+    """
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  # names alone
     except GONE:
@@ -339,11 +373,12 @@ def _mode(pid: int, number: str) -> int:
 
 
 def keep_open(pid: int, number: str) -> int | None:
-    """Open the write end of a pipe that the process reads, so that it never ends, and enlarge the
-    pipe.
+    """Open the write end of the pipe at descriptor `number` of the process `pid`, and enlarge
+    the pipe. Return the new descriptor.
 
-    Return None if the pipe is gone or is not accessible. Raises OSError if the machine has no
-    descriptors.
+    While this descriptor is open, the process does not see the end of the pipe. Return None
+    if the pipe is gone or not accessible. Raises OSError if the machine has no file
+    descriptors left.
     """
     try:
         fd = os.open(f"/proc/{pid}/fd/{number}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -356,7 +391,7 @@ def keep_open(pid: int, number: str) -> int | None:
 
 
 def is_empty(fd: int) -> bool:
-    """Return whether the pipe contains no unread data."""
+    """Return whether the pipe of the descriptor `fd` contains no unread data."""
     waiting = array.array("i", [0])
     fcntl.ioctl(fd, termios.FIONREAD, waiting)
     return waiting[0] == 0

@@ -22,12 +22,18 @@ from zerotoolsd.supervisor.procfs import (
 from zerotoolsd.supervisor.rank_log import say
 
 NoteEnd = Callable[[int, int], None]
-"""Called with (pid, wait status) before the process is reaped."""
+"""A function that is called with (pid, wait status) of an ended child process, before the
+kernel forgets the process.
+"""
 _DUMPED = 0x80
 
 
 def reap(note: NoteEnd = lambda pid, status: None) -> dict[int, int]:
-    """Reap all children that have ended. Return their wait statuses by pid."""
+    """Read the wait statuses of all child processes that have ended, so that the kernel can
+    forget them. Return pid to wait status.
+
+    `note` is called for each of these processes before.
+    """
     ended: dict[int, int] = {}
     while True:
         try:
@@ -49,7 +55,7 @@ def _wait_status(found: os.waitid_result) -> int:
 
 
 def alive_below(pid: int) -> list[Process]:
-    """Return the descendants of `pid` that have not ended."""
+    """Return the descendants of the process `pid` that have not ended."""
     return [p for p in descendants(pid, processes()) if not p.is_over]
 
 
@@ -58,15 +64,16 @@ class KillResult:
     """The result of `kill_all`."""
 
     statuses: dict[int, int] = field(default_factory=dict)
-    """Wait statuses of child processes by pid."""
+    """Wait status of each child process that has ended, by pid."""
     stuck: list[Process] = field(default_factory=list)
-    """Live processes."""
+    """Processes that are still alive after SIGKILL."""
     refused: set[int] = field(default_factory=set)
-    """Pids of processes that this user may not end."""
+    """Pids of processes that this user may not kill."""
 
     def left_behind(self, ranks: Mapping[int, int]) -> list[dict[str, Any]]:
-        """Return the records of processes that survived SIGKILL. `ranks` maps the pid of a rank to
-        its number."""
+        """Return the records of the processes that survived SIGKILL. `ranks` maps the pid of
+        each rank to the number of the rank.
+        """
         return [
             left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
             for p in self.stuck[:MOST_NAMED]
@@ -81,10 +88,12 @@ def kill_all(
     kill: Callable[[Process], object] = kill_process,
     group: AttemptGroup | None = None,
 ) -> KillResult:
-    """Send SIGKILL to the control `group` and to all descendants except `spare`.
+    """Send SIGKILL to all processes of the control `group` and to all descendants of this
+    process, except the pids in `spare`.
 
-    This is repeated, because they may fork meanwhile. Processes that survive the deadline are
-    reported as leftovers. If the machine has no descriptors left, the search is repeated.
+    This is repeated, because the processes may fork meanwhile, and also if the machine has
+    no file descriptors left. Processes that still live after `deadline_seconds` are in the
+    result.
     """
     done = KillResult()
     deadline = time.monotonic() + deadline_seconds
@@ -117,7 +126,9 @@ def _alive(group: AttemptGroup | None) -> list[Process]:
 
 
 def _kill_each(alive: Iterable[Process], kill: Callable[[Process], object]) -> set[int]:
-    """Return the pids of processes that this user may not end. Raises OSError."""
+    """Call `kill` for each process in `alive`. Return the pids of the processes that this user
+    may not kill. Raises OSError.
+    """
     refused = set()
     for process in alive:
         try:
@@ -129,13 +140,19 @@ def _kill_each(alive: Iterable[Process], kill: Callable[[Process], object]) -> s
 
 _LONGEST_PLACE = 64
 MOST_NAMED = 100
-"""Largest number of processes in a record, which has a limited size."""
+"""Largest number of processes that are listed in a record, because the size of a record is
+limited.
+"""
 
 
 def left_behind(
     process: Process, *, rank: int | None = None, refused: bool = False
 ) -> dict[str, Any]:
-    """Return the record of `process`, which is alive although it was killed."""
+    """Return the JSON record of `process`, which is still alive although SIGKILL was sent.
+
+    `rank` is the number of the rank that it is, if any. `refused`: this user may not kill
+    it.
+    """
     return {
         "pid": process.pid,
         "start_ticks": process.start_ticks,
@@ -151,7 +168,9 @@ def left_behind(
 
 
 def _place(pid: int) -> str | None:
-    """Return the kernel function that the process sleeps in, if the kernel shows it."""
+    """Return the name of the kernel function in which the process `pid` sleeps; None if the
+    kernel does not show it.
+    """
     try:
         text = Path(f"/proc/{pid}/wchan").read_text(encoding="ascii")
     except (OSError, ValueError):
@@ -167,7 +186,7 @@ def _uid(pid: int) -> int | None:
 
 
 def is_still_alive(line: Mapping[str, Any]) -> bool:
-    """Return whether the process in a record of `left_behind` is alive."""
+    """Return whether the process in `line`, a record of `left_behind`, is still alive."""
     if line.get("boot_id", boot_id()) != boot_id():
         return False
     now = read_process(int(line["pid"]))
@@ -175,9 +194,10 @@ def is_still_alive(line: Mapping[str, Any]) -> bool:
 
 
 def in_words(line: Mapping[str, Any], called: Callable[[int], str] = by_uid) -> str:
-    """Format a record: `pid 123 (python3) of rank 0, in state D (nfs_wait_bit_killable)`.
+    """Return a record of `left_behind` as text: `pid 123 (python3) of rank 0, in state D
+    (nfs_wait_bit_killable)`.
 
-    `called` returns the name of a uid.
+    `called` maps a uid to the text for this user.
     """
     name, rank = plain_name(line.get("name")), line.get("rank")
     words = f"pid {line['pid']}" + (f" ({name})" if name else "")
@@ -190,9 +210,10 @@ def in_words(line: Mapping[str, Any], called: Callable[[int], str] = by_uid) -> 
 
 
 def plain_name(value: object) -> str:
-    """Return one short line without control characters.
+    """Return `value` as one short line of text without control characters.
 
-    A program chooses its name, and may write the record.
+    This is for names of processes: a program chooses its name, and may have written the
+    record itself.
     """
     return (
         "".join(c for c in value[:_LONGEST_PLACE] if c.isprintable())

@@ -47,59 +47,75 @@ from zerotoolsd.supervisor.stop.output_readers import DRAIN_SECONDS, Flow, Key, 
 from zerotoolsd.supervisor.stop.process_kinds import ProcessKind, TermEffect, is_filter, kind_of
 
 LOOK_SECONDS, OFTEN_SECONDS = 0.5, 0.05
-"""Seconds between two calls of `look`: if every runner is stopped, and if one runs."""
+"""Seconds between two calls of `look`: while all runners are stopped, and while one of them
+runs.
+"""
 _BY_SIGTERM = (signal.SIGTERM, (128 + signal.SIGTERM) << 8)
-"""Wait statuses of shells that SIGTERM has ended; mksh has a handler for it."""
+"""Wait statuses of shells that were ended by SIGTERM. mksh handles the signal and exits with a
+status of its own.
+"""
 _SAVED = (0, 75 << 8)
-"""Wait statuses of programs that saved and ended as requested."""
+"""Wait statuses of programs that have saved and ended as they were asked to."""
 
 
 @dataclass
 class _Taken:
-    """A process that the stop has handled. `above` are the runners between it and the rank."""
+    """A process that the stop has already handled. `above` are the runners between this process
+    and the rank.
+    """
 
     process: Process
     above: tuple[Key, ...]
     fd: int
     writes: Set[str]
-    """The pipes that the process writes to."""
+    """The pipes to which the process writes, by their names in /proc."""
 
 
 @dataclass
 class _Held(_Taken):
-    """A runner that was stopped by SIGSTOP."""
+    """A runner (a shell, `make`) that the stop has halted with SIGSTOP."""
 
     filters_count: bool = False
-    """The runner runs only filters, which count as its programs then."""
+    """True if the runner runs only filters. Then the filters count as its programs."""
 
 
 @dataclass
 class _Asked(_Taken):
-    """A process that got SIGTERM: a program, or a runner that handles SIGTERM (`is_runner`)."""
+    """A process that got SIGTERM: a program, or a runner that handles SIGTERM (`is_runner` is
+    True).
+    """
 
     is_runner: bool = False
     saves: bool = False
-    """The process handles SIGTERM."""
+    """True if the process handles SIGTERM, so that it can save."""
 
 
 class Stop:
-    """Stops the processes below some roots. `launcher`: the roots are launchers of the programs."""
+    """Stops the programs below some root processes.
+
+    `launcher` is True if the roots are launchers, which start the programs as ranks.
+    """
 
     def __init__(self, *, launcher: bool) -> None:
         self._launcher = launcher
         self._statuses: dict[int, int] = {}
-        """Wait statuses of the programs of ended runners, by the runner's pid."""
+        """Wait statuses of the programs that each ended runner has run, by the pid of the
+        runner.
+        """
         self.cut: set[int] = set()
-        """Pids of runners that were killed before they could continue."""
+        """Pids of runners that were killed before they could run their next command."""
         self.reached: list[int] = []
-        """Pids that got SIGTERM."""
+        """Pids of processes that got SIGTERM."""
         self._late_at: float | None = None
-        """Time after which programs of a `trap` also get SIGTERM; None before the stop begins."""
+        """Time from which on programs that a `trap` has started get SIGTERM too; None before
+        the stop begins.
+        """
         self._others: set[int | None] = set()
         self._orphans: list[int] = []
         self._all_asked = False
-        """Orphans that may be servers have got SIGTERM, too. Programs may need servers in order to
-        save."""
+        """True if SIGTERM was also sent to orphans that may be servers. They get it last,
+        because programs may need them in order to save.
+        """
         self._next = float("inf")
         self._ends = select.epoll()
         self._held: dict[Key, _Held] = {}
@@ -108,7 +124,9 @@ class Stop:
         self._flow = Flow()
         self._launchers: set[Key] = set()
         self._past: set[Key] = set()
-        """Processes that are killed or ended, or that this user cannot signal."""
+        """Processes that need no further handling: they were killed, have ended, or cannot be
+        signalled by this user.
+        """
         self._results: list[tuple[tuple[Key, ...], int]] = []
         self._draining: dict[Key, int] = {}
         self._drained_by = float("inf")
@@ -121,9 +139,10 @@ class Stop:
     def begin(
         self, roots: Collection[int], grace_seconds: float, beside: Collection[int | None] = ()
     ) -> None:
-        """Send SIGTERM to the programs below the pids `roots`, which have `seconds` to end.
+        """Send SIGTERM to the programs below the root processes with the pids `roots`. They
+        have `grace_seconds` to save and end.
 
-        `beside` are children of this process that do not belong to the job.
+        `beside` are the pids of children of this process that do not belong to the job.
         """
         self._late_at = time.monotonic() + grace_seconds / 2
         self._others = {*roots, *beside}
@@ -131,37 +150,42 @@ class Stop:
         self.look(roots)
 
     def fileno(self) -> int:
-        """Return a descriptor that becomes readable when a signalled process has ended.
+        """Return a file descriptor that becomes readable when a process that got a signal has
+        ended.
 
-        Call `look` then.
+        Call `look` when it is readable.
         """
         return self._ends.fileno()
 
     @property
     def seconds_left(self) -> float:
-        """Return the seconds until the next call of `look` is due."""
+        """Return the seconds until `look` must be called again."""
         return max(0.0, self._next - time.monotonic())
 
     @property
     def is_over(self) -> bool:
-        """Return whether all signalled processes have ended, and their filters have written all
-        output."""
+        """Return whether all processes that got a signal have ended, and the filters behind
+        them have written all output.
+        """
         if self._held or self._asked:
             return False
         return not self._draining or time.monotonic() >= self._drained_by
 
     def status_of(self, pid: int, status: int) -> int:
-        """Return the wait status of a child that ended with `status`.
+        """Return the wait status that counts for the child process `pid`, which ended with
+        `status`.
 
-        A runner that the stop has ended gets the status of its programs.
+        A runner that the stop itself has ended gets the wait status of its programs; any
+        other process keeps `status`.
         """
         by_stop = pid in self.cut or status in _BY_SIGTERM
         return self._statuses.get(pid, status) if by_stop else status
 
     def look(self, roots: Collection[int]) -> None:
-        """Send SIGTERM to programs that appeared since the last call; end runners without programs.
+        """Send SIGTERM to programs that were started since the last call, and end the runners
+        that have no programs left.
 
-        If the machine has no descriptors left, the next call continues.
+        If the machine has no file descriptors left, the next call completes this.
         """
         self._next = time.monotonic() + OFTEN_SECONDS
         try:
@@ -214,7 +238,9 @@ class Stop:
         os.close(fd)
 
     def _walk(self, waiting: list[tuple[Process, tuple[Key, ...], bool]]) -> None:
-        """Handle these processes and all their descendants, runners first."""
+        """Handle the processes in `waiting` and all their descendants; runners come before the
+        processes below them.
+        """
         late: list[tuple[Process, tuple[Key, ...]]] = []
         while waiting or late:
             if not waiting:  # the programs are known, and so is who reads from them
@@ -246,7 +272,7 @@ class Stop:
                 self._ask(process, above)
 
     def _noted(self, processes: list[Process]) -> list[Process]:
-        """Record which of these processes are filters; return all of them."""
+        """Record which of `processes` are filters. Return the list unchanged."""
         for process in filter(is_filter, processes):
             self._flow.passes(process)
         return processes
@@ -254,10 +280,10 @@ class Stop:
     def _take_reader(
         self, process: Process, above: tuple[Key, ...]
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
-        """Let a process that reads from programs continue, or stop it. Return the processes to
-        handle next.
+        """Let a process that reads the output of programs continue, or stop it. Return the
+        processes to handle next.
 
-        If a reader were stopped or killed too early, the programs could not write.
+        If it were stopped or killed too early, the programs could not write their output.
         """
         if self._is_runner(process):
             if self._reads_on(process):
@@ -280,7 +306,7 @@ class Stop:
     def _started_by(
         self, process: Process, runner: _Asked
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
-        """Return the processes that a runner has started since it handled SIGTERM.
+        """Return the processes that `process`, a runner, has started since it handled SIGTERM.
 
         The runner may have become a program itself (`exec`).
         """
@@ -317,7 +343,7 @@ class Stop:
     def _hold(
         self, process: Process, above: tuple[Key, ...]
     ) -> list[tuple[Process, tuple[Key, ...], bool]]:
-        """Send SIGSTOP to a runner, and return its children to handle next."""
+        """Send SIGSTOP to a runner. Return its child processes, to be handled next."""
         key = (process.pid, process.start_ticks)
         fd = open_process(process.pid, process.start_ticks)
         if fd is None:
@@ -342,7 +368,10 @@ class Stop:
             yield child, above, False
 
     def _ask(self, process: Process, above: tuple[Key, ...], *, is_runner: bool = False) -> None:
-        """Send SIGTERM to a program, and continue it if it was stopped."""
+        """Send SIGTERM to `process`, and SIGCONT if it was stopped.
+
+        `is_runner` is True if it is a runner that handles SIGTERM.
+        """
         key = (process.pid, process.start_ticks)
         writes = process_kinds.written(process.pid)
         saves = kinds.effect_of(process.pid) is TermEffect.HANDLES
@@ -361,7 +390,7 @@ class Stop:
         self._asked[key] = _Asked(process, above, fd, writes, is_runner, saves)
 
     def _release(self) -> None:
-        """End the runners whose signalled programs have all ended."""
+        """End the stopped runners below which all programs that got SIGTERM have ended."""
         for key, held in sorted(self._held.items(), key=lambda item: -len(item[1].above)):
             below: list[_Taken] = [*self._asked.values(), *self._held.values()]
             if any(key in each.above for each in below):
@@ -377,7 +406,7 @@ class Stop:
             os.close(held.fd)
 
     def _kill(self, key: Key, held: _Held, effect: TermEffect) -> None:
-        """Send SIGKILL to a stopped runner, so that it never continues."""
+        """Send SIGKILL to a stopped runner, so that it never runs its next command."""
         for child in children_of(held.process.pid):
             self._let_drain(child)
         if (process := read_process(held.process.pid)) is not None and not process.is_over:
@@ -388,7 +417,9 @@ class Stop:
         self._past.add(key)
 
     def _let_drain(self, process: Process) -> None:
-        """Add a filter that reads from a pipe to the processes that must end."""
+        """Add `process`, a filter that reads from a pipe, to the processes that must end before
+        the stop is over.
+        """
         key = (process.pid, process.start_ticks)
         if key in self._readers or (is_filter(process) and process_kinds.read(process.pid)):
             self._drain(process)
@@ -402,12 +433,14 @@ class Stop:
             self._ends.register(fd, select.EPOLLIN)
 
     def _status_below(self, key: Key) -> int:
-        """Return the best wait status of a runner's programs; that of SIGTERM if it ran none."""
+        """Return the best wait status among the programs of a runner; the wait status of
+        SIGTERM if it ran no program.
+        """
         found = [status for above, status in self._results if key in above]
         return min(found, key=_badness, default=int(signal.SIGTERM))
 
     def close(self) -> None:
-        """Forget all processes, and send no more signals."""
+        """Forget all processes. No more signals are sent."""
         taken: list[_Taken] = [*self._held.values(), *self._asked.values()]
         for fd in (*(each.fd for each in taken), *self._draining.values()):
             os.close(fd)

@@ -25,16 +25,23 @@ _LONGEST_GRACE = 1e9
 
 
 def reserve_request(run_dir: Path) -> None:
-    """Reserve the disk space for a request and for the stop file of the ranks, once. Raises
-    OSError."""
+    """Reserve disk space in `run_dir` for a stop request and for the stop file of the ranks. A
+    second call does nothing.
+
+    Raises OSError.
+    """
     for path in (run_dir / REQUEST, run_dir / STOP):
         if not os.path.lexists(path):
             reserve(path, 0, REQUEST_BYTES)
 
 
 def write_request(run_dir: Path, reason: str, grace_seconds: float | None = None) -> None:
-    """Write the request durably. A repeated request may shorten the grace period. Raises
-    OSError."""
+    """Write a stop request into `run_dir`, and flush it to the disk. A second request can
+    shorten the grace period.
+
+    `reason` is the reason of the stop. `grace_seconds` is the time that the ranks have to
+    save; None keeps the default. Raises OSError.
+    """
     record: dict[str, object] = {"reason": reason}
     if grace_seconds is not None:
         record["grace_seconds"] = grace_seconds
@@ -52,9 +59,10 @@ def _known(run_dir: Path) -> object:
 
 @dataclass(frozen=True)
 class RequestedStop:
-    """A request to save and stop. An unchanged value is None.
+    """A request to save and stop. A value that has not changed since the last request is None.
 
-    `grace_seconds` is the time that the ranks have to save. `is_first`: it is the first request.
+    `grace_seconds` is the time that the ranks have to save. `is_first` is True if there was
+    no request before.
     """
 
     reason: str | None
@@ -63,17 +71,20 @@ class RequestedStop:
 
 
 class RequestReader:
-    """Reads the request in the working directory, and later versions of it."""
+    """Reads the stop request in the working directory, and every later version of the request."""
 
     def __init__(self, default_grace: float) -> None:
         self._default_grace = default_grace
         self._written: int | None = None
         self.reason: str | None = None
-        """The reason to stop the attempt, after a request."""
+        """The reason of the requested stop; None if no stop was requested."""
 
     def look(self, *, signalled: bool) -> RequestedStop | None:
-        """Return the request if it changed since the last call. `signalled` is True after a
-        SIGTERM, with or without a readable request."""
+        """Return the stop request if it has changed since the last call; None otherwise.
+
+        `signalled` is True if this process got SIGTERM, which counts as a request even if no
+        request can be read.
+        """
         try:
             written = Path(REQUEST).stat().st_mtime_ns
         except OSError:
