@@ -39,16 +39,23 @@ from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.weights.rewrite import parse_rule
 
 MAX_MEMORY = 96 * 1024 * 1024
-"""Bytes of buffers: with the interpreter and numpy, less than 256 MB."""
+"""Size of all buffers in bytes.
+
+With the interpreter and numpy, the process needs less than 256 MB.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions:
-    """The options of `zerotools diff`: `roles` and names by the globs `include` (empty: all),
-    `rename` (`REGEX=REPL`), and a tolerance as `parse_tolerance` reads it. If roles or names are
-    selected, the runs are not compared. `tag`, `layout` and `section` are for each checkpoint with
-    a format that has them. `adapter` is the directory of a PEFT adapter that is added to B. Without
-    a `tolerance` the bits must be equal, or with an adapter as near as `tolerance_of_sums` allows.
+    """The options of `zerotools diff`.
+
+    `roles` (kinds of tensors, such as param or exp_avg) and `include` (globs of names) select the
+    tensors to compare; empty: all. If they select tensors, steps, param groups and other values of
+    the training are not compared. `rename` are rules `REGEX=REPL`, and `tolerance` is a text that
+    `parse_tolerance` reads. `tag`, `layout` and `section` apply to each checkpoint that has a
+    format with such an option. `adapter` is the directory of a PEFT adapter that is added to B.
+    Without a `tolerance` the bits must be equal; with an adapter, the values must be as near as
+    `tolerance_of_sums` allows.
     """
 
     roles: Sequence[str] = ()
@@ -63,8 +70,7 @@ class DiffOptions:
 
 @dataclass(frozen=True)
 class PreparedDiff:
-    """Two checkpoints with their metadata read and their tensors paired. `bytes` is the amount to
-    read."""
+    """Two checkpoints with their metadata read and their tensors paired, ready to be compared."""
 
     a: Side
     b: Side
@@ -84,12 +90,12 @@ class PreparedDiff:
 def prepare_diff(
     a: Path, b: Path, options: DiffOptions, table: FormatTable = FORMATS
 ) -> PreparedDiff:
-    """Read the metadata of both, and pair their tensors.
+    """Read the metadata of the checkpoints `a` and `b`, and pair their tensors.
 
     Raises:
-        BadRequest: one does not exist, an option is wrong, or there is nothing to compare.
-        BadFile: one is not a checkpoint, or its metadata is damaged.
-        Unsupported: the format of one is not read.
+        BadRequest: a checkpoint does not exist, an option is wrong, or there is nothing to compare.
+        BadFile: a path is not a checkpoint, or its metadata is damaged.
+        Unsupported: the format of a checkpoint cannot be read.
     """
     if options.tolerance is not None:
         parse_tolerance(options.tolerance)
@@ -136,8 +142,10 @@ def carry_out_diff(
     budget: MemoryBudget | None = None,
     on_bytes: Callable[[int], None] = lambda _: None,
 ) -> CheckpointDiff:
-    """Read the paired tensors, and return their differences. `on_bytes` gets the progress in
-    `prepared.bytes`.
+    """Read the paired tensors, and return their differences.
+
+    `on_bytes` is called with the number of bytes that were read since its last call; all together
+    are `prepared.bytes`.
 
     Raises:
         BadFile: a file changed while it was read.
@@ -210,15 +218,19 @@ def _weights(side: Side, only: Iterable[tuple[Key, Key]]) -> dict[str, tuple[int
 
 
 def _numbers(side: Side, training: TrainingState) -> set[Key]:
-    """Return numbers of optimizer state that are not tensors in this checkpoint, such as `step`."""
+    """Return the keys of optimizer state that this checkpoint stores as plain numbers and not as
+    tensors, such as `step`.
+    """
     return {Key(side.new_name(key.name), key.role) for key in training.scalars}
 
 
 def _alone(
     side: Side, only: Iterable[tuple[Key, Key]], status: str, numbers: set[Key]
 ) -> list[TensorDifference]:
-    """Return the tensors that the other checkpoint lacks. Numbers that the other checkpoint stores
-    as plain values are left out: they are compared with the training state.
+    """Return the tensors that only this checkpoint has.
+
+    Numbers that the other checkpoint stores as plain values are left out: they are compared with
+    the training state.
     """
     found = []
     for key, own in only:

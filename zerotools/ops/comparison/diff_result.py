@@ -23,7 +23,7 @@ STATUSES = (EQUAL, CAST, WITHIN, DIFFERS, SHAPE, DTYPE, UNREADABLE, ONLY_A, ONLY
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """A tensor as it is in its checkpoint."""
+    """The properties of a tensor as it is stored in its checkpoint."""
 
     key: Key
     dtype: DType
@@ -32,12 +32,13 @@ class Described:
 
 @dataclass(frozen=True, slots=True)
 class TensorDifference:
-    """The comparison of one tensor, which may exist in one checkpoint only.
+    """The result of comparing one tensor, which may exist in only one of the checkpoints.
 
     `status` is one of `STATUSES`. `distance` is None if the bits are equal or the values were not
-    compared. `is_copy` is True if one side is a 16-bit copy of a master on the other side, and the
-    other side has no such copy. Then the two can only be equal after a cast. `message` is the
-    reason why the tensor cannot be read."""
+    compared. `is_copy` is True if one checkpoint has the fp32 master and the other only the 16-bit
+    weight: then the two can be equal only after a cast. `message` is the reason why the tensor
+    cannot be read.
+    """
 
     name: str
     role: str
@@ -56,8 +57,10 @@ class TensorDifference:
 
     @property
     def where(self) -> tuple[int, ...] | None:
-        """The index of the element that differs most: the first that is NaN or infinite in one
-        checkpoint only, else that with the largest absolute difference.
+        """The index of the element that differs most; None if the values were not compared.
+
+        This is the first element that is NaN or infinite in only one checkpoint, otherwise the
+        element with the largest absolute difference.
         """
         found = self.worst
         return None if found is None else index_of(found, self.shape)
@@ -86,7 +89,7 @@ class TensorDifference:
 
     @property
     def max_ulp(self) -> float | None:
-        """The largest difference in steps of the type."""
+        """The largest difference in ULPs (steps between neighbouring values of the type)."""
         largest = None if self.distance is None else self.distance.max_ulp
         return None if largest is None else largest.value
 
@@ -102,7 +105,7 @@ class TensorDifference:
 
 
 def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
-    """Return the index of an element in a tensor of `shape`."""
+    """Return the index, in a tensor of `shape`, of the element that `extreme` describes."""
     left, found = extreme.place, []
     for size in reversed(shape):
         left, position = divmod(left, size)
@@ -112,8 +115,12 @@ def index_of(extreme: Extreme, shape: Sequence[int]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class RunDifference:
-    """A difference between two runs. `params` is the number of parameters that it applies to, if
-    it is an option of param groups or a number of the optimizer's state."""
+    """A value of the training, such as a step or a learning rate, that differs between the
+    checkpoints.
+
+    `params` is the number of parameters with this difference, if the value is an option of param
+    groups or a number of the optimizer's state.
+    """
 
     what: str
     a: Any
@@ -123,8 +130,12 @@ class RunDifference:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """`only_a` and `only_b` are values that only one of the checkpoints records: they are not a
-    difference, because formats hold more or less of a run."""
+    """The result of comparing the training values (steps, param groups, loss scaler) of two
+    checkpoints.
+
+    `only_a` and `only_b` are values that only one of the checkpoints records. They do not count as
+    differences, because some formats record more than others.
+    """
 
     differences: tuple[RunDifference, ...] = ()
     only_a: tuple[str, ...] = ()
@@ -158,7 +169,7 @@ class CheckpointDiff:
 
     @property
     def differing(self) -> tuple[TensorDifference, ...]:
-        """The tensors that differ."""
+        """The differences of the tensors that make the checkpoints differ."""
         return tuple(each for each in self.tensors if each.is_difference(self.tolerance))
 
     @property
@@ -168,8 +179,11 @@ class CheckpointDiff:
         return {status: found[status] for status in STATUSES}
 
     def worst(self, most: int) -> tuple[TensorDifference, ...]:
-        """Return the tensors that were measured and differ, the farthest apart first: those with
-        NaN or infinity on one side alone, then by the relative norm of their difference."""
+        """Return at most `most` tensors that differ, the largest difference first.
+
+        Tensors with NaN or infinity in only one checkpoint come first, then the others by the
+        relative norm of their difference.
+        """
         measured = [each for each in self.differing if each.distance is not None]
         return tuple(sorted(measured, key=_badness, reverse=True)[:most])
 
@@ -276,7 +290,7 @@ def _where_json(extreme: Extreme | None, shape: Sequence[int]) -> list[int] | No
 
 
 def number_json(value: complex) -> float | str:
-    """Return a number as JSON has it; NaN, infinities and complex numbers as text."""
+    """Return a number as a JSON value; NaN, infinities and complex numbers become text."""
     if isinstance(value, complex) or not math.isfinite(value):
         return str(value)
     return value

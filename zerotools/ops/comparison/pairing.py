@@ -24,9 +24,10 @@ _SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A tensor that both checkpoints have, with its key in each. `is_copy`: one of the two is a
-    16-bit weight, and the other is the master of that name, because its checkpoint has no 16-bit
-    weights.
+    """A tensor that both checkpoints have, with its key in each.
+
+    `is_copy` is True if one checkpoint has the fp32 master, and the other has only the 16-bit
+    weight of that name.
     """
 
     name: str
@@ -37,8 +38,9 @@ class Pair:
 
 
 class Side:
-    """One of the two checkpoints, with its tensors by the names under which they are compared. Each
-    alias has the tensors of the name that it is tied to.
+    """One of the two checkpoints, with its tensors by the names under which they are compared.
+
+    A tied name has the tensors of the name that it is tied to.
     """
 
     def __init__(self, checkpoint: Checkpoint, new_name: Callable[[str], str]) -> None:
@@ -68,8 +70,11 @@ def _compared(key: Key, new_name: Callable[[str], str]) -> Key:
 
 @dataclass(frozen=True)
 class Pairing:
-    """`only_a` and `only_b` have the tensors that the other side lacks: the key for the comparison,
-    and the stored key. `notes` are sentences on tied names."""
+    """The pairs of tensors, and the tensors that only one checkpoint has.
+
+    `only_a` and `only_b` have the tensors that the other checkpoint lacks: the key for the
+    comparison, and the stored key. `notes` are sentences on tied names.
+    """
 
     pairs: tuple[Pair, ...]
     only_a: tuple[tuple[Key, Key], ...]
@@ -100,11 +105,13 @@ def renamed_sides(
 
 
 def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str] = ()) -> Pairing:
-    """Pair what both have, of `roles` (all, if none is given; `param` includes buffers) and of
-    names that match a glob of `include`.
+    """Pair the tensors that both checkpoints have.
+
+    `roles` selects kinds of tensors (empty: all; `param` includes buffers), and `include` names, by
+    globs (empty: all).
 
     Raises:
-        BadRequest: neither has such a tensor.
+        BadRequest: neither checkpoint has a selected tensor.
     """
     is_included = matcher(include, ())
 
@@ -148,8 +155,11 @@ def pair_up(a: Side, b: Side, roles: Collection[str] = (), include: Sequence[str
 
 
 def _copies(asked: Mapping[Key, Key], other: Side) -> Iterator[tuple[Key, Key, Key]]:
-    """Yield 16-bit weights if the other side has only the weight of that name: the key for the
-    comparison, the stored key, and the key of the weight."""
+    """Yield the 16-bit weights in `asked`, where `other` has no 16-bit weight but a master of that
+    name.
+
+    Each is the key for the comparison, the stored key, and the key of the weight.
+    """
     for key, own in asked.items():
         weight = other.keys.get(Key(key.name, WEIGHT))
         if key.role == COPY and key not in other.keys and weight is not None:
@@ -202,7 +212,9 @@ def _best(ours: Shapes, theirs: Shapes) -> tuple[str, int]:
 
 
 def _left(ours: Shapes, theirs: Shapes, rule: str) -> tuple[Shapes, Shapes]:
-    """Return the weights that a rule does not pair, under the names that it makes."""
+    """Return the weights that the rule leaves without a partner, under their names after the
+    rule.
+    """
     new_name = namer((), [parse_rule(rule)])
     if any(new_name(name) != name for name in ours):
         ours = {new_name(name): shape for name, shape in ours.items()}
@@ -252,7 +264,7 @@ def _prefixes(ours: Shapes, theirs: Shapes) -> dict[str, int]:
 
 
 def _cuts(name: str) -> Iterator[tuple[str, str]]:
-    """Yield every pair of parts of a name, cut at a dot, which stays with the beginning."""
+    """Yield every split of a name at a dot into a beginning, which keeps the dot, and the rest."""
     yield "", name
     for found in re.finditer(r"\.", name):
         yield name[: found.end()], name[found.end() :]

@@ -41,7 +41,9 @@ _ALIGNMENT = 16
 
 
 class Block(NamedTuple):
-    """Elements [begin, end) of a flattened tensor, and the box that they are, if any."""
+    """Elements [begin, end) of a flattened tensor, and the box (a slice in each dimension) with the
+    same elements, if there is such a box.
+    """
 
     begin: int
     end: int
@@ -49,10 +51,16 @@ class Block(NamedTuple):
 
 
 class LocatedTensor:
-    """A tensor and the positions of its elements in files, which are proved to be complete."""
+    """A tensor with the positions of all its elements in files.
+
+    It is proved that none is missing.
+    """
 
     def __init__(self, checkpoint: Checkpoint, key: Key) -> None:
-        """Open the pair. Raises BadFile: it has a hole, an overlap, or a chunk outside its file."""
+        """Find the elements of the tensor `key`.
+
+        Raises BadFile if elements are missing or stored twice, or a chunk lies outside its file.
+        """
         tensor = checkpoint.tensors[key]
         self.dtype: DType = tensor.dtype
         self.shape = tensor.shape
@@ -63,7 +71,9 @@ class LocatedTensor:
         self.is_in_order = all(chunk.is_contiguous for chunk in self._chunks)
 
     def read(self, files: ThreadFiles, block: Block, raw: Array, buffer: Array) -> None:
-        """Put the elements of `block` into the bytes `raw`, in row-major order."""
+        """Read the elements of `block` into the bytes `raw`, in row-major order; `buffer` is for
+        intermediate data.
+        """
         if self.ranges is not None:
             gather_flat(files, self._pieces(block), self.dtype.itemsize, raw.data)
             return
@@ -75,8 +85,10 @@ class LocatedTensor:
         gather(files, pieces, block.box, self.dtype, self.dtype, raw, buffer, numpy_cast)
 
     def sizes(self) -> Array | None:
-        """Return the magnitudes of the summands of the elements that this thread read last; None if
-        the elements are stored and not sums.
+        """Return None, because the elements of this tensor are stored, and are not sums.
+
+        For a tensor that is a sum, return the magnitudes of the summands of the elements that this
+        thread read last.
         """
         return None
 
@@ -91,7 +103,7 @@ class LocatedTensor:
 
 
 class TwoTensors:
-    """Two tensors of one shape, to be read side by side."""
+    """Two tensors of one shape that are read together, block by block."""
 
     def __init__(self, ours: LocatedTensor, theirs: LocatedTensor) -> None:
         self.ours = ours
@@ -99,12 +111,15 @@ class TwoTensors:
 
     @property
     def itemsize(self) -> int:
-        """Bytes of an element of both."""
+        """Bytes of one element of each tensor together."""
         return self.ours.dtype.itemsize + self.theirs.dtype.itemsize
 
     def blocks(self, tile_bytes: int, wide_bytes: int) -> Iterator[Block]:
-        """Yield all elements in blocks that fit, with both tensors, in a buffer of `tile_bytes`, or
-        of `wide_bytes` if one tensor lies in its files in another order."""
+        """Yield blocks that together have all elements.
+
+        The block's data of both tensors fits in a buffer of `tile_bytes`; or of `wide_bytes` if one
+        tensor is stored in another order of elements.
+        """
         is_in_order = self.ours.is_in_order and self.theirs.is_in_order
         room = tile_bytes if is_in_order else max(tile_bytes, wide_bytes)
         most = (room - 2 * _ALIGNMENT) // self.itemsize
@@ -121,7 +136,9 @@ class TwoTensors:
     def read(
         self, ours: ThreadFiles, theirs: ThreadFiles, block: Block, scratch: Scratch
     ) -> tuple[Array, Array]:
-        """Return the bytes of a block in both: views into `scratch`, valid until its next use."""
+        """Return the bytes of a block of each tensor, as views into `scratch` that are valid until
+        its next use.
+        """
         lengths = [
             (block.end - block.begin) * each.dtype.itemsize for each in (self.ours, self.theirs)
         ]
@@ -139,7 +156,9 @@ _STEP = {BFLOAT16: 2.0**-7, FLOAT16: 2.0**-10}
 
 @dataclass(frozen=True, slots=True)
 class Adapted:
-    """The change that an adapter makes to one weight; `halves` holds the tensors that are named."""
+    """The change that an adapter makes to one weight; `halves` are the two low-rank matrices of the
+    adapter.
+    """
 
     changes: tuple[Change, ...]
     halves: Checkpoint
@@ -151,7 +170,10 @@ class AdaptedTensor(LocatedTensor):
     """
 
     def __init__(self, checkpoint: Checkpoint, key: Key, adapted: Adapted) -> None:
-        """Open the pair. Raises BadFile: it has a hole, an overlap, or a chunk outside its file."""
+        """Find the elements of the weight `key` and of the adapter's matrices.
+
+        Raises BadFile if elements are missing or stored twice, or a chunk lies outside its file.
+        """
         super().__init__(checkpoint, key)
         self._stored = LocatedTensor(checkpoint, key)
         read = block_reader(checkpoint, key)
@@ -160,7 +182,7 @@ class AdaptedTensor(LocatedTensor):
         self._last = local()
 
     def read(self, files: ThreadFiles, block: Block, raw: Array, buffer: Array) -> None:
-        """Read the sum, like `LocatedTensor.read`."""
+        """Compute the sum of weight and adapter for `block`; see `LocatedTensor.read`."""
         box, dtype = block.box, self._stored.dtype
         assert box is not None, "a tensor without ranges is read by boxes"
         stored = np.empty((block.end - block.begin) * dtype.itemsize, np.uint8)
@@ -201,9 +223,10 @@ def with_adapter(
 
 
 def tolerance_of_sums(merged: Checkpoint) -> str:
-    """Return the allowed difference between a merged model and the sum of base and adapter: one
-    rounding step of the merged model's narrowest type, and the effect of the order of a sum in
-    fp32.
+    """Return the tolerance for comparing a merged model with the sum of base model and adapter.
+
+    It allows one rounding step of the narrowest type in the merged model, and the effect of the
+    order of summation in fp32.
     """
     types = {t.dtype for key, t in merged.tensors.items() if key.role in ("param", "param16")}
     steps = [_STEP[dtype] for dtype in types if dtype in _STEP]

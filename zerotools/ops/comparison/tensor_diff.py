@@ -68,8 +68,10 @@ class _Task(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """The result of one block of a pair: the difference of its values, if it was requested, or the
-    reason why the block cannot be read.
+    """The result of comparing one block of a pair of tensors.
+
+    It is the difference of the values, if that was requested, or the reason why the block cannot be
+    read.
     """
 
     number: int
@@ -87,8 +89,10 @@ def compare_tensors(
     on_bytes: Callable[[int], None] = lambda _: None,
     adapted: Mapping[Key, Adapted] | None = None,
 ) -> list[TensorDifference]:
-    """Return the result for each pair, in order. `on_bytes` gets the progress in `bytes_of(a, b,
-    pairs)`. `adapted` are tensors of `b` that an adapter is added to.
+    """Return the result of the comparison for each pair, in order.
+
+    `on_bytes` is called with the number of bytes that were read since its last call; all together
+    are `bytes_of(a, b, pairs)`. `adapted` are tensors of `b` that an adapter is added to.
 
     Raises:
         BadFile: a file changed while it was read.
@@ -117,7 +121,7 @@ def compare_tensors(
 
 
 def bytes_of(a: Checkpoint, b: Checkpoint, pairs: Iterable[Pair]) -> int:
-    """Return bytes of both tensors of every pair."""
+    """Return the size in bytes of both tensors of all pairs together."""
     return sum(a.tensors[pair.a].nbytes + b.tensors[pair.b].nbytes for pair in pairs)
 
 
@@ -132,7 +136,9 @@ def _described(
 
 
 def _obstacle(ours: Described, theirs: Described) -> str | None:
-    """Return the status of two tensors if their values cannot be compared, else None."""
+    """Return the status for two tensors with values that cannot be compared; None if they can
+    be.
+    """
     if ours.shape != theirs.shape:
         return SHAPE
     return DTYPE if common_type(ours.dtype, theirs.dtype) is None else None
@@ -162,8 +168,10 @@ def _judged(
 
 
 class _Reading:
-    """Both checkpoints open, with the results so far. `messages` are the reasons why pairs cannot
-    be read."""
+    """The open files of both checkpoints, and the results so far.
+
+    `messages` are the reasons why pairs cannot be read.
+    """
 
     def __init__(
         self,
@@ -191,8 +199,9 @@ class _Reading:
         self.casts: set[int] = set()
 
     def different_bytes(self, numbers: Iterable[int]) -> set[int]:
-        """Return the numbers of the pairs that differ in a byte. The rest of such a pair is not
-        read.
+        """Return the numbers of the pairs that differ in at least one byte.
+
+        After the first such byte, the rest of the pair is not read.
         """
         differing: set[int] = set()
 
@@ -307,8 +316,10 @@ def _compared(
 
 
 def _equal_in(task: _Task, ours: Array, theirs: Array) -> frozenset[DType]:
-    """Return the types that make both tensors equal, if one is float16 and the other bfloat16 (as
-    after an export): neither type holds all values of the other.
+    """Return the types that make both tensors equal after a cast.
+
+    Empty, unless one tensor is float16 and the other bfloat16, as after an export: neither type
+    holds all values of the other.
     """
     two = task.two
     if {two.ours.dtype, two.theirs.dtype} != {FLOAT16, BFLOAT16}:

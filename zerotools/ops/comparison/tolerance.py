@@ -25,8 +25,11 @@ Number = TypeVar("Number", int, float)
 
 @dataclass(frozen=True, slots=True)
 class Tolerance:
-    """`text` is the user's text. `allows_cast` means that tensors of two types may be equal;
-    `allowance` is for each element, in the type of the comparison."""
+    """The difference between two tensors that is allowed.
+
+    `text` is the text of the user. If `allows_cast` is True, tensors of different types can be
+    equal. `allowance` is the allowed difference of each element, in the common type.
+    """
 
     text: str = "bits"
     allows_cast: bool = False
@@ -34,10 +37,10 @@ class Tolerance:
 
 
 def parse_tolerance(text: str) -> Tolerance:
-    """Parse `bits`, `cast`, `ulp=N`, `abs=X`, `rel=Y` or `abs=X,rel=Y`.
+    """Parse `bits`, `cast`, `ulp=N`, `abs=X`, `rel=Y` or `abs=X,rel=Y`, the text of `--tolerance`.
 
     Raises:
-        BadRequest: it has another form, or a number is negative or not finite.
+        BadRequest: the text has another form, or a number is negative or not finite.
     """
     if text in ("bits", "cast"):
         return Tolerance(text, text == "cast")

@@ -58,8 +58,10 @@ def compare_runs(
 def _said(
     checkpoint: Checkpoint, training: TrainingState, left_out: Collection[str]
 ) -> dict[str, Any]:
-    """Return the values of the run that the checkpoint records, by names that are the same for all
-    formats.
+    """Return the values of the training that the checkpoint records, by names that are equal for
+    all formats.
+
+    Values in `left_out` are omitted.
     """
     step = checkpoint.origin.step if training.steps is None else training.steps
     is_run = bool(training.groups or training.optimizer)
@@ -80,7 +82,7 @@ def _said(
 
 
 def _scaler(training: TrainingState) -> dict[str, Any] | None:
-    """Return the numbers of a loss scaler, or None if it multiplies by 1."""
+    """Return the numbers of the loss scaler; None if its scale is 1."""
     scaler = scaler_to_json(training.loss_scale)
     return None if scaler is None else {k: v for k, v in scaler.items() if k != "class"}
 
@@ -123,7 +125,9 @@ def _leaves(ours: Any, theirs: Any, path: str = "", depth: int = 0) -> Iterator[
 
 
 def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
-    """Return param groups under the compared names; of tied names only one."""
+    """Return the param groups, with parameters under the names of the comparison; tied parameters
+    appear once.
+    """
     aliases = side.checkpoint.aliases
     return [
         ParamGroup(
@@ -135,7 +139,10 @@ def _groups(side: Side, training: TrainingState) -> list[ParamGroup]:
 
 
 def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[RunDifference]:
-    """Yield the differences in the options of every parameter, with equal ones counted together."""
+    """Yield the differences between the param-group options of each parameter.
+
+    Parameters with equal differences are counted in one entry.
+    """
     if not ours or not theirs:
         if ours or theirs:
             what = "param groups"
@@ -165,7 +172,7 @@ def _group_points(ours: list[ParamGroup], theirs: list[ParamGroup]) -> Iterator[
 def _scalars(
     side: Side, training: TrainingState, compared: Collection[Key]
 ) -> dict[Key, Callable[[], Any]]:
-    """Return the numbers of the optimizer's state; each number is read on access."""
+    """Return functions that read the numbers of the optimizer's state, by key."""
     aliases = side.checkpoint.aliases
 
     def value_of(key: Key) -> Callable[[], Any]:

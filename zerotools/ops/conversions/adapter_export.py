@@ -127,8 +127,11 @@ def prepare_adapter(
 
 
 def _saved_beside(held: Checkpoint, tensors: Collection[AdapterTensor]) -> Iterator[AdapterTensor]:
-    """Tensors that PEFT saved with the adapter under names of the model, in a checkpoint without
-    the model: wholly trained modules, embeddings and biases."""
+    """Yield the tensors that PEFT saved in addition to an adapter, under names of the model: fully
+    trained modules, embeddings and biases.
+
+    The checkpoint `held` does not contain the rest of the model.
+    """
     if not is_adapter_checkpoint(held.tensors):
         return
     taken = {each.key for each in tensors} | {Key(each.saved, "param") for each in tensors}
@@ -224,7 +227,7 @@ def saved_embeddings(
 
 
 def _layers(held: Checkpoint) -> list[str]:
-    """Return the first and the last layer, as PEFT's model calls them."""
+    """Return the names of the input embedding and the output layer, as PEFT's model calls them."""
     found: dict[str, None] = {}
     for key in held.tensors:
         plain = plain_name(key.name)
@@ -244,7 +247,7 @@ def _is_targeted(modules: object, adapted: set[str]) -> bool:
 
 
 def _vocabulary(config: Mapping[str, Any], base: Path | None) -> int | None:
-    """Return the rows of the base model's vocabulary."""
+    """Return the number of rows in the base model's vocabulary; None if unknown."""
     named = config.get(BASE_NAME)
     path = None
     if base is not None:

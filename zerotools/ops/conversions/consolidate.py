@@ -118,8 +118,10 @@ def prepare(
     section: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion:
-    """Lay out the export of the checkpoint at `path`, without writing it. `config_dir` has
-    config.json and the tokenizer, instead of those near the checkpoint.
+    """Plan the export of the checkpoint at `path` to `destination`, without writing it.
+
+    `config_dir` is a directory with config.json and the tokenizer that are used in place of those
+    near the checkpoint.
 
     Raises:
         BadRequest: `path` does not exist, no tensor is selected, two would have one name, or the
@@ -249,7 +251,9 @@ def _choose_weights(
     *,
     is_merged: bool,
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the weights of the output, under their names there, and notes on the choice."""
+    """Return a checkpoint with the weights of the output, under their output names, and notes on
+    the choice.
+    """
     new_name = namer(options.strip_prefix, [parse_rule(text) for text in options.rename])
     weights = weights_from(checkpoint, options.weights_from)
     layout = hub_layout_of(checkpoint, table)
@@ -353,8 +357,10 @@ def refuse_overflow(report: WriteReport, advice: str = OVERFLOW_ADVICE) -> None:
 
 
 def unproved_save(checkpoint: Checkpoint, form: Format, table: FormatTable) -> list[str]:
-    """Return a sentence if files of ranks do not record their save and no manifest covers them:
-    zerotools cannot prove that all files are of one save.
+    """Return a sentence if zerotools cannot prove that all files belong to one save.
+
+    This is so if the files of ranks do not record their save, and no manifest covers them.
+    Otherwise the list is empty.
     """
     if checkpoint.origin.world_size in (None, 1) or len(checkpoint.files) < 2:
         return []

@@ -92,26 +92,28 @@ class Conversion:
 
     @property
     def bytes_to_read(self) -> int:
-        """Tensor data to read, each element once."""
+        """Bytes of tensor data that are read from the source, if each element is read once."""
         tensors = (self.source.tensors[key] for key in self.target.checkpoint.tensors)
         return sum(part.nbytes for tensor in tensors for part in stored_tensors(tensor))
 
 
 @dataclass(frozen=True)
 class Unchanged:
-    """The result if nothing has to be done: the checkpoint already is as requested."""
+    """The result if nothing has to be done, because the checkpoint already has the requested
+    form.
+    """
 
     checkpoint: Checkpoint
     world_size: int
 
 
 def with_target_sources(source: Checkpoint, target: Target) -> Checkpoint:
-    """Return the source, with the tensors that only `target.sources` has."""
+    """Return the source, extended by the tensors that only `target.sources` has."""
     return replace(source, tensors={**source.tensors, **target.sources})
 
 
 def prove(conversion: Conversion) -> int:
-    """Prove that every copy can be made, and return the number of copies.
+    """Prove that each byte of the output has exactly one source, and return the number of copies.
 
     Raises:
         BadFile: the source has a hole, an overlap, a chunk outside its file, or would be read from
@@ -122,7 +124,7 @@ def prove(conversion: Conversion) -> int:
 
 
 def check_output(conversion: Conversion, *, overwrite: bool, there: int = 0) -> None:
-    """Check the destination as `perform` does, before any work is done.
+    """Check, before any work is done, that the output can be written.
 
     `there` is the number of bytes of the output that are on the disk already.
 

@@ -76,7 +76,7 @@ NO_CHECK = "no_check_names"
 
 @dataclass(frozen=True)
 class _Request:
-    """One conversion: the destination, its format in the table, and the options by name."""
+    """A requested conversion: the destination, its format, and the options of the user by name."""
 
     table: FormatTable
     form: Format
@@ -93,7 +93,7 @@ class _Request:
 
     @property
     def writing(self) -> WriteOptions:
-        """The options that are the format's."""
+        """The options that are passed to the writer of the format."""
         others = (*NAMES, ORDER, WEIGHTS_ONLY, DTYPE, NO_CHECK)
         names = {name for name in self.options if name not in others}
         names -= {*ADAPTER_OPTIONS}
@@ -222,7 +222,7 @@ def _prepare(
 
 
 def _adapter(source: Checkpoint, request: _Request, config_dir: Path | None) -> Conversion:
-    """Return the adapter of a LoRA run alone, as PEFT saves it."""
+    """Plan a conversion that writes only the adapter of a LoRA run, as PEFT saves it."""
     options, form = request.options, request.form
     formats.format_of(source, request.table).check_weights(source)
     refuse_with_adapter([name for name in ("max_shard_bytes",) if name in options])
@@ -323,8 +323,11 @@ def _resharded(source: Checkpoint, request: _Request, *, force: bool) -> Convers
 
 @dataclass(frozen=True)
 class _Run:
-    """A source and the state of its training, in the form that the target needs: usually with names
-    for the optimizer's parameters. `settled` are notes of the source that no longer apply."""
+    """A source checkpoint and the state of its training, in the form that the target needs.
+
+    Usually the optimizer's parameters have names. `settled` are notes of the source that no longer
+    apply.
+    """
 
     checkpoint: Checkpoint
     training: TrainingState
@@ -352,8 +355,10 @@ def _leaves_stage_0(source: Checkpoint, request: _Request) -> bool:
 
 
 def _with_state(source: Checkpoint, request: _Request) -> tuple[Checkpoint, TrainingState]:
-    """Return the source with the state that `read` leaves out, if the target holds optimizer
-    state."""
+    """Return the source and its training state.
+
+    If the target holds optimizer state, the source includes the state that `read` leaves out.
+    """
     training = formats.training_of(source, request.table)
     if not request.form.holds_state:
         return source, training

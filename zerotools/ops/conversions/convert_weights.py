@@ -40,9 +40,11 @@ KEEP = "keep"
 
 @dataclass(frozen=True)
 class WeightsAlone:
-    """`weights` are the weights as the source has them, and `described` the same in the types of
-    the output. `keys` maps keys of the source to keys of the output, if these differ. `made` is the
-    quantisation of the output, `found` that of the source.
+    """The weights that a format without optimizer state gets.
+
+    `weights` are the weights as the source has them, and `described` are the same weights in the
+    types of the output. `keys` maps keys of the source to keys of the output, if these differ.
+    `made` is the quantisation of the output, and `found` the quantisation of the source.
     """
 
     described: Checkpoint
@@ -59,7 +61,7 @@ class WeightsAlone:
         return with_quantised_config(target, self.weights, self.found, self.made, self.dtype)
 
     def new_sources(self, source: Checkpoint) -> dict[Key, Tensor]:
-        """Return the weights that have another key in the source."""
+        """Return the weights that have other keys in the output than in the source."""
         held = self.weights.tensors.items()
         return {key: tensor for key, tensor in held if source.tensors.get(key) is not tensor}
 

@@ -25,8 +25,11 @@ _CONFIGURED = (*NAMES, "dampening", "nesterov", "alpha", "centered", "amsgrad", 
 
 @dataclass(frozen=True)
 class RequestedHyperparameters:
-    """The values from the user and a DeepSpeed configuration: `options` of param groups by name,
-    with the user's also in `flags`, and the trained parameters in the optimizer's order."""
+    """The hyperparameters that the user or a DeepSpeed configuration gives.
+
+    `options` are all values for param groups, by name; `flags` are those from the command line.
+    `order` are the trained parameters in the order of the optimizer.
+    """
 
     flags: Mapping[str, Any]
     options: Mapping[str, Any]

@@ -28,8 +28,9 @@ AUTO = "auto"
 def in_asked_values(
     checkpoint: Checkpoint, found: Quantisation, dtype: str
 ) -> tuple[Checkpoint, list[str]]:
-    """Return the checkpoint with plain values instead of payloads and scales, if a type is
-    requested, and notes.
+    """Return the checkpoint, and notes.
+
+    If `dtype` requests a type, plain values replace quantised payloads and scales.
 
     Raises:
         BadFile, Unsupported: the values cannot be computed; or config.json declares

@@ -37,8 +37,9 @@ def prepare(
     tag: str | None = None,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Lay the checkpoint at `path` out for `world_size` ranks, without writing it. `options` are
-    those besides the world size; each format uses some of them.
+    """Plan the checkpoint at `path` for `world_size` ranks, without writing it.
+
+    `options` are all other options of the output; each format uses some of them.
 
     Raises:
         BadRequest: `path` does not exist, no run has so many ranks, or an option that the format
@@ -66,7 +67,7 @@ def resharded(
     force: bool = False,
     table: FormatTable = FORMATS,
 ) -> Conversion | Unchanged:
-    """Do the same as `prepare` for a checkpoint that was read, for `options.world_size` ranks."""
+    """Plan a checkpoint that was read already for `options.world_size` ranks, as `prepare` does."""
     form, world_size = formats.format_of(checkpoint, table), options.ranks(checkpoint)
     if not force and form.is_laid_out(checkpoint, options):
         refuse_blocked(checkpoint)
@@ -85,8 +86,9 @@ def resharded(
 
 
 def _in_words_of_journals(world_size: int, options: WriteOptions) -> str:
-    """Return the request as text. Journals of interrupted runs have a digest of this text, so it
-    must not change.
+    """Return the request as text.
+
+    The journals of interrupted runs contain a digest of this text, so it must never change.
     """
     names = ("stage", "sub_group_size", "round_robin", "ds_config")
     settings = ", ".join(f"{name}={getattr(options, name)!r}" for name in names)
@@ -112,14 +114,18 @@ def _refuse_useless(
 
 
 MAX_RANKS = 100_000
-"""Every rank is a file or more; far above any run, and far below what fills memory or a disk."""
+"""The largest number of ranks.
+
+It is more than any run has, and its files, at least one for each rank, do not fill the memory or
+the disk.
+"""
 
 
 def check_world_size(world_size: int) -> None:
-    """Refuse a number of ranks that no run has.
+    """Raise an error if no run can have this number of ranks.
 
     Raises:
-        BadRequest: see above.
+        BadRequest: the number is below 1 or above MAX_RANKS.
     """
     if world_size < 1:
         raise BadRequest(f"--world-size is {world_size}; a run has at least 1 rank")

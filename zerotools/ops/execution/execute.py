@@ -52,15 +52,18 @@ class WriteReport:
             self.losses[key] = self.losses.get(key, NO_LOSSES) + losses
 
     def add_noted(self, noted: Sequence[Any]) -> None:
-        """Add the losses of a file from its entry in the journal."""
+        """Add the losses (overflows and NaN counts) of a file, read from its journal entry."""
         for name, role, *counts in noted:
             self.add_losses(Key(name, role), CastLosses(*counts))
 
 
 @dataclass(frozen=True)
 class ReadBack:
-    """The result of reading an output back: the bytes of tensors that equal the source's, and the
-    digests of files, by name, made by `algorithm`."""
+    """The result of reading an output back and comparing it with the source.
+
+    It has the number of bytes of tensors that were equal, and the digest of each file, by name,
+    made by `algorithm`.
+    """
 
     nbytes: int
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -83,13 +86,13 @@ def execute(
     cast: Cast = numpy_cast,
     sources: Sources | None = None,
 ) -> WriteReport:
-    """Write `target` from `copies`, with source files below `source_root`.
+    """Write `target` from `copies`; the source files are below `source_root`.
 
-    `on_bytes` is called with the size of each tile when it is written. `check` may raise before the
-    output gets its name, and so may `read_back`, which gets the directory with all complete files.
-    `identity` describes the inputs of the output: with `resume`, files that an interrupted run
-    of the same identity completed are kept. `sources` are the files that were read so far: they
-    stay the same until the output has its name.
+    `on_bytes` is called with the size of each tile when it is written. `check` and `read_back` are
+    called before the output gets its name, and may raise to refuse it; `read_back` gets the
+    directory with all complete files. `identity` describes the inputs of the output: with `resume`,
+    files that an interrupted run of the same identity completed are kept. `sources` are the files
+    that were read so far: none of them may change until the output has its name.
 
     The destination is complete when this returns, and unchanged when it raises.
 
@@ -132,8 +135,9 @@ def refuse_astray(target: Target) -> None:
 
 
 def _check_left(directory: Path) -> None:
-    """Check that an existing staging directory was left by zerotools: it has a journal, or is an
-    output that was about to be replaced.
+    """Raise an error if an existing staging directory was not left by zerotools.
+
+    It was if it has a journal, or is an output that was about to be replaced.
     """
     if not any((directory / name).is_file() for name in (JOURNAL, MARKER)):
         raise BadRequest(
@@ -163,7 +167,7 @@ def _write(
     cast: Cast,
     sources: Sources,
 ) -> WriteReport:
-    """Complete every file that is not complete yet."""
+    """Write every file of `target` that the journal does not record as complete."""
     complete = _complete(directory, target, journal)
     _clear(directory, {*complete, JOURNAL})
     for file, file_plan in target.files.items():
@@ -204,7 +208,7 @@ def _complete(directory: Path, target: Target, journal: Journal) -> dict[str, An
 
 
 def are_losses(noted: Any) -> bool:
-    """Return whether a journal entry has the form of a complete file."""
+    """Return whether the journal entry `noted` has the form of the losses of a complete file."""
     return isinstance(noted, list) and all(
         isinstance(each, list)
         and len(each) == 2 + len(fields(CastLosses))
@@ -215,7 +219,7 @@ def are_losses(noted: Any) -> bool:
 
 
 def size_of(path: Path) -> int | None:
-    """Return the bytes of a regular file, or None if it does not exist."""
+    """Return the size of a regular file in bytes; None if it does not exist."""
     return path.stat().st_size if path.is_file() and not path.is_symlink() else None
 
 
@@ -229,7 +233,7 @@ def _clear(directory: Path, keep: set[str]) -> None:
 
 
 def _tensor_bytes(target: Target) -> dict[str, int]:
-    """Return bytes of tensors in each file."""
+    """Return the number of bytes of tensors in each file of the target, by file name."""
     sizes: dict[str, int] = {}
     for tensor in target.checkpoint.tensors.values():
         for file, numel in chunk_locations(tensor):

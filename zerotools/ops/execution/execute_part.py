@@ -49,8 +49,11 @@ from zerotools.runs.manifest import write_manifest
 
 @dataclass
 class PartReport(WriteReport):
-    """The result of one part. `missing` are the parts that are not complete yet. Without any, the
-    output has its name, and `losses` are those of all parts."""
+    """The result of writing one part of an output.
+
+    `missing` are the numbers of parts that are not complete yet. If it is empty, the output has its
+    final name, and `losses` are those of all parts.
+    """
 
     missing: tuple[int, ...] = ()
 
@@ -135,7 +138,7 @@ def end_complete(destination: Path, made_of: str) -> bool:
 
 @dataclass(frozen=True)
 class _Writing:
-    """One part of `target`, in `directory`."""
+    """Writes one part of `target` in the staging directory `directory`."""
 
     planned: PartPlan
     source: Checkpoint
@@ -153,7 +156,7 @@ class _Writing:
         cast: Cast,
         sources: Sources,
     ) -> None:
-        """Complete the files of this part that are not complete yet."""
+        """Write the files of this part that are not complete yet."""
         try:
             share, needed = self.planned.share, dict(self.planned.tensor_bytes)
             complete = self._complete(share, journal.done)
@@ -196,7 +199,9 @@ class _Writing:
                 on_bytes(written)
 
     def _complete(self, share: Share, done: Mapping[str, Any]) -> dict[str, FileNote]:
-        """Return the journal's entries of a part's files that are complete and still exist."""
+        """Return the journal entries of those files in `share` that are complete and still exist,
+        by file name.
+        """
         found = {}
         for file, noted in done.items():
             size = self.target.files[file].size if file in share else None
@@ -209,7 +214,9 @@ class _Writing:
     def finish(
         self, report: PartReport, ledger: PartLedger, check: Callable[[WriteReport], None]
     ) -> bool:
-        """Complete the output if all parts are complete; return whether they are."""
+        """Complete the output and give it its name, if all parts are complete; return whether they
+        are.
+        """
         if was_made_of(self.directory, self.made_of):  # a run was killed before it gave the name
             return True
         cuts = self.planned.shares
@@ -234,8 +241,10 @@ class _Writing:
 
 @dataclass(frozen=True)
 class FileNote:
-    """A file in the journal of a part. `losses` are as the journal has them; `checksummed` are the
-    parts of checksums that are known.
+    """The journal entry of a file that one part has completed.
+
+    `losses` counts the values that overflowed or are not finite, in the JSON form of the journal.
+    `checksummed` are the ranges of the file with a known CRC-32.
     """
 
     losses: Sequence[Any]

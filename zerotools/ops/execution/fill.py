@@ -50,10 +50,11 @@ def fill(
     counting: bool = False,
     cast: Cast = numpy_cast,
 ) -> tuple[memoryview, Losses]:
-    """Return the bytes of `tile`, and the losses of each tensor. Values that are not finite are
-    counted for casts, and with `counting` always.
+    """Read the elements of `tile`, cast them, and return their bytes, and the losses of each
+    tensor.
 
-    The view is into `scratch` and valid until its next use.
+    Losses are values that are no longer finite after a cast; with `counting`, all non-finite
+    values. The returned view is into `scratch` and valid until its next use.
     """
     raw = scratch.hold(tile.nbytes)
     is_cast = tile.source_dtype != tile.target_dtype
@@ -84,7 +85,7 @@ def of_weights(tile: Tile, losses: Losses) -> Losses:
 
 
 def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
-    """Yield the ranges that a tile reads with the buffers of `scratch`."""
+    """Yield the ranges of files that must be read for a tile, with the buffers of `scratch`."""
     room = scratch.read.nbytes
     for part in tile.parts:
         if isinstance(part, RangePart):
@@ -97,7 +98,7 @@ def _reads(tile: Tile, scratch: Scratch) -> Iterator[NeededRange]:
 
 
 def _shares(tile: Tile, raw: Array) -> Iterator[tuple[BoxPart | RangePart, Array]]:
-    """Yield each part with its bytes of the tile."""
+    """Yield each part of the tile with the section of the buffer `raw` that holds its bytes."""
     at = 0
     for part in tile.parts:
         numel = part.numel if isinstance(part, RangePart) else part.box.numel
@@ -195,7 +196,7 @@ def _buffer_shares(beside: int) -> tuple[int, int]:
 
 
 def _gathered(files: HeldFiles, scaled: ScaledSource, name: str, box: Box, buffer: Array) -> Array:
-    """Return the block `box` of an input."""
+    """Read the block `box` of the input tensor `name`, and return it as an array."""
     dtype = scaled.tensor.inputs[name].dtype
     held = np.empty(box.numel * dtype.itemsize, np.uint8)
     gather(files, _pieces(scaled.inputs[name], box), box, dtype, dtype, held, buffer, numpy_cast)

@@ -35,7 +35,7 @@ _NEAR = 16
 
 @dataclass(frozen=True, slots=True)
 class OutputPart:
-    """Share `index` of `of`, counted from 1."""
+    """The number of a part of an output: part `index`, from 1, of `of` parts."""
 
     index: int
     of: int
@@ -130,8 +130,11 @@ def extents(tensor: Tensor) -> Iterator[Extent]:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """The plan of `part`: its `share`, the bytes of tensors in it by file, and the tensors that
-    have any there. `shares` are those of all parts."""
+    """The plan of one part of an output.
+
+    `share` has the bytes that the part writes. The plan also has the number of tensor bytes in them
+    by file, and the tensors with bytes there. `shares` are those of all parts.
+    """
 
     part: OutputPart
     shares: Sequence[Share]
@@ -144,7 +147,7 @@ class PartPlan:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all its ranges."""
+        """Bytes of all ranges that the part writes."""
         return sum(bounds.end - bounds.begin for bounds in self.share.values())
 
 
@@ -155,7 +158,7 @@ def plan_part(target: Target, part: OutputPart, alignment: int = ALIGNMENT) -> P
 
 
 def cut_files(target: Target, cuts: Iterable[Share]) -> frozenset[str]:
-    """Return the files that several parts write."""
+    """Return the files that several parts write together."""
     return frozenset(
         file
         for share in cuts

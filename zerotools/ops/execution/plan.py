@@ -87,7 +87,7 @@ def plan(source: Checkpoint, target: Checkpoint) -> Iterator[Copy | RangeCopy]:
 
 
 def prove_plan(source: Checkpoint, target: Checkpoint) -> int:
-    """Prove that `plan` would succeed, without making copies; returns how many there are.
+    """Prove that `plan` would succeed, without making copies; return the number of copies.
 
     Raises:
         As `plan`.
@@ -174,7 +174,7 @@ def prove_source(key: Key, tensor: Tensor, source: Checkpoint) -> int:
 
 
 def stored_elements(tensor: Tensor) -> int:
-    """Return elements in the files, replicas counted."""
+    """Return the number of elements in the files of a tensor; each replica counts."""
     return sum(numel for _, numel in chunk_locations(tensor))
 
 

@@ -25,8 +25,10 @@ each output file, and a run has thousands."""
 
 
 class BoxPart(NamedTuple):
-    """A block of a tensor that is contiguous in its target file, and the pieces that cover it, or
-    its computation."""
+    """A block of a tensor that is contiguous in its target file.
+
+    It has the pieces of the source that cover the block, or the computation that produces it.
+    """
 
     key: Key
     box: Box
@@ -103,7 +105,9 @@ def tiles_of(
 
 
 def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
-    """Yield tiles that fit in source and in target type."""
+    """Yield tiles of the copy that fit into a buffer, both in the source's and in the target's
+    type.
+    """
     widest = max(copy.source_dtype.itemsize, copy.target_dtype.itemsize)
     index = BoxIndex([piece.box for piece in copy.pieces])
     file, offset = copy.target.file, copy.target.offset
@@ -120,7 +124,7 @@ def _box_tiles(copy: Copy, tile_bytes: int, wide_bytes: int) -> Iterator[Tile]:
 
 
 class _Joining:
-    """The tile of one file that is still being filled with copies.
+    """The tile of one output file that is still being filled with small copies.
 
     Tiles end at multiples of their size in the file: then each write is of whole pages, and no two
     threads write to the same page.
@@ -188,8 +192,8 @@ def split_ranges(
 
 
 def is_wide(copy: Copy) -> bool:
-    """Return whether larger tiles are faster, because a tensor is read in another order than it is
-    written.
+    """Return whether larger tiles are faster, because the tensor is stored in another order than it
+    is written.
     """
     return copy.scaled is not None and copy.scaled.tensor.scheme.is_transposed
 

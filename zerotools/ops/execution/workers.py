@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, slots=True)
 class MemoryBudget:
-    """`max_memory` bytes of buffers in all, over `workers` threads."""
+    """The memory limit for buffers: `max_memory` bytes, shared by `workers` threads."""
 
     max_memory: int = DEFAULT_MAX_MEMORY
     workers: int = field(default_factory=lambda: _usual_workers())
@@ -82,7 +82,7 @@ class MemoryBudget:
 
     @property
     def buffers(self) -> int:
-        """Buffers of a tile's size that one worker takes."""
+        """The number of tile-sized buffers that one worker has."""
         return _BUFFERS_OF_FAR_WORKER if self.is_far else _BUFFERS_PER_WORKER
 
     def _buffer(self, most: int) -> int:
@@ -132,14 +132,18 @@ class TileWorkers:
         work: Callable[[Tile, Scratch], Result],
         needed: Mapping[str, int] | None = None,
     ) -> Iterator[Result]:
-        """Do `work` on every tile; results come in any order. `needed` is as in `tiles_of`."""
+        """Call `work` for every tile of `copies`, and yield its results in any order.
+
+        `needed` has the bytes to write in each file; see `tiles_of`.
+        """
         size, wide = self._budget.tile_bytes, self._budget.wide_bytes
         return self.share(tiles_of(copies, size, needed, wide_bytes=wide), work)
 
     def share(
         self, pieces: Iterator[Piece], work: Callable[[Piece, Scratch], Result], *, tiles: int = 1
     ) -> Iterator[Result]:
-        """Do `work` on every piece, with buffers for `tiles` tiles; results come in any order.
+        """Call `work` for every piece, with buffers for `tiles` tiles; yield the results in any
+        order.
 
         A thread takes the next piece when it has finished the last one. It hands over its results
         in batches, some milliseconds later.
