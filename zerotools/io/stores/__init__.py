@@ -2,7 +2,7 @@
 
 store_path       a path that is an object, or a directory of objects; writing by path
 addresses        a path from the user's text, which may be a URL
-remote_source    an object open for reading: small reads by blocks, large ones in parallel
+remote_source    an object open for reading: small reads in blocks, large ones in parallel
 store_listing    the contents of directories, with few listings, cached for the process
 connections      the store that a path lies in
 store_interface  the interface of a store: list, read a range, put, upload, delete

@@ -1,4 +1,4 @@
-"""A path from the user's text, which may be a URL.
+"""Converts text of the user, which may be a URL, to a path.
 
 s3://BUCKET/KEY    gs://BUCKET/KEY    az://CONTAINER/KEY    http(s)://HOST/PATH
 hf://OWNER/REPOSITORY[@REVISION][/PATH]
@@ -15,7 +15,7 @@ from zerotools.io.files.open_source import RemotePath
 
 SCHEMES = ("s3", "gs", "az", "hf", "http", "https")
 WRITTEN = ("s3", "gs", "az")
-"""The schemes that can also be written to."""
+"""The URL schemes of stores that can also be written to."""
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://(.*)", re.DOTALL)
 _COLLAPSED = re.compile(rf"({'|'.join(SCHEMES)}):(/?)(?!/)", re.IGNORECASE)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
@@ -23,28 +23,28 @@ _ENVIRONMENT = "pass them in the environment variables of the store's tools"
 
 
 def is_url(text: str) -> bool:
-    """Return whether the text is a URL of any kind, and not a path."""
+    """Return whether the text is a URL of any kind. If not, it is a path."""
     return _URL.fullmatch(text) is not None
 
 
 def lies_in(url: str | None, place: str) -> bool:
-    """Return whether `url` is the URL `place`, or below it."""
+    """Return whether `url` is equal to the URL `place`, or is a URL below it."""
     given, place = _plain(url or ""), _plain(place)
     return given == place or given.startswith(f"{place}/")
 
 
 def _plain(url: str) -> str:
-    """Return a URL as its path shows it."""
+    """Return a URL in one form: the scheme in lower case, and no slash at the end."""
     scheme, sign, rest = url.rstrip("/").partition("://")
     return f"{scheme.lower()}{sign}{rest}"
 
 
 def path_of(given: str | os.PathLike[str]) -> Path:
-    """Return the path that `given` names, local or in a store.
+    """Return the path that `given` names, which is local or in a store.
 
     Raises:
-        BadRequest: it is not a path, or a URL that is not supported; possible secrets in it are not
-            repeated.
+        BadRequest: `given` is not a path, or is a URL that is not supported. The message does not
+            repeat parts of the URL that may be secret.
     """
     if isinstance(given, RemotePath):
         return given
@@ -74,10 +74,12 @@ def path_of(given: str | os.PathLike[str]) -> Path:
 
 
 def output_of(given: str | os.PathLike[str]) -> Path:
-    """Return the path that `given` names, for an output that is made and then renamed.
+    """Return the path that `given` names, for an output that is made under another name and then
+    renamed.
 
     Raises:
-        BadRequest: as `path_of`; or its last part is not a name, as in `.` and `..`.
+        BadRequest: for the reasons of `path_of`, or because the last part of the path is not a
+            name, as in `.` and `..`.
     """
     path = path_of(given)
     if path.name in ("", ".."):

@@ -1,4 +1,4 @@
-"""The store that a path lies in. Each is opened once in a process."""
+"""Finds the store that a path lies in. Each store is opened once in a process."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ _ENDPOINTS = (
     "HF_ENDPOINT",
 )
 _WORDS = {"hf": 2}
-"""The number of path words that name the store, if it is not one."""
+"""The number of path words that name the store, for URL schemes with more than one such word."""
 
 
 class Place(NamedTuple):
-    """A key in a store, the cached listings of the store, and the opened files."""
+    """A position in a store: the `store`, the key, the cached listings of the store, and the
+    prefetch for its opened files.
+    """
 
     store: FarStore
     key: str
@@ -34,12 +36,15 @@ class Place(NamedTuple):
 
 
 def root_words(scheme: str) -> int:
-    """Return how many words of a path name the store."""
+    """Return the number of words at the beginning of a path that name the store, for a URL
+    scheme.
+    """
     return _WORDS.get(scheme, 1)
 
 
 def place_of(scheme: str, words: tuple[str, ...]) -> Place:
-    """Return the location of a path.
+    """Return the store of a path, and the key of the path in the store. `words` are the parts of
+    the path.
 
     Raises:
         BadRequest: the store does not exist, or its library is not installed.
@@ -55,7 +60,9 @@ def place_of(scheme: str, words: tuple[str, ...]) -> Place:
 def _opened(
     scheme: str, words: tuple[str, ...], endpoints: tuple[str | None, ...]
 ) -> tuple[StoreListing, StorePrefetch]:
-    """Return the store for these endpoints of the environment."""
+    """Open a store, or return the open one. `endpoints` are values of environment variables: after
+    a change of these the store is opened again.
+    """
     listing = StoreListing(_open(scheme, words))
     return listing, StorePrefetch(listing)
 

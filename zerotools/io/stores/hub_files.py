@@ -1,8 +1,10 @@
-"""A repository of the Hugging Face Hub, of one revision, by huggingface_hub: its token, its
-endpoint, its listing. Files are read by ranges from the address that the Hub gives, which may be a
-server of large files: that gets no token.
+"""Reads a repository of the Hugging Face Hub in one revision.
 
-A revision is a commit from the first request on, so that no file changes while it is read.
+huggingface_hub gives the token, the endpoint and the listing. Files are read in ranges from the
+address that the Hub returns. This may be another server for large files, which does not get the
+token.
+
+A revision is replaced by its commit at the first request, so that no file changes while it is read.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ T = TypeVar("T")
 
 
 class HubFiles:
-    """The files of a model."""
+    """The files of a model repository, as a `FarStore`."""
 
     lists_below = True
 

@@ -73,10 +73,10 @@ T = TypeVar("T")
 
 
 def open_bucket(scheme: str, name: str) -> ObstoreBucket:
-    """Open a bucket.
+    """Open a bucket or container of the store with this URL scheme.
 
     Raises:
-        BadRequest: the environment's settings of the store contradict each other.
+        BadRequest: the environment variables with settings of the store contradict each other.
     """
     url = f"{scheme}://{name}"
     try:
@@ -86,7 +86,7 @@ def open_bucket(scheme: str, name: str) -> ObstoreBucket:
 
 
 def open_web(url: str) -> ObstoreBucket:
-    """Return the files of an HTTP server, which are only read."""
+    """Open an HTTP server as a store that can only be read."""
     try:
         store = stores.HTTPStore(url, client_options=_client(url), retry_config=_RETRIES)
     except (BaseError, ValueError, OSError) as error:
@@ -95,8 +95,9 @@ def open_web(url: str) -> ObstoreBucket:
 
 
 def _client(endpoint: str | None, allowing: str = "") -> Any:
-    """Return the options of the client, which allow http:// if the endpoint or the variable
-    `allowing` does."""
+    """Return the options of the HTTP client. They allow http:// if the endpoint has this scheme, or
+    if the environment variable `allowing` allows it.
+    """
     is_plain = endpoint is not None and endpoint.startswith("http://")
     is_allowed = os.environ.get(allowing, "").lower() in ("true", "1")
     return {**_CLIENT, "allow_http": True} if is_plain or is_allowed else _CLIENT
@@ -141,7 +142,7 @@ _OPENERS: dict[str, Callable[[str], Any]] = {"s3": _s3, "gs": _gs, "az": _az}
 
 
 class ObstoreBucket:
-    """One bucket or container, to be read and written."""
+    """One bucket or container that can be read and written."""
 
     lists_below = True
 
@@ -191,7 +192,7 @@ class ObstoreBucket:
                 yield found
 
     def _pages(self, prefix: str | None, after: str | None) -> Iterator[Any]:
-        """Begin a listing behind the key `after`."""
+        """Begin a listing of the keys with the prefix `prefix` that come after the key `after`."""
         return iter(obstore.list(self._store, prefix, offset=after, chunk_size=1000))
 
     def _unlisted(self, key: str, error: Exception) -> ZerotoolsError:
@@ -300,8 +301,11 @@ class ObstoreBucket:
 
 
 def _repeated(ask: Callable[[], T]) -> T:
-    """Request again if the response broke off. The library repeats requests only before that, and
-    never if the request may have been executed."""
+    """Call `ask`, and call it again if the response broke off.
+
+    The library itself repeats requests only before a response begins, and never if the request may
+    have been executed.
+    """
     for tried in range(1, _BODIES):
         try:
             return ask()
@@ -349,7 +353,8 @@ _SIDE_BY_SIDE = 16
 
 
 def indexed_files(store: FarStore, directory: str) -> list[FarObject]:
-    """Return the files that an index in `directory` names and that exist; [] without an index.
+    """Return the existing files that an index in `directory` names; [] if the directory has no
+    index.
 
     Raises:
         BadFile: an index is too large, or is not JSON.
@@ -383,12 +388,12 @@ def _tree(store: FarStore, found: FarObject) -> Any:
 
 
 def _files(tree: Any) -> list[str]:
-    """Return the names in a marker or a manifest."""
+    """Return the file names in the JSON tree of a marker or a manifest."""
     return _safe(tree.get("files") if isinstance(tree, dict) else None)
 
 
 def _shards(tree: Any) -> list[str]:
-    """Return the files that an index of safetensors names."""
+    """Return the file names in the JSON tree of a safetensors index."""
     places = tree.get("weight_map") if isinstance(tree, dict) else None
     return _safe(places.values() if isinstance(places, dict) else None)
 
@@ -398,7 +403,7 @@ def _safe(names: Any) -> list[str]:
 
 
 class WebFiles:
-    """The files of one host."""
+    """The files of one HTTP server, as a `FarStore`."""
 
     lists_below = True
 

@@ -1,18 +1,18 @@
-"""An object that is open for reading.
+"""An object in a store that is open for reading.
 
-Small reads, of headers and directories, use blocks that are cached, `KEPT` bytes for all objects
-together. A block is small at first; if reads continue after it, the next is twice as long, so that
-a sequential read takes few requests. Large reads are requested directly, in pieces that are fetched
-in parallel, and are not cached. The many ranges of a tile are fetched at once, adjacent ones in one
-request (`fetch`).
+Small reads, of headers and directories, use blocks that are cached. The cache has `KEPT` bytes for
+all objects together. A block is small at first. If reads continue after it, the next block is twice
+as long, so that a sequential read takes few requests. Large reads are requested directly, in pieces
+that are fetched in parallel, and are not cached. All ranges of a tile are fetched at once, adjacent
+ranges in one request (`fetch`).
 
-Bytes are never invented: a read is short only at the end of the object, and everything else is an
+A read returns fewer bytes than requested only at the end of the object. Every other failure is an
 error.
 
-`StorePrefetch` reads ahead in a directory of similar files, such as those of a thousand ranks. They
-are opened one after another with sequential requests. After two of them were opened, the first and
-last bytes of the following ones are requested in parallel. At most some KiB of each of a few files
-are fetched in vain. Errors are left to the reader of a file.
+`StorePrefetch` reads ahead in a directory of similar files, such as those of a thousand ranks. A
+reader opens them one after another with sequential requests. After two of them were opened, the
+first and last bytes of the next files are requested in parallel. At most some KiB of each of a few
+files are fetched without being needed. Errors are left to the later reader of a file.
 """
 
 from __future__ import annotations
@@ -36,22 +36,23 @@ from zerotools.io.stores.store_interface import FarObject, FarStore
 from zerotools.io.stores.store_listing import StoreListing
 
 KEPT = 64 * 2**20
-"""Bytes of blocks that are kept in a process."""
+"""The number of bytes of all cached blocks in a process."""
 FIRST_BLOCK, LARGEST_BLOCK = 64 * 2**10, 4 * 2**20
 LARGEST_PIECE = 8 * 2**20
-"""Bytes of one request."""
+"""The largest number of bytes in one request."""
 WORTHWHILE_GAP = 256 * 2**10
-"""One more request takes as long as that many bytes too many."""
+"""The number of unneeded bytes that take as long to transfer as one more request."""
 MOST_TOO_MANY = 2
-"""The largest ratio of requested to needed bytes: all are held in memory."""
+"""The largest ratio of requested bytes to needed bytes. All requested bytes are in memory."""
 SIDE_BY_SIDE = 24
-"""The number of requests in transit at the same time."""
+"""The largest number of requests that are made at the same time."""
 _STATUS_BLOCK = 512
 
 
 def status_of(found: FarObject) -> os.stat_result:
-    """Return a status like that of a file. Its inode number is made from the ETag, which differs
-    for other bytes."""
+    """Return a status of the object like the status of a local file. Its inode number is made from
+    the ETag, which changes if the bytes change.
+    """
     sign = (found.etag or repr(found.modified)).encode()
     number = int.from_bytes(hashlib.blake2b(sign, digest_size=8).digest(), "little") >> 1
     plain = (stat.S_IFREG | 0o644, number, 0, 1, 0, 0, found.size)
@@ -61,7 +62,7 @@ def status_of(found: FarObject) -> os.stat_result:
 
 
 class RemoteSource:
-    """The bytes of one object, in the version that was found."""
+    """An open object in a store. Only the version that was found at the beginning is read."""
 
     def __init__(self, store: FarStore, found: FarObject) -> None:
         self._store = store
@@ -101,8 +102,11 @@ class RemoteSource:
     def fetch(
         self, ranges: Sequence[tuple[int, int]]
     ) -> Callable[[], Sequence[Sequence[memoryview]]]:
-        """Request the bytes of `ranges`, each [begin, end) inside the object. Return a function
-        that waits for them: for each range its bytes, in parts."""
+        """Request the bytes of `ranges`, each [begin, end) inside the object, and return a function
+        that waits for them.
+
+        The function returns the bytes of each range, in parts.
+        """
         requests = _joined(ranges)
         starts = [begin for begin, _ in requests]
         asked = [_fetchers().submit(self._get, begin, end) for begin, end in requests]
@@ -118,15 +122,18 @@ class RemoteSource:
         return wait
 
     def begin(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Request bytes for possible small reads at these positions; a reader then waits for
-        them."""
+        """Request the bytes of `ranges` without waiting, because small reads there may follow. A
+        later read waits for them.
+        """
         for begin, end in _joined(ranges):
             if self._known(begin, end) is None:
                 coming = _fetchers().submit(self._get, begin, end)
                 _KEEPING.await_block(self._key, begin, end, coming)
 
     def expect(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Fetch bytes for small reads that follow at these positions."""
+        """Fetch the bytes of `ranges`, each [begin, end), into the cache for small reads that
+        follow.
+        """
         inside = [(max(0, begin), min(end, self._found.size)) for begin, end in ranges]
         requests = [each for each in _joined(inside) if self._known(*each) is None]
         asked: list[tuple[int, Future[memoryview]]] = [
@@ -145,7 +152,7 @@ class RemoteSource:
         return _KEEPING.find(self._key, begin, end)
 
     def _block(self, begin: int, end: int) -> tuple[memoryview, int]:
-        """Return a block that holds [begin, end), and its start."""
+        """Return a block that contains the bytes [begin, end), and the offset of the block."""
         if (known := self._known(begin, end)) is not None:
             return known
         size = self._found.size
@@ -166,8 +173,9 @@ class RemoteSource:
 
 
 def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return requests that cover the ranges, in order: neighbours at once, and no more than
-    `LARGEST_PIECE` in one."""
+    """Return requests, each [begin, end), that cover the ranges in order. Ranges that are near each
+    other are joined, and no request is longer than `LARGEST_PIECE`.
+    """
     ordered = sorted(each for each in ranges if each[0] < each[1])
     needed, gap = sum(end - begin for begin, end in ordered), WORTHWHILE_GAP
     requests = _within(ordered, gap)
@@ -182,7 +190,7 @@ def _joined(ranges: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _within(ordered: Sequence[tuple[int, int]], gap: int) -> list[tuple[int, int]]:
-    """Return ranges with those joined that are at most `gap` bytes apart."""
+    """Join neighbouring ranges with at most `gap` bytes between them, and return all ranges."""
     joined: list[tuple[int, int]] = []
     for begin, end in ordered:
         if joined and begin <= joined[-1][1] + gap:
@@ -212,7 +220,9 @@ def _fetchers() -> ThreadPoolExecutor:
 
 
 class _Blocks:
-    """Blocks of objects, by their start; the oldest are removed."""
+    """A cache of blocks of objects, by object and offset. The blocks that were not used for longest
+    are removed.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
@@ -224,7 +234,7 @@ class _Blocks:
     def await_block(
         self, key: tuple[str, str, str], begin: int, end: int, coming: Future[memoryview]
     ) -> None:
-        """Record a block that is in transit."""
+        """Record a block that was requested and has not arrived."""
         with self._lock:
             self._coming.setdefault(key, []).append((begin, end, coming))
 
@@ -243,7 +253,9 @@ class _Blocks:
             return None
 
     def _take_in(self, key: tuple[str, str, str], begin: int, end: int) -> None:
-        """Wait for the block in transit that holds [begin, end), if there is one."""
+        """If a block that contains [begin, end) was requested, wait until it arrives and add it to
+        the cache.
+        """
         with self._lock:
             every = self._coming.get(key)
             found = next((each for each in every or () if each[0] <= begin < end <= each[1]), None)
@@ -278,11 +290,11 @@ _KEEPING = _Blocks()
 
 AHEAD = 24
 _BEFORE = 2
-"""Files of one kind that are opened before any is expected."""
+"""The number of similar files that are opened before the next ones are expected."""
 
 
 class StorePrefetch:
-    """The opened files of one store."""
+    """Reads ahead in the directories of one store, after the files that were opened there."""
 
     def __init__(self, listing: StoreListing) -> None:
         self._listing = listing
@@ -291,7 +303,9 @@ class StorePrefetch:
         self._expected: set[tuple[str, str]] = set()
 
     def opened(self, key: str) -> None:
-        """Record that `key` is opened, and fetch the neighbours that may follow."""
+        """Record that the object `key` is opened. Request the first and last bytes of the similar
+        files after it, which may be opened next.
+        """
         directory, _, name = key.rpartition("/")
         suffix = name.rpartition(".")[2]
         with self._lock:

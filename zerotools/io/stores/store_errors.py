@@ -1,4 +1,4 @@
-"""Errors of a store, in a sentence.
+"""Converts errors of a store to a sentence.
 
 The texts of libraries contain whole requests: URLs, headers, signatures. Only the status and the
 code of the error are shown, so that no credential can appear.
@@ -42,7 +42,9 @@ CREDENTIALS = {
 
 
 def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
-    """Return the error for `what` (a verb: "read") on `url`: the reason, and the action to take."""
+    """Return the error that `what` (a verb such as "read") failed for `url`. The message has the
+    reason, and the action to take.
+    """
     scheme, text = url.partition(":")[0], str(error)
     name = type(error).__name__
     said = _said(text)
@@ -78,12 +80,12 @@ def failure(what: str, url: str, error: Exception) -> ZerotoolsError:
 
 
 def gone(url: str) -> BadFile:
-    """Return the error for an object that was found and does not exist any more."""
+    """Return the error for an object that was found before and does not exist any more."""
     return changed(url, "it is gone")
 
 
 def changed(url: str, how: str) -> BadFile:
-    """Return the error for an object that changed since it was found."""
+    """Return the error for an object that has changed since it was found."""
     return BadFile(
         f"{url} changed while it was read: {how}; no output is kept. Wait until no program writes "
         "there, or take a finished checkpoint, and run the command again"
@@ -102,7 +104,7 @@ def _bucket(url: str) -> str:
 
 
 def odd_key(url: str, error: Exception) -> OddKey:
-    """Return the error for a directory that holds an object with a key such as `m//x`."""
+    """Return the error for a directory with an object that has an unusable key, such as `m//x`."""
     found = re.search(r'Path "(.*?)" contained|parsing Path "(.*?)":', str(error), re.DOTALL)
     key = repr(found[1] or found[2]) if found else "one of its objects"
     return OddKey(
@@ -112,5 +114,5 @@ def odd_key(url: str, error: Exception) -> OddKey:
 
 
 def lacking(library: str) -> BadRequest:
-    """Return the error for a missing library of a store."""
+    """Return the error that the library which a store needs is not installed."""
     return missing("reading object stores", library, "copy the checkpoint to a disk")

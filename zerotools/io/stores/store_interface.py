@@ -1,6 +1,8 @@
-"""The interface of a store. Keys are paths below its root, without a slash at either end.
+"""The interface of a store. Keys are paths below the root of the store, without a slash at either
+end.
 
-Every error is a `ZerotoolsError` with a sentence (`failures`), after the retries of the library.
+After the library has repeated a request, an error is a `ZerotoolsError` with a sentence
+(`store_errors.failure`).
 """
 
 from __future__ import annotations
@@ -14,8 +16,11 @@ from zerotools.core.errors import BadRequest
 
 @dataclass(frozen=True, slots=True)
 class FarObject:
-    """An object in a listing or a response: `size` in bytes, `modified` in seconds since 1970.
-    `etag` is without quotes, and like `version` empty if the store has none."""
+    """An object in a listing or a response. `size` is in bytes, and `modified` in seconds since
+    1970.
+
+    `etag` has no quotes. `etag` and `version` are empty if the store has none.
+    """
 
     key: str
     size: int
@@ -26,7 +31,7 @@ class FarObject:
 
 @dataclass(frozen=True, slots=True)
 class FarDirectory:
-    """Objects and directories in a directory, by name.
+    """The objects and the directories in a directory of a store, by name.
 
     `problem` is a sentence if the directory could not be listed. Then `objects` are those that an
     index in the directory names.
@@ -38,16 +43,18 @@ class FarDirectory:
 
 
 class OddKey(BadRequest):
-    """A directory that cannot be listed, because the key of an object in it is not a path."""
+    """The error for a directory that cannot be listed, because the key of an object in it is not a
+    path.
+    """
 
 
 class FarStore(Protocol):
-    """A store with readable objects."""
+    """A store with objects that can be read."""
 
     url: str
-    """The prefix of all its keys, without a slash at the end."""
+    """The URL that all keys are added to, without a slash at the end."""
     lists_below: bool
-    """Whether `below` costs no more than `directory`, but for pages."""
+    """True if `below` costs as much as `directory`, apart from the number of pages."""
 
     def directory(self, key: str) -> FarDirectory:
         """Return the contents of the directory `key`; empty if it does not exist."""
@@ -59,36 +66,44 @@ class FarStore(Protocol):
         """Return the object `key`, or None if it does not exist."""
 
     def get(self, found: FarObject, begin: int, end: int) -> memoryview:
-        """Return bytes [begin, end) of an object, which are there.
+        """Return the bytes [begin, end) of the object `found`. They must be inside the object.
 
         Raises:
-            BadFile: it is gone, or not the object that was found.
+            BadFile: the object does not exist any more, or has changed since it was found.
         """
 
 
 class WritableStore(FarStore, Protocol):
-    """A store to which objects are written. An object is there whole, or not at all."""
+    """A store to which objects can be written. An object exists with all its bytes, or not at
+    all.
+    """
 
     def put(
         self, key: str, data: bytes, *, new: bool = False, replaces: FarObject | None = None
     ) -> FarObject:
-        """Write a small object. With `new` there must be none of its name, and with `replaces` it
-        must be that one.
+        """Write a small object.
+
+        With `new`, no object with this key may exist. With `replaces`, the existing object must be
+        that one.
 
         Raises:
-            FileExistsError: it is not so.
+            FileExistsError: this condition is not met.
         """
 
     def upload(self, key: str, pieces: Iterable[bytes], part_bytes: int, parts: int) -> FarObject:
-        """Write an object of any size in parts of `part_bytes`, with up to `parts` in transit at a
-        time. If `pieces` raises, that error is raised, and the store has no new object."""
+        """Write an object of any size in parts of `part_bytes` bytes. At most `parts` parts are
+        sent at the same time.
+
+        If the iterator `pieces` raises an error, that error is raised, and the store has no new
+        object.
+        """
 
     def delete(self, keys: Sequence[str]) -> None:
-        """Remove objects; missing ones are not an error."""
+        """Remove objects. A key without an object is not an error."""
 
 
 def directory_of(key: str, below: Iterable[FarObject]) -> FarDirectory:
-    """Return the direct contents of `key`, from all objects `below` it."""
+    """Return the direct contents of the directory `key`, from all objects `below` it."""
     objects: dict[str, FarObject] = {}
     directories: set[str] = set()
     for each in below:

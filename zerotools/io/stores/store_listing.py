@@ -1,7 +1,9 @@
-"""The contents of a store's directories, with few listings, cached until they are forgotten.
+"""The contents of a store's directories, which are found with few listings, and cached until
+`forget`.
 
-A directory is listed when an entry in it is requested. If several directories of one directory
-were, such as those of a thousand parameters, everything below it is listed at once.
+A directory is listed when an entry in it is requested. If several subdirectories of one directory
+were listed, such as the directories of a thousand parameters, everything below that directory is
+listed at once.
 """
 
 from __future__ import annotations
@@ -12,11 +14,13 @@ from threading import RLock
 from zerotools.io.stores.store_interface import FarDirectory, FarObject, FarStore, OddKey
 
 _SINGLY = 3
-"""Directories of one directory that are listed one by one."""
+"""The number of subdirectories of one directory that are listed one by one, before everything below
+it is listed.
+"""
 
 
 class StoreListing:
-    """The cached facts of a store. Any number of threads may use it."""
+    """The cached contents of a store. Any number of threads may use it."""
 
     def __init__(self, store: FarStore) -> None:
         self.store = store
@@ -27,7 +31,7 @@ class StoreListing:
         self._whole: set[str] = set()
 
     def forget(self, key: str = "") -> None:
-        """Forget `key`, its contents, and the entries next to it."""
+        """Remove `key`, its contents, and the entries next to it from the cache."""
         with self._lock:
             around = key.rpartition("/")[0]
             for known in (self._directories, self._objects, self._singly):
@@ -38,7 +42,9 @@ class StoreListing:
             }
 
     def is_directory(self, key: str) -> bool:
-        """Return whether `key` is a directory: objects lie below it. The root of a store is one."""
+        """Return whether `key` is a directory, so that objects exist below it. The root of a store
+        is a directory.
+        """
         with self._lock:
             if not key:
                 self._directory("")  # it may not be there
@@ -61,7 +67,7 @@ class StoreListing:
             return self._objects[key]
 
     def names(self, key: str) -> list[str]:
-        """Return the names in a directory, in order."""
+        """Return the names of all entries in a directory, sorted."""
         with self._lock:
             found = self._directory(key)
             return sorted({*found.objects, *found.directories})
@@ -72,13 +78,15 @@ class StoreListing:
             return self._directory(key).problem
 
     def known_names(self, key: str) -> list[str]:
-        """Return the names of objects in a directory, in order, if it was listed before."""
+        """Return the sorted names of the objects in a directory; empty if it was not listed
+        before.
+        """
         with self._lock:
             known = self._directories.get(key)
             return [] if known is None else sorted(known.objects)
 
     def below(self, key: str) -> Iterator[FarObject]:
-        """Return all objects below a directory, in the order of their keys."""
+        """Return all objects below a directory, sorted by key."""
         with self._lock:
             self._know_below(key)
             start = f"{key}/" if key else ""
@@ -91,7 +99,7 @@ class StoreListing:
             return iter(sorted(every, key=lambda each: each.key))
 
     def _is_within(self, key: str) -> bool:
-        """Return whether everything below a directory around `key` is known."""
+        """Return whether `key` is below a directory that was listed with everything below it."""
         return bool(self._whole) and any(
             not whole or key.startswith(f"{whole}/") for whole in self._whole
         )
@@ -105,7 +113,9 @@ class StoreListing:
         return self._directories.get(key) or FarDirectory({}, frozenset())
 
     def _knows(self, key: str) -> bool:
-        """List all below `key`; return False if an odd key somewhere below prevents it."""
+        """List everything below `key`. Return False if an object below it has a key that is not a
+        path.
+        """
         try:
             self._know_below(key)
         except OddKey:

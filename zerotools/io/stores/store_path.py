@@ -1,10 +1,10 @@
-"""A path that is an object in a store, or a directory of objects: those with keys that begin with
+"""A path to an object in a store, or to a directory, which is all objects with keys that begin with
 it.
 
-It is a `Path` only by its words. Questions to the file system are answered from listings;
-operations that cannot be (make, rename, open) are refused. The first word has a NUL in it, which is
-not shown: if a local path is made from it by mistake, the system refuses it, and never takes the
-local file of such a name.
+It is a `Path` only in its text. Questions to the file system are answered from listings. Operations
+that a store does not have (make a directory, rename, open) are refused. The first word of the path
+contains a NUL, which is not shown. If a local path is made from it by mistake, the system refuses
+that path, and never uses a local file of this name.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _SIGN = ":\0"
 
 
 class StorePath(RemotePath):
-    """`str` is the URL."""
+    """A path in a store. `str` of it is the URL."""
 
     @classmethod
     def of(cls, scheme: str, words: Sequence[str]) -> StorePath:
-        """Return the path of a URL with checked parts."""
+        """Return the path for the scheme and the words of a URL, which were checked before."""
         return cls(scheme + _SIGN, *words)
 
     def __str__(self) -> str:
@@ -53,25 +53,27 @@ class StorePath(RemotePath):
 
     @property
     def is_root(self) -> bool:
-        """True if it is a whole store. A path with another last component is then in another
-        store."""
+        """True if the path is a whole store. With another last word it would be another store."""
         return len(self.parts) == 1 + root_words(self.parts[0].removesuffix(_SIGN))
 
     @property
     def parent(self) -> StorePath:
-        """The directory that it lies in. A whole store has none, and its neighbours belong to
-        others."""
+        """The directory that the path lies in. A whole store has no parent, because other stores
+        may belong to other people.
+        """
         return self / ".." if self.is_root else super().parent
 
     def _is_above(self) -> bool:
-        """Return whether it is outside of all stores and cannot be requested."""
+        """Return whether the path is above the root of a store, so that no request can be made for
+        it.
+        """
         return ".." in self.parts or len(self.parts) < 1 + root_words(
             (self.parts or ("",))[0].removesuffix(_SIGN)
         )
 
     @property
     def place(self) -> Place:
-        """The store, and the key in it.
+        """The store of the path, and its key in the store.
 
         Raises:
             BadRequest: the store cannot be opened.
@@ -156,14 +158,15 @@ class StorePath(RemotePath):
         yield from [self / name for name in listing.names(key)]
 
     def below(self) -> Iterator[StorePath]:
-        """Yield every object below it, in the order of their keys."""
+        """Yield every object below the path, sorted by key."""
         _, key, listing, _ = self.place
         for each in listing.below(key):
             yield self / (each.key[len(key) + 1 :] if key else each.key)
 
     def glob(self, pattern: str, **_: Any) -> Iterator[StorePath]:  # type: ignore[override]
-        """Yield objects and directories in it with a matching name; with `**/` before it, objects
-        below."""
+        """Yield the objects and directories in this directory with a name that matches. If the
+        pattern begins with `**/`, yield all matching objects below it.
+        """
         if pattern.startswith("**/") and "/" not in pattern[3:]:
             return (each for each in self.below() if fnmatchcase(each.name, pattern[3:]))
         if "/" in pattern or "**" in pattern:
@@ -184,10 +187,10 @@ class StorePath(RemotePath):
 
 
 def writable(path: Path) -> tuple[WritableStore, str]:
-    """Return the store that `path` lies in, and its key there.
+    """Return the store that `path` lies in, and the key of `path` in the store.
 
     Raises:
-        Unsupported: it is only read.
+        Unsupported: the store is read-only.
     """
     assert isinstance(path, StorePath), f"{path} is not in a store"
     store, key, *_ = path.place
@@ -204,7 +207,7 @@ def writable(path: Path) -> tuple[WritableStore, str]:
 
 
 def put_object(path: Path, data: bytes) -> FarObject:
-    """Write a small object, and replace an existing one."""
+    """Write a small object at `path`. An existing object is replaced."""
     store, key = writable(path)
     written = store.put(key, data)
     forget(path)
@@ -212,7 +215,7 @@ def put_object(path: Path, data: bytes) -> FarObject:
 
 
 def remove_objects(paths: Iterable[Path]) -> None:
-    """Remove objects of one store; missing ones are not an error."""
+    """Remove objects, which are all in one store. A path without an object is not an error."""
     paths = list(paths)
     if paths:
         places = [writable(path) for path in paths]
@@ -221,6 +224,6 @@ def remove_objects(paths: Iterable[Path]) -> None:
 
 
 def forget(path: Path) -> None:
-    """Forget cached facts of a path, so that they are requested again."""
+    """Drop the cached facts about a path, so that the store is asked again."""
     assert isinstance(path, StorePath)
     path.forget()

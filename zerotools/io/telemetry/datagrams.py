@@ -14,22 +14,26 @@ from typing import Any
 
 LARGEST_DATAGRAM = 4096
 ROOM_SECONDS = 1.0
-"""The time that a datagram which must not be lost waits for space."""
+"""The longest time in seconds that `send` waits for space if the datagram must not be lost."""
 
 
 class Sender:
-    """The sending end of the notify socket; without an address, or a receiver, it sends nothing."""
+    """The sending end of the socket on which a program reports to its supervisor. Without an
+    address or a receiver, it sends nothing.
+    """
 
     def __init__(self, address: str | None) -> None:
         self._socket = _connect(Path(address)) if address else None
 
     @property
     def connected(self) -> bool:
-        """True if there is a receiver."""
+        """True if the socket has a receiver."""
         return self._socket is not None
 
     def send(self, tree: dict[str, Any], *, wait: bool = False) -> None:
-        """Send one object; drop it if the receiver is behind, with `wait` only after a second."""
+        """Send one JSON object. If the receiver has no space for it, the object is dropped; with
+        `wait`, only after a second.
+        """
         if self._socket is None:
             return
         self._socket.settimeout(ROOM_SECONDS if wait else 0.0)
@@ -39,20 +43,20 @@ class Sender:
             return  # the supervisor is gone or behind: training continues without it
 
     def close(self) -> None:
-        """Send no more."""
+        """Close the socket. Later calls of `send` do nothing."""
         if self._socket is not None:
             self._socket.close()
             self._socket = None
 
 
 def resident_bytes() -> int:
-    """Return resident memory of this process."""
+    """Return the resident memory of this process in bytes."""
     pages = int(Path("/proc/self/statm").read_text("ascii").split()[1])
     return pages * os.sysconf("SC_PAGESIZE")
 
 
 def encode(tree: dict[str, Any]) -> bytes:
-    """Encode a datagram; sentences that make it too long are cut."""
+    """Return the datagram for a JSON object. If it is too long, its sentences are cut."""
     data = _bytes(json.dumps(tree, ensure_ascii=False))
     for key in ("message", "why", "doing"):
         if len(data) > LARGEST_DATAGRAM and isinstance(tree.get(key), str):
@@ -63,7 +67,9 @@ def encode(tree: dict[str, Any]) -> bytes:
 
 
 def _bytes(text: str) -> bytes:
-    """Return UTF-8, also of file names that are not; json.loads reads it."""
+    """Return text as UTF-8. A file name that is not valid UTF-8 is encoded too, in a form that
+    json.loads can read.
+    """
     return text.encode("utf-8", "surrogatepass")
 
 

@@ -34,10 +34,14 @@ _NO_SCALARS = ("steps", "time")
 
 
 class Metrics:
-    """The metrics files of one run, in its output directory. Training never fails with them."""
+    """Writes the metrics files of one run into its output directory. Errors never end the
+    training.
+    """
 
     def __init__(self, output_dir: Path, *, jsonl: bool = True, tensorboard: str = "auto") -> None:
-        """Take `tensorboard`: `"on"`, `"off"`, or `"auto"` for on if TensorBoard is installed."""
+        """Prepare the files. `tensorboard` is `"on"`, `"off"`, or `"auto"`, which means on if
+        TensorBoard is installed.
+        """
         writes_events = tensorboard == "on" or (
             tensorboard == "auto" and _is_installed(TENSORBOARD)
         )
@@ -47,7 +51,9 @@ class Metrics:
         self._failed = False
 
     def append(self, step: int, fields: Mapping[str, Any]) -> str | None:
-        """Write `step`; the first time that this fails, why, in one sentence."""
+        """Write the values `fields` of a step. If writing fails for the first time, return the
+        reason in one sentence; else None.
+        """
         problem = None
         try:
             if self._lines is not None:
@@ -63,7 +69,7 @@ class Metrics:
         return problem
 
     def sync(self) -> None:
-        """Flush the written lines to the disk, as far as possible."""
+        """Flush the written lines to the disk. Errors are ignored."""
         if self._lines is not None:
             try:
                 self._lines.sync()
@@ -71,7 +77,7 @@ class Metrics:
                 return
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the files."""
         if self._lines is not None:
             self._lines.close()
         if self._events is not None:
@@ -80,7 +86,9 @@ class Metrics:
 
 
 def scalars_of(fields: Mapping[str, Any]) -> dict[str, float]:
-    """Return the numbers of `fields` that a 32-bit float holds, NaN and infinities too."""
+    """Return those values of `fields` that are numbers and fit in a 32-bit float. NaN and
+    infinities are included.
+    """
     found = {}
     for name, value in fields.items():
         if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -106,17 +114,17 @@ _BLOCK = 1 << 16
 
 
 class MetricsLog:
-    """Appends the lines of one run to `path`; its directory is made if it does not exist."""
+    """Appends lines of metrics to the file `path`. Its directory is made if it does not exist."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self._file: int | None = None
 
     def append(self, step: int, fields: dict[str, Any]) -> None:
-        """Write the line of `step`; values that are not finite become null.
+        """Append the line of a step. NaN and infinities are written as null.
 
         Raises:
-            OSError: the disk is full, or the directory is not ours.
+            OSError: the disk is full, or this user may not write to the directory.
         """
         if self._file is None:
             self._file = _open_before(self.path, step)
@@ -135,14 +143,16 @@ class MetricsLog:
             os.fsync(self._file)
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         if self._file is not None:
             os.close(self._file)
             self._file = None
 
 
 def _open_before(path: Path, step: int) -> int:
-    """Return `path`, open for appending, without its lines of `step` and later."""
+    """Open `path` for appending, remove its lines of `step` and later steps, and return the
+    descriptor.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     flags = os.O_CREAT | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
     file = os.open(path, flags, 0o644)
@@ -157,7 +167,9 @@ def _open_before(path: Path, step: int) -> int:
 
 
 def _end_of_lines_before(file: int, step: int) -> int:
-    """Return the end of the last complete line of a step before `step`. Search from the end."""
+    """Return the offset in bytes after the last line that stays if the run resumes at `step`. The
+    file is searched from its end.
+    """
     start = os.fstat(file).st_size
     held, stop = b"", 0  # held[:stop] is file[start : start + stop], and not judged yet
     while True:
@@ -177,8 +189,11 @@ def _end_of_lines_before(file: int, step: int) -> int:
 
 
 def _stays(line: bytes, step: int) -> bool:
-    """Return whether a line is of an earlier step, or another writer's. A line that is not an
-    object was torn."""
+    """Return whether a line stays if the run resumes at `step`: a line of an earlier step, or of
+    another writer.
+
+    A line that is not a JSON object does not stay, because it was cut off.
+    """
     try:
         tree = json.loads(line)
     except (ValueError, RecursionError):
@@ -196,10 +211,10 @@ _START = b"\x08\x01"  # SessionLog(status=START): steps from this one on are voi
 
 
 class EventFile:
-    """The scalars of one attempt at a run, in a new file below `directory`."""
+    """Writes the numbers of one attempt of a run to a new TensorBoard event file in `directory`."""
 
     def __init__(self, directory: Path, first_step: int) -> None:
-        """Make the file. Raises OSError: it cannot be made."""
+        """Make the file. Raises OSError if this fails."""
         directory.mkdir(parents=True, exist_ok=True)
         now = time.time()
         name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}"
@@ -216,7 +231,7 @@ class EventFile:
             raise
 
     def append(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Write what `step` came to. Raises OSError."""
+        """Write the numbers of a step, by name. Raises OSError."""
         values = b"".join(_value(tag, scalar) for tag, scalar in scalars.items())
         event = _field(_STEP, _VARINT, step) + _field(_SUMMARY, _BYTES, values)
         self._write(event, time.time())
@@ -225,12 +240,12 @@ class EventFile:
         write_whole(self._file, tfrecord(_field(_WALL_TIME, _FIXED64, now) + event))
 
     def close(self) -> None:
-        """Write no more."""
+        """Close the file."""
         os.close(self._file)
 
 
 def tfrecord(data: bytes) -> bytes:
-    """Return one TFRecord."""
+    """Return the TFRecord that contains `data`."""
     length = struct.pack("<Q", len(data))
     return length + _masked_crc(length) + data + _masked_crc(data)
 
@@ -241,7 +256,7 @@ def _value(tag: str, scalar: float) -> bytes:
 
 
 def _field(number: int, kind: int, value: int | float | bytes) -> bytes:
-    """Return one field of a protocol buffer."""
+    """Return the encoding of one field of a protocol buffer."""
     key = _varint(number << 3 | kind)
     if kind == _FIXED64:
         return key + struct.pack("<d", value)
@@ -280,7 +295,7 @@ _TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """Return the CRC-32 with the polynomial of Castagnoli."""
+    """Return the CRC-32C of `data`, the CRC-32 with the Castagnoli polynomial."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ _TABLE[(crc ^ byte) & 0xFF]
@@ -288,10 +303,11 @@ def crc32c(data: bytes) -> int:
 
 
 def write_whole(file: int, data: bytes) -> None:
-    """Append `data`; a part of it would garble what comes after it.
+    """Append all of `data` to a file or nothing, because half a record would make later records
+    unreadable.
 
     Raises:
-        OSError: the disk is full; the file is as it was.
+        OSError: the disk is full; the file has not changed.
     """
     start = os.fstat(file).st_size
     if os.write(file, data) < len(data):

@@ -1,13 +1,14 @@
-"""A torch.save archive: the tree that was saved, and where each storage's bytes lie.
+"""A torch.save archive: the tree that was saved, and the position of each storage's bytes.
 
 torch writes records one after another, each as
 
     local header, name, padding | the bytes | descriptor: PK78, CRC-32, size, size
 
-and the directory at the end. A truncated archive has lost the directory, and records before the cut
-are whole: `recovered` finds them from the beginning. The header has neither size nor CRC-32; both
-are in the descriptor, and its position follows from the size in it. A record is accepted only if
-they agree. Its CRC-32 is checked when its bytes are read.
+and the directory at the end. If an archive was truncated, its directory is lost, but the records
+before the cut are complete. `recovered` finds these records from the beginning of the file. The
+header of a record has neither size nor CRC-32. Both are in the descriptor, and its position follows
+from the size in it. A record is accepted only if position and size agree. Its CRC-32 is checked
+when its bytes are read.
 
 Layout: PKWARE APPNOTE.TXT 6.3.10, sections 4.3.7 and 4.3.9.
 """
@@ -38,11 +39,11 @@ PICKLE = "data.pkl"
 
 
 def records_of(window: FileRange) -> dict[str, ZipEntry]:
-    """Return the records by the zip's directory; if it is lost and lost bytes are tolerated, those
-    that have a header.
+    """Return the records of a zip by name, from its directory. If the directory is lost and lost
+    bytes are tolerated, return the records that can be found by their headers.
 
     Raises:
-        BadFile, Unsupported: as `read_directory`.
+        BadFile, Unsupported: for the reasons of `read_directory`.
     """
     try:
         return read_directory(window)
@@ -56,18 +57,20 @@ def records_of(window: FileRange) -> dict[str, ZipEntry]:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """An archive in `window`; `records` are its zip's, by name without the top directory."""
+    """A torch.save archive in the byte range `window`. `records` are the records of the zip, by
+    name without the top directory.
+    """
 
     window: FileRange
     records: dict[str, ZipEntry]
 
     @classmethod
     def open(cls, window: FileRange) -> Archive:
-        """Read the zip directory, and refuse what cannot be addressed.
+        """Read the zip directory, and check that the archive can be read.
 
         Raises:
-            BadFile: the zip is damaged, or is not one of torch.save's.
-            Unsupported: it is compressed, or was written on a big-endian machine.
+            BadFile: the zip is damaged, or torch.save did not write it.
+            Unsupported: the archive is compressed, or was written on a big-endian machine.
         """
         archive = cls(window, records_of(window))
         if PICKLE not in archive.records:
@@ -90,8 +93,12 @@ class Archive:
             )
 
     def tree(self, beside: Beside | None = None) -> Any:
-        """Return the saved tree. Tensors are `StoredTensor`, foreign objects `Opaque`. Its size
-        limit is that for `beside` bytes of data: by default those in the archive's file."""
+        """Return the saved tree. Tensors in it are `StoredTensor`, objects of unknown classes are
+        `Opaque`.
+
+        The size of the tree is limited in proportion to the data that it describes: `beside`
+        returns the bytes of that data. By default they are the other bytes of the file.
+        """
         record = self.records[PICKLE]
         if record.length > LARGEST_PICKLE:
             raise Unsupported(f"{self.window}: its pickle has {record.length} bytes")
@@ -106,10 +113,10 @@ class Archive:
         return loads(read_entry(self.window, record), source=self.window, beside=beside)
 
     def payload(self, storage: Storage) -> int:
-        """Return the offset, in the file, of the first byte of a storage.
+        """Return the offset in the file of the first byte of a storage.
 
         Raises:
-            BadFile: the archive has no record of it, or one of another size.
+            BadFile: the archive has no record of the storage, or a record of another size.
         """
         record = self.records.get(f"data/{storage.key}")
         if record is None:
@@ -124,20 +131,22 @@ class Archive:
 
 _HEADER, _DESCRIPTOR = b"PK\x03\x04", b"PK\x07\x08"
 _SIZES = (struct.Struct("<4s3L"), struct.Struct("<4sL2Q"))
-"""The descriptor of a record, and of one of 4 GiB or more."""
+"""The layout of a descriptor, and the layout of a descriptor for a record of 4 GiB or more."""
 _LONGEST = max(layout.size for layout in _SIZES)
 _MOST_TRIED = 2**17
-"""The four bytes that a descriptor begins with come by chance once in 4 GiB, and once in each
-record of an archive that is stored in another."""
+"""The largest number of possible descriptors that are examined. The four bytes at the beginning of
+a descriptor occur by chance once in 4 GiB, and once for each record of an archive that is stored
+inside another one.
+"""
 _READ_BYTES = 2**20
 
 
 def recovered(window: FileRange) -> dict[str, ZipEntry]:
-    """Return the records that can be found without the zip directory, without the top directory's
-    name.
+    """Find the records of a zip without its directory. Return them by name, without the top
+    directory.
 
     Raises:
-        BadFile: two have one name.
+        BadFile: two records have the same name.
     """
     records: dict[str, ZipEntry] = {}
     for record in _records(window):
@@ -175,8 +184,11 @@ def _records(window: FileRange) -> Iterator[ZipEntry]:
 
 
 def _descriptor(window: FileRange, begin: int) -> tuple[int, int, int] | None:
-    """Return (CRC-32, size of the bytes from `begin`, end) of the descriptor that matches its
-    position."""
+    """Search the descriptor of the record with bytes from `begin` on. Return (CRC-32, size of the
+    bytes, end of the descriptor), or None.
+
+    A descriptor matches if the size in it agrees with its own position.
+    """
     at, tried = begin, 0
     while at + _SIZES[0].size <= window.length and tried < _MOST_TRIED:
         data = window.read(at, min(_READ_BYTES, window.length - at))

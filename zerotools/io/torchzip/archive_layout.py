@@ -1,10 +1,11 @@
-"""The position of every byte of a torch.save archive, before any storage is copied.
+"""The position of every byte of a new torch.save archive, before any storage is copied.
 
-The layout is that of torch (caffe2/serialize/inline_container.cc): records stored, each with a data
-descriptor (flag 8) and an "FB" extra field that pads its payload to 64 bytes from the archive's
-start; then the central directory, always with a zip64 end. Sizes from 4 GiB are in zip64 extra
-fields. A payload's CRC-32 is known only after the copy, so its two positions, in the descriptor and
-in the directory, are given instead.
+The layout is that of torch (caffe2/serialize/inline_container.cc). Records are stored without
+compression. Each has a data descriptor (flag 8), and an "FB" extra field that pads its payload to a
+multiple of 64 bytes from the start of the archive. The central directory follows, always with a
+zip64 end. Sizes from 4 GiB are in zip64 extra fields. The CRC-32 of a payload is known only after
+the payload was copied. So the layout has the two positions at which it is written later, in the
+descriptor and in the directory.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from zlib import crc32
 
 ALIGNMENT = 64
 FOLDER = "archive"
-"""torch's name of the folder in an archive that it writes to an open file. One that it writes to a
-path has the file's name without its ending."""
+"""The name that torch gives to the folder in an archive that it writes to an open file. In an
+archive that it writes to a path, the folder has the file's name without its ending.
+"""
 _FLAGS = 0x0808
 _FULL = 0xFFFFFFFF
 # The files of a thousand ranks have pickles that are equal: larger ones are not copied.
@@ -27,7 +29,9 @@ _SHARED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Payload:
-    """`length` bytes that are copied in later, at `offset`; their CRC-32 belongs at `crc_at`."""
+    """`length` bytes of a storage that are copied to `offset` later. Their CRC-32 is then written
+    at the offsets `crc_at`.
+    """
 
     offset: int
     length: int
@@ -36,8 +40,11 @@ class Payload:
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLayout:
-    """An archive of `length` bytes: `literals` are (offset, bytes), everything but the payloads.
-    Offsets count from the archive's start."""
+    """The layout of an archive of `length` bytes. `literals` are (offset, bytes) of everything
+    except the payloads.
+
+    Offsets are counted from the start of the archive.
+    """
 
     length: int
     literals: tuple[tuple[int, bytes], ...]
@@ -51,10 +58,11 @@ def lay_out(
     *,
     folder: str = FOLDER,
 ) -> ArchiveLayout:
-    """Return the archive of one pickle and its storages, number i of `storages[i]` bytes.
+    """Return the layout of an archive with one pickle and its storages. Storage number i has
+    `storages[i]` bytes.
 
-    `crcs` has the CRC-32 of storages with known bytes; the others follow later. `folder` is the
-    directory of all records; layouts of one `pickle` share its bytes.
+    `crcs` has the CRC-32 of the storages with known bytes, by number. The others are computed
+    later. `folder` is the directory of all records. Layouts of the same `pickle` share its bytes.
     """
     writer = _Writer(folder)
     writer.record("data.pkl", pickle)
@@ -89,7 +97,7 @@ class _Writer:
         self._descriptor(len(data), crc)
 
     def hole(self, name: str, length: int, crc: int) -> None:
-        """Add a record with bytes that come later; an empty one has none."""
+        """Add a record with bytes that are copied later. An empty record has no such bytes."""
         entry = len(self._entries)
         self._header(name, length, crc)
         if length:
@@ -139,7 +147,7 @@ class _Writer:
 
 
 def _entry(name: bytes, header: int, length: int, crc: int) -> bytes:
-    """Return one central directory entry; its CRC-32 stands at byte 16."""
+    """Return one entry of the central directory. Its CRC-32 is at byte 16."""
     wide = [value for value in (length, length, header) if value >= _FULL]
     extra = struct.pack(f"<HH{len(wide)}Q", 1, 8 * len(wide), *wide) if wide else b""
     size, at = min(length, _FULL), min(header, _FULL)
@@ -149,7 +157,9 @@ def _entry(name: bytes, header: int, length: int, crc: int) -> bytes:
 
 
 def _end(begin: int, size: int, count: int) -> bytes:
-    """Return zip64 end of directory, its locator, and the classic end."""
+    """Return the end of the archive: the zip64 end of the directory, its locator, and the classic
+    end.
+    """
     wide = struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 798, 45, 0, 0, count, count, size, begin)
     locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, begin + size, 1)
     narrow = (min(count, 0xFFFF), min(count, 0xFFFF), min(size, _FULL), min(begin, _FULL), 0)

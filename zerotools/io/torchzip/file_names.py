@@ -1,3 +1,3 @@
-"""The endings of torch files' names."""
+"""The endings of the names of torch files."""
 
 SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")

@@ -12,8 +12,11 @@ from zerotools.io.files.open_source import OpenSource
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """`length` bytes at `offset` of the open file `source`; `path` is for messages. The bytes of
-    `kept` parts, by their start, are in memory already."""
+    """A range of `length` bytes from byte `offset` of the open file `source`.
+
+    `path` is named in messages. `kept` are parts of the range that are in memory already, each with
+    its start.
+    """
 
     source: OpenSource
     path: Path
@@ -23,22 +26,25 @@ class FileRange:
 
     @classmethod
     def whole(cls, source: OpenSource, path: Path) -> FileRange:
-        """Return the full file, with its present size."""
+        """Return the range of the whole file, with its present size."""
         return cls(source, path, 0, source.status().st_size)
 
     def keeping_ends(self, count: int) -> FileRange:
-        """Return the same range with its first and last `count` bytes read: if all needed values
-        are small and lie there, no other read follows. Raises as `read`."""
+        """Read the first and last `count` bytes, and return the same range with these bytes kept in
+        memory.
+
+        If all needed values are there, no other read follows. Raises the errors of `read`.
+        """
         last = max(0, self.length - count)
         first = min(count, last)
         ends = (0, self.read(0, first)), (last, self.read(last, self.length - last))
         return FileRange(self.source, self.path, self.offset, self.length, ends)
 
     def read(self, at: int, count: int) -> bytes:
-        """Return `count` bytes from `at`, counted from the window's start.
+        """Return `count` bytes from `at` on, counted from the start of the range.
 
         Raises:
-            BadFile: they are not all inside the window, or the file ends before them.
+            BadFile: not all of the bytes are inside the range, or the file ends before them.
         """
         if at < 0 or count < 0 or at + count > self.length:
             raise BadFile(f"{self}: {count} bytes at {at} are outside its {self.length} bytes")
@@ -54,8 +60,9 @@ class FileRange:
         return data
 
     def data_beside(self, described: int) -> Beside:
-        """Return the bytes of the file on the disk besides the `described` bytes of its
-        description."""
+        """Return a function for the memory limit of a description of `described` bytes. It returns
+        the other bytes that the file has on the disk.
+        """
         return lambda: max(0, taken_on_disk(self.source.status()) - described)
 
     def __str__(self) -> str:

@@ -1,8 +1,9 @@
-"""The torch.save format from before torch 1.6, still written if the zip format is switched off.
+"""Reads the torch.save format from before torch 1.6, which torch still writes if the zip format is
+switched off.
 
-Pickles one after another: a magic number, a protocol version, facts about the machine, the object
-(its tensors refer to storages by key), the list of those keys; then, for each key in order, the
-number of elements as a little-endian int64 and the bytes of the storage.
+A file is a sequence of pickles: a magic number, a protocol version, facts about the machine, the
+object (its tensors refer to storages by key), and the list of these keys. Then, for each key in
+order, it has the number of elements as a little-endian int64, and the bytes of the storage.
 
 Source: torch/serialization.py (`_legacy_save`, `_legacy_load`).
 """
@@ -32,15 +33,18 @@ _COUNT = struct.Struct("<q")
 
 @dataclass(frozen=True, slots=True)
 class LegacyFile:
-    """The tree that was saved, and the byte offset of each storage by key."""
+    """The contents of a file in the old format: the saved tree, and the byte offset of each storage
+    by key.
+    """
 
     tree: Any
     offsets: Mapping[str, int]
 
 
 def is_legacy(window: FileRange) -> bool:
-    """Return whether a file begins with the old format's magic number, pickled with protocol 2 or
-    newer; from protocol 4, a frame holds it."""
+    """Return whether a file begins with the magic number of the old format, pickled with protocol 2
+    or newer. From protocol 4 on, the number is inside a frame.
+    """
     begin = window.read(0, min(window.length, 23))
     if begin[:1] != b"\x80" or begin[1:2] not in _PROTOCOLS:
         return False
@@ -49,11 +53,11 @@ def is_legacy(window: FileRange) -> bool:
 
 
 def read_legacy(window: FileRange) -> LegacyFile:
-    """Read the pickles, and find the storages behind them.
+    """Read the pickles, and find the positions of the storages after them.
 
     Raises:
         BadFile: the file is damaged or truncated.
-        Unsupported: it was written on a big-endian machine, or by another protocol.
+        Unsupported: the file was written on a big-endian machine, or has another protocol version.
     """
     size = min(window.length, _FIRST_READ)
     while True:
@@ -73,7 +77,9 @@ def read_legacy(window: FileRange) -> LegacyFile:
 
 
 def _storages(window: FileRange, tree: Any) -> dict[str, Storage]:
-    """Return every storage that the tree refers to, also from inside objects of unknown classes."""
+    """Return every storage that the tree refers to, by key, also from inside objects of unknown
+    classes.
+    """
     found: dict[str, Storage] = {}
     for value in walk(tree):
         if isinstance(value, StoredTensor):
@@ -105,8 +111,11 @@ def _pickles(window: FileRange, data: bytes) -> tuple[Any, list[str], int]:
 def _offsets(
     window: FileRange, storages: Mapping[str, Storage], keys: list[str], at: int
 ) -> dict[str, int]:
-    """Return the offsets of storages. If lost bytes are tolerated, storages after the end of a
-    truncated file have their expected offsets."""
+    """Return the byte offset of each storage by key.
+
+    If lost bytes are tolerated, a storage after the end of a truncated file has the offset that it
+    should have.
+    """
     offsets = {}
     for key in keys:
         storage = storages.get(key)

@@ -1,12 +1,13 @@
-"""The names in a pickle that zerotools understands; all others stay opaque.
+"""The names of classes and functions in a pickle that zerotools understands. All others stay
+opaque.
 
-The functions here are part of zerotools: they build values and use only their arguments. They
-understand the output of torch.save (torch/_tensor.py, torch/serialization.py), and the form in
+The functions that build values for these names are part of zerotools, and use only their arguments.
+They understand the output of torch.save (torch/_tensor.py, torch/serialization.py), and the form in
 which pickle writes bytes and sets below protocol 3.
 
-`check_key` limits the values that are hashed. Hashing a tuple visits everything below it: a tuple
-nested a million deep overflows the C stack, and one that holds itself twice at each of 60 levels
-takes forever. Integers near the modulus of Python's hash can be chosen to collide.
+`check_key` limits the values that are hashed. Hashing a tuple visits everything below it. A tuple
+that is nested a million deep overflows the C stack, and a tuple that contains itself twice at each
+of 60 levels takes forever. Integers near the modulus of Python's hash can be chosen to collide.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ LARGEST_REPEATED = 2**24
 
 
 def resolve(module: str, name: str) -> Any:
-    """Return the value of a global's name: an element type, or the name itself."""
+    """Return the value for a global name in a pickle: an element type, or a `Global` with the
+    name.
+    """
     if module == "torch" and (dtype := _TORCH_DTYPES.get(name)) is not None:
         return dtype
     return Global(module, name)
 
 
 def call(function: Global, args: tuple[Any, ...]) -> Any:
-    """Return the value of `function(*args)`."""
+    """Return the value that stands for `function(*args)` in a pickle. An unknown function gives an
+    `Opaque`.
+    """
     builder = BUILDERS.get((function.module, function.name))
     value = builder(args) if builder is not None else None
     if value is not None:
@@ -46,14 +51,15 @@ def call(function: Global, args: tuple[Any, ...]) -> Any:
 
 
 def make(cls: Global, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Return the value of `cls.__new__(cls, *args, **kwargs)`."""
+    """Return the `Opaque` that stands for `cls.__new__(cls, *args, **kwargs)` in a pickle."""
     return Opaque(cls.module, cls.name, args, kwargs=kwargs)
 
 
 def storage(identifier: Any) -> Storage:
-    """Return the storage of torch's persistent id: ("storage", class, key, location, numel).
+    """Return the storage for a persistent id of torch: ("storage", class, key, location, numel).
 
-    Files from before torch 1.6 have a sixth entry: None, or the storage that it is a view of.
+    Files from before torch 1.6 have a sixth entry: None, or the storage that this storage is a view
+    of.
     """
     if type(identifier) is not tuple or len(identifier) not in (5, 6) or identifier[0] != "storage":
         raise BadFile("it refers to something outside it that is not a torch storage")
@@ -67,8 +73,9 @@ def storage(identifier: Any) -> Storage:
 
 
 def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
-    """Rebuild _rebuild_tensor_v2(storage, offset, size, stride, requires_grad, hooks[,
-    metadata])."""
+    """Return the tensor for a call of _rebuild_tensor_v2(storage, offset, size, stride,
+    requires_grad, hooks[, metadata]).
+    """
     if not 6 <= len(args) <= 7:
         raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
     if type(args[0]) is not Storage:
@@ -79,8 +86,10 @@ def _tensor_v2(args: tuple[Any, ...]) -> StoredTensor | None:
 
 
 def _tensor_v3(args: tuple[Any, ...]) -> StoredTensor | None:
-    """Rebuild _rebuild_tensor_v3(storage, offset, size, stride, requires_grad, hooks, dtype[,
-    metadata]), which torch writes for types without a storage class."""
+    """Return the tensor for a call of _rebuild_tensor_v3(storage, offset, size, stride,
+    requires_grad, hooks, dtype[, metadata]). torch writes this call for types without a storage
+    class.
+    """
     if not 7 <= len(args) <= 8:
         raise BadFile(f"it rebuilds a tensor from {len(args)} arguments")
     if type(args[6]) is not DType:
@@ -143,7 +152,9 @@ def _size(args: tuple[Any, ...]) -> Size | None:
 
 
 def _encoded(args: tuple[Any, ...]) -> bytes | None:
-    """Rebuild _codecs.encode(text, "latin1"): bytes, as protocol 2 writes them."""
+    """Return the bytes for a call of _codecs.encode(text, "latin1"), which is how protocol 2 writes
+    bytes.
+    """
     if len(args) == 2 and type(args[0]) is str and args[1] in ("latin1", "latin-1"):
         return args[0].encode("latin-1")
     return None
@@ -188,8 +199,9 @@ def _counts(values: Any) -> tuple[int, ...]:
 
 
 def _member(args: tuple[Any, ...]) -> Global | None:
-    """Rebuild getattr(class, name): a class within a class, as protocols below 4 write it. It is a
-    name like any other."""
+    """Return the name for a call of getattr(class, name). Protocols below 4 write a class inside a
+    class in this way. The result is a `Global` like any other.
+    """
     if len(args) == 2 and type(args[0]) is Global and type(args[1]) is str:
         return Global(args[0].module, f"{args[0].name}.{args[1]}")
     return None
@@ -221,7 +233,9 @@ _LARGEST_INTEGER = 2**60
 
 
 def check_key(key: Any) -> None:
-    """Refuse a value that is not safe to hash as the key of a dict or member of a set."""
+    """Raise an error for a value that cannot be hashed safely as the key of a dict or the member of
+    a set.
+    """
     kind = type(key)
     if kind is str:
         return

@@ -1,10 +1,10 @@
-"""The pickle machine: its stack, its memo, and the opcodes that only make plain values.
+"""The pickle machine: its stack, its memo, and the opcodes that make only plain values.
 
-Sizes are checked against the bytes that are left, and the memo is a dict, so that neither a length
-nor a memo index can make it allocate. `zerotools.io.torchzip.unpickle` adds the opcodes that build
-objects.
+Sizes are checked against the number of bytes that are left, and the memo is a dict. So neither a
+length nor a memo index can make the machine allocate much memory. `zerotools.io.torchzip.unpickle`
+adds the opcodes that build objects.
 
-Opcodes: CPython's Lib/pickletools.py. Those of protocols 0 and 1 that neither torch.save nor
+Opcodes: CPython's Lib/pickletools.py. Opcodes of protocols 0 and 1 that neither torch.save nor
 pickle.dump (protocols 2 to 5) writes are refused, as are extension codes and out-of-band buffers.
 """
 
@@ -24,12 +24,13 @@ _LARGEST_INTEGER = 127
 
 
 class TruncatedPickle(BadFile):
-    """The data ends before the pickle does."""
+    """The error that the data ends before the pickle ends."""
 
 
 class PickleMachine:
-    """The pickle machine's state. `stack` is the part above the last mark; `cost` estimates the
-    bytes of all that was made so far."""
+    """The state of the pickle machine. `stack` is the part of the stack above the last mark. `cost`
+    is the estimated number of bytes of all values that were made so far.
+    """
 
     __slots__ = ("cost", "data", "done", "memo", "stack", "under")
 

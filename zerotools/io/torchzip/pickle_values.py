@@ -1,4 +1,4 @@
-"""The values of a pickle that are not plain Python, each without code."""
+"""The values of a pickle that are not plain Python values. None of them runs code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from zerotools.core.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Global:
-    """A class or function that a pickle names; it is neither imported nor called."""
+    """The name of a class or function in a pickle. The class or function is neither imported nor
+    called.
+    """
 
     module: str
     name: str
@@ -22,22 +24,24 @@ class Global:
 
 
 def describe(value: Any) -> str:
-    """Return the kind of a value, for messages: its Python type, or, of an opaque value, the class
-    or function that the pickle names."""
+    """Return the kind of a value for messages: its Python type, or, for an opaque value, the class
+    or function that the pickle names.
+    """
     if isinstance(value, Opaque):
         return f"{value.module}.{value.name}"
     return type(value).__name__
 
 
 class Size(tuple[int, ...]):
-    """A torch.Size."""
+    """A torch.Size in a pickle."""
 
     __slots__ = ()
 
 
 class Ordered(dict[Any, Any]):
-    """A collections.OrderedDict; `attributes` are those set on it (`_metadata` of a module's
-    state_dict), or None."""
+    """A collections.OrderedDict in a pickle. `attributes` are attributes that were set on it, such
+    as `_metadata` of a module's state_dict; None without any.
+    """
 
     __slots__ = ("attributes",)
     attributes: Mapping[str, Any] | None
@@ -49,9 +53,9 @@ class Ordered(dict[Any, Any]):
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """A torch storage, kept in the archive's record `data/<key>`.
+    """A torch storage. Its bytes are in the record `data/<key>` of the archive.
 
-    `dtype` is None for an untyped storage; its `numel` counts bytes.
+    `dtype` is None for an untyped storage, and then `numel` counts bytes.
     """
 
     key: str
@@ -66,7 +70,9 @@ class Storage:
 
 @dataclass(frozen=True, slots=True)
 class StoredTensor:
-    """A tensor: a view of a storage. `offset` and `strides` are in elements of `dtype`."""
+    """A tensor in a pickle, which is a view of a storage. `offset` and `strides` are in elements of
+    `dtype`.
+    """
 
     storage: Storage
     dtype: DType
@@ -79,8 +85,9 @@ class StoredTensor:
 
 
 def walk(tree: Any) -> Iterator[Any]:
-    """Yield all values of a tree that a pickle gave. Shared objects come once, so a pickle that
-    refers to the same list a thousand times over costs no more than its length."""
+    """Yield all values in the tree of a pickle. A shared object is yielded once, so a pickle that
+    refers to the same list a thousand times is not visited a thousand times.
+    """
     seen: set[int] = set()
     stack = [tree]
     while stack:

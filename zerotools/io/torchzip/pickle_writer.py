@@ -1,7 +1,8 @@
-"""Writing a tree as a pickle that torch and pickle load.
+"""Writes a tree as a pickle that torch and pickle can load.
 
-Protocol 2, as in torch.save: torch's restricted loader (`weights_only=True`) understands it.
-Shared parts stay shared and cycles stay cycles. The work list is explicit, so depth is not a limit.
+Protocol 2 is used, as in torch.save, because torch's restricted loader (`weights_only=True`)
+understands it. Shared parts stay shared, and cycles stay cycles. The writer keeps a list of the
+remaining work and does not recurse, so any depth is possible.
 """
 
 from __future__ import annotations
@@ -17,37 +18,42 @@ from zerotools.io.torchzip.pickle_values import Global, Ordered, Size, Storage, 
 
 
 def dumps(tree: Any) -> bytes:
-    """Return the pickle of a tree of plain values and those of
+    """Return the pickle of a tree, which consists of plain values and of values from
     `zerotools.io.torchzip.pickle_values`.
 
-    Tensors are written by reference to their storage, which is in the archive, outside the pickle.
+    A tensor is written as a reference to its storage, which is in the archive, outside the pickle.
 
     Raises:
-        Unsupported: a value of another class, or a name with a line break in it.
+        Unsupported: a value has another class, or a name contains a line break.
     """
     return _Writer().write(tree)
 
 
 def dumps_renumbered(tree: Any) -> tuple[bytes, tuple[Storage, ...]]:
-    """Return the same as `dumps`, with the storages numbered from 0 in their order, as torch.save
-    numbers them; also return the storages in that order. Equal keys are one storage."""
+    """Return the pickle as `dumps` does, with the storages numbered from 0 in their order, and
+    these storages in the same order.
+
+    torch.save numbers them in this way. Two storages with the same key are one storage.
+    """
     writer = _Writer(numbers={})
     return writer.write(tree), tuple(writer.storages)
 
 
 class _Emit(bytes):
-    """Opcodes to be written as they are, among values that are still to be pickled."""
+    """Opcodes to write unchanged, in a list of values that are still to be pickled."""
 
 
 class _Remember:
-    """Memoize, under `value`, the value that was written last."""
+    """The instruction to memoize the value that was written last as `value`."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
 
 class _CloseTuple:
-    """All parts of a tuple are written, above a mark."""
+    """The instruction to make a tuple of the values above the last mark, because all its parts are
+    written.
+    """
 
     def __init__(self, value: tuple[Any, ...]) -> None:
         self.value = value
@@ -91,7 +97,7 @@ class _Writer:
         save(self, value)
 
     def key_of(self, storage: Storage) -> str:
-        """Return the name of a storage's record."""
+        """Return the key of a storage, which is the name of its record."""
         if self._numbers is None:
             return storage.key
         if storage.key not in self._numbers:
@@ -103,12 +109,12 @@ class _Writer:
         self._out.append(data)
 
     def named(self, key: Any, data: bytes) -> None:
-        """Write an immutable value that may come again."""
+        """Write an immutable value, and memoize it because it may come again."""
         self._out.append(data)
         self._remember(key)
 
     def then(self, *parts: Any) -> None:
-        """Write `parts` next, in this order."""
+        """Write `parts` next, before all other remaining values, in this order."""
         self._waiting.extend(reversed(parts))
 
     def _remember(self, value: Any) -> None:
@@ -128,7 +134,9 @@ class _Writer:
 
 
 def _identity(value: Any) -> Any:
-    """Return the memo's key of a value: the text of a name, the address of everything else."""
+    """Return the key of a value in the memo: the text for a text or name, and the address for every
+    other value.
+    """
     if type(value) is str or type(value) is Global:
         return value
     return (type(value), id(value))

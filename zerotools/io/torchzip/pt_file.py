@@ -1,4 +1,6 @@
-"""One `.pt`, in either format of torch.save: its tree, and the positions of its tensors' bytes."""
+"""One `.pt` file in either format of torch.save: its tree, and the positions of its tensors'
+bytes.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ _SMALL = 4096
 
 @dataclass
 class TorchFile:
-    """`name` is relative to the checkpoint's root; `tree` is the saved tree."""
+    """A torch.save file. `name` is relative to the root of the checkpoint, and `tree` is the saved
+    tree.
+    """
 
     root: Path
     name: str
@@ -38,14 +42,15 @@ class TorchFile:
 
     @classmethod
     def open(cls, root: Path, name: str, *, alone: bool = False) -> TorchFile:
-        """Read the pickle of `root / name`; no tensor data is read. Where lost bytes are tolerated,
-        a storage that is lost lies behind the end of the file.
+        """Read the pickle of the file `root / name`. No tensor data is read.
 
-        It may describe what lies in the other files of its directory, unless it stands `alone`.
+        If lost bytes are tolerated, a lost storage gets a position after the end of the file. The
+        pickle may describe data in the other files of its directory, which allows it to be larger;
+        with `alone` it may not.
 
         Raises:
-            BadFile: it is missing, truncated, or no torch file.
-            Unsupported: it is compressed, or holds an unknown element type.
+            BadFile: the file is missing, truncated, or not a torch file.
+            Unsupported: the file is compressed, or has an unknown element type.
         """
         path = root / name
         try:
@@ -67,11 +72,12 @@ class TorchFile:
 
     @staticmethod
     def check(path: Path) -> None:
-        """Raise an error for a file that is not read if its zip directory shows damage.
+        """Raise an error if the zip directory of a file shows damage. This is for files that are
+        not read otherwise.
 
         Raises:
-            BadFile: it is missing, truncated, or not a torch file.
-            Unsupported: it is compressed.
+            BadFile: the file is missing, truncated, or not a torch file.
+            Unsupported: the file is compressed.
         """
         try:
             with source_file(path, is_source=False) as source:
@@ -83,8 +89,9 @@ class TorchFile:
 
     @property
     def storages(self) -> tuple[str, ...]:
-        """The keys of the storages with known positions: all of them in files from before torch
-        1.6."""
+        """The keys of the storages with positions that are known already. In files from before
+        torch 1.6 these are all storages.
+        """
         return tuple(self._offsets)
 
     @property
@@ -95,7 +102,7 @@ class TorchFile:
         """Return the byte offset of a storage in the file.
 
         Raises:
-            BadFile: it has none of this key and size.
+            BadFile: the file has no storage of this key and size.
         """
         record = self.records.get(f"data/{storage.key}")
         fits = record is None or record.length == storage.nbytes
@@ -112,20 +119,21 @@ class TorchFile:
         return self._offsets[storage.key]
 
     def tensor(self, stored: StoredTensor) -> Tensor:
-        """Return a complete tensor in this file."""
+        """Return the tensor `stored` as a `Tensor` with one chunk, which is in this file."""
         chunk = Chunk(Box.whole(stored.shape), self.name, self.first_byte(stored), stored.strides)
         return Tensor(stored.dtype, stored.shape, [chunk])
 
     def first_byte(self, stored: StoredTensor) -> int:
-        """Return the byte offset of a tensor's first element; 0 if it has none."""
+        """Return the byte offset of a tensor's first element; 0 if the tensor has no elements."""
         if 0 in stored.shape:
             return 0
         return self.payload(stored.storage) + stored.offset * stored.dtype.itemsize
 
 
 def _expect_headers(source: OpenSource, archive: Archive) -> None:
-    """Announce reads of local headers, which have the positions of storages and are spread over the
-    file."""
+    """Request the local headers of a file in an object store together. They have the positions of
+    the storages, and are spread over the file.
+    """
     if isinstance(source, LocalSource):
         return
     at, more = archive.window.offset, LOCAL_HEADER.size
@@ -138,13 +146,15 @@ def _expect_headers(source: OpenSource, archive: Archive) -> None:
 
 
 def repacked(file: TorchFile, tree: Any) -> FilePlan:
-    """Return `file` with `tree` instead of its tree, with storages of the file. Storages are
-    carried over byte by byte, with the CRC-32 of the zip, so that damage stays visible. Files from
-    before torch 1.6 have none: theirs is computed when they are written.
+    """Return the plan of a new file that has `tree` instead of the tree of `file`. The storages are
+    those of `file`.
+
+    Storages are copied byte by byte, with the CRC-32 of the zip, so that damage stays visible.
+    Files from before torch 1.6 have no CRC-32, so it is computed when the new file is written.
 
     Raises:
         BadFile: a storage is not in the file.
-        Unsupported: a value that cannot be written to a pickle.
+        Unsupported: a value cannot be written to a pickle.
     """
     pickle, storages = dumps_renumbered(tree)
     records = [file.records.get(f"data/{storage.key}") for storage in storages]
@@ -163,8 +173,11 @@ def repacked(file: TorchFile, tree: Any) -> FilePlan:
 
 
 def _sound(archive: Archive) -> dict[str, ZipEntry]:
-    """Return the records without damaged small ones: those hold numbers that readers use, such as a
-    step. The bytes of large ones are checked when they are read."""
+    """Return the records of the archive without the small ones that are damaged.
+
+    Small records contain numbers that readers use, such as a step. The bytes of large records are
+    checked when they are read.
+    """
     kept = dict(archive.records)
     for name, record in archive.records.items():
         if record.length <= _SMALL:

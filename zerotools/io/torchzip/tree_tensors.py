@@ -1,8 +1,9 @@
-"""The tensors in a tree, also those that torch wrapped in other classes.
+"""Finds the tensors in a tree, also tensors that torch wrapped in other classes.
 
-`unread` finds tensors with bytes that zerotools does not move, by the function that rebuilds them.
-A reader refuses such a tensor by its name: a silently omitted tensor is a lost weight. Views with
-the negative or conjugate bit set are among them: their bytes have another sign than their values.
+`unread` recognises tensors with bytes that zerotools cannot copy, by the function that rebuilds
+them. A reader refuses such a tensor by its name, because a silently omitted tensor would be a lost
+weight. Views with the negative or conjugate bit set are among them: the sign of their bytes differs
+from the sign of their values.
 
 Source: torch/_utils.py (`_rebuild_*`), torch/_tensor.py (`_reduce_ex_internal`), and
 numpy/_core/multiarray.py (`_reconstruct`).
@@ -26,10 +27,11 @@ _PLAIN_TYPES = (("torch", "Tensor"), ("torch.nn.parameter", "Parameter"))
 
 
 def as_tensor(value: Any) -> StoredTensor | None:
-    """Return `value` as a tensor: plain, a Parameter, or one with Python attributes; else None.
+    """Return `value` as a `StoredTensor` if it is a plain tensor, a Parameter, or one of these with
+    Python attributes; else None.
 
-    Attributes are not kept: `attributes_of` has them. Tensor subclasses (such as DTensor) are not
-    plain tensors: None. `unread` describes other tensors.
+    The attributes are not kept: `attributes_of` returns them. For tensor subclasses (such as
+    DTensor) the result is None. `unread` describes such tensors.
     """
     for _ in range(3):
         if isinstance(value, StoredTensor):
@@ -52,8 +54,9 @@ def _unwrapped(value: Opaque) -> Any:
 
 
 def attributes_of(value: Any) -> Mapping[str, Any]:
-    """Return the Python attributes of a tensor, which torch saves since 1.12; of plain tensors
-    none."""
+    """Return the Python attributes of a tensor, which torch saves since 1.12. A plain tensor has no
+    attributes.
+    """
     if not isinstance(value, Opaque) or (value.module, value.name) != WITH_STATE:
         return {}
     state = value.args[3] if len(value.args) == 4 else None
@@ -63,7 +66,7 @@ def attributes_of(value: Any) -> Mapping[str, Any]:
 
 
 def is_plain(kind: Any) -> bool:
-    """Return whether a class is the tensor or parameter class of torch."""
+    """Return whether a class is torch's own class of tensors or of parameters."""
     return isinstance(kind, Global) and (kind.module, kind.name) in _PLAIN_TYPES
 
 
@@ -84,11 +87,11 @@ _WRAPPED = 4
 
 
 def unread(value: Any) -> str | None:
-    """Return the kind of a tensor-like value that `as_tensor` does not return, with the action to
-    take; else None.
+    """Return the kind of a tensor that `as_tensor` does not return, with the action to take. Return
+    None for all other values.
 
-    Pieces of distributed tensors are of this kind too: readers that can read them check those
-    first.
+    Pieces of distributed tensors are of this kind too. Readers that support such pieces recognise
+    them before they call this.
     """
     for _ in range(_WRAPPED):
         if isinstance(value, Storage):
@@ -103,7 +106,9 @@ def unread(value: Any) -> str | None:
 
 
 def _inside(value: Opaque) -> Any:
-    """Return the value that torch wrapped in a class of torch, or None."""
+    """Return the value that is inside an object of a torch class, such as a Parameter; None for
+    other objects.
+    """
     named = (value.module, value.name)
     if named in PARAMETERS and value.called and value.args:
         return value.args[0]

@@ -1,15 +1,15 @@
-"""Reading a pickle without running it.
+"""Reads a pickle without running it.
 
-The pickle machine builds plain values and `Opaque`s. It cannot import a module or call anything
-that the pickle names: REDUCE and NEWOBJ look the name up in `globals.BUILDERS`, a handful of
-functions in zerotools, and everything else becomes an `Opaque`.
+The pickle machine builds plain values and `Opaque`s. It cannot import a module, or call anything
+that the pickle names. The opcodes REDUCE and NEWOBJ look the name up in `globals.BUILDERS`, a few
+functions in zerotools. Every other name becomes an `Opaque`.
 
-A hostile pickle cannot exhaust memory either: see `pickle_machine` for sizes; nothing recurses into
-built values, and a key of a dict or set is hashed only after a check that it is small. The built
-values, as estimated by the kind of each object, take no more memory than
-`zerotools.io.files.metadata_memory_limit` allows for the data next to the pickle: the estimate is
-30 a byte for a state dict of 20,000 tensors, 23 for its optimizer's, and 72 for a pickle of `}`
-alone.
+A hostile pickle cannot exhaust memory either. `pickle_machine` limits sizes, nothing recurses into
+built values, and a key of a dict or set is hashed only after a check that it is small. The memory
+of the built values is estimated by the kind of each object. It may not exceed the memory that
+`zerotools.io.files.metadata_memory_limit` allows for the data next to the pickle. The estimate is
+30 bytes for each byte of the pickle for a state dict of 20,000 tensors, 23 for the state of its
+optimizer, and 72 for a pickle that has only `}`.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ LARGEST_PICKLE = 2**30
 
 
 def loads(data: bytes, *, source: object, beside: Beside = nothing_beside) -> Any:
-    """Return the tree of a pickle; `source` names it in messages, `beside` returns the bytes of
-    data that it describes.
+    """Return the tree of a pickle. `source` is named in messages, and `beside` returns the number
+    of bytes of data that the pickle describes.
 
     Raises:
-        BadFile: the pickle is damaged or does what no saved checkpoint does.
-        Unsupported: an opcode, storage or element type that zerotools does not know.
+        BadFile: the pickle is damaged, or does something that no saved checkpoint does.
+        Unsupported: zerotools does not know an opcode, a storage or an element type.
     """
     tree, _ = loads_from(data, 0, source=source, beside=beside)
     return tree
@@ -50,7 +50,9 @@ def loads(data: bytes, *, source: object, beside: Beside = nothing_beside) -> An
 def loads_from(
     data: bytes, at: int, *, source: object, beside: Beside = nothing_beside
 ) -> tuple[Any, int]:
-    """Return the same as `loads` for the pickle that begins at byte `at`, and its end."""
+    """Return the tree of the pickle that begins at byte `at`, as `loads` does, and the end of this
+    pickle.
+    """
     if len(data) > LARGEST_PICKLE:
         raise Unsupported(f"{source}: its pickle has {len(data)} bytes, the limit {LARGEST_PICKLE}")
     machine, begin, most = PickleMachine(data), at, SMALL

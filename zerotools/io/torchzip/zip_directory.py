@@ -1,9 +1,9 @@
-"""The records of a torch.save zip, by name: where each one's bytes lie.
+"""The records of a torch.save zip, by name, with the positions of their bytes.
 
-The zip may be a full file or a range of one (a `.distcp` file is many, back to back). Every
+The zip may be a whole file or a range of a file (a `.distcp` file is a sequence of zips). Every
 number in it is checked against the length of that range before it is used. torch stores records
-uncompressed and writes neither comments nor encryption; what does is refused, because compressed
-bytes cannot be addressed.
+uncompressed, and writes neither comments nor encryption. A zip with one of these is refused,
+because the bytes of a tensor cannot be addressed in compressed data.
 
 Layout: PKWARE APPNOTE.TXT 6.3.10, sections 4.3 and 4.5.3 (zip64).
 """
@@ -41,10 +41,12 @@ HAS_DESCRIPTOR = 8  # the local header leaves sizes and CRC to what follows the 
 
 
 class ZipEntry(NamedTuple):
-    """One entry: `length` bytes with the expected CRC-32 `crc`. `header` is its local header's
-    offset in the window, `limit` that of the next part. `has_crc` is False if the archive was
-    written without any, as after `torch.serialization.set_crc32_options(False)`: then all of them
-    are 0."""
+    """One record of a zip: `length` bytes with the expected CRC-32 `crc`.
+
+    `header` is the offset of its local header in the window. `limit` is the offset of the next
+    header or of the zip directory. `has_crc` is False if the archive was written without checksums,
+    as after `torch.serialization.set_crc32_options(False)`: then all of them are 0.
+    """
 
     name: str
     header: int
@@ -60,10 +62,10 @@ _header = itemgetter(1)
 
 
 def read_directory(window: FileRange) -> dict[str, ZipEntry]:
-    """Return the records of the zip that fills `window`, without the top directory's name.
+    """Return the records of the zip that fills `window`, by name without the top directory.
 
     Raises:
-        BadFile: it is not a zip file, is truncated, or its numbers contradict one another.
+        BadFile: the window is not a zip, is truncated, or its numbers contradict one another.
         Unsupported: a record is compressed or encrypted.
     """
     tail_at = max(0, window.length - _TAIL)
@@ -99,17 +101,19 @@ def read_directory(window: FileRange) -> dict[str, ZipEntry]:
 
 
 def frame_of(place: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
-    """Return both ranges [begin, end) that `is_framed` reads of an archive at `place`: its offset
-    and length in bytes."""
+    """Return the two ranges [begin, end) that `is_framed` will read. `place` is the offset and the
+    length of an archive, in bytes.
+    """
     at, length = place
     return (at, at + len(_LOCAL)), (max(at, at + length - _END.size), at + length)
 
 
 def is_framed(window: FileRange) -> bool:
-    """Return whether a zip's first record begins with `window`, and its end record ends with it.
+    """Return whether `window` begins with the header of a zip record and ends with the end record
+    of a zip.
 
     Raises:
-        BadFile: the file ends before the window does.
+        BadFile: the file ends before the window ends.
     """
     if window.length < LOCAL_HEADER.size + _END.size:
         return False
@@ -118,10 +122,11 @@ def is_framed(window: FileRange) -> bool:
 
 
 def payload_of(window: FileRange, record: ZipEntry) -> int:
-    """Return the offset of the record's first byte in the window, from its local header.
+    """Read the local header of a record, and return the offset of the record's first byte in the
+    window.
 
     Raises:
-        BadFile: the header is missing, or has another name or size than the directory.
+        BadFile: the header is missing, or has another name or size than the zip directory.
     """
     expected = record.name.encode()
     data = window.read(record.header, LOCAL_HEADER.size + len(expected))
@@ -155,10 +160,10 @@ def payload_of(window: FileRange, record: ZipEntry) -> int:
 
 
 def read_entry(window: FileRange, record: ZipEntry) -> bytes:
-    """Return the record's bytes. The caller has bounded `record.length`.
+    """Return the bytes of a record. The caller has checked that `record.length` is not too large.
 
     Raises:
-        BadFile: they have another CRC-32 than in the directory.
+        BadFile: the bytes have another CRC-32 than the zip directory records.
     """
     data = window.read(payload_of(window, record), record.length)
     _check_crc(window, record, zlib.crc32(data), _ANOTHER)
@@ -166,7 +171,9 @@ def read_entry(window: FileRange, record: ZipEntry) -> bytes:
 
 
 def check_entry(window: FileRange, record: ZipEntry, advice: str = _ANOTHER) -> None:
-    """Read the record's bytes a piece at a time; raises as `read_entry`, with `advice`."""
+    """Check the CRC-32 of a record, and read its bytes a piece at a time. Raises the errors of
+    `read_entry`, with `advice` in the message.
+    """
     crc, begin = 0, payload_of(window, record)
     for at in range(0, record.length, _READ_BYTES):
         crc = zlib.crc32(window.read(begin + at, min(_READ_BYTES, record.length - at)), crc)
@@ -174,7 +181,7 @@ def check_entry(window: FileRange, record: ZipEntry, advice: str = _ANOTHER) -> 
 
 
 def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> None:
-    """Raise an error for a record with bytes of the CRC-32 `found` instead of the expected one."""
+    """Raise an error if `found`, the CRC-32 of a record's bytes, is not the expected one."""
     if record.has_crc and found != record.crc:
         raise BadFile(
             f"{window}: record {record.name!r} has CRC-32 {found:08x}, but the zip directory has "
@@ -183,7 +190,7 @@ def _check_crc(window: FileRange, record: ZipEntry, found: int, advice: str) -> 
 
 
 def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
-    """Return the first entry with the name of one before it."""
+    """Return the name of the first entry with a name that an earlier entry has too."""
     seen: set[str] = set()
     for (name, *_), short in zip(entries, inner, strict=True):
         if short in seen:
@@ -193,11 +200,13 @@ def _repeated(entries: Sequence[_Entry], inner: Sequence[str]) -> str:
 
 
 def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
-    """Return for each entry but the last, by its header, the limit of its end: the next header. The
-    length of the header at the record is not known yet.
+    """Return, by the offset of its header, the limit of each entry's end, which is the offset of
+    the next header. The last entry is left out.
+
+    The length of a record's own header is not known yet.
 
     Raises:
-        BadFile: two overlap even with the shortest of headers.
+        BadFile: two entries overlap even if their headers are as short as possible.
     """
     limits = {}
     for (name, header, length, _), (other, begin, _, _) in pairwise(sorted(entries, key=_header)):
@@ -212,8 +221,9 @@ def _limits(window: FileRange, entries: Sequence[_Entry]) -> dict[int, int]:
 
 
 def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]:
-    """Return (offset, size, number of entries) of the central directory, and the expected end of
-    it."""
+    """Return (offset, size, number of entries) of the central directory, and the offset at which it
+    must end.
+    """
     _, disk, first_disk, here, count, size, begin, comment = _END.unpack(tail[-_END.size :])
     if comment or disk != first_disk or here != count:
         raise BadFile(
@@ -248,7 +258,9 @@ def _find_directory(window: FileRange, tail: bytes) -> tuple[int, int, int, int]
 
 
 def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
-    """Yield the central directory's entries; `limit` is its start, so records end before it."""
+    """Yield the entries of the central directory. `limit` is the offset of the directory, so all
+    records must end before it.
+    """
     at = 0
     while at < len(data):
         if len(data) - at < _ENTRY.size or data[at : at + 4] != b"PK\x01\x02":
@@ -294,7 +306,8 @@ def _entries(window: FileRange, data: bytes, limit: int) -> Iterator[_Entry]:
 
 
 def _refuse_if_plain(window: FileRange, name: str, header: int, said: str) -> None:
-    """Raise an error for a record with a directory entry that contradicts its header.
+    """Raise an error if the zip directory says that a record is compressed or encrypted, and the
+    record's own header contradicts this.
 
     Raises:
         BadFile: the header shows that the bytes are stored uncompressed.
@@ -326,8 +339,9 @@ def _name(window: FileRange, data: bytes) -> str:
 
 @lru_cache(maxsize=256)
 def _is_usual(name: str) -> bool:
-    """Return whether torch.save could use this name for a record. Archives inside a DCP file have
-    the same names."""
+    """Return whether torch.save could use this name for a record. Archives inside a `.distcp` file
+    have the same names.
+    """
     folder, _, inner = name.partition("/")
     return not inner or (folder not in ("", ".", "..") and stays_below_root(inner))
 
@@ -335,7 +349,9 @@ def _is_usual(name: str) -> bool:
 def _zip64(
     window: FileRange, name: str, extra: bytes, length: int, packed: int, header: int
 ) -> tuple[int, int, int]:
-    """Replace each field that is full by its 8 bytes of the zip64 extra field, in that order."""
+    """Return the three fields of an entry. Each field that has its largest value is replaced by the
+    next 8 bytes of the zip64 extra field.
+    """
     fields = [length, packed, header]
     missing = [i for i, value in enumerate(fields) if value == _FULL32]
     at = 0
