@@ -1,4 +1,4 @@
-"""Every command in the order of the help page, with its help line, examples and synonyms.
+"""All commands in the order of the help page, each with its help line, examples and synonyms.
 
 The help page is made from this table alone, so it imports no command.
 """
@@ -15,11 +15,10 @@ SECTIONS = (CHECKPOINTS, JOBS, MACHINE)
 
 
 class CommandEntry(NamedTuple):
-    """A command: the module that defines its `command`, its section of the help page, and one line
-    of help.
+    """One command: the module that defines it, its section of the help page, and one line of help.
 
-    `is_local` is True if it shows this machine, even when it also connects to the daemon.
-    `json_version` is the number in the schema of its JSON, `zerotools.COMMAND/1`.
+    `is_local` is True if the command shows this machine, even if it also connects to the daemon.
+    `json_version` is the number at the end of the schema of its JSON, `zerotools.COMMAND/1`.
     """
 
     module: str
@@ -30,7 +29,7 @@ class CommandEntry(NamedTuple):
 
 
 class OldName(NamedTuple):
-    """An old name of a command: its module, and the command to type instead."""
+    """An old name of a command: the module of the old command, and the command to type instead."""
 
     module: str
     now: str
@@ -175,7 +174,7 @@ OLD_NAMES: dict[str, OldName] = {
         "zerotools.cli.commands.resume", "zerotools retry, and zerotools release for a held job"
     ),
 }
-"""Old commands. They still work, but the help page and completion do not list them."""
+"""Old commands that still work. The help page and completion do not list them."""
 
 
 SYNONYMS: Mapping[str, str] = {
@@ -204,11 +203,11 @@ SYNONYMS: Mapping[str, str] = {
 
 
 def suggest_commands(word: str, known: Iterable[str]) -> list[str]:
-    """Return at most two commands of `known` that the mistyped `word` may mean, the likeliest
-    first.
+    """Return at most two of the commands `known` that the user may have meant by the mistyped
+    `word`, the likeliest first.
 
     If `word` is similar to no command, it is compared with the commands of other programs: `paus`
-    is similar to `pause`, which here is `hold`.
+    is similar to `pause`, which in zerotools is `hold`.
     """
     names = list(known)
     other = SYNONYMS.get(word.lower())
@@ -357,8 +356,10 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
 
 
 def epilog(name: str, *, is_on_jobs: bool) -> str | None:
-    """Return the last part of a command's help page, in click's markup: examples, and for a command
-    that changes jobs its effect on each kind of job. None if the command has no examples.
+    """Return the last part of a command's help page, in click's markup; None if the command has no
+    examples.
+
+    It contains the examples, and, for a command that changes jobs, its effect on each kind of job.
     """
     lines = EXAMPLES.get(name)
     if lines is None:

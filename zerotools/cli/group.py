@@ -40,7 +40,9 @@ ELSEWHERE = (
 
 
 class LazyGroup(click.Group):
-    """A group of the commands in a table. The module of a command is imported when it is used."""
+    """A group of the commands in a table. The module of a command is imported when the command is
+    used.
+    """
 
     def __init__(self, *, entries: Mapping[str, CommandEntry], **attributes: object) -> None:
         super().__init__(**attributes)  # type: ignore[arg-type]  # click's own keywords
@@ -66,7 +68,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command as click does. For an unknown name, raise an error that suggests similar
+        """Find the command as click does. For an unknown name, raise an error with similar
         names.
         """
         name = args[0]
@@ -101,7 +103,7 @@ class LazyGroup(click.Group):
             )
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write one list of commands for each section."""
+        """Write the commands to the help page, one list for each section."""
         width = max(map(len, self.entries), default=0)
         for section in SECTIONS:
             rows = [
@@ -114,7 +116,7 @@ class LazyGroup(click.Group):
                     formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete names of commands from the table, and options from the parameters."""
+        """Return completions: names of commands from the table, and options from the parameters."""
         found = [
             CompletionItem(name, help=entry.help)
             for name, entry in self.entries.items()

@@ -40,7 +40,7 @@ Exit status:
 
 
 def build() -> LazyGroup:
-    """Return the whole command line as one click group."""
+    """Return the group of all commands of the command line, for click."""
     return LazyGroup(
         name="zerotools",
         entries=COMMANDS,
@@ -110,7 +110,7 @@ def _allow_many_files() -> None:
 
 
 def run(group: click.Group, arguments: Sequence[str]) -> int:
-    """Run `group`, report an error on stderr, and return the exit status."""
+    """Run the command line `group`, report an error on stderr, and return the exit status."""
     try:
         status = _invoke(group, list(arguments))
         sys.stdout.flush()

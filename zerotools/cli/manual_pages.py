@@ -18,7 +18,7 @@ from zerotools.core.errors import BadRequest, Unsupported
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 PLACES = (_PACKAGE / "pages", _PACKAGE.parent / "docs")
-"""Directories of the pages in a wheel and in a checkout."""
+"""The directories in which the pages are, in a wheel and in a checkout."""
 KINDS = ("tutorial", "how-to", "explanation", "reference")
 """The folders of the documentation, in the order of the list of topics."""
 LEAST_WORD = 3
@@ -26,7 +26,7 @@ LEAST_WORD = 3
 
 @dataclass(frozen=True)
 class Topic:
-    """A page: its `name`, its `kind` (the folder), and its `title` (the first heading)."""
+    """A page: its name (`name`), its folder (`kind`), and its first heading (`title`)."""
 
     name: str
     kind: str
@@ -81,7 +81,7 @@ def _in_own_language(topic: Topic) -> Topic:
 
 
 def nearest(wanted: str, topics: Mapping[str, Topic]) -> list[str]:
-    """Return at most three topics that `wanted` may mean, the likeliest first."""
+    """Return at most three topics that the user may have meant by `wanted`, the likeliest first."""
     words = [word for word in wanted.split("-") if len(word) >= LEAST_WORD]
     holding = [
         name
@@ -176,8 +176,10 @@ def _shown(block: Sequence[str], columns: int) -> Iterator[str]:
 
 
 def _table(block: Sequence[str], columns: int) -> Iterator[str]:
-    """Yield the lines of a table. If it is too wide for columns, each row becomes a list: the first
-    cell, and below it the other cells, each after the name of its column if there are several.
+    """Yield the lines of a table.
+
+    If the table is too wide, each row becomes a list: the first cell, and below it the other cells.
+    If there are several other cells, each has the name of its column before it.
     """
     rows = [_cells(line) for line in block if not _RULE.fullmatch(line)]
     head, body = rows[0], rows[1:]
@@ -220,7 +222,9 @@ def _link(found: re.Match[str]) -> str:
 
 
 def _wrap(text: str, columns: int, first: str = "", later: str = "") -> list[str]:
-    """Wrap the text at words. Unlike in textwrap, wide characters count as two columns."""
+    """Wrap the text at words to `columns`. In contrast to textwrap, a wide character counts as two
+    columns.
+    """
     lines, line = [], first
     is_empty = True
     for word in text.split():

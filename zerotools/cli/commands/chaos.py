@@ -27,7 +27,7 @@ MEANING = (
 COLUMNS = 80
 INDENT = " " * 8
 SHOWN = 5
-"""The number of sentences that are shown for one broken promise."""
+"""The largest number of sentences that are printed for one broken guarantee."""
 
 
 @click.command("chaos")
@@ -88,7 +88,7 @@ def command(
 
 
 def perform(request: ChaosOptions, *, as_json: bool) -> int:
-    """Run the fault injection and print its progress: on stderr if stdout is for JSON."""
+    """Run the fault injection and print its progress, on stderr if stdout is for JSON."""
     stream = sys.stderr if as_json else sys.stdout
     say = functools.partial(print, file=stream, flush=True)
     say(
@@ -109,7 +109,7 @@ def perform(request: ChaosOptions, *, as_json: bool) -> int:
 
 
 def lines_of(report: ChaosReport) -> Iterator[str]:
-    """Yield the lines of the final report."""
+    """Yield the lines of the report that is printed at the end."""
     tally = report.tally
     yield ""
     rows = [(kind, str(count)) for kind, count in report.by_kind.items()]
@@ -150,8 +150,8 @@ def lines_of(report: ChaosReport) -> Iterator[str]:
 
 
 def _wrapped(sentence: str) -> Iterator[str]:
-    """Yield the lines of a sentence, indented below its guarantee. Quoted lines of a log stay
-    separate.
+    """Yield the lines of a sentence below its guarantee, indented. Lines that the sentence quotes
+    from a log are not joined.
     """
     for line in sentence.splitlines():
         yield from textwrap.wrap(

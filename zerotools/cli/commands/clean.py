@@ -180,9 +180,10 @@ def _remove(
     logs_only: bool,
     quiet: bool,
 ) -> list[Answer]:
-    """Remove exactly the listed jobs, because the user confirmed only these. Add the removed jobs
-    to `gone`, and return the jobs that could not be removed. Jobs that another process has removed
-    meanwhile are in neither.
+    """Remove exactly the jobs in `found`, because the user confirmed only these.
+
+    The removed jobs are added to `gone`. Return the jobs that could not be removed. A job that
+    another process has removed in the meantime is in neither list.
     """
     stayed: list[Answer] = []
     together = [job["id"] for job in found["jobs"]]
@@ -200,7 +201,7 @@ def _remove(
 
 
 def _refuse(stayed: Sequence[Answer]) -> None:
-    """Report named or confirmed jobs that could not be removed."""
+    """Raise an error if jobs that the user named or confirmed could not be removed."""
     if stayed:
         said = [f"{_named(job)} stays: {job['why']}" for job in stayed[:MAX_KEPT]]
         if len(stayed) > MAX_KEPT:

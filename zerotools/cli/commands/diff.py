@@ -80,7 +80,9 @@ _WORDS = {
 
 
 def describe(difference: CheckpointDiff, top: int, columns: int | None = None) -> list[str]:
-    """Return lines for people: the verdict, the counts, then at most `top` of each kind."""
+    """Return the lines of the page: the verdict, the counts, then at most `top` differences of each
+    kind.
+    """
     lines = [_verdict(difference), *_origins(difference)]
     if difference.different_models is None:
         lines += ["", *_counts(difference)]
@@ -109,8 +111,8 @@ def _verdict(difference: CheckpointDiff) -> str:
 
 
 def _equal_weights(difference: CheckpointDiff) -> str | None:
-    """Return the line for a run and its export: the weights are equal, and only the run has
-    optimizer state.
+    """Return the line for a run and a model that was exported from it: their weights are equal, and
+    only the run has optimizer state.
     """
     weights = [each for each in difference.tensors if each.role in (*WEIGHTS, COPY)]
     state = [each for each in difference.differing if each.role not in (*WEIGHTS, COPY)]
@@ -165,8 +167,8 @@ _HEADERS = ("MAX ABS", "MAX ULP", "REL NORM", "ELEMENTS", "WHERE", "TENSOR")
 
 
 def _worst(difference: CheckpointDiff, top: int, columns: int | None) -> Iterator[str]:
-    """Yield the tensors with the largest distances between values. A name that does not fit into
-    its row is on the line below it.
+    """Yield the lines on the tensors with the largest distances between their values. If a name
+    does not fit into its row, it is on the line below.
     """
     measured = difference.worst(len(difference.tensors))
     shown = measured[:top]
@@ -203,7 +205,7 @@ def _name(each: TensorDifference) -> str:
 
 
 def _others(difference: CheckpointDiff, top: int) -> Iterator[str]:
-    """Yield the differences that have no distance between values, such as missing tensors, by
+    """Yield the lines on differences other than values, such as missing tensors, grouped by
     kind.
     """
     for status in (diff_result.UNREADABLE, diff_result.SHAPE, diff_result.DTYPE):
@@ -227,7 +229,9 @@ def _of(difference: CheckpointDiff, status: str) -> list[TensorDifference]:
 
 
 def _lacking_roles(difference: CheckpointDiff, status: str) -> set[str]:
-    """Return the roles, such as `exp_avg`, that the other checkpoint lacks completely."""
+    """Return the kinds of tensors, such as `exp_avg`, that one checkpoint has and the other lacks
+    completely.
+    """
     found = {each.role for each in difference.tensors if each.status == status}
     return found - {each.role for each in difference.tensors if each.status != status}
 
@@ -243,7 +247,9 @@ def _listed(title: str, found: Sequence[TensorDifference], top: int) -> Iterator
 
 
 def _cast(difference: CheckpointDiff) -> Iterator[str]:
-    """Yield one line for each pair of types that differ, with the number of tensors."""
+    """Yield a line for each pair of types that differ between the checkpoints, with the number of
+    tensors.
+    """
     counts: dict[str, int] = {}
     for each in _of(difference, diff_result.CAST):
         if each.a is not None and each.b is not None:

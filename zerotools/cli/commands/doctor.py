@@ -92,9 +92,10 @@ def examine(
     machine: Mapping[str, Any],
     health: Mapping[str, Any],
 ) -> Iterator[DoctorFinding]:
-    """Yield all findings on this machine.
+    """Yield all problems and facts that are found on this machine.
 
-    `machine` and `health` are the daemon's answers; both are empty if no daemon answers.
+    `machine` has the daemon's facts about the machine, and `health` its facts about itself. Both
+    are empty if no daemon answers.
     """
     state_dir = default_state_dir()
     if not machine:
@@ -152,7 +153,7 @@ def _write(
 
 
 def _machine(socket: Path) -> Mapping[str, Any]:
-    """Return the daemon's answers about the machine and about itself; both are empty if no daemon
+    """Request the daemon's facts about the machine and about itself. Both are empty if no daemon
     answers.
     """
     try:
@@ -169,8 +170,8 @@ def _health(socket: Path) -> Mapping[str, Any]:
 
 
 def lines_of(findings: Sequence[DoctorFinding]) -> list[str]:
-    """Return the lines of the page: problems first, each with its advice, then one line for
-    everything that is fine.
+    """Return the lines of the page: first the problems, each with advice, then one line for
+    everything without a problem.
     """
     lines = []
     for level in reversed(LEVELS[1:]):

@@ -104,7 +104,8 @@ def _one(text: str) -> tuple[str, Any]:
 
 
 def _from_editor(job: Job) -> dict[str, Any]:
-    """Let the user edit the keys of the job in $EDITOR, and return the changed keys.
+    """Let the user edit the keys of the job as JSON in $EDITOR, and return the keys that the user
+    changed.
 
     Raises:
         BadRequest: the user changed nothing, or the text is not JSON.

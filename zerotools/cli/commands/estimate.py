@@ -137,8 +137,8 @@ def _estimated(model: str, configs: Configs, given: Mapping[str, Any]) -> Estima
 
 
 def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
-    """Return `problem`; if the problem is a missing batch, return one that names the option
-    --batch.
+    """Return the error to report instead of `problem`. If the problem is a missing batch size, the
+    new error names the option --batch; otherwise it is `problem`.
     """
     if named or "train.batch_size: is missing" not in str(problem):
         return problem
@@ -148,8 +148,8 @@ def _without_batch(problem: ZerotoolsError, *, named: bool) -> ZerotoolsError:
 
 
 def _chosen(found: Estimate, number: int | None) -> Way:
-    """Return the suggestion number `number`, or else the cheapest suggestion that meets the
-    request.
+    """Return the suggestion with the number `number`. By default return the cheapest suggestion
+    that meets the request.
 
     Raises:
         BadRequest: the suggestion does not exist, or it needs several nodes.

@@ -88,9 +88,7 @@ def _notice(notice: Mapping[str, Any], now: float) -> str:
 
 
 def _holders(holders: Iterable[Mapping[str, Any]], now: float) -> Iterator[tuple[str, str]]:
-    """Yield a line for each job or process that holds GPUs. GPUs with the same text share a
-    line.
-    """
+    """Yield a line for each job or process that uses GPUs. GPUs with the same text share a line."""
     by_text: dict[str, list[str]] = {}
     for holder in holders:
         by_text.setdefault(_holder(holder, now), []).append(str(holder["what"]))

@@ -163,8 +163,8 @@ def _verdict(checked: StagedCheck, *, fast: bool) -> str:
 
 
 def _numbers(name: str, there: list[str]) -> str:
-    """Return a phrase on the files of a source with names like `name`: their numbers if the names
-    differ only in a number.
+    """Return a phrase on the files in `there` that have names like `name`. If the names differ only
+    in a number, the phrase lists their numbers.
     """
     if not there:
         return "none like it"

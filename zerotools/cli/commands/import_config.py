@@ -49,7 +49,7 @@ _CHOICES = {
     "data.text": "data.text, data.tokens or data.examples",
     "train.steps": "train.steps or train.epochs",
 }
-"""For each missing key, other keys that can be set instead."""
+"""For each missing key, a phrase that names this key and the keys that can be set instead."""
 
 
 def _numbers(_: click.Context, __: click.Parameter, given: str | None) -> tuple[int, ...]:
@@ -163,8 +163,8 @@ def command(
 def _closing(
     output: Path | None, target: str, imported: Imported, recipe: Recipe | None
 ) -> Iterator[str]:
-    """Yield the next step for the user: how to use the job file, and the alternative to run the
-    program itself.
+    """Yield sentences on the next steps: how to use the job file, or how to run the user's own
+    program instead.
     """
     name = "job.toml" if output is None else str(output)
     if output is None:
@@ -180,7 +180,9 @@ def _closing(
 
 
 def _page(name: str) -> tuple[str, str]:
-    """Return the text of a page, and its name for messages."""
+    """Return the text of a page, and the name of the page for messages. `-` means standard
+    input.
+    """
     if name != "-":
         return read_text(Path(name), "page"), name
     return text_of(sys.stdin.buffer.read(LARGEST_FILE + 1), "standard input", "page"), "page"
@@ -211,14 +213,15 @@ Finish = Callable[[Configs, Recipe | None], Imported]
 def page_import(
     text: str, source: str, numbers: Iterable[int], finish: Finish | None = None
 ) -> Imported:
-    """Import the launch line and the configs that a web page shows, and return the job.
+    """Import the launch line and the configs from the text of a web page, and return the job.
 
-    The page is split into blocks. `numbers` chooses some of them; if it is empty, the page must
+    The page is split into blocks. `numbers` selects some of these; if it is empty, the page must
     have only one block of each kind. `finish` makes the job from the configs and the launch line;
-    the default makes a training job.
+    by default a training job is made.
 
     Raises:
-        BadRequest: the page has no block, several of a kind, or no block with a given number.
+        BadRequest: the page has no block, several blocks of a kind, or no block with a given
+            number.
     """
     blocks, place = blocks_of(text), Path(source)
     if not blocks and (text.startswith("#!") or place.suffix in _SCRIPTS):
@@ -252,8 +255,9 @@ def page_import(
 def _with_deepspeed(
     block: PageBlock, source: str, recipe: Recipe | None, configs: Configs
 ) -> tuple[Recipe | None, Configs]:
-    """Return the recipe and the configs with the DeepSpeed config of a block. If the launch line
-    names a DeepSpeed file, the block is the text of that file.
+    """Add the DeepSpeed config in `block` to the recipe and the configs, and return both.
+
+    If the launch line names a DeepSpeed file, the block is taken as the text of that file.
     """
     if recipe is not None and recipe.deepspeed is not None:
         named = str(recipe.deepspeed.value)
@@ -283,7 +287,7 @@ def _only_ones(blocks: Sequence[PageBlock], source: str) -> list[PageBlock]:
     """Return all blocks, except launch lines of programs that do not train.
 
     Raises:
-        BadRequest: two blocks are of one kind.
+        BadRequest: two blocks are of the same kind.
     """
     usable: list[PageBlock] = []
     refusal: ZerotoolsError | None = None
@@ -313,7 +317,7 @@ def _refuse_two(blocks: Sequence[PageBlock], source: str) -> None:
 
 
 Files = dict[Path, str]
-"""The texts to write, by the path of their file."""
+"""The texts of the files to write, by path."""
 
 
 def script_import(
@@ -323,14 +327,14 @@ def script_import(
     output: Path | None,
     closing: Closing,
 ) -> tuple[Imported, Files]:
-    """Return a job that runs the program of `recipe`, and texts to write next to the job file
+    """Return a job that runs the user's program, and texts of files to write next to the job file
     `output`.
 
-    These texts are configs that the page or the launch script contains, and configs that were
-    repaired. Files that the program can read as they are need not be written.
+    These files are configs that the page or the launch script contains, and configs that were
+    repaired. Existing files that the program can read are not among them.
 
     Raises:
-        BadRequest: a program is not found, or a config cannot be read.
+        BadRequest: the program is not found, or a config cannot be read.
     """
     if recipe is None:
         raise BadRequest("--as script needs the command of a program; give it with --launch")
@@ -358,8 +362,8 @@ def script_import(
 def _text_to_write(
     configs: Configs, recipe: Recipe, named: ConfigValue, findings: Findings
 ) -> str | None:
-    """Return the text of a config that must be written to a new file, or None if the program can
-    read the existing file.
+    """Return the text of a config if it must be written to a new file. Return None if the program
+    can read the existing file.
     """
     name = str(named.value)
     path = recipe.found(name)

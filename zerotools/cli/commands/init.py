@@ -233,7 +233,7 @@ def _of_number(number: int, ways: Sequence[Way]) -> Way:
 
 
 def _choose(ways: Sequence[Way]) -> Way:
-    """Show the suggestions that fit, and ask the user for one."""
+    """Show the suggestions that fit on the machine, and ask the user to choose one."""
     if len(ways) == 1:
         return ways[0]
     click.echo("It fits with one of these, cheapest first:", err=True)
@@ -249,7 +249,7 @@ def _choose(ways: Sequence[Way]) -> Way:
 
 
 def _machine(given: GivenMachine, snapshot: Snapshot, *, yes: bool) -> GivenMachine:
-    """Return the training machine; 0 GPUs mean the CPU."""
+    """Return the machine that trains. 0 GPUs mean that the CPU trains."""
     seen = len(snapshot.gpus)
     if given.gpus is None and not yes:
         answer = click.prompt("How many GPUs? 0 trains on the CPU", seen, type=int, err=True)

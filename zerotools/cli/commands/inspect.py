@@ -74,7 +74,7 @@ def command(path: Path, tensors: bool, html: Path | None, as_json: bool, **given
 
 
 def describe(inspection: Inspection, *, tensors: bool) -> list[str]:
-    """Return the lines of the page; with `tensors`, also a line for each tensor."""
+    """Return the lines of the page. With `tensors`, the page has a line for each tensor too."""
     lines = [*_head(inspection), *_facts(inspection), "", *_roles(inspection)]
     if inspection.run.training.groups:
         lines += ["", *_groups(inspection.run)]
@@ -93,7 +93,9 @@ MAX_AFFECTED = 8
 
 
 def _head(inspection: Inspection) -> list[str]:
-    """Return the line on the problems, which is printed first; empty without problems."""
+    """Return the line on the problems of the checkpoint, which is printed first; empty without
+    problems.
+    """
     if not inspection.problems:
         return []
     if not inspection.incomplete:
@@ -111,9 +113,7 @@ def _head(inspection: Inspection) -> list[str]:
 
 
 def _problems(inspection: Inspection) -> list[str]:
-    """Return a line for each problem. Tensors that are lost because their file is missing share one
-    line.
-    """
+    """Return a line for each problem. Tensors that are lost with a missing file share one line."""
     consequences = {key.name for key in inspection.incomplete} if inspection.affected else set()
     problems = [
         problem
@@ -193,7 +193,9 @@ def _optimizer(run: CheckpointSummary) -> str:
 
 
 def _scaler(run: CheckpointSummary) -> str:
-    """Return the loss scale and its kind; empty if the run does not scale its loss."""
+    """Return the loss scale and its kind, as `65536, dynamic`; empty if the run does not scale its
+    loss.
+    """
     scaler = run.training.loss_scale
     return f"{scaler.scale:g}, {'dynamic' if scaler.dynamic else 'static'}" if scaler else ""
 
@@ -233,8 +235,8 @@ MAX_FILES = 16
 
 
 def _files(inspection: Inspection, *, numbered: bool) -> list[str]:
-    """Return the files with their sizes. If tensors are listed, all files are shown, numbered,
-    because the tensors refer to these numbers.
+    """Return the lines on the files, with their sizes. If tensors are listed, all files are shown
+    and have numbers, because the lines of the tensors refer to these numbers.
     """
     files = list(inspection.checkpoint.files.items())
     if numbered:
@@ -251,7 +253,7 @@ MAX_CHECKPOINTS = 12
 
 
 def _run(run: RunListing) -> list[str]:
-    """Return the lines on the run that the checkpoint belongs to."""
+    """Return the lines on the training run that the checkpoint belongs to."""
     rows = [
         (
             render.clean(checkpoint.name),
@@ -274,7 +276,7 @@ def _run(run: RunListing) -> list[str]:
 
 
 def _next(found: InspectResult) -> list[str]:
-    """Return the commands for the next step."""
+    """Return the lines with commands that the user may run next."""
     if found.run is not None and not found.next and is_model(found.inspection):
         return ["next: nothing to merge; from_pretrained loads it as it lies there"]
     return [f"next: {render.clean(command)}" for command in found.next]

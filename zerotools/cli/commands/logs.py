@@ -103,7 +103,9 @@ def command(
 
 
 def parse_ranks(text: str, job: Job) -> Sequence[int]:
-    """Return the ranks that `text` names. Raises BadRequest."""
+    """Return the ranks that `text` means: one number, or `all`. Raises BadRequest if the job has no
+    such rank.
+    """
     # 0: the daemon cannot read the job, and so not how many. An elastic one has not always as many.
     world_size = max(job.get("sizes") or (int(job["world_size"]),))
     if text == "all":
@@ -127,14 +129,16 @@ class LogReader:
         self._offsets: dict[tuple[int, int], int] = {}
 
     def skip_to_tail(self, attempt: int, lines: int) -> None:
-        """Let the next copy of `attempt` begin with the last `lines` lines of each rank."""
+        """Set the position for the next copy of `attempt`: it begins with the last `lines` lines of
+        each rank.
+        """
         for rank in self._ranks:
             self._offsets[attempt, rank] = self._tail_offset(attempt, rank, lines)
 
     def _tail_offset(self, attempt: int, rank: int, lines: int) -> int:
         """Return the offset in bytes at which the last `lines` lines of a rank's log begin.
 
-        The log is read from its end, each time twice as many bytes.
+        The log is read from its end, and each request is twice as long as the one before.
         """
         span = TAIL_BYTES
         while True:
@@ -151,8 +155,8 @@ class LogReader:
             span *= 2
 
     def _rest(self, attempt: int, rank: int, offset: int, end: int) -> bytes:
-        """Return the bytes [offset, end) of a log, with several requests if one answer is too
-        small.
+        """Return the bytes [offset, end) of a log. If one answer of the daemon is too small,
+        several are requested.
         """
         found = b""
         while offset < end:
@@ -166,8 +170,8 @@ class LogReader:
         return found
 
     def copy(self, attempt: int) -> bool:
-        """Copy the new output of each rank. Return True if the attempt has ended and all of it is
-        copied.
+        """Copy the new output of each rank. Return True if the attempt has ended and its whole
+        output is copied.
         """
         done = [self._copy_rank(attempt, rank) for rank in self._ranks]
         return all(done)
@@ -185,7 +189,7 @@ class LogReader:
                 return part.over
 
     def follow(self, only: int | None, poller: Poller) -> None:
-        """Copy the log until the job, or its attempt `only`, has ended.
+        """Copy the log until the job has ended, or until its attempt `only` has ended.
 
         Raises:
             JobFailed: the job did not succeed.
@@ -218,19 +222,21 @@ _END = re.compile(rb"\r\n|\n|\r")
 
 
 class LogSink(Protocol):
-    """Gets the output of ranks as bytes, and writes it to stdout in some form."""
+    """Receives the output of ranks as bytes, and writes it to stdout. A subclass defines the
+    form.
+    """
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
-        """Take the next bytes of a rank's output."""
+        """Take the next bytes of the output of a rank."""
         ...
 
     def finish(self) -> None:
-        """Write the lines that have no end yet. Called after the last `feed`."""
+        """Write the last lines that have no line break. This is called after the last `feed`."""
         ...
 
 
 class RawSink:
-    """Writes the bytes unchanged: for pipes and files."""
+    """Writes the bytes unchanged, for pipes and files."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -241,12 +247,14 @@ class RawSink:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Do nothing: all bytes are written already."""
+        """Do nothing, because all bytes are written already."""
 
 
 class LineSink:
-    """Writes complete lines of text. Escape sequences are printed as text, so they cannot change
-    the terminal. Each redraw of a progress bar becomes a line.
+    """Writes complete lines of text.
+
+    Escape sequences are printed as text, so they cannot change the terminal. Each redraw of a
+    progress bar becomes a line.
     """
 
     def __init__(self, stream: TextIO, *, prefixed: bool) -> None:
@@ -255,7 +263,9 @@ class LineSink:
         self._held: dict[tuple[int, int], bytes] = {}
 
     def feed(self, attempt: int, rank: int, data: bytes) -> None:
-        """Write the complete lines, and keep the rest until its line ends."""
+        """Write the complete lines, and keep the beginning of the next line until its line break
+        comes.
+        """
         *whole, rest = _END.split(self._held.pop((attempt, rank), b"") + data)
         if len(rest) > LONGEST_LINE:
             whole, rest = [*whole, rest], b""
@@ -266,14 +276,14 @@ class LineSink:
         self._stream.flush()
 
     def finish(self) -> None:
-        """Write the last line of each rank, which has no end."""
+        """Write the last line of each rank, which has no line break."""
         for (attempt, rank), line in sorted(self._held.items()):
             self.line(attempt, rank, line)
         self._held.clear()
         self._stream.flush()
 
     def line(self, attempt: int, rank: int, line: bytes) -> None:
-        """Write one line."""
+        """Write one line of a rank."""
         text = line.decode("utf-8", "replace").expandtabs()
         prefix = f"[rank {rank}] " if self._prefixed else ""
         self._stream.write(f"{prefix}{render.clean(text)}\n")
@@ -286,13 +296,13 @@ class JsonSink(LineSink):
         super().__init__(sys.stdout, prefixed=False)
 
     def line(self, attempt: int, rank: int, line: bytes) -> None:
-        """Write one line as an object."""
+        """Write one line of a rank as a JSON object."""
         text = line.decode("utf-8", "replace")
         render.print_json_line({"attempt": attempt, "rank": rank, "line": text})
 
 
 def sink(*, as_json: bool, prefixed: bool) -> LogSink:
-    """Return the `LogSink` for stdout: JSON, lines for a terminal, or unchanged bytes."""
+    """Return the `LogSink` for stdout: JSON objects, lines for a terminal, or unchanged bytes."""
     if as_json:
         return JsonSink()
     if prefixed or sys.stdout.isatty():

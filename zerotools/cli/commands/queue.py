@@ -42,7 +42,7 @@ from zerotools.jobs.states import STATES, TERMINAL
 HEADERS = ("id", "name", "state", "stage", "ranks", "step", "loss", "saved", "age", "why")
 USER, ME, ALL = "user", "me", "all"
 PRIORITY = "prio"
-"""The column of priorities, which is shown if any job has a priority other than 0."""
+"""The column of priorities. It is shown if a job has a priority other than 0."""
 RIGHT = ("id", PRIORITY, "stage", "ranks", "step", "loss", "saved", "age")
 LONGEST_NAME = 40
 
@@ -134,7 +134,9 @@ def _jobs_of_slurm(
 
 
 def drain_line(drain: Mapping[str, Any] | None) -> str | None:
-    """Return the sentence which says that the queue is drained, or None if it is not."""
+    """Return a sentence which says that the daemon starts no jobs now (it is drained), or None if
+    it starts jobs.
+    """
     if drain is None:
         return None
     why = f" ({render.clean(drain['why'])})" if drain["why"] else ""
@@ -148,10 +150,10 @@ def drain_line(drain: Mapping[str, Any] | None) -> str | None:
 def all_jobs(
     client: DaemonClient, most: int | None = None, *, user: str | None = None
 ) -> list[dict[str, Any]]:
-    """Return all jobs, or those of `user`, the oldest first.
+    """Return all jobs, or all jobs of `user`, the oldest first.
 
-    With `most`, return only the newest `most + 1` jobs: one more than are shown, so that the caller
-    knows whether there are more.
+    With `most`, return only the newest `most + 1` jobs. That is one job more than is shown, so the
+    caller knows whether there are more.
     """
     found = list(islice(client.every_job(user=user), None if most is None else most + 1))
     return found[::-1]
@@ -160,8 +162,9 @@ def all_jobs(
 def named_jobs(
     client: DaemonClient, name: str, *, user: str | None = None, show_all: bool
 ) -> list[dict[str, Any]]:
-    """Return the jobs of this name (and this `user`), the oldest first; without `show_all` only
-    unfinished ones."""
+    """Return the jobs with this name (and of this `user`), the oldest first. Finished jobs are
+    included only with `show_all`.
+    """
     found = client.jobs_named(name, user=user)[::-1]
     return [job for job in found if show_all or not is_over(job)]
 
@@ -169,9 +172,9 @@ def named_jobs(
 def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str, Any]]:
     """Return all unfinished jobs, or those of `user`, the oldest first.
 
-    The states are requested one after another, in the order that jobs pass through them. So a job
-    that changes its state in the meantime is not missed. If a job appears twice, the later answer
-    counts.
+    The states are requested one after another, in the order in which jobs pass through them. So a
+    job that changes its state between two requests is not missed. If a job is in two answers, the
+    later answer is used.
     """
     found: dict[int, dict[str, Any]] = {}
     for state in (state for state in STATES if state not in TERMINAL):
@@ -181,8 +184,10 @@ def open_jobs(client: DaemonClient, *, user: str | None = None) -> list[dict[str
 
 
 def table(jobs: Sequence[Job], columns: int | None, *, shows_user: bool = False) -> list[str]:
-    """Return the lines of the table. A reason that does not fit into the row of its job is shown in
-    full below the row. Owners are shown with `shows_user`, or if the jobs have several owners.
+    """Return the lines of the table of jobs.
+
+    If a reason does not fit into the row of its job, it is shown in full below the row. Owners are
+    shown with `shows_user`, or if the jobs have several owners.
     """
     headers: tuple[str, ...] = HEADERS
     rows = [_row(job) for job in jobs]
@@ -213,10 +218,10 @@ def _row(job: Job) -> tuple[str, ...]:
 
 
 def folded(jobs: Sequence[Job]) -> list[Job]:
-    """Return `jobs` with one entry for each array instead of its members.
+    """Return `jobs` with one entry for each array of jobs, instead of its members.
 
-    The entry is at the position of the first member. It has the number of the array, and counts its
-    members by state. If only one member is in `jobs`, that job itself is returned.
+    The entry is at the position of the first member. It has the number of the array, and the number
+    of members in each state. If only one member is in `jobs`, that job itself is returned.
     """
     counts = Counter(_array(job) for job in jobs)
     found: list[Job] = []

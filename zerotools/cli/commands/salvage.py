@@ -117,7 +117,9 @@ def _origin(origin: Origin) -> str:
 
 
 def _lost(found: Salvage) -> Iterator[str]:
-    """Yield the tensors that have lost values, by role, weights first."""
+    """Yield the lines on the tensors that have lost values, grouped by kind of tensor (role),
+    weights first.
+    """
     by_role: dict[str, list[str]] = {}
     for key, holes in found.examined.holes.items():
         by_role.setdefault(key.role, []).append(f"{key.name}: {holes.why or holes}")
@@ -137,8 +139,8 @@ def _filled(found: Salvage) -> Iterator[str]:
 
 
 def _left_out(found: Salvage) -> Iterator[str]:
-    """Yield the names of the weights that are left out, each with the reason. The reason is omitted
-    if it is a hole that is listed above.
+    """Yield the names of the weights that are left out, each with the reason. If the reason is a
+    hole that is listed above, it is not repeated.
     """
     listed = {key.name for key in found.examined.holes}
     names = [name for name in found.left_out if name in listed]

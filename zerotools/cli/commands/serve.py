@@ -51,7 +51,7 @@ def command(path: Path, as_json: bool, **given: Any) -> None:
 
 
 def _leave(*_: object) -> NoReturn:
-    """End the command on a signal while it still prepares, so that its scratch directory is
+    """Stop the command on a signal while it prepares the server, so that its scratch directory is
     removed.
     """
     sys.exit(128 + signal.SIGTERM)

@@ -205,8 +205,8 @@ def _facts(job: Job, locks: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _tasks(found: Mapping[str, Any]) -> str:
-    """Return the scores of the job's evaluation, `step 120: hellaswag/acc 0.31 (job 8)`, or the
-    state of the job that evaluates.
+    """Return the scores of the job's evaluation, as `step 120: hellaswag/acc 0.31 (job 8)`. Before
+    they exist, return the state of the job that evaluates.
     """
     by = f"job {found['job']}"
     if found["step"] is None:
@@ -215,7 +215,7 @@ def _tasks(found: Mapping[str, Any]) -> str:
 
 
 def _whose_binding(line: Mapping[str, Any], job: Job) -> str:
-    """Return the ranks that a binding to processors is for, `ranks 0-3: `; empty for a single
+    """Return the ranks that are bound to some processors, as `ranks 0-3: `; empty for a single
     rank.
     """
     launcher, ranks = (job["spec"].get("script") or {}).get("launcher", "plain"), str(line["ranks"])
@@ -227,7 +227,9 @@ def _whose_binding(line: Mapping[str, Any], job: Job) -> str:
 
 
 def _binding(line: Mapping[str, Any]) -> str:
-    """Return `memory node 0, processors 0-15,32-47`."""
+    """Return the memory node and the processors of a binding, as `memory node 0, processors
+    0-15,32-47`.
+    """
     nodes, cpus = line["memory_nodes"], line["cpus"]
     parts = [f"memory node{'s' * (len(nodes) > 1)} {', '.join(map(str, nodes))}"] if nodes else []
     parts += [f"processors {cpus}"] if cpus else []
@@ -244,7 +246,7 @@ def _times(job: Job) -> Iterator[tuple[str, str]]:
 
 
 def _slurm(job: Job) -> Iterator[tuple[str, str]]:
-    """Yield the facts on Slurm for a job that was submitted to Slurm without a daemon."""
+    """Yield the facts that Slurm has about a job which was submitted to Slurm without a daemon."""
     slurm = job.get("slurm")
     if not slurm:
         return
@@ -291,8 +293,8 @@ def _cause(attempt: Mapping[str, Any]) -> str:
 
 
 def _without_year(unix_seconds: float | None) -> str:
-    """Return the time without its year, so that the row fits into 80 columns. The page shows the
-    year further above.
+    """Return the time without its year, so that the row fits into 80 columns. An earlier line of
+    the page has the year.
     """
     return render.UNKNOWN if unix_seconds is None else render.moment(unix_seconds)[5:]
 
@@ -304,7 +306,7 @@ def _exit(attempt: Mapping[str, Any]) -> str:
 
 
 def flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the key and the value of each setting, such as `train.steps` and `40`."""
+    """Yield each setting of a nested config as key and value, such as `train.steps` and `40`."""
     for name, value in tree.items():
         if isinstance(value, Mapping):
             yield from flatten(value, f"{prefix}{name}.")
@@ -321,9 +323,9 @@ def suspects(
     """Yield a line for each old lock file of torch's compiler that the job may be waiting for, with
     its age.
 
-    A killed compiler leaves its lock, and programs then wait for it forever. Only a job that runs
-    the user's own program on this machine and makes no progress is examined: zerotools' own trainer
-    does not wait for such locks. Only directories of this user are opened.
+    If a compiler is killed, its lock file remains, and programs then wait for it forever. A job is
+    examined only if it runs the user's own program on this machine and makes no progress, because
+    zerotools' own trainer does not wait for such locks. Only directories of this user are opened.
     """
     phase = job.get("phase") or {}
     if job.get("uid") != os.geteuid() or not phase.get("quiet") or not job["spec"].get("script"):
@@ -342,8 +344,8 @@ def suspects(
 
 
 def _locks(environment: Mapping[str, str]) -> Iterator[Path]:
-    """Yield the lock files in torch's build directories. Source: torch/utils/cpp_extension.py,
-    `_get_build_directory`.
+    """Yield the lock files in the directories in which torch builds extensions. Source:
+    torch/utils/cpp_extension.py, `_get_build_directory`.
     """
     if given := environment.get("TORCH_EXTENSIONS_DIR"):
         yield from sorted(Path(given).glob("*/lock"))

@@ -277,8 +277,8 @@ def _refuse_of_training(
 def _members(
     job: Submission, sweep: Mapping[str, Sequence[Any]], count: int | None
 ) -> list[Submission]:
-    """Return the members of an array as separate jobs if the job writes to object stores: each
-    member gets its own prefix there.
+    """Return the members of an array as separate jobs if the job writes to object stores, because
+    each member gets its own prefix there.
     """
     if not _names_store(job.spec) and not {"resume_from", "checkpoint.upload_to"} & {*sweep}:
         return []
@@ -312,8 +312,8 @@ def _source(path: str) -> str:
 def _job(
     name: str, configs: Configs, machine: RemoteMachine | None, slurm: SlurmOptions
 ) -> JobSpec:
-    """Return the job in the file `name`. If the job runs on another machine, its paths are paths of
-    that machine, and must not be relative to a directory here.
+    """Read the job in the file `name`. If the job runs on another machine, its paths belong to that
+    machine, and must not be relative to a directory here.
     """
     if machine is None:
         return read_job(name, configs, slurm)
@@ -333,10 +333,11 @@ def _job(
 
 
 def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> JobSpec:
-    """Return the job in the file `name`, with the settings of `configs` added.
+    """Read the job in the file `name`, and add the settings of `configs`.
 
     Raises:
-        BadRequest, Unsupported: with the name of the file and the key.
+        BadRequest, Unsupported: the job file or a config is wrong; the message names the file and
+            the key.
     """
     job = read_job_file(name)
     job = replace(job, tree=slurm.applied(job.tree))
@@ -357,9 +358,9 @@ def read_job(name: str, configs: Configs, slurm: SlurmOptions = NO_SLURM) -> Job
 def _rehearse(client: DaemonClient, jobs: Sequence[Submission], as_json: bool, show: int) -> int:
     """Check the jobs without queueing them.
 
-    The daemon checks files and the machine, as at a submit. It also builds each model without
-    weights, like the ranks. Without a daemon these checks are skipped. `show` examples of each job
-    are printed.
+    The daemon checks files and the machine, as it does for a job that is submitted. It also builds
+    each model without weights, as the ranks do. Without a daemon these checks are skipped. `show`
+    training examples of each job are printed.
     """
     samples: Sequence[dict[str, Any] | None] = ()
     try:
@@ -393,7 +394,7 @@ def _queue(
 ) -> list[Job]:
     """Queue the jobs if all of them pass the checks, and report each.
 
-    With JSON, all jobs are printed at the end, also if an error stops the queueing.
+    With JSON, all jobs are printed at the end, also if an error ends the queueing early.
     """
     # A check asks the job's interpreter, and returns its notes.
     asked = [job for job in jobs if _has_notes(job.spec)]
@@ -415,15 +416,15 @@ def _queue(
 
 
 def _has_notes(spec: JobSpec) -> bool:
-    """Return whether the daemon may have notes on the job, which are requested before it is
+    """Return whether the daemon may have notes on the job. They are requested before the job is
     queued.
     """
     return reads_data(spec) or bool(spec.metrics.trackers) or _may_go_on_elsewhere(spec)
 
 
 def _may_go_on_elsewhere(spec: JobSpec) -> bool:
-    """Return whether the job resumes from a checkpoint on which the daemon may have notes: it may
-    be a checkpoint of another program, which lacks facts that zerotools records.
+    """Return whether the job resumes from a checkpoint on which the daemon may have notes. Another
+    program may have written that checkpoint, without facts that zerotools records.
     """
     return spec.resume_from is not None and spec.engine != "script"
 

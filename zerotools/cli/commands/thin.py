@@ -63,7 +63,7 @@ def _place(plan: ThinPlan) -> Path:
 
 
 def _described(found: ThinResult, *, yes: bool) -> Iterator[str]:
-    """Yield the lines of the plan, first the bytes that are freed."""
+    """Yield the lines of the plan. The first line has the number of bytes that are freed."""
     planned = [each for each in found.checkpoints if each.status is Status.PLANNED]
     freed, ofs = sum(each.freed for each in planned), counted(len(planned), "checkpoint")
     if planned and freed >= 0:
@@ -114,8 +114,10 @@ def _one(each: Outcome) -> Iterator[str]:
 
 
 def _note_on_shell(each: Outcome) -> str | None:
-    """Return a note if the current directory is inside a checkpoint that will be thinned, because
-    the shell is in the old directory afterwards, which will be empty. None otherwise.
+    """Return a note if the current directory is inside a checkpoint that will be thinned; else
+    None.
+
+    The shell remains in the old directory, which will be empty.
     """
     assert each.plan is not None
     inside = Path.cwd().is_relative_to(_place(each.plan))

@@ -22,7 +22,7 @@ DAEMON_SECONDS = 2.0
 NARROWEST = 60
 AUTO, CONSOLE = "auto", "linux"
 DUMB = ("dumb", "unknown", "")
-"""Values of TERM for terminals that can only print lines."""
+"""Values of the variable TERM for terminals that can only print lines."""
 
 
 @click.command("top")
@@ -58,8 +58,8 @@ def _run(
     interval: float,
     background: str,
 ) -> int:
-    """Run the screen until the user quits, and return the exit status. Raise the error that ended
-    it, if any.
+    """Run the screen until the user quits, and return the exit status. If an error ended the
+    screen, raise that error.
     """
     source.begin()
     try:

@@ -56,8 +56,8 @@ def command(opens: bool, end: bool, socket: Path | None, as_json: bool) -> None:
 
 
 def _other_machine(socket: Path) -> str | None:
-    """Return ssh's name for this machine if the browser is probably on another machine; None
-    otherwise.
+    """Return the name under which ssh reaches this machine, if the browser is probably on another
+    machine; else None.
     """
     machine = machine_behind(socket)
     if machine is not None:
@@ -66,10 +66,10 @@ def _other_machine(socket: Path) -> str | None:
 
 
 def _open(url: str) -> None:
-    """Open a private file in the browser that redirects to the link.
+    """Open the browser with a private file that redirects to the link.
 
-    The link itself is not an argument of the browser, because every user of the machine can read
-    the arguments of processes, and could use the link first.
+    The link itself is not an argument of the browser. Every user of the machine can read the
+    arguments of processes, and could use the link first.
     """
     import webbrowser  # it searches for programs, which only this needs
 
@@ -80,8 +80,9 @@ def _open(url: str) -> None:
 
 
 def _private_page(url: str) -> Path:
-    """Write a page that redirects to the link and that only this user can read, and return its
-    path. If possible, its directory is one that is removed when the user logs out.
+    """Write a page that redirects to the link and that only this user can read. Return its path.
+
+    If possible, the page is in a directory that is removed when the user logs out.
     """
     import tempfile
 

@@ -1,4 +1,4 @@
-"""Actions that several job commands share: find the job that is meant, submit, follow, wait,
+"""Actions that several job commands share: find the job that the user means, submit, follow, wait,
 change.
 
 job_reference          the job that a command means: a number, a name, or the newest

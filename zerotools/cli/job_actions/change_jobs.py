@@ -28,12 +28,12 @@ def request_each(
     told: Callable[[Job], str] | None,
     of_array: Mapping[str, Any],
 ) -> tuple[list[dict[str, Any]], list[ZerotoolsError]]:
-    """Call `ask` with the number of each job, in order, and return the changed jobs and the
-    refusals.
+    """Call `ask` with the number of each job, in order. Return the changed jobs, and the errors of
+    refused jobs.
 
-    Print the text that `told` returns for a changed job; None: nothing is printed. An array
-    (`@7`) is one request with the body `of_array`. If one job is refused, the others are still
-    changed, also within an array.
+    For each changed job, the text that `told` returns is printed (None: nothing is printed). An
+    array (`@7`) is one request with the body `of_array`. If one job is refused, the others are
+    still changed, also within an array.
     """
     jobs: list[dict[str, Any]] = []
     errors: list[ZerotoolsError] = []
@@ -65,8 +65,8 @@ def _asked(
 
 
 def print_changed(jobs: Sequence[Job], errors: Sequence[ZerotoolsError], *, as_json: bool) -> None:
-    """Print the jobs as JSON if `as_json`. Report all errors except the last, and raise the
-    last.
+    """Print the jobs as JSON if `as_json`. Report all errors except the last one, and raise the
+    last one.
     """
     if as_json:
         render.print_json({"jobs": list(jobs)})
@@ -86,7 +86,7 @@ def release_sentence(job: Job) -> str:
 def continue_job(
     socket: Path | None, reference: str | None, *, asked: Mapping[str, Any], as_json: bool
 ) -> None:
-    """Queue a new job that continues from the newest checkpoint of a finished one.
+    """Queue a new job that continues from the newest checkpoint of a finished job.
 
     `asked` has the number of nodes that the user requested. It is only for jobs that were submitted
     to Slurm without a daemon.
@@ -115,8 +115,8 @@ def refuse_nodes(asked: Mapping[str, Any]) -> None:
 
 
 def restart_words(job: Job) -> str:
-    """Return where a job begins that was queued again: `resumes from the newest checkpoint` or
-    `begins`.
+    """Return words on the start of a job that was queued again: `resumes from the newest
+    checkpoint` or `begins`.
     """
     return "resumes from the newest checkpoint" if job["spec"].get("resume_from") else "begins"
 

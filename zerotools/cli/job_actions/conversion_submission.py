@@ -35,9 +35,9 @@ def conversion_submission(
 ) -> Submission:
     """Return the job of a conversion.
 
-    With `try_it`, a dry run of the conversion in a separate process reports its errors now. It is
-    left out if the source may not exist yet, because another job writes it, or if the output may
-    exist already, because a job with the same idempotency key wrote it.
+    With `try_it`, a dry run of the conversion in a separate process reports its errors now. There
+    is no dry run if the source may not exist yet, because another job writes it. The same holds if
+    the output may exist already, because a job with the same idempotency key wrote it.
 
     Raises:
         BadRequest: the words are not a conversion, or the conversion would fail.
@@ -68,8 +68,11 @@ def conversion_submission(
 def _tried(
     words: Sequence[str], possible: Sequence[tuple[str, ...]], parts: int
 ) -> tuple[str, ...]:
-    """Return the first of the `possible` options with which a dry run succeeds. Its warnings go to
-    stderr, or the errors if none succeeds.
+    """Try a dry run with each of the `possible` options until one succeeds, and return these
+    options. `parts` is the number of parts of the output.
+
+    The warnings of the successful dry run go to stderr, or the errors of the last one if none
+    succeeds.
     """
     for way in possible:
         # The number of a part is known in a job alone.

@@ -29,11 +29,11 @@ from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 def check_all(
     client: DaemonClient, submissions: Sequence[Submission], *, models: bool = False, show: int = 0
 ) -> list[dict[str, Any] | None]:
-    """Let the daemon check all jobs before any is queued. Each refusal is reported with the name of
-    the job's file: the last one is raised, the others go to stderr.
+    """Let the daemon check all jobs before any is queued. If jobs are refused, the last error is
+    raised, and the others are printed on stderr.
 
-    With `models`, the models are checked as well, in the way of the ranks. Return a preview of
-    `show` examples for each job; the list is empty if `show` is 0.
+    Each error names the file of its job. With `models`, the daemon also builds the models, as the
+    ranks do. Return a preview of `show` examples for each job; the list is empty if `show` is 0.
 
     Raises:
         DaemonUnreachable: no daemon answers.
@@ -68,12 +68,13 @@ def queue_all(
     queued: Callable[[Job], None],
     key: str | None = None,
 ) -> list[Job]:
-    """Queue the jobs in order, and return them. `queued` is called for each job as soon as the
-    daemon has stored it. `key` is the idempotency key of a single job; None: each job gets a new
-    key.
+    """Queue the jobs in order, and return them.
 
-    If an error stops the queueing, stderr gets the files that are queued, that may be queued, and
-    that are not, and the error is raised.
+    `queued` is called for each job as soon as the daemon has stored it. `key` is the idempotency
+    key of a single job; None: each job gets a new key.
+
+    If an error ends the queueing early, three lists of job files are printed on stderr: those that
+    are queued, may be queued, and are not queued. Then the error is raised.
     """
     jobs: list[Job] = []
     for number, each in enumerate(submissions):
@@ -90,8 +91,8 @@ def queue_all(
 
 
 def _queue(client: DaemonClient, submission: Submission, key: str) -> Job:
-    """Submit a job with an idempotency key. If the answer is lost, submit it again: the key makes
-    sure that it is not queued twice.
+    """Submit a job with an idempotency key. If the answer is lost, submit it again. Because of the
+    key it is not queued twice.
     """
     try:
         return client.submit(submission.spec, idempotency_key=key, terms=submission.terms)
@@ -141,8 +142,10 @@ def _shown(spec: JobSpec) -> dict[str, Any]:
 def with_environment_options(
     jobs: Sequence[Submission], options: Sequence[str], machine: RemoteMachine | None
 ) -> list[Submission]:
-    """Return the jobs with environment variables of this shell added: the usual ones, and those of
-    --env. Notes on variables that were not passed go to stderr.
+    """Return the jobs with environment variables of this shell added: the usual variables, and
+    those of --env.
+
+    Notes on variables that were not passed are printed on stderr.
     """
     named_ones = named(options, os.environ)
     captured = capture(os.environ if machine is None else machine.environment)
@@ -171,7 +174,7 @@ def with_environment_options(
 
 
 def on_node_rank(submission: Submission, node_rank: int) -> JobSpec:
-    """Return the job with `node_rank` as its node.
+    """Return the job with the node number `node_rank`.
 
     Raises:
         BadRequest: the job has fewer nodes.
@@ -202,8 +205,8 @@ def submit_array(
     dry_run: bool,
     as_json: bool,
 ) -> int:
-    """Queue all jobs of an array, or none, and report it. With `dry_run`, the keys of all jobs are
-    checked here, and the daemon checks the first job.
+    """Queue all jobs of an array, or none of them, and report the array. With `dry_run` nothing is
+    queued: the keys of all jobs are checked here, and the daemon checks the first job.
     """
     try:
         members = members_of(given_of(submission.spec), sweep, count)
@@ -239,8 +242,8 @@ def _queue_array(
     count: int | None,
     key: str | None,
 ) -> list[dict[str, Any]]:
-    """Submit an array with an idempotency key, again if the answer is lost. The key makes sure that
-    it is not queued twice.
+    """Submit an array with an idempotency key. If the answer is lost, submit it again. Because of
+    the key it is not queued twice.
     """
     key = key or uuid.uuid4().hex
 

@@ -41,7 +41,7 @@ class Follower:
         self._client = client
         self._id: Any = job["id"]
         self.job = job
-        """The last answer of the daemon about the job."""
+        """The job, as the daemon described it in its last answer."""
         self._poller = poller
         self._line = ProgressLine(stream)
         poller.say = self._line.say
@@ -91,8 +91,8 @@ class Follower:
         self._line.say(text)
 
     def _show_phase(self, job: Job) -> None:
-        """Show what a job does while it makes no steps: on a terminal at once, elsewhere
-        periodically.
+        """Show the activity of a job while it makes no steps. On a terminal this is shown at once,
+        elsewhere periodically.
         """
         phase = job.get("phase") or {}
         if (
@@ -141,8 +141,8 @@ def follow_submitted(
 ) -> int:
     """Follow the job until it has ended, and return the exit status. Ctrl-C leaves the job running.
 
-    Progress is printed on stdout. With `as_json` it is printed on stderr, and stdout gets the job
-    as JSON, also after an error.
+    Progress is printed on stdout. With `as_json`, progress is printed on stderr, and the job is
+    printed on stdout as JSON, also after an error.
 
     Raises:
         JobFailed: the job did not succeed.

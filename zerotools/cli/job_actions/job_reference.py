@@ -1,8 +1,8 @@
-"""Finds the job that a command means: by a number, by a name, or the newest; and completes names.
+"""Finds the job that a command means, by a number, by a name, or the newest; and completes names.
 
 Several jobs may have the same name, for example jobs that resume each other. Then the newest is
-used. If several of them are unfinished, the command asks for a number. A user who can see jobs of
-others means their own jobs by a name, if any of these has it.
+used. If several of these are unfinished, the command asks for a number. If a user may see jobs of
+other users, a name means the user's own jobs, unless only other users have jobs with this name.
 """
 
 from __future__ import annotations
@@ -27,18 +27,19 @@ if TYPE_CHECKING:
     from zerotools.jobs.slurm.slurm_jobs import SlurmJobs
 
 PREFIX = "slurm:"
-"""The prefix in the number of a job that was submitted to Slurm without a daemon."""
+"""The prefix before the number of a job that was submitted to Slurm without a daemon."""
 
 
 def jobs_client(
     socket: Path | None, references: Iterable[str | None] = ()
 ) -> DaemonClient | SlurmJobs:
-    """Return a client of the daemon, or of Slurm if `references` name jobs of Slurm (`slurm:7`).
+    """Return a client of the daemon, or a client of Slurm if `references` name jobs of Slurm
+    (`slurm:7`).
 
     Slurm is also used if no daemon has ever run here and jobs were submitted to Slurm from here.
 
     Raises:
-        BadRequest: the references name jobs of both.
+        BadRequest: the references name jobs of the daemon and of Slurm.
     """
     named = [each for each in references if each is not None]
     under_slurm = [each for each in named if each.startswith(PREFIX)]
@@ -59,8 +60,10 @@ def jobs_client(
 def submits_without_daemon(
     client: DaemonClient, jobs: Sequence[Submission], *, no_daemon: bool, dry_run: bool
 ) -> bool:
-    """Return whether this command itself submits the jobs to Slurm: if they are for Slurm, and no
-    daemon answers, or the user does not want one, or this is a dry run.
+    """Return whether this command itself submits the jobs to Slurm.
+
+    It does if the jobs are for Slurm, and no daemon answers, or the user does not want to use the
+    daemon, or this is a dry run.
 
     Raises:
         BadRequest: --no-daemon was given, and no job is for Slurm.
@@ -95,8 +98,8 @@ _MAX_COMPLETED = 100
 def _complete(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    """Return completions for the shell: numbers of the newest jobs, or names once a letter was
-    typed; nothing without a daemon.
+    """Return completions for the shell: numbers of the newest jobs, or names if a letter was typed.
+    Without a daemon there are no completions.
     """
     socket: Path | None = context.params.get("socket")
     try:
@@ -121,7 +124,7 @@ def _complete(
 job_argument = click.argument(
     "reference", metavar="[JOB]", required=False, shell_complete=_complete
 )
-"""One job: its number or its name; by default the newest job."""
+"""The argument for one job: its number or its name; by default the newest job."""
 one_job_argument = click.argument("reference", metavar="JOB", shell_complete=_complete)
 shown_jobs_argument = click.argument(
     "references", metavar="[JOB]...", nargs=-1, shell_complete=_complete
@@ -137,7 +140,7 @@ def find_jobs(
     """Return the jobs that `reference` means, in the order of their numbers.
 
     `@7` and `@tiny` mean an array: by the number of its first job, or by its name. Its unfinished
-    jobs are returned, or with `over` all. Any other reference means one job.
+    jobs are returned, or, with `over`, all its jobs. Any other reference means one job.
 
     Raises:
         BadRequest: the job does not exist, or all jobs of the array have ended.
@@ -214,7 +217,8 @@ def is_number(reference: str) -> bool:
 
 
 def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> list[int]:
-    """Return the numbers that `references` mean, each once. Used by commands on finished jobs.
+    """Return the numbers of the jobs that `references` mean, each number once. This is for commands
+    on finished jobs.
 
     Raises:
         BadRequest: no job has the name, or several have it.
@@ -233,8 +237,8 @@ def finished_job_numbers(client: DaemonClient, references: Sequence[str]) -> lis
 
 
 def _newest(client: DaemonClient) -> dict[str, Any]:
-    """Return the newest job of the caller. If the caller has no jobs, as root with the daemon of
-    another user, return the newest of all.
+    """Return the newest job of the user of this command. If this user has no jobs, such as root
+    with the daemon of another user, return the newest job of all users.
     """
     try:
         jobs = client.jobs(limit=1, user="me")
@@ -249,7 +253,9 @@ def _newest(client: DaemonClient) -> dict[str, Any]:
 
 
 def _named(client: DaemonClient, name: str) -> list[dict[str, Any]]:
-    """Return the jobs with this name, the newest first. If the caller has such jobs, only these."""
+    """Return the jobs with this name, the newest first. If the user of this command has such jobs,
+    return only these.
+    """
     machine = machine_behind(client.socket)
     own = os.getuid() if machine is None else machine.uid
     found = client.jobs_named(name)

@@ -47,8 +47,9 @@ def submit_to_slurm(
     follow: bool,
     as_json: bool,
 ) -> int:
-    """Submit the jobs with sbatch, report each, and return the exit status. All jobs are checked
-    before the first is submitted.
+    """Submit the jobs with sbatch, report each, and return the exit status.
+
+    All jobs are checked before the first is submitted.
     """
     if machine is not None:
         raise BadRequest(f"--host: log in to {machine.host} to submit to its Slurm")
@@ -99,7 +100,7 @@ def submit_to_slurm(
 
 
 def _check_here(submission: Submission) -> None:
-    """Check the job in a process on this machine, with the checks that the daemon would do.
+    """Check the job in a process on this machine. The checks are those of the daemon.
 
     Raises:
         BadRequest: a check failed.
@@ -120,7 +121,7 @@ def _check_here(submission: Submission) -> None:
 def members_for_slurm(
     submission: Submission, sweep: Mapping[str, list[Any]], count: int | None
 ) -> list[Submission]:
-    """Return the members of an array as separate jobs. Raises BadRequest."""
+    """Return the members of an array as separate jobs. Raises BadRequest if the array is wrong."""
     found = members_of(given_of(submission.spec), sweep, count)
     return [
         replace(
@@ -144,7 +145,8 @@ def _refuse_mixed(submissions: Sequence[Submission]) -> None:
 
 
 def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs) -> list[str]:
-    """Convert the waiting conditions of the jobs, `terms`, to options of sbatch.
+    """Return the options of sbatch for the conditions `terms`, which must be met before the jobs
+    start.
 
     Raises:
         BadRequest: Slurm has no such condition.
@@ -171,8 +173,8 @@ def _options(terms: Mapping[str, Any], commands: SlurmCommands, jobs: SlurmJobs)
 
 
 def _number(jobs: SlurmJobs, word: str) -> int:
-    """Return Slurm's number of the job that `word` means: the newest attempt of one of our jobs, or
-    any other job of Slurm.
+    """Return the number in Slurm of the job that `word` means: the newest attempt of a job of
+    zerotools, or any other job of Slurm.
     """
     plain = word.removeprefix(PREFIX)
     try:
@@ -242,8 +244,9 @@ def _show(
 
 
 def _said_by_slurm(commands: SlurmCommands, submission: Submission, text: str) -> str | None:
-    """Return the output of `sbatch --test-only`, or None if Slurm cannot be reached. Raises
-    BadRequest or Unsupported if Slurm refuses the script.
+    """Return the output of `sbatch --test-only`, or None if Slurm cannot be reached.
+
+    Raises BadRequest or Unsupported if Slurm refuses the script.
     """
     try:
         commands.place_of("sbatch")

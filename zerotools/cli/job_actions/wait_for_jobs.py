@@ -24,9 +24,9 @@ PATIENCE_SECONDS = 60.0
 
 
 class Poller:
-    """Repeats requests to the daemon at an interval, and waits for a daemon that restarts.
+    """Repeats requests to the daemon at an interval, and waits if the daemon restarts.
 
-    No request is made when `clock` has passed `deadline`. `say` prints the line on a daemon that
+    No request is made when `clock` has passed `deadline`. `say` prints the line that the daemon
     does not answer; a caller that draws on the terminal replaces it. `pause` and `clock` are
     time.sleep and time.monotonic, except in tests.
     """
@@ -48,8 +48,8 @@ class Poller:
         self.say: Callable[[str], None] = _to_stderr
 
     def ask(self, question: Callable[[], T]) -> T:
-        """Return the answer to a request. If the daemon has answered before and does not answer
-        now, repeat the request for up to a minute.
+        """Call `question`, which sends a request, and return its answer. If the daemon has answered
+        before and does not answer now, repeat the call for up to a minute.
         """
         until: float | None = None
         while True:
@@ -82,11 +82,13 @@ def _to_stderr(line: str) -> None:
 
 
 WAIT_SECONDS = 20.0
-"""The time after which the daemon answers a request for events if there is none; then the request
-is repeated.
+"""The time in seconds after which the daemon answers a request for events without an event. The
+request is then repeated.
 """
 PAUSE_SECONDS = 2.0
-"""The pause between two requests for jobs of an older daemon, which does not number its events."""
+"""The pause in seconds between two requests for jobs, if the daemon is older and does not number
+its events.
+"""
 
 
 def waits_for_user(job: Job) -> bool:
@@ -95,8 +97,9 @@ def waits_for_user(job: Job) -> bool:
 
 
 class EndingWatch:
-    """Waits until the jobs `numbers` end, by events of the daemon. A job is requested only after it
-    had an event. `open` has the numbers of unfinished jobs.
+    """Waits until the jobs `numbers` end, by events of the daemon.
+
+    A job is requested only after it had an event. `open` has the numbers of unfinished jobs.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class EndingWatch:
     def ends(self, deadline: float | None) -> Iterator[dict[str, Any]]:
         """Yield each job when it has ended or is held.
 
-        If `deadline` (of the monotonic clock) passes before, set `timed_out` and stop.
+        If `deadline` (of the monotonic clock) passes first, set `timed_out` and stop.
         """
         since = self._poller.ask(self._client.health).get("last_event")
         changed = set(self.open)
@@ -129,8 +132,8 @@ class EndingWatch:
             since, changed = self._next(since, min(left, WAIT_SECONDS))
 
     def _next(self, since: int | None, seconds: float) -> tuple[int | None, set[Any]]:
-        """Wait for events. Return the number of the next event, and the numbers of the jobs with
-        events.
+        """Wait at most `seconds` for events. Return the number of the next event, and the numbers
+        of the jobs that had events.
         """
         if since is None:
             time.sleep(min(seconds, PAUSE_SECONDS))

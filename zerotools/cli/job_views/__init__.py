@@ -1,4 +1,4 @@
-"""Jobs and the machine as text.
+"""Describes jobs and the machine as text.
 
 describe_job       the state, phase, outcome and checkpoints of a job, in words
 progress_line      the steps and events of a job, as lines

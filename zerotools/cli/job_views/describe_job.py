@@ -17,20 +17,22 @@ from zerotools.jobs.tables.script import AdoptedProcess, adopted_process
 
 Job = Mapping[str, Any]
 STALLED, LATE = "stalled", "late"
-"""Displayed states of a running job without progress. STALLED: for longer than the phase allows.
-LATE: the daemon reports a late step, or that there was no output for long.
+"""Displayed states of a running job without progress. STALLED: it has made no progress for longer
+than its phase allows. LATE: the daemon reports a late step, or no output for a long time.
 """
 COMPLETE = "complete"
-"""The phase of a program that has reported the end of its work."""
+"""The phase of a program that has reported that its work is done."""
 SHOWN_SECONDS = 10.0
-"""A rank is named if the others have waited for it for longer."""
+"""A late rank is named only if the other ranks have waited for it for at least this time, in
+seconds.
+"""
 _STATES = {
     "T": " (stopped by a signal)",
     "t": " (stopped by a debugger)",
     "D": " (waiting in the kernel)",
 }
 LONGEST_LINE = 120
-"""The number of columns of the last log line that are shown."""
+"""The largest number of columns of the last log line that are shown."""
 
 _MEANINGS: Mapping[str, str] = {
     states.ON_HOLD: "warning",
@@ -66,9 +68,9 @@ def user_of(job: Job) -> str:
 
 
 def reason_text(job: Job, now: float | None = None) -> str:
-    """Return why a job waits or how it ended.
+    """Return the reason why a job waits, or the way in which it ended.
 
-    For a running job, return its phase, how long that has lasted, and whether the job makes
+    For a running job, return its phase, the duration of the phase, and whether the job makes
     progress: `loading the weights for 12 min 00 s, no progress for 5 min 00 s; the last log line:
     ...`.
     """
@@ -95,9 +97,10 @@ def reason_text(job: Job, now: float | None = None) -> str:
 
 
 def usual_start(job: Job, now: float | None = None) -> list[str]:
-    """Return a sentence on the usual time from the start to the first step, and the time so far.
+    """Return a sentence on the usual time from the start of the job to its first step, and on the
+    time so far.
 
-    The list is empty if that is not known, or if the job has made a step already.
+    The list is empty if the usual time is not known, or if the job has made a step already.
     """
     usual, attempt = job.get("usual_start_seconds"), job.get("attempt")
     if usual is None:
@@ -115,7 +118,7 @@ def is_stalled(job: Job) -> bool:
 
 
 def shown_state(job: Job) -> str:
-    """Return the state that is shown for a job: its stored state in words, or `stalled` or
+    """Return the state that is displayed for a job: its stored state in words, or `stalled` or
     `late`.
     """
     phase = job.get("phase") or {}
@@ -127,12 +130,14 @@ def shown_state(job: Job) -> str:
 
 
 def state_words(job: Job) -> str:
-    """Return the stored state of a job in words. Every kind of hold is `held`."""
+    """Return the stored state of a job in words. Every kind of hold becomes `held`."""
     return states.in_words(str(job["state"]))
 
 
 def has_old_step(job: Job) -> bool:
-    """Return whether the last step is so long ago that the speed of the job is out of date."""
+    """Return whether the last step was so long ago that the last speed of the job means nothing
+    now.
+    """
     return _is_old(job.get("phase") or {}) or is_stalled(job)
 
 
@@ -142,7 +147,7 @@ def _is_old(phase: Mapping[str, Any]) -> bool:
 
 def has_no_heartbeat(job: Job) -> bool:
     """Return whether the job runs without reporting progress. Only a user's own program may do
-    so.
+    this.
     """
     phase = job.get("phase")
     own = bool(job["spec"].get("script")) and watched_process(job) is None
@@ -150,14 +155,14 @@ def has_no_heartbeat(job: Job) -> bool:
 
 
 def since_step(job: Job, now: float | None = None) -> str:
-    """Return the time since the last step, as `41 s`; empty if there was no step."""
+    """Return the time since the last step, as `41 s`; empty if the job has made no step."""
     last = (job.get("phase") or {}).get("last_step")
     return "" if last is None else render.duration((time.time() if now is None else now) - last)
 
 
 def stall_text(job: Job, now: float) -> str:
-    """Return how long there was no step, and which rank the other ranks wait for; empty if steps
-    are regular.
+    """Return a phrase on the time without a step, and on the rank that the other ranks wait for;
+    empty if steps are regular.
 
     An example: `no step for 41 s (steps take 0.4 s): rank 1 has been in step 812 for 41 s (stopped
     by a signal), the others wait`.
@@ -187,7 +192,7 @@ def stall_text(job: Job, now: float) -> str:
 
 
 def is_compiling(job: Job) -> bool:
-    """Return whether the ranks wait for a compiler. Then all new log lines come from the
+    """Return whether the ranks wait for a compiler. In that case all new log lines come from the
     compiler.
     """
     phase = job.get("phase") or {}
@@ -200,8 +205,9 @@ def is_over(job: Job) -> bool:
 
 
 def ranks(job: Job) -> str:
-    """Return the number of ranks with their device: `2 GPU` or `2 CPU`. For an elastic job, `2-8
-    GPU` before its first start, and `2 of 2-8 GPU` after it.
+    """Return the number of ranks with their device: `2 GPU` or `2 CPU`.
+
+    For an elastic job, return `2-8 GPU` before its first start, and `2 of 2-8 GPU` after it.
     """
     what = "GPU" if job["device"] == "cuda" else "CPU"
     if (watched := watched_process(job)) is not None:
@@ -213,16 +219,16 @@ def ranks(job: Job) -> str:
 
 
 def watched_process(job: Job) -> AdoptedProcess | None:
-    """Return the process that the job watches (`zerotools adopt`), or None for a job that starts
-    its processes.
+    """Return the process that the job watches (`zerotools adopt`). Return None for a job that
+    starts its processes.
     """
     adopted = (job["spec"].get("script") or {}).get("adopted")
     return None if adopted is None else adopted_process(adopted)
 
 
 def plan(job: Job) -> str:
-    """Return what the job will do: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `..., its own
-    program`.
+    """Return a phrase on the work of the job: `2 ranks on CPU, ZeRO stage 3, 40 steps`, or `...,
+    its own program`.
     """
     if (watched := watched_process(job)) is not None:
         return f"watches process {watched.pid}, which was started by hand"
@@ -249,7 +255,7 @@ def _what(job: Job) -> str:
 
 
 def steps(job: Job) -> str:
-    """Return the steps done and the total, as `12/40`; `-` before the first step."""
+    """Return the number of steps done and the total, as `12/40`; `-` before the first step."""
     progress = job["progress"] or {}
     step = progress.get("step")
     total = job["spec"].get("train", {}).get("steps") or progress.get("steps")
@@ -266,7 +272,9 @@ def _is_count(value: object) -> bool:
 
 
 def loss(progress: Mapping[str, Any] | None) -> str:
-    """Return the loss with four decimals. It is `nan` if the record has null: JSON has no NaN."""
+    """Return the loss with four decimals. A record with null gives `nan`, because JSON has no
+    NaN.
+    """
     if not progress or "loss" not in progress:
         return render.UNKNOWN
     value = progress["loss"]
@@ -276,13 +284,15 @@ def loss(progress: Mapping[str, Any] | None) -> str:
 
 
 def age(job: Job, now: float | None = None) -> str:
-    """Return the time since the job ended, or since its submission if it has not ended."""
+    """Return the time since the job ended. If it has not ended, return the time since its
+    submission.
+    """
     since = job["ended"] or job["created"]
     return render.duration((time.time() if now is None else now) - since)
 
 
 def outcome(job: Job) -> str:
-    """Return how a finished job ended: `succeeded at step 40 of 40, after 32 s`."""
+    """Return a phrase on the end of a finished job: `succeeded at step 40 of 40, after 32 s`."""
     text = state_words(job)
     done = steps(job)
     if done != render.UNKNOWN:
@@ -308,8 +318,10 @@ def how_it_waits(job: Job) -> str:
 
 
 def how_it_stops(job: Job) -> str:
-    """Return what happens next to a job that is cancelled: `saves at its next step, then stops`. It
-    depends on the engine and the phase of the job.
+    """Return a phrase on the next actions of a job that is cancelled: `saves at its next step, then
+    stops`.
+
+    The phrase depends on the engine and the phase of the job.
     """
     if (watched := watched_process(job)) is not None:
         pid = watched.pid
@@ -347,8 +359,10 @@ _WAYS = {
 
 
 def verification(job: Job) -> str:
-    """Return how the newest checkpoint was verified, `step 40: verified 10:31:02 (...)`, or why it
-    was not. Empty without a checkpoint. Older daemons do not report the reason.
+    """Return a phrase on the verification of the newest checkpoint: `step 40: verified 10:31:02
+    (...)`, or the reason why it was not verified.
+
+    The phrase is empty without a checkpoint. Older daemons do not report the reason.
     """
     checkpoint = job["latest_checkpoint"]
     if not checkpoint:
@@ -364,8 +378,8 @@ def verification(job: Job) -> str:
 
 
 def uploaded(job: Job) -> str:
-    """Return the newest copy of a checkpoint in an object store, and why a later upload failed.
-    Empty without both.
+    """Return the newest copy of a checkpoint in an object store, and the reason if a later upload
+    failed. Empty if the job has no copy and no failure.
     """
     found = job.get("uploaded") or {}
     said = []
@@ -379,15 +393,17 @@ def uploaded(job: Job) -> str:
 
 def thinning(job: Job) -> str | None:
     """Return the daemon's sentence on the thinning of the newest checkpoint, or None if it was not
-    thinned. The checkpoint itself is not read, because its file system may hang.
+    thinned.
+
+    The checkpoint itself is not read, because its file system may hang.
     """
     said = job["latest_checkpoint"].get("thinned")
     return render.clean(said) if isinstance(said, str) else None
 
 
 def saved_step(job: Job) -> str:
-    """Return the step of the newest checkpoint: `40 verified`, `40 not verified`, `40 thinned`, or
-    `40` if its verification is unknown; `-` without a checkpoint.
+    """Return the step of the newest checkpoint with its state: `40 verified`, `40 not verified`,
+    `40 thinned`, or `40` if its verification is unknown. Return `-` without a checkpoint.
     """
     checkpoint = job["latest_checkpoint"]
     if not checkpoint or not _is_count(checkpoint.get("step")):
@@ -401,8 +417,8 @@ def saved_step(job: Job) -> str:
 
 
 def exported_model(job: Job) -> str:
-    """Return the path of the model that the job exported at its end. Empty if it exported none; the
-    job's reason says why.
+    """Return the path of the model that the job exported at its end. The path is empty if the job
+    exported no model; the reason of the job says why.
     """
     export_dtype = job["spec"].get("checkpoint", {}).get("export_on_finish")
     if not export_dtype or job["state"] != SUCCEEDED or job["reason"]:
@@ -416,15 +432,17 @@ def paint_state(state: str, stream: TextIO) -> str:
 
 
 def meaning_of(state: str) -> str:
-    """Return the style of a displayed state, a key of `colours`."""
+    """Return the meaning of a displayed state, which is a key of the table of colours
+    (`colours`).
+    """
     return _MEANINGS.get(state.strip().replace(" ", "_"), "strong")
 
 
 def keys_set_by_author(job: Job) -> dict[str, Any]:
     """Return the keys of the job file that its author set, as a tree.
 
-    An older daemon does not report them. Then keys with a value other than the default are
-    returned, and keys that this version does not know.
+    An older daemon does not report these keys. Then return the keys with a value other than the
+    default, and keys that this version does not know.
     """
     from zerotools.jobs.imports.reading.job_keys import default_of, job_keys
 

@@ -19,7 +19,7 @@ from zerotools.ops.estimate.rank_memory import NOT_MEASURED
 
 _COLUMNS = 80
 MOST_WAYS = 8
-"""The number of configurations on the page. The JSON has all."""
+"""The largest number of configurations on the page. The JSON has all of them."""
 
 
 def page(found: Estimate) -> list[str]:
@@ -54,8 +54,8 @@ def page(found: Estimate) -> list[str]:
 
 
 def verdict(found: Estimate) -> str:
-    """Return one sentence in the language of the user: whether the training fits, and with which
-    changes.
+    """Return one sentence in the language of the user. It says whether the training fits, and with
+    which changes.
     """
     return translated(_verdict(found))
 
@@ -219,7 +219,7 @@ def _gib(count: int) -> str:
 
 
 def wrapped(text: str) -> list[str]:
-    """Return the lines of a sentence, 80 columns wide."""
+    """Return the sentence as lines of at most 80 columns."""
     if has_wide(text):
         return wrap_wide(render.clean(text), _COLUMNS, first="", later="  ")
     return textwrap.wrap(

@@ -27,11 +27,13 @@ MARKS = "*o+x#@%&"
 _COLOURS = ("good", "busy", "warning", "bad", "strong", "quiet")
 
 NamedCurves = Sequence[tuple[str, Curves]]
-"""The title of each job with its curves."""
+"""The curves of each job, with the title of the job."""
 
 
 def plot(named: NamedCurves, output: Path | None) -> None:
-    """Draw the curves into the picture `output`, or on stdout in the size of the terminal."""
+    """Draw the curves into the picture file `output`, or as text on stdout in the size of the
+    terminal.
+    """
     if output is not None:
         save(named, output)
         click.echo(f"drawn: {output}")
@@ -44,17 +46,17 @@ def plot(named: NamedCurves, output: Path | None) -> None:
 
 
 def has_braille(stream: TextIO) -> bool:
-    """Return whether the encoding of the stream is UTF, which has braille characters."""
+    """Return whether the encoding of the stream is a UTF encoding, which has braille characters."""
     return (stream.encoding or "").lower().replace("-", "").startswith("utf")
 
 
 def charts(
     named: NamedCurves, columns: int, *, braille: bool, height: int | None = None
 ) -> list[str]:
-    """Return the lines of a chart for each kind of curve, after the titles of the jobs.
+    """Return the titles of the jobs and a chart for each kind of curve, as lines.
 
-    A kind without values has no chart, except the loss. The charts share `height` lines, if these
-    are given and enough.
+    A kind without values has no chart, except the loss. If `height` is given and large enough, all
+    charts together have `height` lines.
     """
     kinds: list[
         tuple[str, Callable[[Curves], SeriesPoints], Callable[[float], str], float | None]
@@ -105,14 +107,14 @@ GIB = 2**30
 
 
 def check_name(path: Path) -> None:
-    """Raise BadRequest if `path` does not end as a picture does."""
+    """Raise BadRequest if `path` does not have the ending of a picture file."""
     if path.suffix.lower() not in ENDINGS:
         raise BadRequest(f"-o {path}: must end in {' or '.join(ENDINGS)}")
 
 
 def save(named: Sequence[tuple[str, Curves]], path: Path) -> None:
-    """Draw the loss and the memory of each job by step into the file `path`. Its ending selects the
-    format.
+    """Draw the loss and the memory of each job by step into the picture file `path`. The ending of
+    `path` selects the format.
 
     Raises:
         BadRequest: matplotlib is not installed, or `path` cannot be written.
@@ -162,7 +164,9 @@ _PAGE = 1000
 
 
 def curves_of(client: DaemonClient, job: Job) -> Curves:
-    """Return the curves of `job` over all its attempts, after those of the jobs that it resumes."""
+    """Return the curves of `job` over all its attempts, preceded by the curves of the jobs that it
+    resumes.
+    """
     curves = Curves()
     for each in history(client, job):
         for attempt in each["attempts"]:
@@ -171,10 +175,9 @@ def curves_of(client: DaemonClient, job: Job) -> Curves:
 
 
 def history(client: DaemonClient, job: Job, pages: int | None = None) -> list[Job]:
-    """Return the jobs that `job` resumes, directly or indirectly, the oldest first, and `job` at
-    the end.
+    """Return `job` and the jobs that it resumes, directly or indirectly, the oldest first.
 
-    A job resumes an older job if its `resume_from` lies in the output directory of that job. Only
+    A job resumes an older job if its `resume_from` is in the output directory of that job. Only
     `pages` pages of a thousand jobs are searched (None: all).
     """
     chain: list[Job] = [job]
@@ -195,7 +198,9 @@ def _sources(job: Job) -> frozenset[str]:
 
 
 def jobs_before(client: DaemonClient, job_id: int, pages: int | None = None) -> Iterator[Job]:
-    """Yield the jobs with a number below `job_id`, the newest first, from at most `pages` pages."""
+    """Yield the jobs with a number below `job_id`, the newest first, from at most `pages` pages of
+    the daemon's list.
+    """
     for _ in count() if pages is None else range(pages):
         page = client.jobs(limit=_PAGE, after=job_id)
         yield from page

@@ -62,7 +62,7 @@ def show_peaks(client: DaemonClient, as_json: bool) -> int:
 
 
 def peak_lines(peaks: Sequence[Mapping[str, Any]], columns: int | None) -> list[str]:
-    """Return the table of peaks, one row for each attempt."""
+    """Return the lines of the table of peaks, with one row for each attempt."""
     rows = [
         (
             f"{each['job_id']}" + (f" ({render.clean(each['name'])})" if each["name"] else ""),
@@ -83,8 +83,11 @@ _JOB = re.compile(r"job\.([0-9]+)\.(?:gpu\.(.+)\.memory_used_bytes|host_memory_b
 
 @dataclass(frozen=True)
 class HistoryCurve:
-    """One row of the history: the GPU, host or job (`owner`), the measured value (`what`), its
-    means and maxima over time (`columns`), its text form, and the value of the highest mark.
+    """One row of the history.
+
+    `owner` is the GPU, host or job, and `what` is the measured value. `columns` has the averages
+    and maxima over time. `show` converts a value to text. `top` is the value of the highest mark;
+    None: the largest value.
     """
 
     owner: str

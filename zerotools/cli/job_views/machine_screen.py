@@ -35,19 +35,19 @@ CLOCK_HEADERS = ("clock", "slowed by")
 RIGHT = ("GPU", "used GiB", "free GiB", "of GiB", "busy", "temp", "power", "clock")
 MOST_XIDS = 4
 WIDE = 110
-"""The least width of a terminal, in columns, to show clocks. Without a terminal they are always
-shown.
+"""The least width of a terminal, in columns, for which the clocks of GPUs are shown. Without a
+terminal they are always shown.
 """
 FRESH_SECONDS = 30.0
-"""The greatest age of a snapshot of the daemon that is used. An idle daemon takes fewer
-snapshots.
+"""The greatest age in seconds of a daemon's snapshot that is used. An idle daemon takes snapshots
+less often.
 """
 
 
 @dataclass(frozen=True)
 class MonitorView:
-    """The values of one screen. `daemon` names the daemon that answered; `leases` maps the UUID of
-    a GPU to the title of the job that has it.
+    """The values that one screen shows. `daemon` is the name of the daemon that answered. `leases`
+    maps the UUID of a GPU to the title of the job that uses it.
     """
 
     snapshot: Snapshot
@@ -57,7 +57,9 @@ class MonitorView:
 
 
 def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, dict[str, Any]]:
-    """Read the machine, and the jobs if a daemon answers. Return both as a view and as JSON."""
+    """Read the state of the machine, and the jobs if a daemon answers. Return both, as a view and
+    as JSON.
+    """
     is_here = machine_behind(client.socket) is None
     if is_here:
         source.begin()
@@ -86,8 +88,8 @@ def observe(source: SnapshotSource, client: DaemonClient) -> tuple[MonitorView, 
 def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
     """Return a snapshot of the machine that the daemon describes in its response `machine`.
 
-    `own` is the snapshot that this process took; the daemon's values fill its gaps. Pass None for a
-    daemon on another machine.
+    `own` is the snapshot that this process took. Its missing values are filled in from the daemon's
+    snapshot. Pass None if the daemon is on another machine.
 
     Raises:
         DaemonUnreachable: the daemon is on another machine, and has no snapshot yet.
@@ -102,12 +104,12 @@ def snapshot_of(own: Snapshot | None, machine: Mapping[str, Any]) -> Snapshot:
 
 
 def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
-    """Return the snapshot `own` with its gaps filled from `theirs`, the snapshot of another
-    process.
+    """Return the snapshot `own`, with its missing values filled in from `theirs`, the snapshot of
+    another process.
 
-    These are values of the host that need two readings, and earlier XIDs of GPUs. If this process
-    has no NVML, all GPUs are from `theirs`: the other process may have found NVML by another
-    `LD_LIBRARY_PATH`. `theirs` is ignored if the two are too far apart in time.
+    Such values are values of the host that need two readings, and earlier XIDs of GPUs. If this
+    process has no NVML, all GPUs are taken from `theirs`: the other process may have found NVML by
+    another `LD_LIBRARY_PATH`. If the two snapshots are too far apart in time, `theirs` is ignored.
     """
     if abs(own.taken_at - theirs.taken_at) > FRESH_SECONDS:
         return own
@@ -127,20 +129,20 @@ def filled_in(own: Snapshot, theirs: Snapshot) -> Snapshot:
 
 
 def daemon_trouble(error: ZerotoolsError, client: DaemonClient) -> str:
-    """Return a sentence on why the daemon does not answer."""
+    """Return a sentence with the reason why the daemon does not answer."""
     if isinstance(error.__cause__, FileNotFoundError | ConnectionRefusedError):
         return f"no daemon answers at {client.socket}"
     return str(error)
 
 
 def owners_now(jobs: Sequence[Job]) -> Owners:
-    """Return the current owners of the machine's processes."""
+    """Return the current owners of all processes on the machine."""
     run_dirs = {job["attempt"]["run_dir"]: title(job) for job in jobs if job["attempt"]}
     return find_owners(run_dirs, _watched(jobs))
 
 
 def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
-    """Return the processes that jobs watch, by the run directory of the attempt."""
+    """Return the processes that jobs watch, each by the run directory of the job's attempt."""
     return {
         job["attempt"]["run_dir"]: watched
         for job in jobs
@@ -149,7 +151,7 @@ def _watched(jobs: Sequence[Mapping[str, Any]]) -> dict[str, AdoptedProcess]:
 
 
 def draw(view: MonitorView, owners: Owners, columns: int | None) -> list[str]:
-    """Return the lines of the screen. `owners` knows the jobs of processes."""
+    """Return the lines of the screen. `owners` has the job or user of each process."""
     lines = _gpus(view, owners, columns)
     lines += ["", *_host(view.snapshot.host), "", *_jobs(view, owners)]
     return lines if columns is None else [render.shorten(line, columns) for line in lines]
@@ -282,7 +284,7 @@ LEAVE = "\x1b[?25h\x1b[?1049l"
 
 
 def show_once(source: SnapshotSource, client: DaemonClient, *, as_json: bool) -> None:
-    """Print one reading."""
+    """Read the machine once and print the result."""
     view, tree = observe(source, client)
     if as_json:
         render.print_json(tree)
@@ -291,13 +293,13 @@ def show_once(source: SnapshotSource, client: DaemonClient, *, as_json: bool) ->
 
 
 def lines_of(view: MonitorView, columns: int | None) -> list[str]:
-    """Return the lines of the screen, after finding the owners of all processes."""
+    """Return the lines of the screen. The owners of all processes are read before."""
     return draw(view, owners_now(view.jobs), columns)
 
 
 def watch(source: SnapshotSource, client: DaemonClient, interval: float, *, as_json: bool) -> None:
-    """Print a reading every `interval` seconds until Ctrl-C. With `as_json`, each reading is one
-    line.
+    """Read the machine every `interval` seconds and print the result, until Ctrl-C. With `as_json`,
+    each result is one line of JSON.
     """
     stream = sys.stdout
     redraw = stream.isatty() and not as_json
@@ -321,7 +323,7 @@ def _plainly() -> Iterator[None]:
 
 @contextmanager
 def _alternate_screen(stream: TextIO) -> Iterator[None]:
-    """Use the alternate screen, and restore the terminal's contents afterwards."""
+    """Show the alternate screen of the terminal, and at the end show the former contents again."""
     stream.write(ENTER)
     try:
         yield
@@ -331,7 +333,9 @@ def _alternate_screen(stream: TextIO) -> Iterator[None]:
 
 
 def _redraw(stream: TextIO, lines: list[str], snapshot: Snapshot) -> None:
-    """Write the new lines over the old ones. To clear the screen first would make it flicker."""
+    """Write the new lines over the old ones. The screen is not cleared first, because it would
+    flicker.
+    """
     size = shutil.get_terminal_size()
     clock = time.strftime("%H:%M:%S", time.localtime(snapshot.taken_at))
     shown = [render.shorten(f"zerotools monitor  {clock}  (Ctrl-C ends it)", size.columns), ""]

@@ -26,8 +26,8 @@ class RankProcess:
 
 
 class Owners:
-    """The owners of the processes at one moment. `jobs_by_run_dir` has the titles of the known
-    jobs.
+    """The owners of all processes at one moment. `jobs_by_run_dir` has the titles of the known
+    jobs, by the run directory of an attempt.
     """
 
     def __init__(
@@ -37,10 +37,10 @@ class Owners:
         self._ranks = ranks
 
     def host_bytes(self, run_dir: str) -> int | None:
-        """Return the resident memory of all processes of an attempt, in bytes; None if no process
-        of it can be seen.
+        """Return the resident memory of all processes of an attempt, in bytes; None if none of its
+        processes is visible to this user.
 
-        A page that processes share is counted once for each of them.
+        A page that several processes share is counted once for each of these processes.
         """
         sizes = [rank.rss_bytes for rank in self._ranks.values() if rank.run_dir == run_dir]
         return sum(sizes) if sizes else None
@@ -61,7 +61,7 @@ class Owners:
 
 
 def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
-    """Return the processes that belong to a job of any daemon, by pid."""
+    """Return the processes that belong to jobs of any daemon, by pid."""
     found = {}
     for process in processes:
         try:
@@ -74,7 +74,9 @@ def find_ranks(processes: Iterable[psutil.Process]) -> dict[int, RankProcess]:
 
 
 def find_watched(run_dir: str, watched: AdoptedProcess) -> dict[int, RankProcess]:
-    """Return the process that a job watches, and its descendants, by pid; empty if it has ended."""
+    """Return the process that a job watches and its descendants, by pid; empty if the process has
+    ended.
+    """
     found = {}
     try:
         root = psutil.Process(watched.pid)
@@ -96,7 +98,7 @@ def find_owners(
     jobs_by_run_dir: Mapping[str, str], watched: Mapping[str, AdoptedProcess] | None = None
 ) -> Owners:
     """Return the owners of all current processes. `watched` has the processes that jobs watch, by
-    run directory.
+    the run directory of the attempt.
     """
     ranks = find_ranks(psutil.process_iter())
     for run_dir, process in (watched or {}).items():

@@ -14,7 +14,7 @@ from zerotools.cli.output import render
 from zerotools.jobs.step_curves import NO_SCORES, REWARDS
 
 EVERY_SECONDS = 30.0
-"""The time between two lines of steps if the stream is not a terminal."""
+"""The time in seconds between two printed lines of steps if the stream is not a terminal."""
 ProgressRecord = Mapping[str, Any]
 
 
@@ -60,8 +60,8 @@ class ProgressLine:
         self._stream.flush()
 
     def waits(self, text: str) -> None:
-        """Show what the job does while it makes no steps: on a terminal at once, elsewhere
-        periodically.
+        """Show the activity of the job while it makes no steps. On a terminal this is shown at
+        once, elsewhere periodically.
         """
         if self._tty:
             self._erase()
@@ -111,8 +111,8 @@ def step_text(
 ) -> str:
     """Return `step 12/40 30% loss 2.5031 grad 0.81 lr 3.0e-04 15,300 tokens/s 14 s left`.
 
-    The host memory is the peak of all ranks if that is known, else the memory of rank 0. If the
-    text is wider than `columns`, the least important parts are left out; the step, the loss and the
+    The host memory is the peak of all ranks if it is known, otherwise the memory of rank 0. If the
+    text is wider than `columns`, the least important parts are left out. The step, the loss and the
     remaining time are left out last.
     """
     parts = [part for part in _parts(record, host_peak_bytes) if part[1]]
@@ -127,7 +127,7 @@ def _joined(parts: list[tuple[int, str]]) -> str:
 
 
 def _parts(record: ProgressRecord, host_peak_bytes: int | None) -> Iterator[tuple[int, str]]:
-    """Yield the parts of the line from left to right, each with a number: the part with the highest
+    """Yield the parts of the line from left to right, each with a number. The part with the highest
     number is left out first. A part may be empty.
     """
     step, total = int(_number(record, "step") or 0), int(_number(record, "steps") or 0)
@@ -192,8 +192,8 @@ def speed(record: ProgressRecord) -> str:
 
 
 def time_left(record: ProgressRecord) -> str:
-    """Return the time until the last step, as `14 s`; empty if it is unknown. It is the estimate of
-    the ranks, or else computed from the last step.
+    """Return the time until the last step, as `14 s`; empty if it is unknown. The ranks estimate
+    it; if they do not, it is computed from the duration of the last step.
     """
     step, total = _number(record, "step") or 0, _number(record, "steps") or 0
     left, seconds = _number(record, "seconds_left"), _number(record, "step_seconds")
@@ -213,9 +213,7 @@ def _number(record: ProgressRecord, name: str) -> float | None:
 
 
 def event_text(record: ProgressRecord) -> str:
-    """Return a sentence for a record that is not a step; empty for a record that users need not
-    see.
-    """
+    """Return a sentence for a record that is not a step; empty if users need not see the record."""
     step, path = int(_number(record, "step") or 0), render.clean(str(record.get("path", "")))
     match record.get("event"):
         case "checkpoint":
@@ -250,7 +248,7 @@ def event_text(record: ProgressRecord) -> str:
 def _cost(record: ProgressRecord) -> str:
     """Return the size of a checkpoint and the time to save it, in parentheses.
 
-    It is empty if they are unknown, for example for checkpoints of users' programs.
+    The text is empty if both are unknown, for example for checkpoints of users' programs.
     """
     size, seconds = _number(record, "bytes"), _number(record, "seconds")
     return "" if size is None or seconds is None else f" ({render.size(size)} in {seconds:.1f} s)"

@@ -15,13 +15,13 @@ from zerotools.core.counts import counted
 BAR = 40
 """The length of the longest bar, in columns."""
 RATE = 1e14
-"""Operations per second that are assumed for the time of an epoch."""
+"""The operations per second that are assumed to estimate the time of an epoch."""
 
 
 def example_lines(source: str, sample: Mapping[str, Any] | None) -> Iterator[str]:
-    """Yield the lines on each example, and then those on all examples together.
+    """Yield the lines on each example, and then the lines on all examples together.
 
-    Text that the model is trained on is green, or between `{+` and `+}` without colour.
+    Text that the model is trained on is green. Without colour it is between `{+` and `+}`.
     """
     if sample is None:
         why = "it consists of token ids, or is too short for one sequence"

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the values that they give to the command.
+"""Options that several commands share, and the values that a command gets from them.
 
 click_options       click options with groups and types; --json, --socket and other shared ones
 submission_options  options of submit: Slurm, arrays, waiting conditions

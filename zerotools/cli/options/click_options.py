@@ -151,8 +151,10 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
 def options_of(declaration: type) -> Callable[[_Command], _Command]:
-    """Return a decorator that adds all options that the TypedDict `declaration` declares to a
-    command. The command gets their values by the keywords of the Python function.
+    """Return a decorator that adds to a command all options that the TypedDict `declaration`
+    declares.
+
+    The command gets the values under the keywords of the Python function.
     """
 
     def add(command: _Command) -> _Command:
@@ -172,7 +174,7 @@ def options_of(declaration: type) -> Callable[[_Command], _Command]:
 
 
 def _attributes(each: DeclaredOption) -> dict[str, Any]:
-    """Return the arguments of `click.option` that depend on the kind of the option."""
+    """Return the arguments for `click.option` that follow from the kind of the option."""
     kind, default = each.kind, each.default
     if kind is OptionKind.FLAG:
         return {"is_flag": True, "default": default}
@@ -211,8 +213,8 @@ def _type(each: DeclaredOption) -> Any:
 
 
 def _reach(context: click.Context, parameter: click.Parameter, socket: Path | None) -> Path | None:
-    """Return the socket of the daemon. With --host, open an ssh tunnel to another machine and
-    return its socket; the tunnel is closed when the command ends.
+    """Return the path of the daemon's socket. With --host, open an ssh tunnel to another machine
+    and return the socket of the tunnel, which is closed when the command ends.
 
     Raises BadRequest, DaemonUnreachable.
     """

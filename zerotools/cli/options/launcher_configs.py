@@ -45,7 +45,9 @@ LINE = "the launch line"
 
 
 class RecipeOptions(NamedTuple):
-    """Values of --launch, --llamafactory and --axolotl. At most one may be given."""
+    """Values of the options --launch, --llamafactory and --axolotl. At most one of the three may be
+    given.
+    """
 
     launch: str | None = None
     llamafactory: Path | None = None
@@ -53,12 +55,14 @@ class RecipeOptions(NamedTuple):
 
     @property
     def any(self) -> bool:
-        """True if one of the options was given."""
+        """True if one of the three options was given."""
         return any(given is not None for given in self)
 
     def recipe(self, lenient: bool, number: int | None = None) -> Recipe | None:
-        """Read the launch line or the config of the option that was given, and return its recipe;
-        None without one. `number` chooses among several launch lines.
+        """Read the launch line or the config of the given option, and return its recipe; None
+        without such an option.
+
+        `number` selects one of several launch lines.
 
         Raises:
             BadRequest: several options were given, or the file or line cannot be read.
@@ -111,9 +115,10 @@ def _yaml(path: Path, what: str, lenient: bool) -> Document:
 def named_file(
     recipe: Recipe, named: ConfigValue | None, option: str, given: Path | None
 ) -> Path | None:
-    """Return the path of the config that the recipe names, or `given`, the path of the option.
+    """Return the path of the config that the recipe names. If the recipe names no config, return
+    `given`, the path of the option.
 
-    A config that is not found becomes an error in the findings of the recipe.
+    If the config is not found, an error is added to the findings of the recipe.
 
     Raises:
         BadRequest: the recipe and the option both name a config.
@@ -170,7 +175,7 @@ RECIPE_OPTIONS = (
 
 
 Closing = Callable[[Imported, Recipe | None], Iterable[str]]
-"""Returns sentences on the next steps with an imported job."""
+"""A function that returns sentences on the next steps with an imported job."""
 
 
 def _translated(text: str) -> str:
@@ -184,7 +189,7 @@ def _wrapped(line: str) -> Iterable[str]:
 
 
 WORDING = Wording(_translated, _wrapped)
-"""Translates the reports to the language of the user, and wraps their lines."""
+"""Translates the sentences of reports to the language of the user, and wraps their lines."""
 
 
 def write_report(lines: Iterable[str]) -> None:
@@ -193,8 +198,8 @@ def write_report(lines: Iterable[str]) -> None:
 
 
 class Configs(NamedTuple):
-    """The configs of other launchers that the options name. With `lenient`, text copied from a web
-    page is repaired.
+    """The configs of other launchers that the options name. With `lenient`, faults of text that was
+    copied from a web page are repaired.
     """
 
     deepspeed: Path | None
@@ -202,7 +207,7 @@ class Configs(NamedTuple):
     recipe_options: RecipeOptions
     lenient: bool
     written: Mapping[str, str] = MappingProxyType({})
-    """The texts of files that a launch script writes or a web page shows, by path."""
+    """The texts of files by path. A launch script writes these files, or a web page shows them."""
 
     @property
     def any(self) -> bool:
@@ -210,14 +215,16 @@ class Configs(NamedTuple):
         return self.deepspeed is not None or self.accelerate is not None or self.recipe_options.any
 
     def recipe(self, number: int | None = None) -> Recipe | None:
-        """Return the recipe of the launch line or config, if one was given; `number` chooses among
-        the launch lines of a script. Raises as `RecipeOptions.recipe`.
+        """Return the recipe of the given launch line or config; None without one.
+
+        `number` selects one of several launch lines of a script. Raises the errors of
+        `RecipeOptions.recipe`.
         """
         return self.recipe_options.recipe(self.lenient, number)
 
     def imported(self, job: JobFile | None) -> Imported:
-        """Combine the job file `job` with these configs to one job, and report on the import on
-        stderr.
+        """Combine the job file `job` with these configs to one job, and print a report of the
+        import on stderr.
 
         Raises:
             BadRequest: a file cannot be read.
@@ -228,16 +235,19 @@ class Configs(NamedTuple):
     def with_recipe(
         self, job: JobFile | None, recipe: Recipe | None, *, closing: Closing | None = None
     ) -> Imported:
-        """Do the same as `imported` with a `recipe` that was read before. `closing` yields the next
-        steps, for a command that prints the job file.
+        """Combine the job file with these configs as `imported` does, with a `recipe` that was read
+        before.
+
+        `closing` returns sentences on the next steps. It is given by a command that prints the job
+        file.
         """
         if recipe is not None:
             return self._with_files_of(recipe)._imported(job, recipe, closing)
         return self._imported(job, None, closing)
 
     def _with_files_of(self, recipe: Recipe) -> Configs:
-        """Return these configs, with the config files that the recipe names. Raises BadRequest if
-        an option names one as well.
+        """Return these configs, completed with the config files that the recipe names. Raises
+        BadRequest if the recipe and an option both name such a file.
         """
         deepspeed = named_file(recipe, recipe.deepspeed, "--deepspeed", self.deepspeed)
         accelerate = named_file(recipe, recipe.accelerate_file, "--accelerate", self.accelerate)
@@ -281,8 +291,8 @@ class Configs(NamedTuple):
         return result
 
     def _with_named(self, job: JobFile | None) -> tuple[JobFile | None, Path | None]:
-        """Return the job file without its key `deepspeed.config`, and the path of DeepSpeed's JSON:
-        of that key or of the option.
+        """Return the job file without its key `deepspeed.config`, and the path of the DeepSpeed
+        JSON. The path is the value of this key or of the option.
 
         Raises:
             BadRequest: the key and the option are both given.
@@ -335,8 +345,8 @@ class Configs(NamedTuple):
 
 
 def _release(job: JobFile | None) -> Release:
-    """Return the DeepSpeed release that the job's Python has installed, or the newest known
-    release.
+    """Return the DeepSpeed release that is installed for the Python of the job. If none is found,
+    return the newest known release.
     """
     python = None if job is None else look_up(job.tree, "python")
     found = installed_release(python if isinstance(python, str) else None)
@@ -344,7 +354,9 @@ def _release(job: JobFile | None) -> Release:
 
 
 def config_options(command: Callable[..., int]) -> Callable[..., int]:
-    """Add the options to a command, which gets their values as `configs`."""
+    """Add the options for configs to a command. The command gets their values as the parameter
+    `configs`.
+    """
 
     @wraps(command)
     def collected(

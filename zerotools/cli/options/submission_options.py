@@ -27,7 +27,7 @@ _TEXTS = ("partition", "account", "qos", "constraint", "time")
 
 @dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
-    """Values of the options for Slurm: `table` has keys of the table `[slurm]` of the job file."""
+    """Values of the options for Slurm. `table` has keys for the table `[slurm]` of the job file."""
 
     asked: bool = False
     table: Mapping[str, Any] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class SlurmOptions:
         return int(self.table.get("nodes", 1))
 
     def applied(self, tree: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the job file `tree` with these settings.
+        """Return the job file `tree` with these settings added.
 
         Raises:
             BadRequest: options for Slurm were given, and the job is not for Slurm.
@@ -78,7 +78,9 @@ def nodes_of(text: str) -> dict[str, int]:
 
 
 def slurm_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, which gets their values as `slurm`, a SlurmOptions."""
+    """Add the options for Slurm to a command. The command gets their values as the parameter
+    `slurm`, a SlurmOptions.
+    """
 
     @option(
         "--slurm",
@@ -168,7 +170,9 @@ class ArrayOptions:
 
 
 def array_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, which gets their values as `array`, an ArrayOptions."""
+    """Add the options for arrays to a command. The command gets their values as the parameter
+    `array`, an ArrayOptions.
+    """
 
     @option(
         "--sweep",
@@ -202,7 +206,7 @@ _TIME_OF_DAY = re.compile(r"([01]?[0-9]|2[0-3]):([0-5][0-9])(?::([0-5][0-9]))?")
 
 @dataclass(frozen=True, kw_only=True)
 class WaitingOptions:
-    """Values of the options that set when a job may start: priority, hold, time, other jobs."""
+    """Values of the options that delay the start of a job: priority, hold, time, other jobs."""
 
     priority: int | None = None
     hold: bool = False
@@ -210,8 +214,10 @@ class WaitingOptions:
     after: tuple[str, ...] = ()
 
     def terms(self, numbers_of: Callable[[str], Sequence[int]]) -> dict[str, Any]:
-        """Return the conditions as keys of a request. `numbers_of` returns the numbers of the jobs
-        that a word of --after means. Raises BadRequest.
+        """Return the conditions in the form of a request to the daemon.
+
+        `numbers_of` returns the numbers of the jobs that a word of --after means. Raises
+        BadRequest.
         """
         found: dict[str, Any] = {}
         if self.priority is not None:
@@ -226,7 +232,9 @@ class WaitingOptions:
 
 
 def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options to a command, which gets their values as `waiting`, a WaitingOptions."""
+    """Add the options for waiting to a command. The command gets their values as the parameter
+    `waiting`, a WaitingOptions.
+    """
 
     @option(
         "--priority",
@@ -270,8 +278,8 @@ def waiting_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def time_of(text: str, now: float) -> float:
-    """Convert the value of --begin to seconds since 1970, in local time. `now` is the current time.
-    Raises BadRequest.
+    """Convert the value of --begin, which is in local time, to seconds since 1970. `now` is the
+    current time. Raises BadRequest.
     """
     if text.startswith("+"):
         try:
@@ -300,8 +308,8 @@ def time_of(text: str, now: float) -> float:
 def dependencies(
     numbers_of: Callable[[str], Sequence[int]], given: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """Return the dependencies for the values of --after. `numbers_of` returns the numbers of the
-    jobs that a word means.
+    """Convert the values of --after to dependencies on other jobs. `numbers_of` returns the numbers
+    of the jobs that a word means.
 
     Raises:
         BadRequest: the job or the condition does not exist.

@@ -96,7 +96,9 @@ def _part_lines(done: ConversionResult) -> Iterator[str]:
 
 
 def print_notes(done: ConversionResult) -> None:
-    """Print the notes and warnings of a result, and the parts that were dropped."""
+    """Print the notes and warnings of a conversion, and the parts of the source that were
+    dropped.
+    """
     reasons: dict[str, list[str]] = {}
     for dropped in done.dropped:
         reasons.setdefault(dropped.why, []).append(dropped.what)
@@ -111,7 +113,7 @@ def print_notes(done: ConversionResult) -> None:
 
 
 def print_losses(losses: tuple[Losses, ...]) -> None:
-    """Print the tensors with values that became infinite by the cast, or that are not finite."""
+    """Print the tensors with values that the cast made infinite, or that were not finite before."""
     lines = []
     for lost in losses:
         if lost.overflowed:
@@ -129,8 +131,9 @@ def print_losses(losses: tuple[Losses, ...]) -> None:
 
 @contextmanager
 def hint_at_resuming(destination: Path, flag: str = "with --resume ") -> Iterator[None]:
-    """In this context, Ctrl-C prints which files are kept, and how to continue. `flag` is the
-    option that the same command then needs.
+    """Inside this context, print on Ctrl-C which files are kept, and how to continue.
+
+    `flag` is the option that the same command needs in order to continue.
     """
     try:
         yield

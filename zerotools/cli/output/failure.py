@@ -36,7 +36,7 @@ class Failure:
     status: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """Return the error as JSON: the fields of an error of the HTTP API, with the exit status
+        """Return the error as JSON. It has the fields of an error of the HTTP API, the exit status,
         and the advice.
         """
         detail, hint = split(self.message)
@@ -111,13 +111,15 @@ def _is_unreadable(name: object) -> bool:
 
 
 def _manual(error: click.UsageError, where: str) -> str:
-    """Return a reference to the help page; empty if the message suggests a correction."""
+    """Return a reference to the help page of the command; empty if the message itself suggests a
+    correction.
+    """
     return "" if "did you mean" in error.format_message() else f"; see {where} --help"
 
 
 def _sentence(text: str) -> str:
-    """Return a message of click in the style of ours: on one line, without a capital and a full
-    stop.
+    """Return a message of click in the style of zerotools: on one line, without a capital letter
+    and a full stop.
     """
     text = " ".join(text.split()).removesuffix(".")  # it lists choices one a line, by tabs
     text = text.replace("'. Choose from: ", "'; choose from ")

@@ -49,7 +49,7 @@ class JsonAnswer:
 
 
 def is_asked(arguments: Sequence[str]) -> bool:
-    """Return whether the arguments have `--json`, also if click cannot parse them."""
+    """Return whether the arguments contain `--json`. This also works if click cannot parse them."""
     words = list(arguments)
     return "--json" in (words[: words.index("--")] if "--" in words else words)
 
@@ -72,7 +72,7 @@ def current() -> JsonAnswer | None:
 
 
 def enveloped(tree: Mapping[str, Any], context: click.Context) -> dict[str, Any]:
-    """Return `tree` with the schema of the current command as its first key."""
+    """Return `tree` with the key `schema` added as its first key, for the current command."""
     called = context.info_name
     name = called if called in OLD_NAMES else context.command.name
     assert name is not None

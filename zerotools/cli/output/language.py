@@ -25,9 +25,9 @@ _LOCALE = ("LC_ALL", "LC_MESSAGES", "LANG")
 _PLACE = re.compile(r"\{(\w+)\}")
 _NUMBERS = frozenset(("begin", "count", "end", "gib", "length", "line", "stage"))
 _NUMBER = r"\d[\d.,]*"
-"""The form of the text that replaces one of the placeholders `_NUMBERS`."""
+"""The regular expression for text that replaces one of the placeholders `_NUMBERS`."""
 REPORT = "report"
-"""The msgctxt of entries for reports. Entries for hints have none."""
+"""The msgctxt of the catalogue entries for reports. Entries for hints have none."""
 
 
 def language(environment: Mapping[str, str] = os.environ) -> str:
@@ -55,7 +55,7 @@ def translated(text: str, stream: TextIO | None = None) -> str:
 
 
 def can_show(text: str, stream: TextIO) -> bool:
-    """Return whether the encoding of the stream has every character of the text."""
+    """Return whether the encoding of the stream can encode every character of the text."""
     try:
         text.encode(stream.encoding or "utf-8")
     except (UnicodeEncodeError, LookupError):
@@ -77,8 +77,8 @@ def _patterns(context: str) -> list[tuple[re.Pattern[str], str]]:
 
 
 def read_catalogue(text: str, context: str = "") -> Iterator[tuple[str, str]]:
-    """Yield the msgid and msgstr of each entry of a PO file with the msgctxt `context`, without the
-    header.
+    """Yield the msgid and the msgstr of each entry of a PO file that has the msgctxt `context`. The
+    header is left out.
     """
     entry: dict[str, str] = {}
     key = ""
@@ -96,7 +96,9 @@ def read_catalogue(text: str, context: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _pattern(msgid: str) -> str:
-    """Return the regular expression for a msgid with placeholders such as {count}."""
+    """Return a regular expression that matches the messages of a msgid with placeholders such as
+    {count}.
+    """
     parts = _PLACE.split(msgid)
     return "".join(
         f"(?P<{part}>{_NUMBER if part in _NUMBERS else '.*?'})" if index % 2 else re.escape(part)
@@ -107,24 +109,26 @@ def _pattern(msgid: str) -> str:
 _WIDE = "\u2e80-\u9fff\uf900-\ufaff\uff00-\uff60\uffe0-\uffe6"
 _NOT_FIRST = "，。；：？！、）》」』”’"
 _PIECES = re.compile(rf"\s+|（*(?:[{_WIDE}]|[^\s{_WIDE}]+)[{_NOT_FIRST}]*")
-"""Pieces that stay on one line: a wide character or a word, with the punctuation after it."""
+"""The regular expression for pieces that stay on one line: a wide character or a word, with the
+punctuation after it.
+"""
 
 
 def has_wide(text: str) -> bool:
-    """Return whether the text has characters that take two columns."""
+    """Return whether the text has characters that are two columns wide on a terminal."""
     return re.search(f"[{_WIDE}]", text) is not None
 
 
 def columns_of(text: str) -> int:
-    """Return how many columns the text takes on a terminal."""
+    """Return the number of columns that the text is wide on a terminal."""
     return sum(2 if unicodedata.east_asian_width(each) in "WF" else 1 for each in text)
 
 
 def wrap_wide(text: str, columns: int, *, first: str, later: str) -> list[str]:
-    """Cut the text into lines of at most `columns`. A word that is longer, such as a path, is not
+    """Cut the text into lines of at most `columns` columns. A longer word, such as a path, is not
     cut.
 
-    `first` is the beginning of the first line, and `later` that of the others.
+    The first line begins with the text `first`, and each later line with `later`.
     """
     lines, line = list[str](), first
     for piece in _PIECES.findall(text):

@@ -59,21 +59,23 @@ _PHRASES = (
     ),
 )
 _ADVICE = "|".join([*_VERBS.split(), *_PHRASES])
-"""The first words of a clause that tells what to do, as a regular expression."""
+"""A regular expression for the first words of a clause with advice."""
 _HINT = rf"^(.*); ((?:{_ADVICE})(?!\.?\w|-)[^;]*(?:; or [^;]*)?)$"
-"""The expression for a message with advice. It is compiled when the first message is split, because
-that takes 1 ms.
+"""The compiled regular expression for a message with advice. It is compiled when the first message
+is split, because that takes 1 ms.
 """
 _EXCERPT = re.compile(r" +\d* \| ")
-"""The beginning of a line that a message quotes from a file, or of the marks below it."""
+"""A regular expression for the beginning of a line that a message quotes from a file, or of the
+marks below that line.
+"""
 _NARROWEST = 40
 HOST = "host"
-"""The name of the parameter of `zerotools` for another machine."""
+"""The name of the parameter of `zerotools` (--host) for another machine."""
 
 
 def split(message: str) -> tuple[str, str]:
-    """Return the error and the advice of a message. The advice is "" if no clause of the message
-    has it.
+    """Split a message into the error and the advice. The advice is "" if no clause of the message
+    gives advice.
     """
     head, newline, excerpt = message.partition("\n")
     if not all(_EXCERPT.match(line) for line in excerpt.splitlines()):
@@ -83,7 +85,7 @@ def split(message: str) -> tuple[str, str]:
 
 
 def say_error(message: str, stream: TextIO | None = None) -> None:
-    """Print an error, with its hint on a separate line."""
+    """Print the message of an error. Its advice is printed on a separate line after `hint:`."""
     what, hint = split(message)
     say("error", what, stream)
     translated = chinese_hint(message) if language() == CHINESE else None
@@ -127,8 +129,8 @@ def command_name() -> str:
 
 
 def wrapped(label: str, lines: list[str], columns: int) -> list[str]:
-    """Return `lines` wrapped at words to `columns`. The first line follows `label`, and is
-    shorter.
+    """Return `lines` wrapped at words to the width `columns`. The first line follows `label`, so it
+    is shorter.
     """
     import textwrap  # 1 ms at each start
 

@@ -15,7 +15,7 @@ from zerotools.cli.output import render
 from zerotools.public.progress import ProgressBars, TqdmBar
 
 EVERY_SECONDS = 30.0
-"""The time between two lines if the stream is not a terminal."""
+"""The time in seconds between two lines if the stream is not a terminal."""
 
 
 class ProgressLines:
@@ -39,7 +39,7 @@ class ProgressLines:
         self._done = 0
 
     def advance(self, count: int) -> None:
-        """Add `count` bytes to those that are done."""
+        """Add `count` bytes to the bytes that are done."""
         self._done += count
         now = self._clock()
         if now - self._said < self._every or self._done >= self._total:
@@ -58,8 +58,8 @@ class ProgressLines:
 
 @contextmanager
 def shown_progress(stream: TextIO | None = None) -> Iterator[ProgressBars]:
-    """Yield a callback for the parameter `progress` of a function. It shows the progress on
-    `stream`, or on stderr.
+    """Yield a function to pass as the parameter `progress` of a conversion. It shows the progress
+    on `stream` (default: stderr).
     """
     stream = stream or sys.stderr
 

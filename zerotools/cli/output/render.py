@@ -120,8 +120,9 @@ def table(
     """Return the lines of a table with two spaces between its columns. The columns named in `right`
     are right-aligned.
 
-    Control characters in cells are escaped. If `columns` is given, the width of the terminal, the
-    last column is shortened to fit. `paint` colours the padded cells of a column, by its header.
+    Control characters in cells are escaped. If `columns` (the width of the terminal) is given, the
+    last column is shortened to fit. `paint` has functions that colour the cells of a column after
+    padding, by the header of the column.
     """
     cells = [list(headers), *([clean(cell) for cell in row] for row in rows)]
     widths = [max(width(cell) for cell in column) for column in zip(*cells, strict=True)]
@@ -169,7 +170,7 @@ def table_and_remarks(
 
 
 def fields(pairs: Iterable[tuple[str, str]], *, indent: int = 0) -> list[str]:
-    """Return lines `name  value` with aligned values. Pairs with an empty value are left out."""
+    """Return lines `name  value` with aligned values. A pair with an empty value is left out."""
     shown = [(name, clean(value)) for name, value in pairs if value]
     column = max((width(name) for name, _ in shown), default=0)
     return [f"{' ' * indent}{name.ljust(column)}  {value}" for name, value in shown]
@@ -194,7 +195,8 @@ def print_lines(lines: Iterable[str]) -> None:
 def print_json(tree: Mapping[str, Any]) -> None:
     """Print `tree` as the JSON object of the command, with its schema as the first key.
 
-    It is printed when the command ends, also after an error. The last call counts.
+    The object is printed when the command ends, also after an error. If there are several calls,
+    the last one counts.
     """
     import click  # the daemon prints errors too, without click
 

@@ -11,10 +11,10 @@ ROWS = 12
 FEWEST_ROWS = 4
 NARROWEST = 20
 FRAME = 2
-"""The number of lines of a chart besides its rows: the title and the steps."""
+"""The number of lines of a chart in addition to its rows: the title and the steps."""
 _BRAILLE = 0x2800
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-"""The bit of each dot, by row and column within a character."""
+"""The bit of each dot in a braille character, by the row and column of the dot."""
 
 NumberFormat = Callable[[float], str]
 SeriesPoints = Mapping[int, float]
@@ -27,8 +27,10 @@ def _plain(text: str) -> str:
 
 @dataclass(frozen=True)
 class Series:
-    """A curve of a chart: values by step. `mark` draws its points if the chart has no braille, and
-    `paint` colours them. With `is_joined`, lines connect the points.
+    """One curve of a chart: its values by step.
+
+    If the chart cannot use braille, `mark` draws its points. `paint` colours the points. With
+    `is_joined`, lines connect the points.
     """
 
     points: SeriesPoints
@@ -47,11 +49,11 @@ def chart(
     least: float | None = None,
     rows: int = ROWS,
 ) -> list[str]:
-    """Return the lines of a chart of `series` by step, at most `columns` wide.
+    """Return the lines of a chart of the curves `series` by step, at most `columns` wide.
 
     `form` converts a value to text. The lower edge is `least`, or the smallest value if that is
-    smaller. Later curves are drawn over earlier ones. A column that stands for several steps shows
-    the range of their values.
+    smaller. Later curves are drawn over earlier ones. If a column stands for several steps, it
+    shows the range of their values.
     """
     grid = chart_grid(series, form, columns=columns, braille=braille, least=least, rows=rows)
     if grid is None:
@@ -68,9 +70,11 @@ def chart(
 
 @dataclass(frozen=True)
 class ChartGrid:
-    """A chart without colours. `labels` are the texts before the rows, all of one width. A cell is
-    a character and the index of its series, or None for an empty cell. `steps` is the line below
-    the chart.
+    """A chart without colours.
+
+    `labels` are the texts before the rows, all of the same width. A cell is a character and the
+    index of its curve in the series, or None for an empty cell. `steps` is the line below the
+    chart.
     """
 
     labels: Sequence[str]
@@ -87,7 +91,7 @@ def chart_grid(
     least: float | None = None,
     rows: int = ROWS,
 ) -> ChartGrid | None:
-    """Return the cells of a chart, for callers with other colours; None if no series has points.
+    """Return the cells of a chart, for callers that add other colours; None if no curve has points.
     The parameters are those of `chart`.
     """
     values = [value for each in series for value in each.points.values()]
@@ -115,7 +119,7 @@ def chart_grid(
 
 
 class _Canvas:
-    """A grid of dots. The lower left dot is (0, 0)."""
+    """A grid of dots on which curves are drawn. The lower left dot is (0, 0)."""
 
     def __init__(self, width: int, height: int) -> None:
         self._width = width
@@ -123,7 +127,9 @@ class _Canvas:
         self._dots: set[tuple[int, int]] = set()
 
     def draw(self, series: Series, steps: tuple[int, int], values: tuple[float, float]) -> None:
-        """Draw a curve. `steps` and `values` are the ranges of the two axes."""
+        """Draw a curve. `steps` is the range of the horizontal axis, and `values` the range of the
+        vertical axis.
+        """
         points = series.points
         (first, last), (low, high) = steps, values
         across, up = (self._width - 1) / max(1, last - first), self._height - 1
@@ -168,9 +174,9 @@ class _Canvas:
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.-~=+*#"
-"""Marks for terminals that cannot show `BLOCKS`."""
+"""Marks of a sparkline for terminals that cannot show `BLOCKS`."""
 RESTING_SECONDS = 20
-"""Twice the time between two measurements of a daemon that runs no job."""
+"""Twice the time in seconds between two measurements of a daemon that runs no job."""
 
 
 def sparkline(
@@ -179,11 +185,11 @@ def sparkline(
     bounds: tuple[float, float] | None = None,
     marks: str = BLOCKS,
 ) -> str:
-    """Return `values` as one line of at most `width` marks. A mark is the mean of its part of the
-    values, and blank if all of these are unknown.
+    """Return `values` as one line of at most `width` marks. Each mark shows the average of a part
+    of the values, and is blank if all values of the part are unknown.
 
-    `bounds` are the values of the lowest and the highest mark; None: the least and the greatest
-    mean.
+    `bounds` are the values of the lowest and the highest mark; None: the smallest and the largest
+    average.
     """
     if not values or width < 1:
         return ""
@@ -215,10 +221,10 @@ def means_over_time(
     step_seconds: int,
 ) -> list[float | None]:
     """Divide the last `seconds` before the end of `times` into `cells` equal parts, and return the
-    mean of each.
+    average of the values in each part.
 
-    A part without a measurement repeats the part before, for as long as an idle daemon may not
-    measure.
+    A part without a measurement gets the average of the part before it, but not for longer than an
+    idle daemon pauses between two measurements. After that the result is None.
     """
     begin = times[-1] + step_seconds - seconds
     held: list[list[float]] = [[] for _ in range(cells)]
