@@ -158,7 +158,9 @@ def _version() -> str:
 
 
 def _named(new: NewJob, job_id: int) -> tuple[str, str]:
-    """Return the name of the job, and its position in an array as text."""
+    """Return the name and the output directory of the job, with the defaults for a job that
+    sets none.
+    """
     return (
         new.name or f"job-{job_id}",
         new.output_dir or f"{new.default_output}/{job_id}/output",

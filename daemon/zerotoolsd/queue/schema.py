@@ -1,7 +1,7 @@
-"""Creates, migrates and opens the database file.
+"""Creates, migrates and opens the database file of the queue.
 
-It is created atomically. A migration goes forward, after a copy was made. A file that may be wrong
-is not opened.
+The file is created atomically. A migration leads only to newer schemas, and a copy of the
+file is made before. A file that may be wrong is not opened.
 """
 
 from __future__ import annotations
@@ -213,7 +213,9 @@ MIGRATIONS: tuple[str, ...] = (
     CREATE UNIQUE INDEX job_text_number ON job (text_number) WHERE text_number IS NOT NULL;
     """,
 )
-"""Migration number n (from 1) changes a database of `user_version` n-1 to n."""
+"""SQL scripts of the migrations. Number n (from 1) changes a database with `user_version` n-1
+into one with n.
+"""
 
 
 _OF_MACHINE = frozenset(
@@ -260,7 +262,9 @@ def open_database(
 
 
 def _is_of_machine(error: sqlite3.Error) -> bool:
-    """Return whether the files may open later, because the error is the machine's."""
+    """Return whether `error` is caused by the machine, so that the database files may be opened
+    successfully later.
+    """
     code = getattr(error, "sqlite_errorcode", None)
     return (
         code is not None and code & 0xFF in _OF_MACHINE and code != sqlite3.SQLITE_IOERR_SHORT_READ
@@ -283,9 +287,10 @@ def _unreadable(path: Path, why: str) -> str:
 
 
 def set_aside(state_dir: Path, stamp: str) -> list[Path]:
-    """Rename the files of a queue that cannot be used, so that the next queue is empty.
+    """Rename the files of a queue that cannot be used, so that a new and empty queue can be
+    created. Return the new paths.
 
-    Return the new names.
+    `stamp` is a part of the new names.
     """
     moved = []
     for ending in ("-wal", "-shm", ".last-change", ""):
@@ -296,7 +301,9 @@ def set_aside(state_dir: Path, stamp: str) -> list[Path]:
 
 
 def refuse_older(state_dir: Path, known: int) -> None:
-    """Raise BadFile if the queue ends at change `known`, but later changes were committed here."""
+    """Raise BadFile if the queue ends with the change number `known`, although later changes
+    were committed in `state_dir`.
+    """
     newest = last_change(state_dir)
     if known >= newest or (state_dir / RESTORED).exists():
         return
@@ -310,8 +317,9 @@ def refuse_older(state_dir: Path, known: int) -> None:
 
 
 def _version_in_header(path: Path) -> int:
-    """Return `user_version`, read without touching the file's journal: bytes 60 to 63,
-    big-endian."""
+    """Return the `user_version` of the database file. Only bytes 60 to 63 (big-endian) are
+    read, so that the file's journal stays untouched.
+    """
     with path.open("rb") as file:
         header = file.read(100)
     if len(header) < 100 or not header.startswith(b"SQLite format 3\0"):
@@ -320,7 +328,7 @@ def _version_in_header(path: Path) -> int:
 
 
 def _create(path: Path, migrations: Sequence[str]) -> None:
-    """Create the database under another name, then rename it."""
+    """Create the database under a temporary name, then rename it to `path`."""
     staged = path.with_name(f"{path.name}.new")
     staged.unlink(missing_ok=True)
     os.close(os.open(staged, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -396,17 +404,21 @@ _LARGEST = 2**53
 
 
 class LastChange:
-    """A small file next to the queue: the numbers of its last change and of its newest job."""
+    """A small file next to the queue. It contains the number of the last change and the number
+    of the newest job.
+    """
 
     def __init__(self, state_dir: Path, number: int, newest_job: int) -> None:
-        """Open the file. Raises OSError if it cannot be made."""
+        """Open the file in `state_dir`. Raises OSError if it cannot be created."""
         flags = os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW
         self._fd: int | None = os.open(state_dir / LAST_CHANGE, flags, 0o600)
         self._newest_job = 0
         self.note(number, newest_job)
 
     def note(self, number: int, newest_job: int = 0) -> None:
-        """Record that change `number` is committed, and the number of the newest job."""
+        """Record that the change `number` is committed, and that `newest_job` is the highest
+        number of a job.
+        """
         self._newest_job = max(self._newest_job, newest_job)
         if self._fd is not None:
             with suppress(OSError):  # it only helps to find what went wrong
@@ -420,15 +432,18 @@ class LastChange:
 
 
 def last_change(state_dir: Path) -> int:
-    """Return the number of the last change that a queue in this directory has committed, if
-    known."""
+    """Return the number of the last change that a queue in this directory has committed; 0 if
+    unknown.
+    """
     return _read(state_dir / LAST_CHANGE)[0]
 
 
 def newest_job(state_dir: Path) -> int:
-    """Return the highest job number of any queue that was in this directory, if known.
+    """Return the highest number of a job in any queue that was ever in this directory; 0 if
+    unknown.
 
-    Queues that were moved aside count too (`zerotools.db.before-…`, `zerotools.db.damaged-…`).
+    Queues that were moved aside count, too (`zerotools.db.before-…`,
+    `zerotools.db.damaged-…`).
     """
     ending = LAST_CHANGE.removeprefix(DATABASE)
     return max((_read(path)[1] for path in state_dir.glob(f"{DATABASE}*{ending}")), default=0)

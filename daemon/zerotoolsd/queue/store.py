@@ -1,4 +1,6 @@
-"""Reads and changes the queue. After a change has returned, it is on the disk."""
+"""Reads and changes the queue. When a method that changes it returns, the change is on the
+disk.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ from zerotoolsd.queue.transactions import Transactions
 
 BUSY_MILLISECONDS = 20
 CHECKPOINT_PAGES = 256
-"""Pages of the log after which a commit moves them into the database. Moving many takes long."""
+"""Number of pages in SQLite's log after which a commit moves the pages into the database. It
+takes long to move many pages.
+"""
 
 _INSERT_EVENT = (
     "INSERT INTO event (time, job_id, attempt, kind, from_state, to_state, why)"
@@ -51,12 +55,13 @@ _INSERT_EVENT = (
 
 
 class Store:
-    """The queue in one state directory. Use it in one process and one thread."""
+    """The queue in one state directory. Only one process and one thread may use it."""
 
     def __init__(self, state_dir: Path, *, rebuild: bool = False) -> None:
-        """Open the database. Raises BadFile and Unsupported, as `open_database`.
+        """Open the database in `state_dir`. Raises BadFile and Unsupported, as `open_database`
+        does.
 
-        `rebuild`: open the queue even if it is older than its run directories.
+        With `rebuild`, the queue is opened even if it is older than its run directories.
         """
         self._connection = open_database(state_dir, rebuild=rebuild)
         self.transactions = Transactions(
@@ -93,11 +98,14 @@ class Store:
             raise
 
     def _sql(self, statement: str, values: Sequence[object] = ()) -> sqlite3.Cursor:
-        """Run a statement. All values enter the database here. Raises Unstorable."""
+        """Execute an SQL statement with these values, and return the cursor. Raises Unstorable.
+
+        All values reach the database through this method.
+        """
         return self._connection.execute(statement, [stored(value) for value in values])
 
     def _sql_many(self, statement: str, rows: Iterable[Sequence[object]]) -> None:
-        """Run a statement for each row of values. Raises Unstorable."""
+        """Execute an SQL statement once for each row of values. Raises Unstorable."""
         self._connection.executemany(statement, map(stored_row, rows))
 
     def close(self) -> None:
@@ -107,14 +115,14 @@ class Store:
 
     @property
     def last_change(self) -> int:
-        """The number of the newest event; 0 if there was none."""
+        """Return the number of the newest event; 0 if there is no event."""
         return self._sequence("event")
 
     @property
     def highest_id(self) -> int:
-        """The highest number that a job of this queue had; 0 without jobs.
+        """Return the highest number that a job of this queue ever had; 0 if there was no job.
 
-        `noted_id` may be higher, because it includes queues that were here before.
+        `noted_id` may be higher, because it includes earlier queues in the same directory.
         """
         return self._sequence("job")
 
@@ -124,7 +132,7 @@ class Store:
 
     @property
     def schema(self) -> int:
-        """The version of the database's schema."""
+        """Return the version of the database schema."""
         return int(self._sql("PRAGMA user_version").fetchone()["user_version"])
 
     def _note_commit(self, seconds: float) -> None:
@@ -136,10 +144,10 @@ class Store:
         self.room.heed(error)
 
     def submit(self, **values: Any) -> tuple[JobRow, bool]:
-        """Queue `NewJob(**values)`. Return the job, and whether it is new.
+        """Add the job `NewJob(**values)` to the queue. Return the job, and whether it is new.
 
-        It is not new if the user submitted the same job under this idempotency key before. Raises
-        Conflict if the key was used for another job.
+        It is not new if the user has already submitted the same job with this idempotency
+        key. Raises Conflict if the key was used for another job.
         """
         (result,) = self.submit_all([NewJob(**values)])
         if isinstance(result, Exception):
@@ -149,12 +157,13 @@ class Store:
     def submit_array(
         self, jobs: Sequence[NewJob], check: Callable[[], None] = lambda: None
     ) -> tuple[Iterator[JobRow], bool]:
-        """Queue all of these jobs or none. Return them, and whether they are new.
+        """Add all of these jobs to the queue, or none. Return the jobs, and whether they are
+        new.
 
-        They are not new if the user submitted them under the key of the first before. `check` is
-        called first in the transaction, for all jobs, and then the `check` of each job. The rows
-        are made one by one, since there may be 1,000. Raises the errors of `submit`, for any of
-        them.
+        They are not new if the user has already submitted them with the idempotency key of
+        the first job. `check` is called first in the transaction, and then the `check` of
+        each job. The rows in the result are made one by one, because there may be 1,000.
+        Raises the errors of `submit`.
         """
         parts = [new.parts or JobParts.of(new.spec) for new in jobs]
         with self._transaction():
@@ -167,9 +176,10 @@ class Store:
         return map(row_of, jobs, parts, count(number), repeat(number)), True
 
     def submit_all(self, jobs: Sequence[NewJob]) -> list[tuple[JobRow, bool] | Exception]:
-        """Submit many jobs in one transaction; return the result or the error of each.
+        """Add many independent jobs to the queue in one transaction. Return for each job the
+        result of `submit`, or the error.
 
-        Raises sqlite3.OperationalError if none of them was queued.
+        Raises sqlite3.OperationalError if none of them was added.
         """
         results: list[tuple[JobRow, bool] | Exception] = []
         with self._transaction():
@@ -193,7 +203,9 @@ class Store:
         return row_of(new, parts, number, number), True
 
     def _known(self, new: NewJob, parts: JobParts) -> JobRow | None:
-        """Return the job queued under the key of `new`. Raises Conflict if it differs."""
+        """Return the job that was queued before with the idempotency key of `new`; None if
+        there is none. Raises Conflict if that job differs from `new`.
+        """
         if (old := self.by_key(new.uid, new.idempotency_key)) is None:
             return None
         read = old.reading.spec
@@ -209,7 +221,9 @@ class Store:
         return old
 
     def _insert(self, jobs: Sequence[NewJob], parts: Sequence[JobParts]) -> int:
-        """Insert several jobs by few statements. Return the number of the first."""
+        """Add the rows of several jobs with few SQL statements. Return the number of the first
+        job.
+        """
         first = self.highest_id + 1
         values, events = [], []
         for job_id, (new, part) in enumerate(zip(jobs, parts, strict=True), first):
@@ -229,7 +243,9 @@ class Store:
         return first
 
     def by_key(self, uid: int, key: str | None) -> JobRow | None:
-        """Return the job that this uid submitted under this idempotency key, or None."""
+        """Return the job that the user `uid` submitted with the idempotency key `key`; None if
+        there is none.
+        """
         if key is None:
             return None
         row = self._sql(f"{JOBS} WHERE uid = ? AND idempotency_key = ?", (uid, key)).fetchone()
@@ -247,11 +263,13 @@ class Store:
         ended: float | None = None,
         why: str | None = None,
     ) -> Iterator[Change]:
-        """Move `job` to the state `after` in one transaction, with an event of `kind`.
+        """Change the state of `job` to `after` in one transaction, and add an event of the kind
+        `kind`. Return a context.
 
-        The body of the context writes other rows. `ended`: the end time of a job that this ends, if
-        not now. `why`: the text of the event, if it is not the reason of `after`. Raises Changed if
-        the job has left `job.state`.
+        The body of the context writes further rows with the `Change` that it gets. `ended`
+        is the time at which the job ended, if not now. `why` is the text of the event;
+        without it, the text is the reason in `after`. Raises Changed if the stored state of
+        the job is no longer `job.state`.
         """
         with self._transaction():
             over = (ended or now) if after.state in states.TERMINAL else None
@@ -271,29 +289,33 @@ class Store:
             self.outbox.add(self.tell(job, after, seq, attempt, now), now)
 
     def _append(self, now: float, *values: object) -> int:
-        """Append an event; return its number."""
+        """Add an event to the table of events. Return the number of the event."""
         cursor = self._sql(_INSERT_EVENT, (now, *values))
         return cursor.lastrowid or 0
 
     def note(self, lease: Lease, kind: str, why: str, now: float) -> None:
-        """Record an event of an attempt with a lease, without any other change."""
+        """Add an event about an attempt that has the lease `lease`. Nothing else is changed."""
         with self._transaction():
             self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
 
     def set_drain(self, drain: Drain | None, who: str, now: float) -> None:
-        """Drain the queue, so that no job starts; None: jobs start again."""
+        """Set a drain, so that no job starts. With None, remove the drain. `who` is the user
+        who does this.
+        """
         with self._transaction():
             self.drains.put(drain)
             kind, why = ("undrain", who) if drain is None else ("drain", drain.sentence)
             self._append(now, None, None, kind, None, None, why)
 
     def book_gpu_use(self) -> None:
-        """Book the GPU use of running attempts until now."""
+        """Book the GPU time of all running attempts up to now."""
         with self._transaction():
             self.gpu_use.bookings += book_running(self._sql, clocks.now())
 
     def release(self, lease: Lease, now: float) -> None:
-        """Release the lease of a GPU, after its last process has ended."""
+        """Release the lease of a GPU after the last process of the attempt on this GPU has
+        ended.
+        """
         with self._transaction():
             key = lease.gpu_uuid, lease.job_id, lease.attempt
             self._sql("DELETE FROM lease WHERE (gpu_uuid, job_id, attempt) = (?, ?, ?)", key)
@@ -301,25 +323,27 @@ class Store:
             self._append(now, lease.job_id, lease.attempt, "release", None, None, why)
 
     def rebuild(self, found: Rebuild, now: float) -> None:
-        """Add the found jobs and attempts; see `queue.rebuild_import`."""
+        """Add the jobs and attempts that were found in run directories; see
+        `queue.rebuild_import`.
+        """
         with self._transaction():
             found.carry_out(self._sql, self._append, now)
 
     def state_counts(self) -> dict[str, int]:
-        """Return how many jobs are in each state; empty states are left out."""
+        """Return the number of jobs in each state. States without jobs are left out."""
         rows = self._sql("SELECT state, count(*) AS jobs FROM job GROUP BY state")
         return {row["state"]: row["jobs"] for row in rows}
 
     def states(self) -> dict[int, str]:
-        """Return the state of every job, by its number."""
+        """Return the state of every job: job number to state."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return dict(cursor.execute("SELECT id, state FROM job"))
 
     def remove(self, job: JobRow, now: float, why: str) -> None:
-        """Delete an ended job, with its attempts and events; its number is never used again.
+        """Delete an ended job with its attempts and events. No later job gets its number.
 
-        Raises Changed if it has left `job.state`.
+        Raises Changed if the stored state of the job is no longer `job.state`.
         """
         with self._transaction():
             self._sql("DELETE FROM attempt WHERE job_id = ?", (job.id,))
@@ -335,7 +359,9 @@ class Store:
             self._append(now, job.id, None, "clean", job.state, None, why)
 
     def remove_events(self, before: float) -> int:
-        """Delete the events before this time, except the newest event. Return their number."""
+        """Delete the events before the time `before`, but never the newest event. Return the
+        number of deleted events.
+        """
         with self._transaction():
             newest = "SELECT max(seq) FROM event"
             return self._sql(
@@ -343,19 +369,22 @@ class Store:
             ).rowcount
 
     def job(self, job_id: int) -> JobRow:
-        """Return a job. Raises KeyError."""
+        """Return the job with this number. Raises KeyError."""
         row = self._sql(f"{JOBS} WHERE id = ?", (job_id,)).fetchone()
         if row is None:
             raise KeyError(job_id)
         return job_row(row)
 
     def state(self, job_id: int) -> str | None:
-        """Return the state of a job, without reading its job file; None if it does not exist."""
+        """Return the state of the job, without reading its job file; None if there is no such
+        job.
+        """
         return self._text_of(job_id, "state")
 
     def output_dir(self, job_id: int) -> str | None:
-        """Return the output directory of a job, without reading its job file; None if the job does
-        not exist."""
+        """Return the output directory of the job, without reading its job file; None if there
+        is no such job.
+        """
         return self._text_of(job_id, "output_dir")
 
     def _text_of(self, job_id: int, column: str) -> str | None:
@@ -373,11 +402,12 @@ class Store:
         uid: int | None = None,
         seconds: float = math.inf,
     ) -> list[JobRow]:
-        """Return jobs by descending id.
+        """Return jobs, those with the highest number first.
 
-        `wanted` are states (default: all). `after`: only ids below it. `name`, `uid` and `array`
-        select jobs, if given. After `seconds` no more jobs are read, but at least one is, if there
-        is any.
+        `wanted` are the states (default: all states), and `limit` is the largest number of
+        jobs. With `after`, return only jobs with lower numbers. `name`, `uid` and `array`
+        select jobs by these values. After `seconds` no more jobs are read; at least one job
+        is read, if there is any.
         """
         wanted = tuple(states.STATES if wanted is None else wanted)
         where = f"state IN ({', '.join('?' * len(wanted))}) AND id < ?"
@@ -397,7 +427,7 @@ class Store:
         return jobs
 
     def jobs_with_open_attempts(self, state: str) -> list[JobRow]:
-        """Return the jobs in this state that have an attempt whose end is not recorded."""
+        """Return the jobs in the state `state` that have an attempt without a recorded end."""
         rows = self._sql(
             f"{JOBS} WHERE state = ? AND EXISTS"
             " (SELECT 1 FROM attempt WHERE job_id = job.id AND attempt.state != ?)",
@@ -406,21 +436,26 @@ class Store:
         return [job_row(row) for row in rows]
 
     def ids(self, state: str, *, above: int = 0) -> list[int]:
-        """Return the ids above `above` of jobs in this state, ascending."""
+        """Return the numbers of the jobs in the state `state`, ascending; only numbers above
+        `above`.
+        """
         cursor = self._connection.cursor()
         cursor.row_factory = None
         cursor.execute("SELECT id FROM job WHERE state = ? AND id > ? ORDER BY id", (state, above))
         return [row[0] for row in cursor]
 
     def array_states(self, array_id: int) -> list[tuple[int, str]]:
-        """Return the ids of an array's jobs with the state of each, ascending."""
+        """Return the number and the state of each job of the array, in ascending order of
+        numbers.
+        """
         rows = self._sql("SELECT id, state FROM job WHERE array_id = ? ORDER BY id", (array_id,))
         return [(row["id"], row["state"]) for row in rows]
 
     def changed_since(self, seq: int) -> list[int] | None:
-        """Return the ids of jobs with events after `seq`, including removed jobs.
+        """Return the numbers of the jobs with an event after event number `seq`, including jobs
+        that were removed.
 
-        Return None if some of these events may be deleted.
+        Return None if some of these events may already be deleted.
         """
         oldest = self._sql("SELECT min(seq) AS seq FROM event").fetchone()["seq"]
         if oldest is not None and oldest > seq + 1:
@@ -431,13 +466,15 @@ class Store:
         return [row["job_id"] for row in rows]
 
     def places(self) -> list[tuple[int, str]]:
-        """Return the ids of unfinished jobs with the `output_dir` of each."""
+        """Return the number and the `output_dir` of each unfinished job."""
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(f"SELECT id, output_dir FROM job WHERE state NOT IN ({over})")
         return [(row["id"], row["output_dir"]) for row in rows]
 
     def specs_with(self, word: str) -> list[tuple[int, str]]:
-        """Return the unfinished jobs whose job file contains `word`, with the file's text."""
+        """Return the number and the text of the job file of each unfinished job with `word` in
+        its job file.
+        """
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
             f"SELECT id, coalesce(full_text, spec) AS spec FROM job LEFT JOIN job_text"
@@ -448,8 +485,9 @@ class Store:
         return [(row["id"], row["spec"]) for row in rows]
 
     def after(self, job: JobRow, word: str) -> list[JobRow]:
-        """Return the jobs of the same user that depend on `job` and set the key `word`, oldest
-        first."""
+        """Return the jobs of the same user that depend on `job` and set the key `word` in their
+        job file, the oldest first.
+        """
         rows = self._sql(
             # As a join, SQLite would go through all jobs in the order of their numbers.
             f"{JOBS} WHERE job.id IN (SELECT job_id FROM dependency WHERE on_id = ?) AND uid = ?"
@@ -459,14 +497,16 @@ class Store:
         return [job_row(row) for row in rows]
 
     def open_tokens(self, job_id: int) -> dict[str, str]:
-        """Return the tokens and run directories of the job's attempts whose end is not recorded."""
+        """Return the attempts of the job without a recorded end: token to run directory."""
         rows = self._sql(
             "SELECT token, run_dir FROM attempt WHERE job_id = ? AND state != ?", (job_id, ENDED)
         )
         return {row["token"]: row["run_dir"] for row in rows}
 
     def jobs_with_ended_attempts(self, below: int, limit: int) -> list[int]:
-        """Return the ids below this one of the newest jobs with an ended attempt, descending."""
+        """Return the numbers of the newest jobs that have an ended attempt, descending: at most
+        `limit` numbers, all lower than `below`.
+        """
         rows = self._sql(
             "SELECT DISTINCT job_id FROM attempt WHERE job_id < ? AND state = ?"
             " ORDER BY job_id DESC LIMIT ?",
@@ -475,25 +515,27 @@ class Store:
         return [row["job_id"] for row in rows]
 
     def attempts(self, job_id: int) -> list[AttemptRow]:
-        """Return all attempts of a job, the first one first."""
+        """Return all attempts of the job, the oldest first."""
         rows = self._sql("SELECT * FROM attempt WHERE job_id = ? ORDER BY number", (job_id,))
         return [attempt_row(row) for row in rows]
 
     def leases(self) -> list[Lease]:
-        """Return every lease."""
+        """Return all leases of GPUs."""
         return [Lease(**row) for row in self._sql("SELECT * FROM lease ORDER BY gpu_uuid, job_id")]
 
     def events_of(self, job_id: int, limit: int) -> list[Event]:
-        """Return the newest events of a job, in the order of time."""
+        """Return the newest events of the job, at most `limit`, in the order of time."""
         newest = "SELECT * FROM event WHERE job_id = ? ORDER BY seq DESC LIMIT ?"
         return [Event(**row) for row in self._sql(newest, (job_id, limit))][::-1]
 
     def fences(self) -> list[Fence]:
-        """Return all fences, also expired ones."""
+        """Return all fences of GPUs, including those that have expired."""
         return [Fence(**row) for row in self._sql("SELECT * FROM fence ORDER BY gpu_uuid")]
 
     def events(self, since: int, limit: int = 1000) -> list[Event]:
-        """Return the events after `since`, in order."""
+        """Return at most `limit` events after event number `since`, in the order of their
+        numbers.
+        """
         rows = self._sql(
             "SELECT event.*, job.uid FROM event LEFT JOIN job ON job.id = event.job_id"
             " WHERE seq > ? ORDER BY seq LIMIT ?",

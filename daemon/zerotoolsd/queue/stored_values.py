@@ -15,20 +15,22 @@ from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 LONGEST_REASON = 4000
-"""Longest stored sentence in characters; messages of programs may be of any length."""
+"""Length in characters above which a sentence is shortened before it is stored. Programs write
+messages of any length.
+"""
 _AT_ONCE = 2000
-"""Keys of a table that are converted in one step."""
+"""Number of keys of a table that are converted in one step of `json_steps`."""
 
 
 _AS_THEY_ARE = frozenset({int, type(None)})
 
 
 class Unstorable(OverflowError, ValueError):
-    """The value would be changed by SQLite, or refused."""
+    """SQLite would change the value, or cannot store it."""
 
 
 def stored(value: object) -> object:
-    """Return `value` in the form in which it is bound to a statement. Raises Unstorable."""
+    """Return `value` in the form in which it is passed to an SQL statement. Raises Unstorable."""
     if value is None:
         return None
     if isinstance(value, str):
@@ -41,9 +43,10 @@ def stored(value: object) -> object:
 
 
 def stored_row(row: Iterable[object]) -> list[object]:
-    """Return the values of a row in the form in which they are bound.
+    """Return the values of a row in the form in which they are passed to an SQL statement.
 
-    Raises Unstorable. The statement raises OverflowError for integers that are too large.
+    Raises Unstorable. The statement itself raises OverflowError for integers that are too
+    large.
     """
     return [value if type(value) in _AS_THEY_ARE else stored(value) for value in row]
 
@@ -57,7 +60,9 @@ def _stored_text(text: str) -> str | bytes:
 
 
 def loaded_row(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
-    """Return a row as a dict by column name, with every text as it was before `stored`."""
+    """Return a row as a dict by column name. Each text is the same as before `stored` converted
+    it.
+    """
     return {
         column[0]: _loaded(value) if isinstance(value, bytes) else value
         for column, value in zip(cursor.description, row, strict=True)
@@ -72,7 +77,9 @@ def _loaded(value: bytes) -> str:
 
 
 def short(sentence: str | None) -> str | None:
-    """Return `sentence`, with its middle left out if it is too long."""
+    """Return `sentence`; the middle is left out if the sentence has more than LONGEST_REASON
+    characters.
+    """
     if sentence is None or len(sentence) <= LONGEST_REASON:
         return sentence
     half = LONGEST_REASON // 2
@@ -80,9 +87,9 @@ def short(sentence: str | None) -> str | None:
 
 
 def one_line(said: str) -> str:
-    """Return a program's message on one line, with control characters escaped.
+    """Return the message `said` of a program on one line, with control characters escaped.
 
-    The result is part of sentences and of the daemon's log.
+    The result is used in sentences and in the log of the daemon.
     """
     return said if said.isprintable() else "".join(map(_plain, said))
 
@@ -105,7 +112,9 @@ def _batches(names: Sequence[str]) -> Iterator[Sequence[str]]:
 
 
 def json_steps(tree: Mapping[str, Any]) -> Generator[None, None, str]:
-    """Make the text of `json_of` in steps, as a generator, for tables or lists of many values."""
+    """Return the same text as `json_of`. This is a generator that works in steps, for large
+    tables or lists.
+    """
     parts = list[str]()
     for key in sorted(tree):
         value, name = tree[key], json.dumps(key)

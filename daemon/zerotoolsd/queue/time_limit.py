@@ -12,14 +12,15 @@ from zerotoolsd.queue.rows import ENDED, AttemptRow
 from zerotoolsd.supervisor.plan import OUTSIDE, TIME_LIMIT
 
 REASON = TIME_LIMIT
-"""The reason of the stop request for the supervisor and the ranks."""
+"""Reason that is written into the stop request when a job reaches its time limit."""
 
 
 def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Moment) -> float | None:
-    """Return the remaining seconds of a job's time limit after these attempts; None without a
-    limit.
+    """Return the seconds that are left of the job's time limit after these attempts; None if it
+    has no limit.
 
-    Also None under Slurm, which enforces the limit itself: waiting in Slurm's queue does not count.
+    Also return None for a job under Slurm. Slurm enforces the limit itself and does not
+    count the time in its queue.
     """
     if spec is None or spec.time_limit is None or spec.backend == SLURM:
         return None
@@ -27,7 +28,9 @@ def seconds_left(spec: JobSpec | None, attempts: Sequence[AttemptRow], now: Mome
 
 
 def _ran(attempt: AttemptRow, now: Moment) -> float:
-    """Return the seconds that an attempt ran, as its supervisor measured them if it could."""
+    """Return the seconds for which an attempt ran. If its supervisor has measured this time,
+    that value is returned.
+    """
     if attempt.began is None:
         return 0.0
     if attempt.state != ENDED:
@@ -37,10 +40,10 @@ def _ran(attempt: AttemptRow, now: Moment) -> float:
 
 
 def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float:
-    """Return the end of an attempt by its record, in seconds since the epoch.
+    """Return the end time of an attempt from its record, in seconds since the epoch.
 
-    It is not before the attempt's start and not after now. The daemon may notice the end much
-    later.
+    The result is not before the start of the attempt and not after `now`. The daemon may
+    have noticed the end much later.
     """
     ended = seconds_in(record, "ended")
     earliest = began.time if began is not None else 0.0
@@ -50,9 +53,11 @@ def end_of(record: Mapping[str, Any], began: Moment | None, now: float) -> float
 def that_ended(
     spec: JobSpec | None, record: Mapping[str, Any], *, asked: bool = False
 ) -> str | None:
-    """Return the time limit in words if the attempt with this `record` was stopped because of it.
+    """Return the time limit as text, if the attempt with this `record` was stopped because of
+    it; None otherwise.
 
-    `asked`: this daemon asked. On a full disk its supervisor gets the signal, but not the reason.
+    `asked` is True if this daemon asked it to stop at the time limit. If the disk is full,
+    the supervisor gets only the signal, and not the reason.
     """
     heard = record.get("stop_reason")
     if spec is None or spec.time_limit is None or heard not in (REASON, *(OUTSIDE,) * asked):

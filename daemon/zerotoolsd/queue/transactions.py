@@ -21,13 +21,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 Committed = Callable[[float], None]
-"""Called with the seconds that a commit took."""
+"""A function that is called after each commit, with the duration of the commit in seconds."""
 Undone = Callable[[BaseException], None]
-"""Called with the reason, if a transaction was rolled back."""
+"""A function that is called with the reason after a transaction was rolled back."""
 
 
 class Transactions:
-    """The transactions of one connection without automatic commits. `run` executes a statement."""
+    """The transactions of one database connection, which does not commit by itself. `run`
+    executes a statement.
+    """
 
     def __init__(
         self,
@@ -43,7 +45,9 @@ class Transactions:
 
     @contextmanager
     def one(self) -> Iterator[None]:
-        """Run the body as one transaction, or as a part of one inside `together`."""
+        """Return a context that runs its body as one transaction. Inside of `together`, the
+        body is a part of the common transaction.
+        """
         if self._is_together:
             with self._part():
                 yield
@@ -66,7 +70,9 @@ class Transactions:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Run all changes in the body as one transaction. Not inside another one."""
+        """Return a context in which all changes form one transaction. It must not be used
+        inside of another one.
+        """
         try:
             with self.one():
                 self._is_together = True
@@ -82,7 +88,9 @@ class Transactions:
             act()
 
     def when_committed(self, act: Callable[[], None]) -> None:
-        """Call `act` when the changes are on the disk; never if they are rolled back."""
+        """Call `act` after the current changes are on the disk. If they are rolled back, `act`
+        is never called.
+        """
         if self._is_together:
             self._then.append(act)
         else:

@@ -1,7 +1,8 @@
-"""Checks the conditions of waiting jobs (a time, dependencies), and queues jobs that meet them.
+"""Checks the start conditions of waiting jobs (a time, dependencies), and queues the jobs with
+all conditions met.
 
-It follows the store by its events. A job is checked when it begins to wait, when a job that it
-waits for changes, and when its time has come; never all of them.
+It follows the events of the store. A job is checked only when it begins to wait, when a job
+that it waits for changes, and when its start time has come.
 """
 
 from __future__ import annotations
@@ -19,14 +20,18 @@ from zerotoolsd.queue.lifecycle import LifecycleEvent, PutOnHold, Ready
 from zerotoolsd.queue.rows import JobRow
 
 LOOK_SECONDS = 0.01
-"""Seconds of checks of waiting jobs before others get the event loop."""
+"""Seconds for which waiting jobs are checked before other tasks of the event loop run."""
 _AT_ONCE = 100
 _MOST_SAID = 3
-"""Most jobs that a reason names, for a job waiting for an array of a thousand."""
+"""Largest number of jobs that a reason names. A job may wait for an array of a thousand jobs."""
 
 
 def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float) -> str | None:
-    """Return the sentence on the conditions that the job still waits for; None if all are met."""
+    """Return a sentence on the start conditions that are not met yet; None if all are met.
+
+    `begin` is the time before which the job does not start, `after` are its dependencies,
+    and `now` is the current time.
+    """
     said = []
     if begin is not None and begin > now:
         said.append(f"starts at {moment(begin)} at the earliest")
@@ -39,7 +44,9 @@ def why_it_waits(begin: float | None, after: Sequence[DependencyRow], now: float
 
 
 def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
-    """Return the reason why the job can never start; None if it can."""
+    """Return the reason why the job can never start, because a dependency can no longer be met;
+    None if it can.
+    """
     for each in after:
         if each.is_spoiled:
             how = how_it_ended(each.state)
@@ -48,13 +55,16 @@ def why_spoiled(after: Sequence[DependencyRow]) -> str | None:
 
 
 def moment(when: float) -> str:
-    """Format a time by the calendar of this machine."""
+    """Return the time `when` (seconds since the epoch) as text, in the time zone of this
+    machine.
+    """
     return time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(when)).strip()
 
 
 class WaitingConditions:
-    """The jobs of a store that wait for conditions. `calendar` returns the time in seconds since
-    the epoch."""
+    """Finds the jobs of a store that wait for start conditions. `calendar` returns the current
+    time in seconds since the epoch.
+    """
 
     def __init__(
         self, transitions: StateChanger, guard: JobGuard, calendar: Callable[[], float]
@@ -64,28 +74,32 @@ class WaitingConditions:
         self._guard = guard
         self._calendar = calendar
         self._waiting: dict[int, float | None] = {}
-        """The waiting jobs, and when each may begin."""
+        """The waiting jobs, each with the time before which it may not start."""
         self._times: list[tuple[float, int]] = []
-        """The times to come, the first one first; some may be of jobs that no longer wait."""
+        """The start times of jobs, the earliest first. Some may belong to jobs that do not wait
+        any more.
+        """
         self._seen: int | None = None
         self._unread: dict[int, None] = {}
-        """Jobs that may have begun or ceased to wait."""
+        """Jobs that may have begun or stopped to wait since they were last read."""
         self._due: set[int] = set()
-        """Jobs to check."""
+        """Jobs that must be checked in the next call of `settle`."""
 
     def waits(self, job: JobRow) -> bool:
-        """Return whether the job has a condition that is not met now."""
+        """Return whether the job has a start condition that is not met now."""
         after = self._store.dependencies.of(job.id)
         return self.is_early(job) or any(not each.is_met for each in after)
 
     def is_early(self, job: JobRow) -> bool:
-        """Return whether the time at which it may begin is in the future."""
+        """Return whether the time before which the job may not start is in the future."""
         return job.begin is not None and job.begin > self._calendar()
 
     def settle(self, seconds: float = LOOK_SECONDS) -> float | None:
-        """Queue jobs with met conditions, for at most `seconds`; return seconds to the next call.
+        """Queue the jobs with all conditions met. Work for at most `seconds`, and return the
+        seconds until the next call is due.
 
-        Returns None if that is unknown. Raises sqlite3.OperationalError if it cannot be done now.
+        Return None if that time is unknown. Raises sqlite3.OperationalError if the database
+        cannot be changed now.
         """
         now, deadline = self._calendar(), time.monotonic() + seconds
         self._note_changes()

@@ -86,9 +86,9 @@ class Request:
 
 
 _IDS = 2**53
-"""A number larger than any job id."""
+"""A number larger than the number of any job."""
 _RANKS = 2**32
-"""A number larger than any rank of a user."""
+"""A number larger than the rank of any user."""
 
 
 def order_of(turn: int, rank: int) -> int:

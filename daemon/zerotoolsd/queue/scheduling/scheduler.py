@@ -66,32 +66,38 @@ from zerotoolsd.queue.scheduling.user_quota import ANYBODY, UserQuota, UserUsage
 
 @dataclass(frozen=True, kw_only=True)
 class Start:
-    """A decision: start this job on these GPUs."""
+    """A decision of the scheduler: start this job on these GPUs."""
 
     job_id: int
     gpu_uuids: tuple[str, ...] = ()
     gpu_bytes: int | None = None
-    """Bytes of each GPU; None: whole GPUs."""
+    """Memory of each GPU that the job gets, in bytes; None: whole GPUs."""
     gpu_part: float = 1.0
-    """The part of each GPU that is booked for the job's user."""
+    """The fraction of each GPU for which the user of the job is booked."""
     size: int | None = None
-    """Number of ranks of a job that may have several sizes; None: it has one size."""
+    """Number of ranks, for an elastic job; None if the job has only one possible size."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TickDecisions:
-    """The decisions of one pass. `waits` has one sentence for every job that does not start."""
+    """The decisions of one scheduler pass. `waits` has one sentence for each job that does not
+    start.
+    """
 
     starts: Sequence[Start]
     waits: Waits
     host_first: int | None = None
-    """Position of the first job that waits for host memory (`DeclaredMemory`)."""
+    """Position of the first job that waits for host memory (`DeclaredMemory`); None if no job
+    does.
+    """
     waits_for_host: bool = False
-    """Whether any job waits for host memory, which other programs may free at any time."""
+    """True if any job waits for host memory, which other programs can free at any time."""
 
 
 class RequestError(Exception):
-    """A job has unexpected data, described by the cause of this error. No decision was made."""
+    """The data of a job is invalid; the cause of this exception says why. The pass made no
+    decision.
+    """
 
     def __init__(self, job_id: int) -> None:
         super().__init__(f"job {job_id}")
@@ -119,14 +125,16 @@ def tick(
     touch: Callable[[int], None] = nobody,
     named: NameJob = by_number,
 ) -> TickDecisions:
-    """Run one pass: decide which jobs of `line` start. Times are seconds since the epoch.
+    """Run one scheduler pass: decide which jobs of `line` start now. Times are in seconds since
+    the epoch.
 
-    `ends` has the latest end of jobs that hold leases and have a limit, by job id. Jobs in
-    `passed_over` may not start now, for the reason given there, and reserve nothing. `elsewhere`
-    has the owners of GPUs that belong to other daemons, `closed` the GPUs that take no new jobs
-    (`suitable_gpus.occupied`). `users` has the use and the limits of each user (`user_quota`).
-    `touch` is called for each checked job; `named` names a job in reasons of others. Raises
-    RequestError.
+    `ends` maps the number of a job to its latest end, for jobs with leases and a time limit.
+    `passed_over` maps the number of a job that may not start now to the reason; such a job
+    reserves nothing. `elsewhere` has the owners of GPUs that belong to other daemons, and
+    `closed` the GPUs that get no new jobs, both by UUID (`suitable_gpus.occupied`). `users`
+    has the current use and the limits of each user (`user_quota`). `touch` is called with
+    the number of each job that is checked. `named` returns the text for a job in the reasons
+    of other jobs. Raises RequestError.
     """
     starts: list[Start] = []
     walk = _Walk(line, False, now, passed_over, touch)
@@ -154,7 +162,7 @@ def tick(
 
 
 class _Walk:
-    """Goes through the jobs of several groups in the order of all users."""
+    """Iterates over the jobs of several groups, in the common order of all users."""
 
     def __init__(
         self,
@@ -174,7 +182,11 @@ class _Walk:
         return order_of(group.turns[place], self._line.rank(group)), place, id(group), group
 
     def next(self) -> tuple[Request, Group, int, int] | None:
-        """Return the next job, its index in its group, and its position. Raises RequestError."""
+        """Return the next job: its request, its group, its index in the group, and its position
+        among all jobs. None after the last job.
+
+        Raises RequestError.
+        """
         while self._heads and job_of(self._heads[0][0]) in self._passed_over:
             _, place, _, group = heapq.heappop(self._heads)
             self.go_on(group, place)
@@ -189,7 +201,9 @@ class _Walk:
         return request, group, place, order
 
     def go_on(self, group: Group, place: int, latest: float = math.inf) -> None:
-        """Skip to the next job of the group after `place` that would end by `latest`."""
+        """Continue in the group with the next job after index `place` that would end by the
+        time `latest`.
+        """
         found = group.next_place(place + 1, self._now, latest)
         if found is not None:
             heapq.heappush(self._heads, self._head(group, found))
@@ -235,7 +249,9 @@ def _give_gpus(
     history.begin(floor.view())
     waiting: set[ResourceNeed] = set()
     latest_of: dict[ResourceNeed, float] = {}
-    """For each need that waits: the time until which a borrower of its GPUs must end."""
+    """For each need of a waiting job: the time by which a job that borrows its reserved GPUs
+    must end.
+    """
     wanted_by: dict[ResourceNeed, list[Gpu]] = {}
     while (found := walk.next()) is not None:
         request, group, place, order = found
@@ -291,9 +307,10 @@ def _ends_by(request: Request, now: float, latest: float) -> bool:
 
 @dataclass(frozen=True)
 class CpuWaits:
-    """Makes the reasons of jobs that wait for CPU ranks.
+    """Computes the reasons of jobs that wait for CPU ranks.
 
-    `first` is the first job that waits for them; `used` of `limit` are in use.
+    `first` is the first job that waits for CPU ranks. `used` of `limit` CPU ranks are in
+    use.
     """
 
     first: int | None
@@ -301,8 +318,11 @@ class CpuWaits:
     limit: int
 
     def why(self, job_id: int, need: ResourceNeed) -> str | None:
-        """Return why a job waits; None if it was queued after the pass, so that the next pass
-        decides."""
+        """Return the reason why the job waits for CPU ranks.
+
+        Return None if the job was queued after the pass, so that only the next pass decides
+        about it.
+        """
         if self.first is None:
             return None
         head = f"needs {count(need.world_size, 'CPU rank')}"
@@ -312,7 +332,9 @@ class CpuWaits:
 
 
 class GpuHistory:
-    """The states of the GPUs during a pass, in the order in which jobs were checked."""
+    """The states of the GPUs during a scheduler pass, in the order in which the jobs were
+    checked.
+    """
 
     def __init__(self) -> None:
         self._behind: list[int] = []
@@ -320,19 +342,22 @@ class GpuHistory:
         self._said: dict[tuple[int, ResourceNeed], str] = {}
 
     def begin(self, view: GpuAllocationView) -> None:
-        """Record the GPUs at the start of the pass."""
+        """Record the state of the GPUs at the start of the pass."""
         self._views.append(view)
 
     def since(self, order: int, view: GpuAllocationView) -> None:
-        """Record the GPUs for the jobs after position `order` (`requests.order_of`).
+        """Record the state of the GPUs that applies to all jobs behind the position `order`
+        (`requests.order_of`).
 
-        Call it in the order of positions.
+        Call this method in ascending order of positions.
         """
         self._behind.append(order)
         self._views.append(view)
 
     def why(self, order: int, need: ResourceNeed) -> str | None:
-        """Return why the job at this position waits; None if the pass did not check GPUs."""
+        """Return the reason why the job at the position `order` waits; None if the pass did not
+        check any GPUs.
+        """
         if not self._views:
             return None
         place = bisect_left(self._behind, order)
@@ -342,7 +367,8 @@ class GpuHistory:
 
 
 class Waits(Mapping[int, str]):
-    """The reasons of all waiting jobs, computed on request: every job of `line` not in `started`.
+    """The reasons why jobs wait: of each job in `line` that is not in `started`. A reason is
+    computed when it is read.
 
     A job that leaves `line` has no reason any more.
     """
@@ -358,10 +384,10 @@ class Waits(Mapping[int, str]):
         host: Mapping[ResourceNeed, str] = MappingProxyType({}),
         users: Mapping[tuple[int, ResourceNeed], str] = MappingProxyType({}),
     ) -> None:
-        """Keep the parts of the reasons.
+        """Keep the data from which the reasons are computed.
 
-        `host` has why jobs of a need wait for host memory. `users` has why jobs of a user and a
-        need wait for other jobs of that user.
+        `host` maps a need to the reason why its jobs wait for host memory. `users` maps
+        (uid, need) to the reason why these jobs wait for other jobs of the same user.
         """
         self._users = users
         self._line = line
@@ -373,7 +399,9 @@ class Waits(Mapping[int, str]):
         self._host = host
 
     def passing_over(self, passed_over: Mapping[int, str]) -> Waits:
-        """Return the same reasons, but with these reasons for jobs that may not start."""
+        """Return a copy with other reasons for jobs that may not start: `passed_over` maps the
+        number of such a job to its reason.
+        """
         known = (self._cpus, self._blind, self._history, self._host, self._users)
         return Waits(self._line, self._started, passed_over, *known)
 

@@ -18,16 +18,18 @@ from zerotoolsd.queue.scheduling.requests import CapabilityNeed, ResourceNeed, c
 
 MOST_LISTED = 8
 NameJob = Callable[[int], str]
-"""Function that names a job in a message."""
+"""A function that returns the text for a job in a message, from the job's number."""
 
 
 def by_number(job_id: int) -> str:
-    """Name a job by its number, without its user."""
+    """Return text for a job with only its number, such as `job 7`, without its user."""
     return f"job {job_id}"
 
 
 def together(whys: Mapping[int, str]) -> str:
-    """Merge equal reasons of several GPUs: `GPUs 0-3: job 1; GPU 5: kept for job 7`."""
+    """Return the reasons of several GPUs as text, with equal reasons merged: `GPUs 0-3: job 1;
+    GPU 5: kept for job 7`.
+    """
     of_why: dict[str, list[int]] = {}
     for index, why in whys.items():
         of_why.setdefault(why, []).append(index)
@@ -37,13 +39,15 @@ def together(whys: Mapping[int, str]) -> str:
 
 
 def _gpus(indexes: Sequence[int]) -> str:
-    """Format indexes: `GPU 5`, or `GPUs 0-3, 6`."""
+    """Return GPU indices as text: `GPU 5`, or `GPUs 0-3, 6`."""
     listed = cpu_list(indexes).replace(",", ", ")
     return f"GPUs {listed}" if len(indexes) > 1 else f"GPU {listed}"
 
 
 def blindness(snapshot: Snapshot | None, now: float, limits: LimitsConfig) -> str | None:
-    """Return why the state of the GPUs is unknown or out of date; None if it is known."""
+    """Return the reason why the state of the GPUs is unknown or too old to be used; None if it
+    is known.
+    """
     if snapshot is None:
         return "no snapshot was taken yet"
     if snapshot.gpus_error is not None:
@@ -62,11 +66,11 @@ def occupied(
     closed: Mapping[str, str] = MappingProxyType({}),
     named: NameJob = by_number,
 ) -> dict[int, str]:
-    """Return why each unavailable GPU cannot be used, by index. GPUs that are missing are free.
+    """Return the reasons why GPUs cannot be used, by GPU index. A GPU without an entry is free.
 
-    `elsewhere` has reasons of GPUs that belong to other daemons, and `closed` reasons of GPUs that
-    take no new jobs, by UUID; both complete "GPU 0 ". `named` names a job. Results complete "GPU 0:
-    ".
+    `elsewhere` maps the UUIDs of GPUs of other daemons to reasons, and `closed` the UUIDs of
+    GPUs that get no new jobs; both reasons complete "GPU 0 ". `named` returns the text for a
+    job. The reasons in the result complete "GPU 0: ".
     """
     by_uuid: dict[str, list[Lease]] = {}
     for lease in leases:
@@ -114,7 +118,9 @@ def _is_unreadable(gpu: Gpu) -> bool:
 
 
 def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
-    """Return why no job can start on the GPU with this configuration; None if jobs can."""
+    """Return the reason why no job can ever start on this GPU with this configuration; None if
+    jobs can.
+    """
     if gpu.excluded:
         return "excluded by gpus.exclude of the daemon's configuration"
     if gpu.mig_instances is not None:
@@ -128,8 +134,9 @@ def _never(gpu: Gpu, limits: LimitsConfig) -> str | None:
 
 
 def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
-    """Return why the GPU's compute capability is too low for the job; None if it is not, or
-    unknown."""
+    """Return the reason why the compute capability of the GPU is too low for the job; None if
+    it is high enough or unknown.
+    """
     found = gpu.compute_capability
     if need is None or found is None or found >= need.least:
         return None
@@ -140,8 +147,9 @@ def _incapable(gpu: Gpu, need: CapabilityNeed | None) -> str | None:
 
 
 def too_small(gpu: Gpu, need: ResourceNeed, memory: DeclaredMemory) -> str | None:
-    """Return why the GPU's memory is smaller than the job's share; None if it is not, or
-    unknown."""
+    """Return the reason why the GPU has less memory than the job needs on each GPU; None if it
+    has enough or its memory is unknown.
+    """
     if need.gpu_bytes is None or gpu.memory_total_bytes is None:
         return None
     empty = replace(gpu, memory_used_bytes=0)
@@ -169,9 +177,11 @@ def _foreign(gpu: Gpu, used: int, limit: int) -> str:
 
 
 def usable(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
-    """Return the GPUs of `_named`, without unsuitable ones if enough suitable ones exist.
+    """Return the GPUs that the job may use, and a sentence if it names a GPU that does not
+    exist.
 
-    Unsuitable ones lack the compute capability or the expected memory.
+    GPUs that lack the compute capability or the expected memory are left out, if there are
+    enough other GPUs.
     """
     wanted, missing = _named(need, gpus)
     if not isinstance(need.gpus, tuple):
@@ -189,8 +199,9 @@ def _is_large(gpu: Gpu, need: ResourceNeed) -> bool:
 
 
 def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | None]:
-    """Return the GPUs that the job may use, in its order, and a sentence on a GPU that does not
-    exist."""
+    """Return the GPUs that the job names, in the order of the job, and a sentence if one of
+    them does not exist.
+    """
     if not isinstance(need.gpus, tuple):
         return list(gpus), None
     chosen = []
@@ -210,7 +221,9 @@ def _named(need: ResourceNeed, gpus: Sequence[Gpu]) -> tuple[list[Gpu], str | No
 
 
 def _divided(name: int | str, gpus: Sequence[Gpu]) -> Gpu | None:
-    """Return the GPU with the MIG instance `name`."""
+    """Return the GPU that is divided into MIG instances, among them the instance `name`; None
+    if there is no such GPU.
+    """
     for gpu in gpus:
         for instance in gpu.mig_instances or ():
             if str(name).startswith("MIG-") and instance.startswith(str(name)):
@@ -224,8 +237,10 @@ def _inventory(gpus: Sequence[Gpu]) -> str:
 
 
 def shortage(need: int, wanted: Sequence[Gpu], taken: Mapping[int, str]) -> str:
-    """Return the sentence that `need` GPUs of `wanted` are not free, with the reasons of `taken`
-    ones."""
+    """Return a sentence that fewer than `need` of the GPUs `wanted` are free.
+
+    `taken` has the reasons why GPUs are not free, by index.
+    """
     whys = {gpu.index: taken[gpu.index] for gpu in wanted if gpu.index in taken}
     head = f"needs {count(need, 'GPU')}: {len(wanted) - len(whys)} of {len(wanted)} free"
     return f"{head}: {together(whys)}" if whys else head
@@ -237,7 +252,9 @@ def impossible(
     limits: LimitsConfig,
     memory: DeclaredMemory | None = None,
 ) -> str | None:
-    """Return why this machine can never give the job what it needs; None if it can."""
+    """Return the reason why this machine can never give the job the resources that it needs;
+    None if it can.
+    """
     size, memory = need.world_size, memory or DeclaredMemory()
     if memory.host_total is not None and need.host_bytes > memory.host_total:
         return (
@@ -282,7 +299,9 @@ def impossible(
 
 
 def with_fences(snapshot: Snapshot, fences: Iterable[Fence], now: Moment) -> Snapshot:
-    """Return the snapshot with an `error` for each fenced GPU, which names the fence."""
+    """Return a copy of the snapshot in which each fenced GPU has an `error` that names the
+    fence.
+    """
     up = {fence.gpu_uuid: fence for fence in fences if fence.is_up(now)}
     if not up:
         return snapshot

@@ -1,8 +1,9 @@
-"""The limits of each user during a pass, and how much of them remains.
+"""The limits of each user during a scheduler pass, and the part of them that is not used up.
 
-A job beyond the administrator's limits waits and reserves nothing: jobs of other users go ahead.
-Jobs of the same user and need are equal here, and in a pass limits are only used up. So once one of
-them waits, those behind it wait as well.
+A job beyond the administrator's limits waits and reserves nothing, so that jobs of other
+users can go ahead. Jobs of one user with the same need are treated alike, and during a pass
+the unused part only shrinks. So after one of these jobs has to wait, all later ones wait as
+well.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from zerotoolsd.users.user_limits import UserLimits
 
 @dataclass(frozen=True, kw_only=True)
 class UserUse:
-    """The use of one user's running jobs: jobs, GPUs (a part of a GPU counts as one), and CPU
-    ranks."""
+    """The resources that the running jobs of one user use: number of jobs, of GPUs (a part of a
+    GPU counts as one), and of CPU ranks.
+    """
 
     running: int = 0
     gpus: int = 0
     cpu_ranks: int = 0
 
     def and_also(self, *, gpus: int, cpu_ranks: int) -> UserUse:
-        """Return the sum of this use and one more job."""
+        """Return this use plus the use of one more job, with so many GPUs and CPU ranks."""
         return replace(
             self,
             running=self.running + 1,
@@ -36,8 +38,9 @@ class UserUse:
 
 @dataclass(frozen=True, kw_only=True)
 class UserUsage:
-    """The use of each user, by uid, and their limits. `limits_of` is None if there are no
-    limits."""
+    """The current use of each user, by uid, and a function that returns the limits of a user.
+    `limits_of` is None if there are no limits.
+    """
 
     limits_of: Callable[[int], UserLimits] | None = None
     used: Mapping[int, UserUse] = field(default_factory=dict)
@@ -47,7 +50,9 @@ ANYBODY = UserUsage()
 
 
 def without_jobs(users: UserUsage, jobs: Iterable[tuple[int, int, int]]) -> UserUsage:
-    """Return `users` without these jobs. Each job has its uid, its GPUs and its CPU ranks."""
+    """Return `users` with the use of some jobs subtracted. Each of `jobs` is (uid, number of
+    GPUs, number of CPU ranks).
+    """
     used = dict(users.used)
     for uid, gpus, cpu_ranks in jobs:
         has = used.get(uid, UserUse())
@@ -60,16 +65,18 @@ def without_jobs(users: UserUsage, jobs: Iterable[tuple[int, int, int]]) -> User
 
 
 class UserQuota:
-    """The remaining limits of users during one pass."""
+    """The unused part of each user's limits during one scheduler pass."""
 
     def __init__(self, users: UserUsage) -> None:
         self._limits_of = users.limits_of
         self._used = dict(users.used)
         self.said: dict[tuple[int, ResourceNeed], str] = {}
-        """Why jobs of a user and a need wait."""
+        """The reason why jobs wait for other jobs of the same user, by (uid, need)."""
 
     def has(self, request: Request) -> bool:
-        """Return whether the job is within the limits of its user; else it waits."""
+        """Return whether the job is within the limits of its user. If it is not, it has to
+        wait.
+        """
         if self._limits_of is None:
             return True
         used = self._used.get(request.uid, UserUse())
@@ -80,7 +87,7 @@ class UserQuota:
         return False
 
     def most(self, request: Request) -> int:
-        """Return the largest number of ranks that the limits allow for a job."""
+        """Return the largest number of ranks that the limits of the user allow for the job."""
         if self._limits_of is None or not request.need.is_elastic:
             return MOST_RANKS
         limits, used = self._limits_of(request.uid), self._used.get(request.uid, UserUse())
@@ -89,7 +96,9 @@ class UserQuota:
         return MOST_RANKS if limit is None else limit - (used.gpus if is_gpu else used.cpu_ranks)
 
     def take(self, request: Request, size: int) -> None:
-        """Record that a job starts with so many ranks."""
+        """Record that the job starts with `size` ranks, which uses up part of the user's
+        limits.
+        """
         if self._limits_of is not None:
             is_gpu = request.need.gpus is not None
             used = self._used.get(request.uid, UserUse())
@@ -98,7 +107,9 @@ class UserQuota:
 
 
 def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | None:
-    """Return why a job of this need exceeds its user's limits now; None if it does not."""
+    """Return the reason why one more job with this need would exceed the limits of its user
+    now; None if it would not.
+    """
     if limits.max_running is not None and used.running >= limits.max_running:
         return f"waits for jobs of the same user: {used.running} of users.max_running = " + (
             f"{limits.max_running} run"
@@ -118,6 +129,8 @@ def why_beyond(limits: UserLimits, used: UserUse, need: ResourceNeed) -> str | N
 
 
 def never_within(limits: UserLimits, need: ResourceNeed) -> str | None:
-    """Return why a job of this need exceeds its user's limits even alone; None if it does not."""
+    """Return the reason why a job with this need exceeds the limits of its user even if the
+    user runs no other job; None if it does not.
+    """
     why = why_beyond(limits, UserUse(), need)
     return None if why is None else f"{why}; ask for less, or ask the administrator"

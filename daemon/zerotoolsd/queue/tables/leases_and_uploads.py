@@ -20,11 +20,13 @@ from zerotoolsd.queue.stored_values import short
 
 RunSql = Callable[..., sqlite3.Cursor]
 Append = Callable[..., int]
-"""Appends an event: (now, job, attempt, kind, from, to, why)."""
+"""A function that adds an event: (time, job, attempt, kind, old state, new state, text)."""
 
 
 class OrphanLeases:
-    """The leases of ended attempts. Each change is a transaction of its own."""
+    """The leases of GPUs that ended attempts still have. Each change is a transaction of its
+    own.
+    """
 
     def __init__(
         self,
@@ -35,7 +37,9 @@ class OrphanLeases:
         self._sql, self._transaction, self._append = sql, transaction, append
 
     def hold(self, lease: Lease, kind: str, why: str, now: float) -> None:
-        """Keep the GPU leased for the process or memory in `held_by`, and record an event."""
+        """Keep the GPU leased because of the process or memory that `lease.held_by` names, and
+        add an event of the kind `kind`.
+        """
         with self._transaction():
             self._sql(
                 "INSERT INTO lease (gpu_uuid, job_id, attempt, host, held_by)"
@@ -46,12 +50,12 @@ class OrphanLeases:
             self._append(now, lease.job_id, lease.attempt, kind, None, None, short(why))
 
     def leases(self) -> list[Lease]:
-        """Return the leases of ended attempts with `held_by`."""
+        """Return the leases with `held_by`, which are leases of ended attempts."""
         rows = self._sql("SELECT * FROM lease WHERE held_by IS NOT NULL ORDER BY gpu_uuid, job_id")
         return [Lease(**row) for row in rows]
 
     def ended_since(self, since: float) -> list[AttemptRow]:
-        """Return the attempts with GPUs that ended after `since`, in seconds since the epoch."""
+        """Return the attempts that used GPUs and ended after `since` (seconds since the epoch)."""
         rows = self._sql(
             "SELECT * FROM attempt WHERE state = ? AND ended > ? AND gpu_uuids != ?",
             (ENDED, since, json.dumps([])),
@@ -60,11 +64,13 @@ class OrphanLeases:
 
 
 KIND = "uploaded"
-"""Kind of the event for an upload after the end of a job."""
+"""Kind of the event for an upload that took place after the end of the job."""
 
 
 class UploadTable:
-    """The uploads of finished jobs, in the table of attempts. `append` adds an event."""
+    """Reads and records the uploads of finished jobs, in the table of attempts. `append` adds
+    an event.
+    """
 
     def __init__(
         self,
@@ -75,8 +81,9 @@ class UploadTable:
         self._sql, self._transaction, self._append = run, transaction, append
 
     def may_need(self, jobs: Sequence[int], since: float) -> list[int]:
-        """Return those of these jobs that ended after `since` (seconds since the epoch) and may
-        need an upload."""
+        """Return those of `jobs` that ended after `since` (seconds since the epoch) and may
+        still need an upload of their checkpoint.
+        """
         over = ", ".join(f"'{state}'" for state in sorted(states.TERMINAL))
         rows = self._sql(
             "SELECT id FROM job LEFT JOIN job_text ON number = text_number"
@@ -96,11 +103,11 @@ class UploadTable:
         reasons: tuple[str | None, str | None],
         now: float,
     ) -> None:
-        """Record the end of the upload for attempt `number`.
+        """Record that the upload for attempt `number` has ended.
 
-        `result` is the new record of the attempt, and `why` the text of the event. `reasons` are
-        the reason of the job when the upload began, and the new one; None: the reason does not
-        change.
+        `result` is the new record of the attempt, and `why` is the text of the event.
+        `reasons` has two texts: the job's reason when the upload began, and the new reason.
+        If they are None, the reason stays unchanged.
         """
         with self._transaction():
             found = self._sql(

@@ -1,5 +1,6 @@
-"""Notices that wait for delivery. Their number is limited, and they are written with their
-change."""
+"""Stores notices that wait for delivery. Their number is limited. A notice is written in the
+transaction of the change that it reports.
+"""
 
 from __future__ import annotations
 
@@ -13,17 +14,20 @@ RunSql = Callable[..., sqlite3.Cursor]
 
 WEBHOOK, COMMAND = "webhook", "command"
 DELIVERED, DROPPED, EXPIRED = "delivered", "dropped", "expired"
-"""Counted outcomes: `dropped` because too many waited, `expired` because delivery took too long."""
+"""Ways in which a notice can end, which are counted. Dropped: too many notices waited. Expired:
+its delivery took too long.
+"""
 _MOST_TROUBLE = 300
 
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """A notice about a job.
+    """A notice about a job, to be sent to one recipient.
 
-    `key` is unique and the same for every delivery. `target` is an address, or a program and its
-    arguments as JSON; `body` is JSON. It is due at `next_at`, after `tries` failed deliveries, the
-    last with the error `trouble`. Times are in seconds since the epoch.
+    `key` is unique, and stays the same for repeated deliveries. `target` is an address, or a
+    program with its arguments as JSON; `body` is JSON. The notice is due at `next_at`.
+    `tries` deliveries have failed, the last one with the error `trouble`. Times are in
+    seconds since the epoch.
     """
 
     key: str
@@ -41,10 +45,10 @@ class Notice:
 
 
 class Outbox:
-    """The table of notices.
+    """The table of notices that wait for delivery.
 
-    At most `most_per_user` notices of one user, and `most` of all users, wait: then the oldest are
-    dropped.
+    At most `most_per_user` notices of one user and `most` notices of all users can wait. If
+    there are more, the oldest are dropped.
     """
 
     def __init__(
@@ -55,7 +59,9 @@ class Outbox:
         self.most_per_user, self.most = 200, 5000
 
     def add(self, notices: Iterable[Notice], now: float) -> None:
-        """Add notices in the caller's transaction. A notice with an existing key is ignored."""
+        """Add notices, in the transaction of the caller. A notice with a key that is already in
+        the table is ignored.
+        """
         for each in notices:
             added = self._sql(
                 "INSERT OR IGNORE INTO outbox (key, uid, job_id, notice, channel, target, body,"
@@ -70,7 +76,7 @@ class Outbox:
                 self._make_room("", (), self.most)
 
     def put(self, notices: Iterable[Notice], now: float) -> None:
-        """Add notices in a transaction of their own."""
+        """Add notices, in a separate transaction."""
         with self._transaction():
             self.add(notices, now)
 
@@ -84,9 +90,10 @@ class Outbox:
             self._count(DROPPED, gone)
 
     def due(self, now: float, limit: int) -> list[Notice]:
-        """Return the notices that are due, the oldest first.
+        """Return at most `limit` notices that are due, the oldest first.
 
-        Each user gets at most a quarter of `limit`, so that one address does not delay the others.
+        At most a quarter of them are notices of one user, so that one slow address does not
+        delay all other users.
         """
         rows = self._sql(
             "SELECT * FROM (SELECT *, row_number() OVER (PARTITION BY uid ORDER BY id) AS place"
@@ -96,7 +103,9 @@ class Outbox:
         return [_notice(row) for row in rows]
 
     def next_due(self) -> float | None:
-        """Return when the next notice is due; None if no notice waits."""
+        """Return the time at which the next notice is due, in seconds since the epoch; None if
+        no notice waits.
+        """
         row = self._sql("SELECT min(next_at) AS soonest FROM outbox").fetchone()
         return None if row["soonest"] is None else float(row["soonest"])
 
@@ -114,7 +123,9 @@ class Outbox:
                 self._count(what, 1)
 
     def failed(self, notice: Notice, next_at: float, trouble: str) -> None:
-        """Record a failed delivery; the next try is at `next_at`."""
+        """Record that a delivery failed with the error `trouble`. The next try is at `next_at`
+        (seconds since the epoch).
+        """
         with self._transaction():
             self._sql(
                 "UPDATE outbox SET tries = tries + 1, next_at = ?, trouble = ? WHERE id = ?",
@@ -127,7 +138,9 @@ class Outbox:
         return [_notice(row) for row in rows]
 
     def counts(self) -> dict[str, int]:
-        """Return how many notices were delivered, dropped and expired, and how many wait."""
+        """Return the number of notices that were delivered, dropped and expired, and that wait,
+        by name.
+        """
         found = {row["what"]: row["number"] for row in self._sql("SELECT * FROM outbox_count")}
         waiting = self._sql("SELECT count(*) AS number FROM outbox").fetchone()["number"]
         return {**dict.fromkeys((DELIVERED, DROPPED, EXPIRED), 0), **found, "waiting": waiting}

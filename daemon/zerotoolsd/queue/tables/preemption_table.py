@@ -1,7 +1,7 @@
-"""Requests to attempts to save and end so that their jobs continue later ("yields"), and their
-cost.
+"""Stores the requests to attempts to save and end so that their jobs continue later ("yields"),
+and the cost of each.
 
-A row is written with the change of state that asks the attempt.
+A row is written in the same transaction as the change of state that asks the attempt.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ RESIZE = "resize"
 RELIEVE = "relieve"
 RELIEVE_GPU = "relieve_gpu"
 PURPOSES = (PAUSE, PREEMPT, RESIZE, RELIEVE, RELIEVE_GPU)
-"""The purposes of a yield.
+"""The purposes of a request to save and end.
 
-The user pauses the job; a job of higher priority needs its resources; it continues with more or
-fewer ranks; or the memory of the host or of a shared GPU runs out. A pause leads to `paused`, the
-others to `queued`.
+A user pauses the job; a job of higher priority needs its resources; the job continues with
+more or fewer ranks; or the memory of the host or of a shared GPU runs out. After a pause the
+job is `paused`, after the others it is `queued`.
 """
 
 
 @dataclass(frozen=True, kw_only=True)
 class YieldAsk:
-    """A request to yield: one of PURPOSES, and the job that needs the resources, if any."""
+    """A request to an attempt to save and end: its purpose (one of PURPOSES), and the job that
+    needs the resources, if any.
+    """
 
     purpose: str
     for_job: int | None = None
@@ -39,11 +41,12 @@ class YieldAsk:
 
 @dataclass(frozen=True, kw_only=True)
 class YieldRow:
-    """A request to one attempt to yield, and its result. Times are seconds since the epoch.
+    """A request to an attempt to save and end, and the result. Times are in seconds since the
+    epoch.
 
-    `outcome` is one of the lifecycle's outcomes. `steps_lost` is the number of steps that were done
-    and not saved. `first_step` is the time of the first step of the job that needed the resources.
-    None: not yet, or unknown.
+    `outcome` is one of the lifecycle's outcomes. `steps_lost` is the number of steps that
+    were done but not saved. `first_step` is the time of the first step of the job that
+    needed the resources. Values that are None are not known yet, or unknown.
     """
 
     job_id: int
@@ -59,13 +62,15 @@ class YieldRow:
 
 
 def without_steps(row: YieldRow) -> YieldRow:
-    """Return the row without its outcome and steps, for users who may not see the job."""
+    """Return a copy of `row` without its outcome and steps. It is for users who may not see the
+    job.
+    """
     return replace(row, outcome=None, saved_step=None, steps_lost=None)
 
 
 @dataclass(frozen=True, kw_only=True)
 class YieldEnd:
-    """The end of an attempt that was asked to yield."""
+    """The end of an attempt that was asked to save and end."""
 
     ended: float
     outcome: str
@@ -74,9 +79,10 @@ class YieldEnd:
 
 
 class PreemptionTable:
-    """The table of yields.
+    """The table of requests to attempts to save and end.
 
-    Methods run in the caller's transaction, except `note_first_step`, which has its own.
+    All methods run in the transaction of the caller, except `note_first_step`, which has a
+    separate transaction.
     """
 
     def __init__(
@@ -86,8 +92,10 @@ class PreemptionTable:
         self._transaction = transaction
 
     def ask(self, job_id: int, attempt: int, ask: YieldAsk, now: float) -> None:
-        """Record a request. If the attempt was asked before, the time and the job of that request
-        stay."""
+        """Record that the attempt was asked to save and end.
+
+        If the attempt was asked before, the time and the job of the first request are kept.
+        """
         self._sql(
             "INSERT INTO yield (job_id, attempt, purpose, for_job, asked) VALUES (?, ?, ?, ?, ?)"
             " ON CONFLICT (job_id, attempt) DO UPDATE SET purpose = excluded.purpose,"
@@ -96,7 +104,9 @@ class PreemptionTable:
         )
 
     def over(self, job_id: int, attempt: int, end: YieldEnd) -> None:
-        """Record the end of an attempt, if it was asked to yield."""
+        """Record the end of an attempt. Do nothing if the attempt was not asked to save and
+        end.
+        """
         self._sql(
             "UPDATE yield SET ended = ?, outcome = ?, saved_step = ?, steps_lost = ?"
             " WHERE job_id = ? AND attempt = ?",
@@ -104,7 +114,7 @@ class PreemptionTable:
         )
 
     def note_first_step(self, row: YieldRow, when: float) -> None:
-        """Record the first step of the job for which another one yielded."""
+        """Record the time `when` of the first step of the job that got the resources."""
         with self._transaction():
             self._sql(
                 "UPDATE yield SET first_step = ? WHERE job_id = ? AND attempt = ?",
@@ -112,15 +122,19 @@ class PreemptionTable:
             )
 
     def of(self, job_id: int) -> list[YieldRow]:
-        """Return the rows of a job, the oldest first."""
+        """Return the requests to all attempts of the job, the oldest first."""
         return self._rows("WHERE job_id = ? ORDER BY attempt", job_id)
 
     def for_job(self, job_id: int) -> list[YieldRow]:
-        """Return the rows of attempts that yielded to a job."""
+        """Return the requests that were made for the job `job_id`: other jobs gave it their
+        resources.
+        """
         return self._rows("WHERE for_job = ? ORDER BY asked, job_id", job_id)
 
     def unanswered(self, since: float) -> list[YieldRow]:
-        """Return the rows whose first step is unknown, of jobs that run or ended after `since`."""
+        """Return the requests without a known first step, made for jobs that are running or
+        ended after `since` (seconds since the epoch).
+        """
         return self._rows(
             "WHERE for_job IS NOT NULL AND first_step IS NULL AND EXISTS"
             " (SELECT 1 FROM job WHERE id = for_job AND (state = ? OR job.ended > ?))"
@@ -130,7 +144,7 @@ class PreemptionTable:
         )
 
     def removed(self, job_id: int) -> None:
-        """Delete the rows of a removed job."""
+        """Delete the requests to a job that is removed."""
         self._sql("DELETE FROM yield WHERE job_id = ?", (job_id,))
 
     def _rows(self, where: str, *values: object) -> list[YieldRow]:

@@ -19,56 +19,64 @@ from zerotoolsd.queue.rows import ENDED, RUNNING
 
 RunSql = Callable[..., sqlite3.Cursor]
 UNSEEN_SECONDS = 180.0
-"""If more seconds than this lie between two bookings, no daemon ran in between."""
+"""If more than this many seconds lie between two bookings, no daemon was running in between."""
 _LONGEST_GAP = 366 * 86400.0
-"""Largest number of seconds that one booking adds, even if the clock was changed."""
+"""Largest number of seconds that one booking can add, even if the clock was changed."""
 
 
 class GpuTime(NamedTuple):
-    """GPU time of an attempt in seconds, and its end in seconds since the epoch."""
+    """The GPU time of an attempt, in seconds, and the end of the attempt in seconds since the
+    epoch.
+    """
 
     ended: float
     seconds: float
 
 
 class UsageAccounting:
-    """The booked use. `bookings` increases whenever something may have been booked."""
+    """Reads the booked GPU time. `bookings` increases whenever new time may have been booked."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self.bookings = 0
 
     def rows(self, first: int, until: int = 2**62) -> list[tuple[int, int, float]]:
-        """Return (uid, hour since the epoch, GPU-seconds) for the hours from `first` to before
-        `until`."""
+        """Return the booked time of the hours from `first` to before `until`: (uid, hour since
+        the epoch, GPU-seconds).
+        """
         cursor = self._connection.cursor()
         cursor.row_factory = None
         what = "SELECT uid, hour, gpu_seconds FROM gpu_use WHERE hour >= ? AND hour < ?"
         return list(cursor.execute(what, (first, until)))
 
     def in_all(self) -> dict[int, float]:
-        """Return all GPU-seconds that were ever booked, by uid."""
+        """Return the sum of all GPU-seconds that were ever booked: uid to GPU-seconds."""
         cursor = self._connection.cursor()
         cursor.row_factory = None
         return dict(cursor.execute("SELECT uid, sum(gpu_seconds) FROM gpu_use GROUP BY uid"))
 
 
 def book_running(sql: RunSql, now: Moment) -> bool:
-    """Book the use of all running attempts until now. Return whether there were any."""
+    """Book the GPU time of all running attempts up to now. Return whether any attempt is
+    running.
+    """
     rows = sql(f"{_ATTEMPTS} WHERE attempt.state = ? AND gpu_uuids != '[]'", (RUNNING,)).fetchall()
     booked = [_book(sql, row, now, None) for row in rows]
     return any(booked)
 
 
 def book_end(sql: RunSql, job_id: int, number: int, now: Moment, ended: float) -> None:
-    """Book the rest of an attempt that ended at `ended`. Call this before the end is recorded."""
+    """Book the remaining GPU time of an attempt that ended at `ended`. Call this before the end
+    is recorded.
+    """
     row = sql(f"{_ATTEMPTS} WHERE job_id = ? AND number = ?", (job_id, number)).fetchone()
     if row is not None and row["state"] != ENDED:
         _book(sql, row, now, ended)
 
 
 def book_found(sql: RunSql, job_id: int, number: int, used: GpuTime | None) -> None:
-    """Book the use of an attempt whose end the queue did not know, because the queue was older.
+    """Book the GPU time of an attempt that ended without a record in the queue, because the
+    queue was older than the attempt.
 
     The attempt is not booked again later, even if its duration is unknown.
     """
@@ -129,7 +137,9 @@ def _book_readable(sql: RunSql, row: Mapping[str, Any], now: Moment, ended: floa
 
 
 def by_hour(end: float, seconds: float) -> dict[int, float]:
-    """Divide the `seconds` before `end` into hours since the epoch."""
+    """Divide the `seconds` before the time `end` among the hours in which they lie: hour since
+    the epoch to seconds.
+    """
     found: dict[int, float] = {}
     begin = end - seconds
     while begin < end:
@@ -150,22 +160,24 @@ _BYTES = " + ".join(
 
 
 class UserCounts:
-    """Looks up the owners of jobs, and counts the jobs of a user."""
+    """Looks up the users of jobs, and counts the jobs of a user."""
 
     def __init__(self, sql: RunSql) -> None:
         self._sql = sql
         self._known: dict[int, tuple[int, int]] = {}
-        """For each uid: the newest counted job, and the bytes of all its jobs up to that one."""
+        """For each uid: the newest job that was counted, and the total size in bytes of the job
+        files up to that job.
+        """
 
     def owner(self, job_id: int) -> int:
-        """Return the uid that submitted a job. Raises KeyError."""
+        """Return the uid of the user who submitted the job. Raises KeyError."""
         row = self._sql("SELECT uid FROM job WHERE id = ?", (job_id,)).fetchone()
         if row is None:
             raise KeyError(job_id)
         return int(row["uid"])
 
     def waiting(self, uid: int) -> int:
-        """Return the number of this user's jobs that wait or are held."""
+        """Return the number of jobs of the user `uid` that wait or are held."""
         marks = ", ".join("?" * len(_WAITING))
         row = self._sql(
             f"SELECT count(*) AS number FROM job WHERE state IN ({marks}) AND uid = ?",
@@ -174,9 +186,9 @@ class UserCounts:
         return int(row["number"])
 
     def text_bytes(self, uid: int) -> int:
-        """Return the bytes of the job files of all jobs of this user.
+        """Return the total size of the job files of all jobs of the user `uid`, in bytes.
 
-        Only jobs since the last call are read.
+        Only jobs that were added since the last call are read.
         """
         newest, size = self._known.get(uid, (0, 0))
         # "+": by the number of the job. The index of the uid would have all of the user's read.
@@ -191,8 +203,9 @@ class UserCounts:
         return size
 
     def outputs_before(self, uid: int, job_id: int, most: int) -> list[tuple[int, str]]:
-        """Return ids and `output_dir` of this user's jobs before `job_id`, at most `most`, newest
-        first."""
+        """Return the number and the `output_dir` of at most `most` jobs of the user `uid`
+        before `job_id`, the newest first.
+        """
         rows = self._sql(
             "SELECT id, output_dir FROM job WHERE +uid = ? AND id < ? ORDER BY id DESC LIMIT ?",
             (uid, job_id, most),
@@ -200,5 +213,5 @@ class UserCounts:
         return [(row["id"], row["output_dir"]) for row in rows]
 
     def forget(self) -> None:
-        """Forget the cached counts, because jobs may have been removed."""
+        """Clear the cached counts, because jobs may have been removed."""
         self._known.clear()
