@@ -1,5 +1,6 @@
-"""Reads the status of an attempt from its run directory, which is correct after a restart of the
-daemon."""
+"""Reads the status of an attempt from its run directory. The result is also correct after a
+restart of the daemon.
+"""
 
 from __future__ import annotations
 
@@ -28,21 +29,22 @@ from zerotoolsd.users.open_as_user import opened, owner_of
 
 RESTARTED = "the machine was restarted"
 _PLAIN = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-"""Flags for opening: follow no link, and never block."""
+"""Flags for opening a file: do not follow a link, and do not wait."""
 
 
 @dataclass(frozen=True)
 class Over:
-    """The attempt has ended, and its supervisor wrote the record of its end."""
+    """Status: the attempt has ended, and its supervisor has written the record of the end."""
 
     record: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Alive:
-    """The attempt's supervisor runs, or its keeper, which is about to write the record of its end.
+    """Status: the supervisor of the attempt is running, or its keeper, which is about to write
+    the record of the end.
 
-    `began` is the start, if known. The caller closes `pidfd`.
+    `began` is the start time; None if unknown. The caller must close `pidfd`.
     """
 
     pidfd: int
@@ -51,19 +53,21 @@ class Alive:
 
 @dataclass(frozen=True)
 class Starting:
-    """The attempt's supervisor holds the lock and has not written `run.json` yet."""
+    """Status: the supervisor of the attempt holds the lock, but has not written `run.json` yet."""
 
 
 @dataclass(frozen=True)
 class NeverStarted:
-    """No supervisor has written `run.json`, and no supervisor runs."""
+    """Status: no supervisor has written `run.json`, and no supervisor is running."""
 
 
 @dataclass(frozen=True)
 class Gone:
-    """The attempt's supervisor has disappeared; `cause` gives the known reason.
+    """Status: the supervisor of the attempt has disappeared. `cause` says why, as far as it is
+    known.
 
-    The supervisor wrote `record` before the end, or it is inferred from the ledger of ranks.
+    `record` is the record of the end: the supervisor wrote it before, or it is inferred from
+    the ledger of the ranks.
     """
 
     cause: str
@@ -72,7 +76,7 @@ class Gone:
 
 @dataclass(frozen=True)
 class Unreadable:
-    """The run directory cannot be read now, so the status is unknown. `cause` gives the reason."""
+    """Status unknown: the run directory cannot be read now. `cause` gives the reason."""
 
     cause: str
 
@@ -96,7 +100,7 @@ def attempt_status(attempt: AttemptRow) -> AttemptStatus:
 
 
 def lives(attempt: AttemptRow) -> bool:
-    """Return whether the attempt's supervisor or keeper is known to live."""
+    """Return whether the supervisor or the keeper of the attempt is known to be running."""
     found = attempt_status(attempt)
     if not isinstance(found, Alive):
         return False
@@ -105,7 +109,9 @@ def lives(attempt: AttemptRow) -> bool:
 
 
 def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
-    """Return the status of the attempt with `token`."""
+    """Return the status of the attempt with this `token`, which has the run directory
+    `run_dir`.
+    """
     try:
         with opened(run_dir) as base:
             return _look(base, token, owner_of(run_dir))
@@ -121,9 +127,9 @@ def run_dir_status(run_dir: Path, token: str) -> AttemptStatus:
 
 
 def _look(run_dir: Path, token: str, uid: int | None) -> AttemptStatus:
-    """Return the status by the files of the directory.
+    """Return the status that the files in the run directory show.
 
-    `uid` is the owner of the attempt's processes, if that is not the daemon's user.
+    `uid` is the user of the attempt's processes; None for the user of the daemon.
     """
     if (over := _over(run_dir, token)) is not None:
         return over
@@ -159,7 +165,11 @@ def _over(run_dir: Path, token: str, name: str = EXIT) -> Over | None:
 
 
 def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
-    """Return the final status of an attempt without a supervisor. Its ranks may have finished."""
+    """Return the final status of an attempt without a living supervisor.
+
+    The outcome can still be "finished", if all ranks had ended before. `why` is the known
+    reason of the supervisor's end.
+    """
     if (over := _over(run_dir, token)) is not None:
         return over
     ended = _over(run_dir, token, ENDED)
@@ -170,7 +180,11 @@ def _last_word(run_dir: Path, token: str, why: str) -> Over | Gone:
 
 
 def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the record that the keeper would have written, from the ledger of ranks."""
+    """Return the record that the keeper would have written, made from the ledger of the ranks;
+    None if that is not possible.
+
+    `run` has the contents of `run.json`.
+    """
     try:
         plan = Plan.from_json(read_json(run_dir / ATTEMPT, LARGEST_RECORD) or {})
         ledger = RankLedger.read(run_dir / LEDGER, plan.processes)
@@ -181,7 +195,9 @@ def _noted(run_dir: Path, run: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 
 def _check_record(record: Mapping[str, Any]) -> None:
-    """Raise ValueError if the record is invalid. Ranks can write into the run directory, too."""
+    """Raise ValueError if the record of an end is invalid. Ranks can write into the run
+    directory, so it may be anything.
+    """
     checkpoint, stuck = record.get("checkpoint"), record.get("unkillable", [])
     if checkpoint is not None:
         step = checkpoint.get("step") if isinstance(checkpoint, dict) else None
@@ -196,7 +212,9 @@ def _check_record(record: Mapping[str, Any]) -> None:
 
 
 def _identity(process: object, source: str) -> tuple[int, int]:
-    """Return (pid, start ticks). Raises ValueError."""
+    """Return (pid, start time in clock ticks) from the entry `process` of a record. Raises
+    ValueError if it is invalid.
+    """
     found = process if isinstance(process, dict) else {}
     pid, ticks = found.get("pid"), found.get("start_ticks")
     if type(pid) is not int or type(ticks) is not int or not 0 < pid < 2**31:
@@ -205,9 +223,10 @@ def _identity(process: object, source: str) -> tuple[int, int]:
 
 
 def _lock_is_held(path: Path) -> bool:
-    """Return whether a process holds the lock, by taking it for an instant.
+    """Return whether another process holds the lock `path`. To find out, this process takes the
+    lock for an instant.
 
-    A supervisor that starts meanwhile tries for two seconds.
+    A supervisor that starts in this instant tries to take the lock for two seconds.
     """
     try:
         fd = os.open(path, os.O_RDWR | _PLAIN)
@@ -223,9 +242,10 @@ def _lock_is_held(path: Path) -> bool:
 
 
 def fence(run_dir: Path, record: Mapping[str, Any]) -> bool:
-    """Write an end record for an attempt that has not started, so that no supervisor can start it.
+    """Write the record of an end for an attempt that has not started. After that no supervisor
+    can start it.
 
-    Return False if it has started meanwhile. Raises OSError.
+    Return False if the attempt has started meanwhile. Raises OSError.
     """
     if not run_dir.exists():
         return True

@@ -1,4 +1,4 @@
-"""Watches the supervisors of live attempts by their pidfds, in the event loop.
+"""Watches the supervisors of running attempts in the event loop, by their pidfds.
 
 It also writes stop requests into run directories (`StopRequestFiles`).
 """
@@ -34,13 +34,15 @@ from zerotoolsd.users.run_as_user import NOT_DROPPED
 
 STARTING_SECONDS = 0.1
 UNREADABLE_SECONDS = 1.0
-"""Seconds between two tries to access a run directory that cannot be read or written."""
+"""Seconds between two tries to read or write a run directory that is not accessible."""
 
 FIRST_LOOK_SECONDS, LONGEST_LOOK_SECONDS = 0.005, 0.5
-"""Interval in seconds between checks of killed processes: at first, and the longest one."""
+"""Seconds between two checks whether killed processes have ended: the first interval, and the
+longest one.
+"""
 
 HURRIED_SECONDS = 2.0
-"""Seconds that systemd may still take to start an attempt that must stop."""
+"""Seconds that systemd has to start an attempt that must already stop."""
 
 SETTLING = "checking its state"
 ENDING_STRAYS = "killing its leftover processes"
@@ -49,16 +51,22 @@ GIVING_UP = "giving up its start"
 log = logging.getLogger(__name__)
 
 OnOver = Callable[[AttemptRow, Mapping[str, Any]], None]
-"""Called with an ended attempt, and its supervisor's record or a substitute."""
+"""A function that is called with an attempt that has ended, and the record of its supervisor or
+a substitute.
+"""
 Guard = Callable[[int, str], AbstractContextManager[Callable[[], None]]]
-"""Takes (job, activity) and returns a context in which errors affect only that job."""
+"""A function of (job, activity) that returns a context in which an error affects only this job."""
 OnRunning = Callable[[AttemptRow, Moment], None]
-"""Called with an attempt that systemd started, and the start time of its supervisor."""
+"""A function that is called with an attempt that systemd has started, and the start time of its
+supervisor.
+"""
 
 
 @dataclass
 class _Live:
-    """A watched process: the attempt's supervisor, or the request to systemd for one."""
+    """A process that is watched: the supervisor of an attempt, or a `systemd-run` that asks
+    systemd to start one.
+    """
 
     attempt: AttemptRow
     pidfd: int
@@ -71,7 +79,9 @@ class _Live:
 
 
 class AttemptWatcher:
-    """Reports when an attempt has ended. All calls are made in the event loop's thread."""
+    """Watches attempts, and reports each one that has ended. Call its methods only in the
+    thread of the event loop.
+    """
 
     def __init__(
         self,
@@ -82,9 +92,9 @@ class AttemptWatcher:
         spawner: SupervisorSpawner | None = None,
         kill_seconds: float = 30.0,
     ) -> None:
-        """Keep the collaborators.
+        """Keep the objects and functions that the watcher uses.
 
-        A process that survives SIGKILL for `kill_seconds` counts as a leftover process.
+        A process that is still alive `kill_seconds` after SIGKILL counts as left over.
         """
         self._kill_seconds = kill_seconds
         self.on_over = on_over
@@ -92,15 +102,18 @@ class AttemptWatcher:
         self._pending = pending
         self._spawner = spawner or SupervisorSpawner(CHILDREN)
         self.on_running: OnRunning = lambda attempt, began: None
-        """Called if an attempt is found running after a restart of the daemon."""
+        """A function that is called if an attempt is still running after a restart of the
+        daemon.
+        """
         self._unwatched: dict[str, Spawned] = {}
-        """Processes of attempts that cannot be watched now, because no descriptor is available. By
-        token."""
+        """Processes of attempts that cannot be watched now, because no file descriptor is
+        available, by token.
+        """
         self._live: dict[str, _Live] = {}
         self._later: dict[str, asyncio.TimerHandle] = {}
         self._stops = StopRequestFiles()
         self.held: dict[int, str] = {}
-        """Why an attempt's status is unknown now, by job id."""
+        """For each job number, the reason why the status of its attempt is unknown now."""
 
     def start(
         self,
@@ -109,10 +122,12 @@ class AttemptWatcher:
         limits: Mapping[str, int] | None = None,
         warm: WarmSupervisor | None = None,
     ) -> None:
-        """Start the supervisor of a prepared attempt, as `user` or as the daemon's user.
+        """Start the supervisor of a prepared attempt, as the user `user` or as the user of the
+        daemon.
 
-        `warm` is a supervisor that a fork server has started already. See
-        `SupervisorSpawner.spawn`. Raises OSError and NotReady if no process of the attempt runs.
+        `warm` is a supervisor that a fork server has already started. For `limits` see
+        `SupervisorSpawner.spawn`. If this raises OSError or NotReady, no process of the
+        attempt is running.
         """
         spawned = Spawned(warm) if warm else self._spawner.spawn(attempt, user, limits)
         if (before := self._unwatched.pop(attempt.token, None)) and before.request is not None:
@@ -128,8 +143,9 @@ class AttemptWatcher:
             self._hold(attempt, f"its supervisor cannot be watched: {error.strerror}")
 
     def _kill_later(self, live: _Live, seconds: float) -> None:
-        """Kill a `systemd-run` after so many seconds. The run directory shows whether it had an
-        effect."""
+        """Kill a `systemd-run` after `seconds`. The run directory then shows whether it has
+        started a supervisor.
+        """
         if live.late is not None:
             live.late.cancel()
         live.late = asyncio.get_running_loop().call_later(seconds, _kill, live.pidfd)
@@ -139,19 +155,19 @@ class AttemptWatcher:
         return attempt.token in self._live or attempt.token in self._later
 
     def follows(self, attempt: AttemptRow) -> bool:
-        """Return whether the attempt's supervisor is known to run."""
+        """Return whether the supervisor of the attempt is known to be running."""
         live = self._live.get(attempt.token)
         return live is not None and not live.is_request
 
     def settle(self, attempt: AttemptRow) -> None:
-        """Read the attempt's status. Watch the attempt if it lives, else report its end."""
+        """Read the status of the attempt. If it is running, watch it; otherwise report its end."""
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, SETTLING) as reach:
             reach()
             self.adopt(attempt, attempt_status.run_dir_status(Path(attempt.run_dir), attempt.token))
 
     def adopt(self, attempt: AttemptRow, found: attempt_status.AttemptStatus) -> None:
-        """Continue from an attempt status that the caller has read."""
+        """Handle the attempt according to its status `found`, which the caller has read."""
         self.held.pop(attempt.job_id, None)
         match found:
             case attempt_status.Over(record):
@@ -218,9 +234,11 @@ class AttemptWatcher:
         self._later[attempt.token] = handle
 
     def give_up(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Prevent the start of an attempt that has not started, and report `record` as its end.
+        """Prevent an attempt that has not started from starting, and report `record` as its
+        end.
 
-        If a supervisor has started the attempt meanwhile, the attempt continues, and is watched.
+        If a supervisor has started the attempt meanwhile, the attempt continues and is
+        watched.
         """
         self._later.pop(attempt.token, None)
         with self._guard(attempt.job_id, GIVING_UP) as reach:
@@ -243,9 +261,11 @@ class AttemptWatcher:
             self._look_again(attempt)
 
     def _end_strays(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Kill the processes of an attempt without supervisor, then report `record` as its end.
+        """Kill the remaining processes of an attempt without a supervisor, then report `record`
+        as its end.
 
-        The report comes when none of them lives, or when the deadline is over.
+        The end is reported after the last process has ended, or when the deadline for this
+        is over.
         """
         traces = orphan_processes.traces_of(Path(attempt.run_dir), attempt.token)
         deadline = time.monotonic() + self._kill_seconds
@@ -314,7 +334,8 @@ class AttemptWatcher:
     ) -> None:
         """Ask the attempt to save and stop within `grace_seconds` (None: the configured time).
 
-        Its supervisor enforces the end. A repeated request may shorten the grace period.
+        The supervisor kills the ranks after that time. A second request can shorten the
+        time.
         """
         self._stops.write(attempt, reason, grace_seconds)
         live = self._live.get(attempt.token)
@@ -327,11 +348,15 @@ class AttemptWatcher:
             send_signal(live.pidfd, signal.SIGTERM, owner_of(Path(attempt.run_dir)))
 
     def end_at_once(self, attempt: AttemptRow, reason: str) -> None:
-        """End the attempt's grace period now."""
+        """Let the grace period of the attempt end now, so that its supervisor kills the ranks.
+        `reason` is the reason of the stop.
+        """
         self.request_stop(attempt, reason, 0.0)
 
     def request_again(self) -> bool:
-        """Write the stop requests that could not be written. Return whether all are written."""
+        """Try again to write the stop requests that could not be written before. Return whether
+        all are written now.
+        """
         for attempt, reason in self._stops.unwritten:
             if self.watches(attempt):
                 self.request_stop(attempt, reason)
@@ -340,16 +365,18 @@ class AttemptWatcher:
         return not self._stops.unwritten
 
     def live(self) -> list[tuple[AttemptRow, float | None]]:
-        """Return the attempts with a running supervisor, and the time at which each was asked to
-        stop.
+        """Return the attempts with a running supervisor, each with the time at which it was
+        asked to stop.
 
-        The time is monotonic; None without a request.
+        The time is in seconds of the monotonic clock; None if it was not asked.
         """
         found = [each.attempt for each in self._live.values() if not each.is_request]
         return [(attempt, self._stops.since(attempt)) for attempt in found]
 
     def abandon(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Report `record` as the end of an attempt whose supervisor runs and cannot be killed."""
+        """Report `record` as the end of an attempt with a supervisor that is running and cannot
+        be killed.
+        """
         live = self._live.pop(attempt.token)
         self._forget(live)
         _disown(live.spawned)
@@ -368,7 +395,7 @@ class AttemptWatcher:
         self.on_over(attempt, record)
 
     def close(self) -> None:
-        """Stop watching; the attempts continue."""
+        """Stop watching. The attempts continue to run."""
         for live in self._live.values():
             self._forget(live)
             _disown(live.spawned)
@@ -392,16 +419,22 @@ def _disown(spawned: Spawned | None) -> None:
 
 
 class StopRequestFiles:
-    """The stop requests of attempts, by token, also those that no supervisor has received."""
+    """The stop requests of attempts, by token. Requests that no supervisor has received yet are
+    included.
+    """
 
     def __init__(self) -> None:
         self._since: dict[str, float] = {}
         self._unheard: dict[str, str] = {}
         self._unwritten: dict[str, tuple[AttemptRow, str, str]] = {}
-        """Requests that could not be written: attempt, reason, and the error."""
+        """Stop requests that could not be written, each with its attempt, its reason, and the
+        error.
+        """
 
     def write(self, attempt: AttemptRow, reason: str, grace_seconds: float | None = None) -> None:
-        """Write a stop request. If that fails, the request is in `unwritten`."""
+        """Write a stop request into the run directory of the attempt. If that fails, the
+        request is added to `unwritten`.
+        """
         self._since.setdefault(attempt.token, time.monotonic())
         before = self._unwritten.pop(attempt.token, None)
         try:
@@ -415,37 +448,44 @@ class StopRequestFiles:
             self.keep(attempt, reason)
 
     def keep(self, attempt: AttemptRow, reason: str) -> None:
-        """Store a stop request until the attempt's supervisor is known."""
+        """Keep a stop request until the supervisor of the attempt is known."""
         self._unheard[attempt.token] = reason
 
     def take_unheard(self, attempt: AttemptRow) -> str | None:
-        """Remove a stored stop request and return its reason; None if there is none."""
+        """Remove the stop request that `keep` has stored, and return its reason; None if there
+        is none.
+        """
         return self._unheard.pop(attempt.token, None)
 
     @property
     def unwritten(self) -> list[tuple[AttemptRow, str]]:
-        """The attempts whose stop request could not be written, with the reasons."""
+        """Return the attempts with a stop request that could not be written, and the reasons of
+        the requests.
+        """
         return [(attempt, reason) for attempt, reason, _ in self._unwritten.values()]
 
     def drop_unwritten(self, attempt: AttemptRow) -> None:
-        """Drop an unwritten request: the attempt has ended, or is asked again when it is found."""
+        """Forget a stop request that could not be written. The attempt has ended, or it is
+        asked again when it is found.
+        """
         self._unwritten.pop(attempt.token, None)
 
     def since(self, attempt: AttemptRow) -> float | None:
-        """Return the monotonic time at which the attempt was first asked to stop; None if it was
-        not."""
+        """Return the time of the first stop request to the attempt, in seconds of the monotonic
+        clock; None without a request.
+        """
         return self._since.get(attempt.token)
 
     def over(self, attempt: AttemptRow) -> None:
-        """Forget the requests of an ended attempt."""
+        """Forget all stop requests to an attempt that has ended."""
         self._since.pop(attempt.token, None)
 
 
 def has_begun(run_dir: Path) -> bool:
-    """Return whether the attempt's supervisor handles SIGTERM as a stop request.
+    """Return whether the supervisor of the attempt already treats SIGTERM as a stop request.
 
-    It does so from the time at which it has written `run.json`. Also return True if the run
-    directory was removed since then.
+    It does so after it has written `run.json`. Also return True if the run directory has
+    been removed meanwhile.
     """
     try:
         with opened(run_dir) as base:

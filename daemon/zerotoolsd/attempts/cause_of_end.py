@@ -68,10 +68,10 @@ def cause_of(
 
 
 def same_before(cause: str | None, before: Sequence[AttemptRow]) -> int:
-    """Return how many attempts of `before` ended by `cause` since the last progress.
+    """Return how many of the attempts `before` ended by `cause` since the last progress.
 
-    `before` begins with the newest attempt. Progress is a saved step that is newer than all earlier
-    ones.
+    The newest attempt comes first in `before`. Progress means that a step was saved that is
+    newer than all earlier ones.
     """
     steps = [saved_step(attempt.result or {}) for attempt in before]
     count = 0
@@ -90,7 +90,9 @@ def saved_step(record: Mapping[str, Any]) -> int:
 
 
 AT_ONCE_SECONDS = 600.0
-"""A crash within this time, in seconds, without any reported step would repeat."""
+"""Seconds. If an attempt crashes within this time and has reported no step, a restart would end
+in the same way.
+"""
 
 _CODE_ERRORS = frozenset(
     {
@@ -99,12 +101,12 @@ _CODE_ERRORS = frozenset(
         *("NameError", "UnboundLocalError", "AttributeError", "TypeError", "NotImplementedError"),
     }
 )
-"""Exceptions that mean that the program itself is wrong."""
+"""Python exceptions that mean that the program itself is wrong."""
 
 _OWN_SIGNALS = frozenset(
     {signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGSEGV, signal.SIGSYS}
 )
-"""Signals that a process causes by its own mistake, such as SIGSEGV."""
+"""Signals that a process gets because of its own mistake, such as SIGSEGV."""
 
 _STATUSES = {
     2: "exit status 2 means that the program got wrong arguments",
@@ -112,28 +114,33 @@ _STATUSES = {
     127: "exit status 127 means that a program was not found",
 }
 _ASKS_FOR_MORE = 75
-"""Exit status EX_TEMPFAIL of sysexits.h: try again later."""
+"""Exit status with which a program asks to be started again later: EX_TEMPFAIL of sysexits.h."""
 _MACHINE = re.compile(
     r"no space left|cannot allocate memory|too many open files|input/output error|"
     r"stale file handle|temporarily unavailable|timed out|quota exceeded|transport endpoint",
     re.IGNORECASE,
 )
-"""Error messages of the machine, which may be transient."""
+"""Patterns of error messages with a cause in the machine, which may pass."""
 _USAGE_LINE = re.compile(r"^\S.*: error: .*$")
 _LAUNCHED_STATUS = re.compile(r"^\s*exitcode\s*:\s*(-?[0-9]{1,3})\b", re.MULTILINE)
-"""torchrun ends with 1, whatever the status of its ranks, and lists their statuses in its
-report."""
+"""Exit status of torchrun after any failure of its ranks. The exit statuses of the ranks are
+listed in the report that it prints.
+"""
 REPEATED_FACTS = ("stalled", "out_of_host_memory")
-"""Facts in a supervisor's record: that ranks stalled, or were killed because host memory ran
-out."""
+"""Keys in a supervisor's record: the ranks made no progress, or were killed because host memory
+ran out.
+"""
 _CHANGING = re.compile(r"0x[0-9a-fA-F]+|\b[0-9]{4,}\b")
-"""Parts that differ between two messages of one error: addresses, process ids, ports."""
+"""Pattern of text that differs between two messages of the same error: addresses, process ids,
+ports.
+"""
 
 
 def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -> str | None:
-    """Return why a restart would end in the same way, in one sentence; None if it may not.
+    """Return one sentence that says why a restart would end in the same way; None if it may
+    succeed.
 
-    `before` is the record of the attempt before, if there was one.
+    `before` is the record of the previous attempt; None if there was none.
     """
     if record.get("outcome") != lifecycle.CRASHED:
         return None
@@ -148,8 +155,9 @@ def why_not_again(record: Mapping[str, Any], before: Mapping[str, Any] | None) -
 
 
 def mistake_of(record: Mapping[str, Any]) -> str | None:
-    """Return the user's mistake that made the attempt crash, in one sentence; None if none is
-    known."""
+    """Return one sentence on the user's mistake that made the attempt crash; None if no mistake
+    is known.
+    """
     if record.get("signal") is not None or not _ended_at_once(record):
         return None
     text, error = _text(record), _error(record)
@@ -166,7 +174,7 @@ def mistake_of(record: Mapping[str, Any]) -> str | None:
 
 
 def _ended_at_once(record: Mapping[str, Any]) -> bool:
-    """Return whether the attempt ran only briefly and reported no step."""
+    """Return whether the attempt ended within AT_ONCE_SECONDS and reported no step."""
     ran = record.get("ran_seconds")
     return (
         not _whole(record.get("steps_done"))
@@ -194,7 +202,9 @@ def _is_same_end(record: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
 
 
 def _place(record: Mapping[str, Any]) -> tuple[object, ...]:
-    """Return how far the attempt came: steps done, and the newest saved step."""
+    """Return how far the attempt came: the number of steps that were done, and the newest saved
+    step.
+    """
     checkpoint = record.get("checkpoint")
     saved = checkpoint.get("step") if isinstance(checkpoint, Mapping) else None
     return _whole(record.get("steps_done")), saved
@@ -210,7 +220,9 @@ def _signature(record: Mapping[str, Any]) -> tuple[object, ...]:
 
 
 def _error(record: Mapping[str, Any]) -> str | None:
-    """Return the program's last error, which its supervisor found in the output."""
+    """Return the last error of the program, which the supervisor found in its output; None if
+    it found none.
+    """
     said = record.get("last_error")
     return said if isinstance(said, str) else last_error(_text(record))
 
@@ -234,7 +246,7 @@ XidsByGpu = Mapping[str, Sequence[GpuXid]]
 def with_xids(
     record: Mapping[str, Any], xids: XidsByGpu, gpu_name: Callable[[str], str]
 ) -> Mapping[str, Any]:
-    """Return the record with the reported XIDs added to its cause."""
+    """Return the record with the XIDs, error numbers of the GPU driver, added to its cause."""
     if not xids:
         return record
     said = "; ".join(
@@ -245,7 +257,9 @@ def with_xids(
 
 
 def fences_of(attempt: AttemptRow, xids: XidsByGpu, now: float, seconds: float) -> Iterator[Fence]:
-    """Yield a fence for each GPU with an XID that means a hardware fault."""
+    """Yield a fence of `seconds` for each GPU of the attempt with an XID that means a hardware
+    fault.
+    """
     for uuid, found in xids.items():
         faults = [xid for xid in found if is_fault(xid.code)]
         if faults:
@@ -266,7 +280,7 @@ def _listed(xids: Sequence[GpuXid]) -> str:
 
 LONGEST_SHOWN = 300
 _BARE = re.compile(r"rank [0-9]+ (?:exited with [0-9]+|was ended by signal [0-9]+ \([A-Z0-9]+\))$")
-"""A cause that contains no message of the program."""
+"""Pattern of a cause that contains no message of the program."""
 _OUTSIDE_ADVICE = re.compile(r"\((?:SIGKILL|SIGTERM|SIGINT|SIGHUP)\)$")
 _OUTCOMES = (lifecycle.CRASHED, lifecycle.BAD_JOB, lifecycle.BAD_CHECKPOINT)
 _ADVICE_OF_CAUSE: Mapping[str, str] = {
@@ -310,9 +324,10 @@ _ADVICE: Sequence[tuple[re.Pattern[str], str]] = tuple(
 def explained(
     record: Mapping[str, Any], kind: str | None, secrets: Sequence[str]
 ) -> dict[str, Any]:
-    """Return the record with the program's error and advice added to its cause.
+    """Return the record with the error of the program and an advice added to its cause.
 
-    `kind` is one of the causes in `retry_rules`. `secrets` are values that must not be shown.
+    `kind` is one of the causes in `retry_rules`. `secrets` are values that must not be
+    shown.
     """
     cause = record.get("cause")
     if record.get("outcome") not in _OUTCOMES or not isinstance(cause, str):

@@ -21,6 +21,6 @@ RECORD_REMOVED = "record-removed"
 
 
 def reach(name: str) -> None:
-    """Kill the daemon here if the environment names this point."""
+    """Kill the daemon here if the environment variable ZEROTOOLSD_CRASH_AT is `name`."""
     if os.environ.get(VARIABLE) == name:
         os.kill(os.getpid(), signal.SIGKILL)

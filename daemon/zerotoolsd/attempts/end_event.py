@@ -1,4 +1,4 @@
-"""Makes the lifecycle's event for the end of an attempt, from the record of its supervisor."""
+"""Makes the event for the lifecycle of a job from the record of an attempt that has ended."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def end_event(
     kind: str | None = None,
     attempt: AttemptRow | None = None,
 ) -> Ended:
-    """Return the event for the end of an attempt.
+    """Return the event for the end of an attempt, made from its `record`.
 
-    `asked`: this daemon asked the attempt to stop at its time limit. `before`: the earlier
-    attempts. `left`: the sentence of `survivors_sentence`. `kind`: the cause of the end. `attempt`:
-    the attempt itself, if known.
+    `asked` is True if this daemon asked the attempt to stop at its time limit. `before` are
+    the earlier attempts. `left` is the result of `survivors_sentence`. `kind` is the cause
+    of the end. `attempt` is the attempt itself, if known.
     """
     outcome, spec, unreadable = outcome_of(job, record), job.reading.spec, None
     try:
@@ -83,7 +83,9 @@ def _not_ready_at_the_end(attempts: Sequence[AttemptRow]) -> int:
 
 
 def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
-    """Return a record for a cancelled attempt whose own record is missing or invalid."""
+    """Return a record for a cancelled attempt that has no valid record of its own. `strays` are
+    its remaining processes.
+    """
     boot = boot_id()
     left = [{"pid": p.pid, "start_ticks": p.start_ticks, "boot_id": boot} for p in strays]
     cause = f"{len(left)} of its processes were killed, since it could not be followed: {why}"
@@ -91,21 +93,24 @@ def forced_record(strays: Iterable[Process], why: str) -> dict[str, Any]:
 
 
 def held_by(record: Mapping[str, Any]) -> str | None:
-    """Return the text for processes that survived the attempt and may hold its GPUs."""
+    """Return text that names the processes which survived the attempt and may still use its
+    GPUs; None if there are none.
+    """
     return _listed(holders(record)) or None
 
 
 def holders(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the records of processes that survived the attempt and may use its GPUs."""
+    """Return the records of the processes that survived the attempt and may still use its GPUs."""
     return [line for line in record.get("unkillable", ()) if line.get("helper") is not True]
 
 
 def survivors_sentence(
     record: Mapping[str, Any], gpu_uuids: Sequence[str], gpu_name: Callable[[str], str]
 ) -> str | None:
-    """Return the sentence on processes that survived the attempt, with the consequence.
+    """Return a sentence on the processes that survived the attempt, and the consequence for its
+    GPUs.
 
-    Return None if no process survived.
+    Return None if no process survived. `gpu_name` maps a UUID to the name that users see.
     """
     lines = [line for line in record.get("unkillable", ()) if is_still_alive(line)]
     if not lines:
@@ -122,10 +127,10 @@ def survivors_sentence(
 
 
 def may_still_run(record: Mapping[str, Any]) -> bool:
-    """Return whether a program of the attempt may still run next to a restarted one.
+    """Return whether a program of the attempt may still be running when the job is restarted.
 
-    Such a program belongs to another user, so this daemon cannot kill it. A killed process executes
-    nothing more, even before its end.
+    Such a program belongs to another user, so this daemon cannot kill it. A process that was
+    killed executes nothing any more, even if it has not ended yet.
     """
     lines = record.get("unkillable", ())
     return any(line.get("refused") is True and is_still_alive(line) for line in lines)
@@ -149,8 +154,9 @@ def _what_failed_after(record: Mapping[str, Any]) -> str | None:
 
 
 def with_upload(reason: str, record: Mapping[str, Any]) -> str:
-    """Return the job's reason after a later upload, which replaces the failed upload in
-    `record`."""
+    """Return the job's `reason` after an upload that succeeded later. The failed upload in
+    `record` is removed from it.
+    """
     why = _why_not(record, "uploading")
     for failure in (_NOT_UPLOADED, _UPLOAD_FAILED):
         reason = reason.replace(f"{failure}: {why}", "its newest checkpoint was uploaded later")
@@ -164,10 +170,10 @@ def _why_not(record: Mapping[str, Any], name: str) -> str | None:
 
 
 def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
-    """Return the outcome of the attempt with this `record`.
+    """Return the outcome of the attempt with this `record`, for the lifecycle of `job`.
 
-    An attempt that yields got the daemon's SIGTERM, even if it could not read the reason. So this
-    is not a signal from outside.
+    If the job was asked to save and end, a SIGTERM came from the daemon even if the
+    supervisor could not read the request. It then does not count as a signal from outside.
     """
     outcome = record.get("outcome")
     heard = job.state in states.GIVING_WAY and record.get("stop_reason") == OUTSIDE
@@ -176,7 +182,7 @@ def outcome_of(job: JobRow, record: Mapping[str, Any]) -> object:
 
 
 def steps_lost(job: JobRow, attempt: AttemptRow | None, record: Mapping[str, Any]) -> int | None:
-    """Return the number of steps that the attempt did and did not save; None if unknown."""
+    """Return the number of steps that the attempt has done but not saved; None if unknown."""
     done = record.get("steps_done")
     if type(done) is not int or not 0 <= done < 2**63:
         return None

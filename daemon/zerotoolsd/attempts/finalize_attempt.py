@@ -1,4 +1,4 @@
-"""Commits the ends of attempts. A failed commit is repeated."""
+"""Writes the ends of attempts into the queue. If the commit fails, it is repeated."""
 
 from __future__ import annotations
 
@@ -23,22 +23,25 @@ from zerotoolsd.queue.tables.preemption_table import YieldEnd
 from zerotoolsd.supervisor.stop.reaper import is_still_alive
 
 XID_SLACK_SECONDS = 1.0
-"""Difference, in seconds, between the clock of the kernel's log and CLOCK_MONOTONIC."""
+"""Largest difference, in seconds, between the clock of the kernel's log and CLOCK_MONOTONIC."""
 _UNEXPLAINED = (lifecycle.CRASHED, lifecycle.LOST)
 
 XidsOf = Callable[[Sequence[str], float], Mapping[str, Sequence[GpuXid]]]
-"""Takes GPU UUIDs and a CLOCK_MONOTONIC time; returns the XIDs since then, by UUID."""
+"""A function of GPU UUIDs and a time of CLOCK_MONOTONIC that returns the XIDs since then, by
+UUID.
+"""
 
 log = logging.getLogger(__name__)
 
 
 class AttemptFinalizer:
-    """Commits the ends that were noticed.
+    """Writes the ends of attempts into the queue.
 
-    `wake` is called after a new end, because another round is due. `gpu_name` returns the name of a
-    GPU for people, by its UUID; `xids_of` returns the XIDs of GPUs. A faulty GPU is fenced for
-    `fence_seconds`. `gone` is called with attempts that free their GPUs. `freed` is called with
-    leases without living processes, and releases them now or later.
+    `wake` is called after a new end, because another round of the loop is due. `gpu_name`
+    maps the UUID of a GPU to the name that users see. `xids_of` returns the driver errors
+    (XIDs) of GPUs. A faulty GPU is fenced for `fence_seconds`. `gone` is called with each
+    attempt that frees its GPUs. `freed` is called with leases without living processes, and
+    releases them now or later.
     """
 
     def __init__(
@@ -64,18 +67,20 @@ class AttemptFinalizer:
         self._tally = tally or MetricCounters()
         self._gone, self._freed = gone, freed or self._release
         self.expired: set[str] = set()
-        """Tokens of attempts that were asked to stop at their job's time limit."""
+        """Tokens of the attempts that were asked to stop because of their job's time limit."""
         self._unsettled: dict[str, tuple[AttemptRow, Mapping[str, Any]]] = {}
         self._unlooked: set[str] = set()
-        """Tokens of ended attempts whose GPUs must be read before the commit."""
+        """Tokens of the ended attempts with GPUs that must be read before the end is committed."""
 
     @property
     def all_committed(self) -> bool:
-        """Return whether every noticed end is in the store."""
+        """Return whether the ends of all attempts that were noticed are in the store."""
         return not self._unsettled
 
     def over(self, attempt: AttemptRow, record: Mapping[str, Any]) -> None:
-        """Commit the end of an attempt; a failed commit is repeated."""
+        """Write the end of an attempt into the queue. If the commit fails, it is repeated
+        later.
+        """
         crash_points.reach(crash_points.END_SEEN)
         if attempt.token not in self._unsettled:
             self._unsettled[attempt.token] = (attempt, record)
@@ -96,15 +101,17 @@ class AttemptFinalizer:
 
     @property
     def wants_look(self) -> bool:
-        """Return whether an end waits for a new snapshot of the GPUs, which may show a fault."""
+        """Return whether an end waits until the GPUs are read again, because they may show a
+        fault.
+        """
         return bool(self._unlooked)
 
     def looked(self) -> None:
-        """Record that the GPUs were read, or that the driver does not respond."""
+        """Record that the GPUs have been read, or that the driver does not respond."""
         self._unlooked.clear()
 
     def retry(self) -> None:
-        """Repeat the failed commits."""
+        """Repeat the commits that have failed."""
         for attempt, record in list(self._unsettled.values()):
             self.over(attempt, record)
 
@@ -147,7 +154,8 @@ class AttemptFinalizer:
         return self._xids_of(attempt.gpu_uuids, attempt.started_clock - XID_SLACK_SECONDS)
 
     def end_by_force(self, job: JobRow, why: str) -> bool:
-        """Kill the remaining processes of a cancelled job and commit its end.
+        """Kill the remaining processes of a cancelled job, and write the end of its attempt
+        into the queue.
 
         Return whether this was possible.
         """
@@ -171,8 +179,9 @@ class AttemptFinalizer:
         return True
 
     def release_freed(self) -> bool:
-        """Release the GPUs whose last process has ended. Return whether processes still hold
-        some."""
+        """Release the GPUs on which the last process of an ended attempt has ended. Return
+        whether processes still use other such GPUs.
+        """
         lives = False
         for lease in self._store.outlived.leases():
             with self._guard(lease.job_id, fault_isolation.RELEASING) as reach:

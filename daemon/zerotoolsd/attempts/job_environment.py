@@ -21,11 +21,13 @@ from zerotoolsd.users.job_user import USUAL_PATH, JobUser
 
 NOT_CAPTURED = "PATH, HOME, LANG and the variables of [env]: no environment was captured at submit"
 LEAST_UNSHOWN = 6
-"""Values of `[env]` with at least so many characters are hidden in reasons."""
+"""Values of `[env]` with at least this many characters are hidden in reasons."""
 
 
 def least_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return the variables that every process needs, for a job without a captured environment."""
+    """Return the environment variables that every process needs. They are used for a job that
+    has no environment from its submit.
+    """
     return {
         "PATH": environment.get("PATH") or USUAL_PATH,
         "HOME": _home() or environment.get("HOME") or "/",
@@ -41,9 +43,10 @@ def _home() -> str | None:
 
 
 def job_environment(spec: JobSpec, user: JobUser | None = None) -> dict[str, str]:
-    """Return the environment of a job's processes: the variables at its submit, then `[env]`.
+    """Return the environment of a job's processes: the variables at the submit, then those in
+    `[env]`.
 
-    `user` is the user of the processes, if not the daemon's user.
+    `user` is the user of the processes; None: the user of the daemon.
     """
     least = least_environment() if user is None else {**_language(), **user.least}
     return {**least, **(spec.captured_env or {}), **spec.env}
@@ -54,20 +57,21 @@ def _language(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
 
 
 def secrets_of(spec: JobSpec | None) -> list[str]:
-    """Return the secret values of the job. No text about the job may contain them."""
+    """Return the secret values in the job file. No text about the job may contain them."""
     return [] if spec is None else result_of(secret_steps(spec))
 
 
 def secret_steps(spec: JobSpec) -> Steps[list[str]]:
-    """Do the work of `secrets_of` in steps, as a generator."""
+    """Return the same values as `secrets_of`. This is a generator that works in steps."""
     found = yield from named_secret_steps(spec.env)
     return found + (yield from secret_argument_steps(spec.script.command))
 
 
 def unshown_values(spec: JobSpec | None) -> list[str]:
-    """Return the values that a job's reason must not contain: secrets, and long values of `[env]`.
+    """Return the values that the reason of a job must not contain: secrets, and long values of
+    `[env]`.
 
-    Short values may be parts of ordinary words.
+    Short values are allowed, because they may be parts of ordinary words.
     """
     return [] if spec is None else [*secrets_of(spec), *long_values(spec)]
 

@@ -1,4 +1,4 @@
-"""The limits of a job: those in its `[limits]`, and those in the daemon's configuration."""
+"""The resource limits of a job, from its `[limits]` and from the configuration of the daemon."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from zerotoolsd.supervisor.cgroups import (
 
 
 def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
-    """Return the limits of a job, in bytes and numbers, as its supervisor sets them."""
+    """Return the limits of a job: name to number (memory in bytes). The supervisor of the job
+    sets them.
+    """
     found: dict[str, int] = {}
     for name in ("memory", "memory_high", "processes", "io_weight", "io_read", "io_write"):
         value = getattr(spec, name)
@@ -36,7 +38,9 @@ def attempt_limits(spec: LimitsSpec, config: LimitsConfig) -> dict[str, int]:
 
 
 def declared_limits(spec: JobSpec, config: LimitsConfig) -> dict[str, int]:
-    """Return limits for the resources that the job declares, if it sets no limits itself."""
+    """Return the limits for the resources that the job declares. They apply if the job sets no
+    limits itself.
+    """
     if spec.memory.host is None or spec.limits.memory is not None:
         return {}
     most = spec.memory.host_bytes if config.job_memory is None else bytes_of(config.job_memory)
@@ -50,9 +54,9 @@ def why_refused(
     find: Callable[[], Delegation] = cgroups.find,
     mount: Callable[[], Path] = cgroups.mounted,
 ) -> str | None:
-    """Return why this daemon cannot run a job with these limits; None if it can.
+    """Return the reason why this daemon cannot run a job with these limits; None if it can.
 
-    `way` is how the daemon starts supervisors.
+    `way` is the way in which the daemon starts supervisors.
     """
     wanted = attempt_limits(spec, config)
     if not wanted:
@@ -86,7 +90,7 @@ def _refuse_unlimited(
     find: Callable[[], Delegation],
     mount: Callable[[], Path],
 ) -> None:
-    """Raise NotDelegated if these limits cannot be set."""
+    """Raise NotDelegated if the limits `wanted` cannot be set."""
     controllers = controllers_of(wanted)
     if way.program is None:
         find().refuse_unlimited(controllers)

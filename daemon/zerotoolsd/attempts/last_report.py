@@ -32,7 +32,8 @@ _WAYS = ("at_save", "digests", "unchanged", "structure")
 
 @dataclass(frozen=True)
 class Verified:
-    """The verification of a checkpoint: `how`, and the time in seconds since the epoch.
+    """The verification of a checkpoint: the method `how`, and the time in seconds since the
+    epoch.
 
     If `how` is None, the checkpoint was not verified, and `why` is the reason.
     """
@@ -44,13 +45,13 @@ class Verified:
 
 @dataclass(frozen=True, kw_only=True)
 class LastReport:
-    """The messages of the newest step and of the newest evaluation, step and path of the newest
-    checkpoint, and the peaks in bytes.
+    """The newest reports of an attempt: the last step, the last evaluation, step and path of
+    the newest checkpoint, and the largest memory use in bytes.
 
-    `uploaded` has `step`, `path` (a URL) and `time` of the newest copy in a store, and in `why` the
-    reason if a later upload failed. `doing` is the activity before the first step, until that is
-    over, and `doing_since` is its start in seconds since the epoch. `verified` has the newest
-    result of each checkpoint that was verified or rejected, by its path.
+    `uploaded` has `step`, `path` (a URL) and `time` of the newest checkpoint in a store; its
+    `why` is the reason if a later upload failed. `doing` is the current activity before the
+    first step, and `doing_since` is the start of it in seconds since the epoch. `verified`
+    maps the path of each checkpoint that was verified or rejected to the newest result.
     """
 
     step: Mapping[str, Any] | None = None
@@ -60,7 +61,7 @@ class LastReport:
     checkpoint_step: int | None = None
     checkpoint_path: str | None = None
     checkpoint_found: bool = False
-    """The finder found the checkpoint, and the program did not report it."""
+    """True if the checkpoint finder found the checkpoint, and the program did not report it."""
     peak_host_bytes: int | None = None
     peak_gpu_bytes: int | None = None
     uploaded: Mapping[str, Any] | None = None
@@ -68,7 +69,7 @@ class LastReport:
 
 
 def last_report(attempt: AttemptRow) -> LastReport:
-    """Return the last reports of the attempt."""
+    """Return the newest reports of the attempt."""
     if attempt.state != ENDED:
         return report_so_far(Path(attempt.run_dir))
     result = attempt.result or {}
@@ -87,14 +88,17 @@ def last_report(attempt: AttemptRow) -> LastReport:
 
 
 def verified(path: Path, attempts: Sequence[AttemptRow]) -> Verified | None:
-    """Return the newest verification of the checkpoint at `path` by any attempt; None if there is
-    none."""
+    """Return the newest verification of the checkpoint `path` in any of `attempts`; None if
+    there is none.
+    """
     reports = (last_report(attempt).verified.get(str(path)) for attempt in reversed(attempts))
     return next((found for found in reports if found is not None), None)
 
 
 def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int, Path] | None:
-    """Return step and path of the newest checkpoint that the job's ranks reported."""
+    """Return step and path of the newest checkpoint that the ranks of the job have reported;
+    None if there is none.
+    """
     for report in map(last_report, reversed(attempts)):
         if report.checkpoint_step is not None:
             own = Path(job.output_dir) / checkpoint_dirs.directory_name(report.checkpoint_step)
@@ -103,15 +107,17 @@ def latest_checkpoint(job: JobRow, attempts: Sequence[AttemptRow]) -> tuple[int,
 
 
 def checkpoints_before(attempts: Sequence[AttemptRow]) -> list[str]:
-    """Return the newest checkpoint of each attempt, the newest first."""
+    """Return the path of the newest checkpoint of each attempt, the newest attempt first."""
     paths = (last_report(attempt).checkpoint_path for attempt in reversed(attempts))
     return list(dict.fromkeys(path for path in paths if path is not None))
 
 
 def reported_by_program(attempts: Sequence[AttemptRow]) -> list[str]:
-    """Return the checkpoints that the job's program itself reported, the newest first.
+    """Return the paths of the checkpoints that the program of the job has reported itself, the
+    newest first.
 
-    For each attempt these are the newest one, and those in the last part of its `progress.jsonl`.
+    For each attempt these are the newest checkpoint, and those in the last part of its
+    `progress.jsonl`.
     """
     paths: dict[str, None] = {}
     for attempt in reversed(attempts):
@@ -124,7 +130,9 @@ def reported_by_program(attempts: Sequence[AttemptRow]) -> list[str]:
 
 
 def last_sign_of_life(run_dir: Path) -> float | None:
-    """Return when any file of the attempt was last written, in seconds since the epoch."""
+    """Return the time at which a file of the attempt was last written, in seconds since the
+    epoch; None if unknown.
+    """
     dates = []
     with suppress(OSError), opened(run_dir) as base:
         for name in (PROGRESS, RUN, "rank-0.log"):
@@ -134,14 +142,18 @@ def last_sign_of_life(run_dir: Path) -> float | None:
 
 
 def last_line(path: Path) -> str | None:
-    """Return the last line of a log. A progress bar ends its line with a carriage return."""
+    """Return the last line of the log `path`; None if there is none. The carriage return of a
+    progress bar ends a line, too.
+    """
     text = b"\n".join(_last_lines(path)).decode("utf-8", "replace")
     lines = [line.strip() for line in text.replace("\r", "\n").split("\n")]
     return next((one_line(line[:_LONGEST_LINE]) for line in reversed(lines) if line), None)
 
 
 def report_so_far(run_dir: Path) -> LastReport:
-    """Return the reports of a running attempt's ranks, and the measurements of its supervisor."""
+    """Return the reports of a running attempt: those of its ranks, and the measurements of its
+    supervisor.
+    """
     messages = list(_newest_first(run_dir / PROGRESS))
     step = next((m for m in messages if m.get("event") == "step"), None)
     newest = next(_checkpoints(messages), None)
@@ -163,7 +175,9 @@ def report_so_far(run_dir: Path) -> LastReport:
 
 
 def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
-    """Return the newest evaluation. `messages` begin with the newest."""
+    """Return the report of the newest evaluation; None if there is none. The newest of
+    `messages` comes first.
+    """
     for message in messages:
         if message.get("event") == "eval" and _count(message, "step") is not None:
             return message
@@ -173,9 +187,10 @@ def _evaluation(messages: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | No
 
 
 def _uploaded(messages: Sequence[Mapping[str, Any]]) -> dict[str, Any] | None:
-    """Return the newest copy in a store, and why a later upload failed; None without any upload.
+    """Return the newest upload to a store, and the reason if a later upload failed; None if
+    there was no upload.
 
-    `messages` begin with the newest.
+    The newest of `messages` comes first.
     """
     why: str | None = None
     for message in messages:
@@ -199,7 +214,9 @@ def first_step_time(run_dir: Path) -> float | None:
 
 
 def reports_as_record(attempt: AttemptRow) -> dict[str, Any]:
-    """Return the ranks' reports as keys of a record, for an attempt whose supervisor wrote none."""
+    """Return the reports of the ranks as keys of a record, for an attempt without a record from
+    its supervisor.
+    """
     known = report_so_far(Path(attempt.run_dir))
     step, path = known.checkpoint_step, known.checkpoint_path
     saved = {"step": step, "path": path, "found": known.checkpoint_found}
@@ -214,21 +231,26 @@ def reports_as_record(attempt: AttemptRow) -> dict[str, Any]:
 
 
 def with_reports(attempt: AttemptRow, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `record` with the ranks' reports added, if the supervisor's keeper wrote it.
+    """Return `record` with the reports of the ranks added, if the keeper of the supervisor
+    wrote it.
 
-    The keeper does not receive these reports.
+    The keeper itself does not get these reports.
     """
     return {**reports_as_record(attempt), **record} if record.get("by_keeper") is True else record
 
 
 def why_not_started(attempt: AttemptRow) -> str:
-    """Return the last log message of a supervisor that ended before it started a process."""
+    """Return the last message in the log of a supervisor that ended before it started any
+    process.
+    """
     said = last_line(Path(attempt.run_dir) / SUPERVISOR_LOG)
     return "its supervisor ended before it started anything" + (f" ({said})" if said else "")
 
 
 def last_seen(attempt: AttemptRow) -> dict[str, float]:
-    """Return how long an attempt ran at least, if its supervisor did not record it."""
+    """Return how long the attempt ran at least, as keys of a record, if its supervisor has not
+    recorded it.
+    """
     run_dir = Path(attempt.run_dir)
     sign, began = last_sign_of_life(run_dir), attempt.began
     if began is None:
@@ -242,9 +264,9 @@ def last_seen(attempt: AttemptRow) -> dict[str, float]:
 
 
 def _verified(messages: Sequence[Mapping[str, Any]]) -> dict[str, Verified]:
-    """Return the newest verification of each checkpoint, by its path.
+    """Return the newest verification of each checkpoint: path to verification.
 
-    A checkpoint is verified when it is saved, found, resumed from or rejected.
+    A checkpoint is verified when it is saved, found, used for a resume, or rejected.
     """
     found: dict[str, Verified] = {}
     for message in messages:
@@ -298,8 +320,11 @@ def _path(tree: object, key: str) -> str | None:
 
 
 def _count(tree: object, key: str) -> int | None:
-    """Return `value` if it is a number that the queue can store, else None. Ranks can write it,
-    too."""
+    """Return the value of `key` in `tree` if it is an integer that the queue can store; None
+    otherwise.
+
+    Ranks can write it, so the value may be anything.
+    """
     value = tree.get(key) if isinstance(tree, Mapping) else None
     return value if type(value) is int and 0 <= value < 2**63 else None
 

@@ -16,13 +16,19 @@ FINDER_ENTRY = Path(__file__).parents[1] / "children" / "checkpoint_finder" / "e
 ADOPTED_ENTRY = Path(__file__).parents[1] / "children" / "pid_watcher" / "entry.py"
 LAST_SECONDS = 5.0
 LAST_PART = 0.3
-"""Part of the grace period in which processes must end after SIGKILL, at most `LAST_SECONDS`."""
+"""Fraction of the grace period that is reserved for the end of processes after SIGKILL. It is
+at most `LAST_SECONDS`.
+"""
 IMPORTABLE = "importable"
-"""Directory below a run directory that gives a program zerotools, and no other package."""
+"""Name of the directory in a run directory from which a program can import zerotools, and no
+other package.
+"""
 
 
 def command_of(spec: JobSpec, gpu_uuids: Sequence[str]) -> tuple[str, ...]:
-    """Return the command that the supervisor starts: that of a rank, or that of the launcher."""
+    """Return the command that the supervisor starts: the command of a rank, or the command of
+    the launcher.
+    """
     script, python = spec.script, spec.python or sys.executable
     if script.launcher == "plain":
         own = _is_python(script.command[0])
@@ -91,7 +97,7 @@ _LAUNCHERS = {"torchrun": _torchrun, "accelerate": _accelerate, "deepspeed": _de
 
 
 def watching_command(process: AdoptedProcess, grace_seconds: float) -> tuple[str, ...]:
-    """Return the command that watches a process that a user started by hand."""
+    """Return the command that watches the process `process`, which a user has started by hand."""
     kill_after = grace_seconds - min(LAST_SECONDS, grace_seconds * LAST_PART)
     identity = (str(process.pid), str(process.start_ticks), process.boot_id)
     # Not affected by the job's PYTHONPATH, which is for its own programs.
@@ -99,12 +105,14 @@ def watching_command(process: AdoptedProcess, grace_seconds: float) -> tuple[str
 
 
 def finder_command(settings: Path) -> tuple[str, ...]:
-    """Return the command that searches for checkpoints according to the file `settings`."""
+    """Return the command of the checkpoint finder. `settings` is the file with its input."""
     return (sys.executable, "-P", str(FINDER_ENTRY), str(settings))
 
 
 def make_importable(run_dir: Path, package: Path) -> Path:
-    """Make a directory for PYTHONPATH that contains only the package zerotools. Raises OSError."""
+    """Make a directory in `run_dir` that contains only the package zerotools, for PYTHONPATH.
+    Return the directory. Raises OSError.
+    """
     directory = run_dir / IMPORTABLE
     directory.mkdir(exist_ok=True, mode=0o700)
     link = directory / package.name

@@ -31,27 +31,31 @@ from zerotoolsd.supervisor.preloaded.run_in_fork import NO_TOKEN, THREADS, TOKEN
 from zerotoolsd.users.job_user import JobUser
 
 ANSWER_SECONDS = 2.0
-"""Seconds to wait for a fork, which takes milliseconds. The daemon does nothing else meanwhile."""
+"""Longest time to wait for a fork, in seconds. A fork takes milliseconds, and the daemon does
+nothing else meanwhile.
+"""
 LONGEST = 1 << 16
 _EXECUTE = (
     *(sys.executable, "-I", "-S", "-c"),
     "import os, sys; os.execv(sys.argv[1], sys.argv[1:])",
 )
-"""Command that executes the user's interpreter. If that never returns, only this process hangs."""
+"""Command that executes the interpreter of the user. If the interpreter's file system hangs,
+only this process hangs.
+"""
 
 log = logging.getLogger(__name__)
 
 
 class NoServer(Exception):
-    """The fork server cannot be used. The message gives the reason."""
+    """The fork server cannot be used. The message says why."""
 
 
 @dataclass
 class WarmSupervisor:
-    """The keeper of an attempt that a fork server forked. It has the used methods of
-    `subprocess.Popen`.
+    """The keeper of an attempt, forked by a fork server. It has those methods of
+    `subprocess.Popen` that are used here.
 
-    Its parent is the fork server, so this process does not reap it.
+    Its parent process is the fork server, so the daemon does not read its exit status.
     """
 
     pid: int
@@ -59,31 +63,35 @@ class WarmSupervisor:
     returncode: int | None = None
 
     def wait(self) -> None:
-        """Close the descriptor after `pidfd` became readable."""
+        """Close the file descriptor of the process. Call this after `pidfd` has become
+        readable.
+        """
         self.close()
 
     def kill(self) -> None:
-        """Send SIGKILL."""
+        """Send SIGKILL to the process."""
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self.pidfd, signal.SIGKILL)
 
     def close(self) -> None:
-        """Close the descriptor; the process continues."""
+        """Close the file descriptor of the process. The process continues."""
         if self.pidfd >= 0:
             os.close(self.pidfd)
             self.pidfd = -1
 
 
 class ForkServer:
-    """A fork server process of the kind `kind`. It imports modules first."""
+    """A fork server: a process that imports the modules of its `kind`, and then forks
+    supervisors.
+    """
 
     def __init__(self, kind: ServerKind, now: float) -> None:
-        """Start the process. Raises OSError."""
+        """Start the process of the fork server. `now` is the current time. Raises OSError."""
         self.kind = kind
         self.used = now
         self.jobs = 0
         self.bytes: int | None = None
-        """The memory of the server after its imports, in bytes."""
+        """The memory of the fork server after its imports, in bytes."""
         self._link, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._link.setblocking(False)
         try:
@@ -110,8 +118,9 @@ class ForkServer:
         return pid
 
     def is_ready(self) -> bool:
-        """Return whether the server has finished its imports. Raises NoServer if it ended or
-        refuses."""
+        """Return whether the fork server has finished its imports. Raises NoServer if it has
+        ended or refuses to work.
+        """
         while (answer := self._heard()) is not None:
             if "ready" in answer:
                 self.bytes = int(answer["ready"])
@@ -119,10 +128,12 @@ class ForkServer:
         return self.bytes is not None
 
     def start(self, attempt: AttemptRow) -> WarmSupervisor:
-        """Ask the server to fork the supervisor of a prepared attempt.
+        """Ask the fork server to fork the supervisor of a prepared attempt. Return the new
+        process.
 
-        Raises OSError, and NoServer if the server does not confirm the fork. The attempt may then
-        be started by another backend, because its lock admits only one supervisor.
+        Raises OSError. Raises NoServer if the server does not confirm the fork. Even then
+        another backend may start the attempt: the lock of the attempt admits only one
+        supervisor.
         """
         request = {
             "token": attempt.token,
@@ -150,8 +161,8 @@ class ForkServer:
         raise NoServer(f"its fork server has not answered within {ANSWER_SECONDS:g} s")
 
     def _heard(self) -> dict[str, Any] | None:
-        """Return the server's next message, with its descriptor as `pidfd`; None if there is none
-        yet.
+        """Return the next message of the fork server; None if none has arrived. A received file
+        descriptor is in the key `pidfd`.
 
         Raises NoServer.
         """
@@ -174,7 +185,9 @@ class ForkServer:
         return {**answer, **({"pidfd": descriptors[0]} if descriptors else {})}
 
     def _cut_off(self, otherwise: str) -> NoServer:
-        """Return the error of a broken connection: how the server ended, or `otherwise`."""
+        """Return the exception for a broken connection to the fork server. Its message says how
+        the server ended, or `otherwise` if this is unknown.
+        """
         try:
             status = self._process.wait(0.5)
         except subprocess.TimeoutExpired:
@@ -183,7 +196,7 @@ class ForkServer:
         return NoServer(f"its fork server {how}")
 
     def end(self) -> None:
-        """End the server; its forks continue."""
+        """End the fork server. The processes that it has forked continue."""
         self._link.close()
         self._process.kill()
         # It was killed and holds nothing: a short wait, and the rest is left to `poll`.
@@ -198,24 +211,28 @@ TORCH = (
     "zerotoolsd.trainer.session",
     "zerotoolsd.trainer.engine_torch.engine",
 )
-"""The modules that ranks of the trainer import."""
+"""Modules that every rank of the built-in trainer imports."""
 MODULES = {"torch": TORCH}
-"""The modules to import for each engine that may start warm."""
+"""Modules that a fork server imports, for each engine that it can be used for."""
 
 _PER_ATTEMPT = ("CUDA_VISIBLE_DEVICES", "GLOO_SOCKET_IFNAME")
 _OURS = "ZEROTOOLS_"
 _FOR_SERVERS = {THREADS: "1", TOKEN: NO_TOKEN}
-"""Variables that limit a server to one thread: only the forking thread survives a fork."""
+"""Environment variables that limit a fork server to one thread, because a fork keeps only the
+thread that forks.
+"""
 _PRELOADS = ("LD_PRELOAD", "LD_AUDIT")
 _PINS = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
 _NO_PINS = ("", "false", "none", "disabled")
-"""Values of `_PINS` with which OpenMP binds no processors. With others, a fork server and all its
-ranks would be bound to one processor."""
+"""Values of the variables `_PINS` with which OpenMP does not bind threads to processors.
+
+With other values, a fork server and all ranks that it forks would be bound to one processor.
+"""
 
 
 @dataclass(frozen=True)
 class ServerKind:
-    """Command, environment and imported modules of a fork server."""
+    """The command, the environment and the imported modules of a fork server."""
 
     python: str
     modules: tuple[str, ...]
@@ -223,20 +240,22 @@ class ServerKind:
 
     @property
     def name(self) -> str:
-        """A short name, equal for equal kinds. It contains no value of a variable."""
+        """Return a short name that is the same for equal kinds of fork servers. It contains no
+        value of an environment variable.
+        """
         text = json.dumps([self.python, self.modules, self.env])
         return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:8]
 
 
 def kind_of(plan: Plan, spec: JobSpec) -> ServerKind:
-    """Return the kind of fork server that an attempt of `spec` needs."""
+    """Return the kind of fork server that an attempt of the job `spec` needs."""
     env = {**server_environment(plan.env), **_FOR_SERVERS}
     modules = (*COMMON, *MODULES[spec.engine])
     return ServerKind(plan.argv[0], modules, tuple(sorted(env.items())))
 
 
 def server_environment(env: Mapping[str, str]) -> dict[str, str]:
-    """Return the part of a rank's environment that its fork server must have, too."""
+    """Return those environment variables of a rank that its fork server must have, too."""
     return {
         name: value
         for name, value in env.items()
@@ -245,7 +264,9 @@ def server_environment(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def why_cold(plan: Plan, spec: JobSpec, way: LaunchBackend, user: JobUser | None) -> str | None:
-    """Return why an attempt must not be forked from a fork server; None if it may."""
+    """Return the reason why the attempt must not be forked from a fork server; None if it may
+    be forked.
+    """
     if spec.engine == "script":
         return "its program comes from the user"
     if spec.engine not in MODULES:

@@ -1,8 +1,10 @@
-"""All fork servers of the daemon. It chooses one for an attempt, or the attempt starts cold.
+"""Keeps all fork servers of the daemon, and chooses one for each attempt. An attempt without a
+server starts normally (cold).
 
-A server is made when the first attempt that could have used it has taken a step, so that its
-imports take no processor time from a starting attempt. Any error of a server ends it, and the
-attempt starts as without one; another server is made after the next cold start.
+A server is made only after the first attempt that could have used it has done a step. So the
+imports of the server take no processor time from an attempt that is starting. After any
+error of a server, the server is ended and the attempt starts as without a server. Another
+server is made after the next cold start.
 """
 
 from __future__ import annotations
@@ -32,19 +34,20 @@ from zerotoolsd.users.job_user import JobUser
 
 TEND_SECONDS = 1.0
 AGAIN_SECONDS = 60.0
-"""Seconds to wait before another server of a kind is started, after one failed during its
-imports."""
+"""Seconds to wait before another fork server of a kind is started, after the imports of one
+have failed.
+"""
 WARM = "started warm"
 
 log = logging.getLogger(__name__)
 
 MakeServer = Callable[[ServerKind, float], ForkServer]
 IsLoading = Callable[[AttemptRow], bool]
-"""Whether an attempt runs and has not taken a step yet."""
+"""A function that returns whether any running attempt has not done a step yet."""
 
 
 class ForkServerPool:
-    """The fork servers. `make` starts a server."""
+    """All fork servers of the daemon. `make` starts a server of a given kind."""
 
     def __init__(
         self,
@@ -60,18 +63,18 @@ class ForkServerPool:
         self._servers: dict[ServerKind, ForkServer] = {}
         self._wanted: dict[ServerKind, AttemptRow] = {}
         self._failed: dict[ServerKind, tuple[float, str]] = {}
-        """The time and the reason of the last failure, by kind."""
+        """For each kind of fork server, the time and the reason of its last failure."""
         self.trouble: str | None = None
-        """The reason of the last failure."""
+        """The reason of the last failure of any fork server; None if there was none."""
 
     def start(
         self, attempt: AttemptRow, plan: Plan, spec: JobSpec, user: JobUser | None
     ) -> tuple[WarmSupervisor | None, str | None]:
-        """Return the supervisor of a prepared attempt, forked from a server; None if it must start
-        cold.
+        """Fork the supervisor of a prepared attempt from a fork server, and return it; None if
+        the attempt must start cold.
 
-        The second value is a sentence on the start, or None. Raises OSError if no process of the
-        attempt runs.
+        The second value is a sentence about the start, or None. If this raises OSError, no
+        process of the attempt is running.
         """
         if not self._config.enabled:
             return None, None
@@ -105,7 +108,7 @@ class ForkServerPool:
         log.warning("fork server %s is ended: %s", kind.name, why)
 
     async def keep_up(self, is_loading: IsLoading) -> None:
-        """Start missing servers and end unused ones, until cancelled."""
+        """Start missing fork servers and end unused ones, again and again, until cancelled."""
         while self._config.enabled:
             await asyncio.sleep(TEND_SECONDS)
             try:
@@ -114,7 +117,7 @@ class ForkServerPool:
                 log.warning("fork servers cannot be looked after now: %s", error)
 
     def tend(self, is_loading: IsLoading) -> None:
-        """Run one round of `keep_up`."""
+        """Start missing fork servers and end unused ones, once."""
         now = self._clock()
         for kind, server in list(self._servers.items()):
             try:
@@ -153,13 +156,15 @@ class ForkServerPool:
         self._failed.pop(kind, None)
 
     def close(self) -> None:
-        """End all servers; their forks continue."""
+        """End all fork servers. The processes that they have forked continue."""
         for server in self._servers.values():
             server.end()
         self._servers.clear()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the state that `doctor` and `health` show."""
+        """Return the state of the fork servers as a JSON object, which `doctor` and `health`
+        show.
+        """
         now = self._clock()
         return {
             "enabled": self._config.enabled,

@@ -18,23 +18,25 @@ from zerotoolsd.users.open_as_user import opened
 
 AUTO, CHILD, SYSTEMD = "auto", "child", "systemd"
 VARIABLE = "ZEROTOOLS_LAUNCH"
-"""Environment variable that a unit sets to "systemd" if its sandbox is too strict for jobs.
+"""Environment variable that a systemd unit sets to "systemd" if its sandbox is too strict for
+jobs.
 
-The value "auto" in the configuration reads it.
+It is used if the configuration has the value "auto".
 """
 BOOTED = Path("/run/systemd/system")
-"""Path that exists if systemd runs the machine (sd_booted(3))."""
+"""Path that exists if systemd is the init system of this machine (sd_booted(3))."""
 PROGRAM = "systemd-run"
 _USUAL_PATH = "/usr/local/bin:/usr/bin:/bin"
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchBackend:
-    """How supervisors are started. `program` is systemd-run; None: they are children of the daemon.
+    """The way in which supervisors are started. `program` is the path of systemd-run; with
+    None, they are children of the daemon.
 
-    `of_user`: by the user's systemd. `seconds`: the timeout of systemd-run; on a machine under load
-    it takes a second. `may_be_child`: if systemd fails, start a child. `why` completes "supervisors
-    are ...".
+    `of_user` is True if the systemd instance of the user is used. `seconds` is the timeout
+    of systemd-run, which can take a second on a machine under load. `may_be_child` is True
+    if a child is started when systemd fails. `why` completes "supervisors are ...".
     """
 
     program: str | None
@@ -54,9 +56,11 @@ def choose_way(
     uid: int | None = None,
     booted: Callable[[], bool] = BOOTED.is_dir,
 ) -> LaunchBackend:
-    """Return how a daemon with this configuration and environment starts supervisors.
+    """Return the way in which the daemon starts supervisors. `by` is the value in its
+    configuration.
 
-    Raises BadRequest if systemd is required and does not run this machine, or the value is unknown.
+    Raises BadRequest if the value is unknown, or if systemd is required but does not run
+    this machine.
     """
     uid = os.geteuid() if uid is None else uid
     wanted = environment.get(VARIABLE, AUTO) if by == AUTO else by
@@ -83,10 +87,11 @@ def choose_way(
 
 
 def _started_by_systemd(environment: Mapping[str, str]) -> bool:
-    """Return whether this process itself was started by systemd.
+    """Return whether systemd itself has started this process.
 
-    A shell below a unit has that unit's variables, but not its pid. Before version 248 systemd sets
-    no pid; then NOTIFY_SOCKET distinguishes, which shells do not have.
+    A shell in a unit has the environment variables of the unit, but another pid than they
+    contain. systemd before version 248 sets no pid; then NOTIFY_SOCKET decides, which shells
+    do not have.
     """
     pid = environment.get("SYSTEMD_EXEC_PID")
     return pid == str(os.getpid()) if pid is not None else "NOTIFY_SOCKET" in environment
@@ -109,16 +114,17 @@ _KEPT = ("HOME", "LANG", "LC_ALL", "PATH", "TZ")
 
 
 def supervisor_command(run_dir: Path) -> tuple[str, ...]:
-    """Return the command that supervises the attempt in `run_dir`."""
+    """Return the command that runs the supervisor of the attempt in `run_dir`."""
     return (sys.executable, "-I", "-S", str(entry.__file__), str(run_dir))
 
 
 def supervisor_environment(
     user: JobUser | None = None, environment: Mapping[str, str] = os.environ
 ) -> dict[str, str]:
-    """Return the environment of a supervisor of `user`, or of the daemon's user.
+    """Return the environment variables of a supervisor that runs as `user` (None: the user of
+    the daemon).
 
-    Ranks do not inherit it.
+    The ranks do not inherit them.
     """
     if user is not None:
         return user.environment(environment)
@@ -126,8 +132,9 @@ def supervisor_environment(
 
 
 def open_log(run_dir: Path) -> int:
-    """Open the supervisor's log, which is made with mode 0600; return its descriptor. Raises
-    OSError."""
+    """Open the log of the supervisor in `run_dir`, create it with mode 0600 if it is missing,
+    and return its file descriptor. Raises OSError.
+    """
     flags = os.O_CREAT | os.O_APPEND | os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     with opened(run_dir) as base:
         return os.open(base / SUPERVISOR_LOG, flags, 0o600)
@@ -136,9 +143,10 @@ def open_log(run_dir: Path) -> int:
 def spawn_child(
     run_dir: Path, user: JobUser | None = None, group: Mapping[str, Any] | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start the supervisor of a prepared run directory. Raises OSError.
+    """Start the supervisor of a prepared run directory as a child process. Raises OSError.
 
-    It runs as `user` in the control group `group` (`run_as_user`), or as the daemon.
+    The supervisor runs as `user` in the control group `group` (`run_as_user`); without them,
+    as the daemon does.
     """
     command = supervisor_command(run_dir)
     with os.fdopen(open_log(run_dir), "wb") as log:

@@ -18,31 +18,36 @@ from zerotoolsd.supervisor.cgroups import group_name
 from zerotoolsd.users.job_user import JobUser
 
 PLAIN_SECONDS = 300.0
-"""Seconds in which supervisors are children, after systemd failed to start one."""
+"""Seconds for which supervisors are started as child processes after systemd has failed to
+start one.
+"""
 
 log = logging.getLogger(__name__)
 
 
 class NotReady(Exception):
-    """systemd cannot be used now, and no other backend is allowed. The message gives the reason."""
+    """systemd cannot be used now, and supervisors may not be started in another way. The
+    message says why.
+    """
 
 
 @dataclass(frozen=True)
 class Spawned:
-    """A process that was started for an attempt: its supervisor, or the `systemd-run` in
-    `request`."""
+    """A process that was started for an attempt: the supervisor itself, or a `systemd-run`,
+    which is then in `request`.
+    """
 
     process: subprocess.Popen[bytes] | WarmSupervisor
     request: UnitRequest | None = None
 
     def open_pidfd(self) -> int:
-        """Open another descriptor of the process. Raises OSError."""
+        """Return a new pidfd of the process. Raises OSError."""
         if isinstance(self.process, WarmSupervisor):
             return os.dup(self.process.pidfd)
         return os.pidfd_open(self.process.pid)  # a child that was not waited for keeps its pid
 
     def disown(self) -> None:
-        """Stop waiting for the process, which continues."""
+        """Do not wait for the process any more. It continues."""
         if isinstance(self.process, WarmSupervisor):
             self.process.close()
         self.process.returncode = 0
@@ -51,7 +56,10 @@ class Spawned:
 
 
 class SupervisorSpawner:
-    """Starts supervisors. A job may take `grace_seconds` to save at the shutdown of the machine."""
+    """Starts supervisors by systemd or as child processes.
+
+    `grace_seconds` is the time that a job has to save when the machine shuts down.
+    """
 
     def __init__(
         self,
@@ -64,9 +72,9 @@ class SupervisorSpawner:
         self._clock = clock
         self._plain_until = float("-inf")
         self._trouble: str | None = None
-        """Why systemd failed to start the last supervisor."""
+        """The reason why systemd failed to start the last supervisor; None if it did not fail."""
         self._why: dict[str, str] = {}
-        """Why systemd failed to start an attempt's supervisor, by token."""
+        """The reason why systemd failed to start the supervisor of an attempt, by token."""
 
     def spawn(
         self,
@@ -74,12 +82,13 @@ class SupervisorSpawner:
         user: JobUser | None = None,
         limits: Mapping[str, int] | None = None,
     ) -> Spawned:
-        """Start the supervisor of a prepared attempt, as `user` or as the daemon's user.
+        """Start the supervisor of a prepared attempt, as the user `user` or as the user of the
+        daemon.
 
-        `limits` are those of the control group that root makes for a child of another user; None:
-        no group.
+        `limits` are set on the control group that root creates for a child of another user;
+        None: no control group.
 
-        Raises OSError and NotReady if no process of the attempt runs.
+        If this raises OSError or NotReady, no process of the attempt is running.
         """
         if self.way.program is None or self._clock() < self._plain_until:
             return self._child(attempt, user, limits)
@@ -104,7 +113,7 @@ class SupervisorSpawner:
         return Spawned(spawn_child(Path(attempt.run_dir), user, group))
 
     def ended(self, token: str, request: UnitRequest) -> None:
-        """Read the result of a `systemd-run` that has ended, and close it."""
+        """Read the result of a `systemd-run` that has ended, and close its file descriptors."""
         why = request.failure()
         request.close()
         if why is None:
@@ -113,9 +122,10 @@ class SupervisorSpawner:
             self._why[token] = why
 
     def why_not(self, token: str) -> str | None:
-        """Return why systemd did not start this attempt's supervisor, and forget it.
+        """Return the reason why systemd did not start the supervisor of the attempt with this
+        token, and forget the reason.
 
-        The next start uses a child, if that is allowed.
+        The next start uses a child process, if that is allowed.
         """
         why = self._why.pop(token, None)
         if why is not None:
@@ -123,7 +133,9 @@ class SupervisorSpawner:
         return why
 
     def forget(self, token: str) -> None:
-        """Forget why systemd did not start the attempt's supervisor, because it runs."""
+        """Forget the reason why systemd did not start the supervisor of the attempt, because
+        the supervisor is running.
+        """
         self._why.pop(token, None)
         if self._clock() >= self._plain_until:
             self._trouble = None
@@ -135,10 +147,10 @@ class SupervisorSpawner:
             log.warning("supervisors are children of the daemon for %g s: %s", PLAIN_SECONDS, why)
 
     def to_json(self) -> dict[str, str | None]:
-        """Return how supervisors are started now, as JSON.
+        """Return a JSON object that says how supervisors are started now.
 
-        `why` completes "supervisors are ..."; `trouble` is why systemd could not start the last
-        one.
+        `why` completes "supervisors are ..."; `trouble` is the reason why systemd could not
+        start the last supervisor.
         """
         by, why = "user-systemd" if self.way.of_user else SYSTEMD, self.way.why
         if self.way.program is None:

@@ -39,7 +39,9 @@ from zerotoolsd.users.open_as_user import opened
 
 SLICE = "zerotools.slice"
 STOP_SECONDS = 60.0
-"""Seconds that the unit has in addition to a job's time to save, at the shutdown of the machine."""
+"""Seconds that systemd waits for the unit at the shutdown of the machine, in addition to the
+time that the job has to save.
+"""
 _LONGEST_ANSWER = 2000
 
 _EVERYWHERE = {
@@ -79,14 +81,17 @@ _OF_SYSTEM = {
 
 
 def unit_name(attempt: AttemptRow) -> str:
-    """Return the name of the attempt's service, unique on the machine."""
+    """Return the name of the systemd service for the attempt. The name is unique on this
+    machine.
+    """
     return f"{UNIT_PREFIX}{attempt.job_id}-{attempt.number}-{attempt.token[:8]}.service"
 
 
 def is_in_unit(cgroups: str, token: str) -> bool:
-    """Return whether a process with these lines of /proc/PID/cgroup is in the attempt's unit.
+    """Return whether a process belongs to the systemd unit of the attempt with this token.
+    `cgroups` is the text of its /proc/PID/cgroup.
 
-    A process may change its environment, session and parents, but not its unit.
+    A process can change its environment, session and parent, but not its unit.
     """
     return re.search(rf"/{UNIT_PREFIX}\d+-\d+-{token[:8]}\.service(/|$)", cgroups, re.M) is not None
 
@@ -94,10 +99,10 @@ def is_in_unit(cgroups: str, token: str) -> bool:
 def unit_command(
     way: LaunchBackend, attempt: AttemptRow, grace_seconds: float, user: JobUser | None = None
 ) -> tuple[str, ...]:
-    """Return the `systemd-run` command for the supervisor of a prepared attempt.
+    """Return the `systemd-run` command that starts the supervisor of a prepared attempt.
 
-    It runs as `user`, or as the daemon's user. The command contains only the run directory of the
-    job, because every user may read the properties of a unit.
+    The supervisor runs as `user`, or as the user of the daemon. Of the job, the command
+    contains only the run directory, because every user can read the properties of a unit.
     """
     run_dir = Path(attempt.run_dir)
     command = supervisor_command(run_dir)
@@ -134,11 +139,12 @@ def _properties(
 
 
 def _of(user: JobUser) -> Iterator[tuple[str, str]]:
-    """Yield the unit's properties for a job of another user.
+    """Yield the properties (name, value) of the systemd unit for a job of another user.
 
-    systemd changes to the user and delegates the unit's control group. The administrator's limits
-    are on the unit, where the user cannot change them. The program opens the log, because systemd
-    would open it as root and follow a link of the user.
+    systemd switches to the user and lets the user manage the unit's control group. The
+    administrator's limits are set on the unit itself, where the user cannot change them. The
+    supervisor opens the log itself, because systemd would open it as root and follow a link
+    that the user has made.
     """
     account = user.account
     yield "User", str(account.uid)
@@ -161,10 +167,10 @@ def _limit(value: int) -> str:
 
 @dataclass(frozen=True)
 class UnitRequest:
-    """A running `systemd-run` with a timeout of `seconds`.
+    """A running `systemd-run`, which has a timeout of `seconds`.
 
-    `answer` is a descriptor of its output, `log_bytes` the size of the supervisor's log at its
-    start.
+    `answer` is a file descriptor of its output. `log_bytes` is the size that the
+    supervisor's log had when `systemd-run` was started.
     """
 
     process: subprocess.Popen[bytes]
@@ -174,9 +180,10 @@ class UnitRequest:
     log_bytes: int
 
     def failure(self) -> str | None:
-        """Return why the ended `systemd-run` did not start the supervisor; None if it did.
+        """Return the reason why the `systemd-run`, which has ended, did not start the
+        supervisor; None if it did.
 
-        It may have started a supervisor that has ended with an error.
+        The supervisor that it started may already have ended with an error.
         """
         if self.process.returncode == 0 or self._supervisor_spoke():
             return None
@@ -195,7 +202,7 @@ class UnitRequest:
             return False
 
     def close(self) -> None:
-        """Close the descriptor; the process continues."""
+        """Close the file descriptor of the output. The process continues."""
         os.close(self.answer)
 
 
