@@ -44,7 +44,7 @@ from zerotoolsd.queue.scheduling.suitable_gpus import impossible
 from zerotoolsd.queue.scheduling.user_quota import never_within
 from zerotoolsd.service.admission.adoptable_process import look_at_process
 from zerotoolsd.service.admission.argv_limit import too_large
-from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_past
+from zerotoolsd.service.admission.dependency_check import DependencyCheck, refuse_many, refuse_past
 from zerotoolsd.service.admission.directory_checks import (
     directory_conflict,
     newest_step,
@@ -71,10 +71,6 @@ from zerotoolsd.users.user_limits import why_queued_too_much
 LOOK_SECONDS = 10.0
 """Timeout for the check of a job's files at submit."""
 
-MOST_ARRAY_DEPENDENCIES = 4096
-"""The largest number of dependencies of all jobs in an array together: one transaction writes
-them.
-"""
 MOST_ARRAY_EVALUATIONS = 100
 """The largest number of jobs in an array with `eval.tasks`: one transaction writes their evaluation
 jobs.
@@ -203,7 +199,7 @@ class JobSubmission:
         named = [
             (label or str(spec.name), spec.output_dir, spec.resume_from) for spec, label in members
         ]
-        _refuse_many(of_each or [terms] * len(members))
+        refuse_many(of_each or [terms] * len(members))
         _refuse_many_evaluations(spec for spec, _ in members)
         user = self._dispatcher.users.of(uid)
         if (
@@ -604,17 +600,6 @@ async def _note_all(looked: Sequence[_LookedAt], found: Iterable[JobRow]) -> lis
         for one, job in left:  # where the request was cancelled
             one.coming.taken(job.id)
     return rows
-
-
-def _refuse_many(terms: Sequence[QueueTerms]) -> None:
-    """Raise BadRequest if jobs with these terms have too many dependencies for one transaction."""
-    count, most = sum(len(each.after) for each in terms), max(len(each.after) for each in terms)
-    if count > MOST_ARRAY_DEPENDENCIES:
-        raise BadRequest(
-            f"after: {len(terms):,} jobs that start after {most} others are {count:,} "
-            f"dependencies, and an array has at most {MOST_ARRAY_DEPENDENCIES:,}; let one job "
-            "start after the others, and the array after that job"
-        )
 
 
 def _refuse_many_evaluations(specs: Iterable[JobSpec]) -> None:

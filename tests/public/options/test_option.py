@@ -67,7 +67,7 @@ ARGUMENTS = {
 }
 """What a command needs; those that are not here need a path."""
 OF_PAPER = {
-    "inspect": {"tensors"},  # a function returns every tensor
+    "inspect": {"tensors", "html"},  # a function returns every tensor, and `to_html` the page
     "diff": {"top"},  # and every difference
     "verify": {"strict"},  # and the verdict, of which a command makes a status
     "estimate": {"config", "write", "way"},  # and the configs, which --print prints

@@ -16,12 +16,14 @@ elements across such a multiple is not cut.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from zerotools.core.boxes import Box, BoxIndex, boxes_of_range
 from zerotools.core.checkpoint import Chunk, ChunkBox, Key, Tensor
+from zerotools.core.errors import BadRequest
 from zerotools.core.flat_ranges import Range, Ranges
 from zerotools.core.target import CarriedBytes, FilePlan, LiteralBytes, Target
 from zerotools.ops.execution.plan import Copy, RangeCopy
@@ -33,6 +35,9 @@ _NEAR = 16
 """A cut is moved to the end of a file that is as near as this part of a share."""
 
 
+MOST_PARTS = 1 << 20
+
+
 @dataclass(frozen=True, slots=True)
 class OutputPart:
     """The number of a part of an output: part `index`, from 1, of `of` parts."""
@@ -42,6 +47,24 @@ class OutputPart:
 
     def __str__(self) -> str:
         return f"part {self.index} of {self.of}"
+
+
+def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
+    """Return the part that "3/8" or (3, 8) means: the third of eight.
+
+    Raises:
+        BadRequest: it is not a part.
+    """
+    if isinstance(given, OutputPart):
+        return given
+    text = "/".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
+    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
+    if found is None:
+        raise BadRequest(f"--part {text!r} is not a part; write 3/8 for the third of eight")
+    index, of = int(found[1]), int(found[2])
+    if not 1 <= of <= MOST_PARTS or not 1 <= index <= of:
+        raise BadRequest(f"--part {text!r}: parts are counted from 1/{of} to {of}/{of}")
+    return OutputPart(index, of)
 
 
 class ByteRange(NamedTuple):

@@ -22,7 +22,7 @@ _LARGEST_HINT = 4096
 
 
 @dataclass(frozen=True, slots=True)
-class RunCheckpoint:
+class DatedCheckpoint:
     """A checkpoint of a run. `number` is the number at the end of its name, mostly its step, and
     None if most others have other names; `written` is the time of its newest file, in seconds since
     1970."""
@@ -36,11 +36,11 @@ class RunCheckpoint:
 class Selected:
     """The checkpoints to thin, oldest first, and those that stay, each with the reason."""
 
-    chosen: tuple[RunCheckpoint, ...]
+    chosen: tuple[DatedCheckpoint, ...]
     stays: tuple[tuple[Path, str], ...]
 
 
-def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[RunCheckpoint]:
+def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[DatedCheckpoint]:
     """Return the checkpoints that lie in the directory `path`, oldest first by number, else by age.
 
     Raises:
@@ -52,7 +52,7 @@ def checkpoints_in(path: Path, table: FormatTable = FORMATS) -> list[RunCheckpoi
     stems = Counter(match["stem"] for name in names if (match := _NUMBERED.fullmatch(name)))
     usual = stems.most_common(1)[0][0] if stems else None
     found = [
-        RunCheckpoint(path / name, _number(name, usual), _written(path / name)) for name in names
+        DatedCheckpoint(path / name, _number(name, usual), _written(path / name)) for name in names
     ]
     return sorted(found, key=lambda each: (each.number is not None, each.number or 0, each.written))
 
@@ -140,6 +140,6 @@ def _hinted(path: Path) -> dict[str, str]:
     return found
 
 
-def paths_of(selected: Iterable[RunCheckpoint]) -> list[Path]:
+def paths_of(selected: Iterable[DatedCheckpoint]) -> list[Path]:
     """Return the paths of checkpoints."""
     return [each.path for each in selected]

@@ -31,7 +31,7 @@ from zerotools.io.output.carried_files import carried_file
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.ops.execution.write import complete_file, create_file
 from zerotools.ops.inspection.inspect import prove
-from zerotools.ops.thinning.directory_entries import Entries
+from zerotools.ops.thinning.kept_entries import Entries
 from zerotools.ops.thinning.thin_plan import ThinPlan
 from zerotools.ops.verification.checkpoint_files import files_of
 from zerotools.ops.verification.compare_manifest import Against, beside

@@ -246,7 +246,7 @@ def _seconds(given: Any) -> int:
 
 
 def _part(given: Any) -> Any:
-    from zerotools.public.options.write_options import parse_part
+    from zerotools.ops.execution.part_share import parse_part
 
     return parse_part(given)
 

@@ -7,30 +7,11 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal, TypedDict
 
 from zerotools.core.errors import BadRequest
-from zerotools.ops.execution.part_share import OutputPart
+from zerotools.ops.execution.part_share import MOST_PARTS, OutputPart, parse_part
 from zerotools.ops.execution.workers import MemoryBudget
 from zerotools.public.options.option import OUTPUT, RESOURCES, Option, Part, Size
 
-MOST = 1 << 20
 LAUNCHERS = ("slurm", "torchrun")
-
-
-def parse_part(given: str | tuple[int, int] | OutputPart) -> OutputPart:
-    """Return the part that "3/8" or (3, 8) means: the third of eight.
-
-    Raises:
-        BadRequest: it is not a part.
-    """
-    if isinstance(given, OutputPart):
-        return given
-    text = "/".join(map(str, given)) if isinstance(given, list | tuple) else str(given)
-    found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", text)
-    if found is None:
-        raise BadRequest(f"--part {text!r} is not a part; write 3/8 for the third of eight")
-    index, of = int(found[1]), int(found[2])
-    if not 1 <= of <= MOST or not 1 <= index <= of:
-        raise BadRequest(f"--part {text!r}: parts are counted from 1/{of} to {of}/{of}")
-    return OutputPart(index, of)
 
 
 def chosen_part(given: Mapping[str, Any]) -> OutputPart | None:
@@ -101,7 +82,7 @@ def _number(
 
 
 def _part(index: int, of: int) -> OutputPart:
-    if not 0 <= index < of <= MOST:
+    if not 0 <= index < of <= MOST_PARTS:
         raise BadRequest(f"task {index} of {of} is not a valid part; use --part I/N")
     return OutputPart(index + 1, of)
 

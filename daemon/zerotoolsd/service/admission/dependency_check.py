@@ -9,13 +9,15 @@ from zerotools.core.errors import BadRequest
 from zerotools.jobs import states
 from zerotools.jobs.binding.durations import LONGEST_SECONDS
 from zerotoolsd.interface.api_types import Conflict
-from zerotoolsd.interface.queue_terms import OK, Dependency
+from zerotoolsd.interface.queue_terms import OK, Dependency, QueueTerms
 from zerotoolsd.queue.dependency_table import DependencyTable, how_it_ended
 from zerotoolsd.queue.rows import JobRow
 from zerotoolsd.queue.store import Store
 from zerotoolsd.queue.waiting_conditions import moment
 
 MOST_DEPENDENCIES = 256
+MOST_ARRAY_DEPENDENCIES = 4096
+"""The most dependencies of all members of an array: all are written in one transaction."""
 LATE_SECONDS = 120.0
 """Tolerance in seconds: an earliest start time that passed at most this long ago counts as now."""
 
@@ -31,6 +33,17 @@ def refuse_past(begin: float | None, now: float) -> None:
     if begin > now + LONGEST_SECONDS:
         days = LONGEST_SECONDS // 86400
         raise BadRequest(f"begin: {begin:.0f} s since 1970 is more than {days} days ahead")
+
+
+def refuse_many(terms: Sequence[QueueTerms]) -> None:
+    """Raise BadRequest if jobs with these terms have too many dependencies for one transaction."""
+    count, most = sum(len(each.after) for each in terms), max(len(each.after) for each in terms)
+    if count > MOST_ARRAY_DEPENDENCIES:
+        raise BadRequest(
+            f"after: {len(terms):,} jobs that start after {most} others are {count:,} "
+            f"dependencies, and an array has at most {MOST_ARRAY_DEPENDENCIES:,}; let one job "
+            "start after the others, and the array after that job"
+        )
 
 
 def refuse_ring(table: DependencyTable, job_id: int, after: Sequence[Dependency]) -> None:

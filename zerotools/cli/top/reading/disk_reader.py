@@ -52,7 +52,7 @@ class CheckpointDirectory:
     is_thinned: bool
 
 
-class NoAnswer(Exception):
+class DiskNotAnswering(Exception):
     """The child process did not answer in time, or could not be asked. The message has the
     cause.
     """
@@ -84,7 +84,7 @@ class DiskReader:
         """Return the file system of `path`. If it cannot be read, the result has the reason."""
         try:
             found = self._ask({"disk": path}, path)
-        except NoAnswer as silent:
+        except DiskNotAnswering as silent:
             at = min(mounts_of(path, self._mounted()), default=path)
             return DiskSpace(at, why=str(silent))
         if "why" in found:
@@ -99,7 +99,7 @@ class DiskReader:
             return []
         try:
             found = self._ask({"saved": list(paths)}, list(paths))
-        except NoAnswer:
+        except DiskNotAnswering:
             return None
         if "why" in found:
             return None
@@ -121,9 +121,9 @@ class DiskReader:
         mounts = mounts_of(named, self._mounted())
         self._forget_hanging()
         if any(mounts & each.mounts or named == each.named for each in self._hanging):
-            raise NoAnswer("does not answer")
+            raise DiskNotAnswering("does not answer")
         if len(self._hanging) >= MOST_HANGING:
-            raise NoAnswer("not checked: other paths do not answer")
+            raise DiskNotAnswering("not checked: other paths do not answer")
         if self._child is None:
             self._child = self._start()
         try:
@@ -133,11 +133,13 @@ class DiskReader:
             child.kill()
             until = self._clock() + PAUSE_SECONDS
             self._hanging.append(_Hanging(child, mounts, named, until))
-            raise NoAnswer("does not answer") from None
+            raise DiskNotAnswering("does not answer") from None
         except (OSError, ValueError) as error:
             child, self._child = self._child, None
             _end(child)
-            raise NoAnswer(f"not checked: the checking process has ended ({error})") from None
+            raise DiskNotAnswering(
+                f"not checked: the checking process has ended ({error})"
+            ) from None
 
     def _start(self) -> subprocess.Popen[bytes]:
         try:
@@ -149,14 +151,16 @@ class DiskReader:
                 start_new_session=True,  # Ctrl-C on a terminal is for the parent to handle
             )
         except OSError as error:
-            raise NoAnswer(
+            raise DiskNotAnswering(
                 f"not checked: no checking process could be started ({error})"
             ) from error
         try:
             _answer(child, START_SECONDS)
         except (TimeoutError, ValueError) as error:
             _end(child)
-            raise NoAnswer(f"not checked: the checking process did not start ({error})") from None
+            raise DiskNotAnswering(
+                f"not checked: the checking process did not start ({error})"
+            ) from None
         return child
 
     def _forget_hanging(self) -> None:
