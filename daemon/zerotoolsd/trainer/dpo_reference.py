@@ -43,7 +43,10 @@ _WEIGHT_FILES = (".safetensors", ".bin")
 
 @dataclass
 class ReferenceRun:
-    """The reference log-probabilities of one run. All ranks call each method together."""
+    """Computes the reference log-probabilities of a run and keeps them.
+
+    All ranks call each method together.
+    """
 
     spec: JobSpec
     config: str
@@ -54,16 +57,17 @@ class ReferenceRun:
     stop_asked: Callable[[], bool]
 
     def find(self, data: TrainingData, start: ResumePoint | None) -> tuple[Path, ...]:
-        """Set the reference log-probabilities of all pairs of `data`; the engine has the weights of
-        `start`.
+        """Set the reference log-probabilities of all preference pairs of `data`.
 
-        If a stop is requested, the computation ends early, and the next attempt continues it.
+        They are read from the output directory, or computed with the engine, which has the weights
+        of the checkpoint `start` (None: the initial weights). If a stop is requested, the
+        computation ends early, and the next attempt continues it.
 
-        Returns the files that each checkpoint needs a copy of.
+        Returns the files that each checkpoint gets a copy of; empty if the computation ended early.
 
         Raises:
-            BadRequest: the log-probabilities must exist already and do not, or a file cannot be
-                written.
+            BadRequest: the run has begun before, but its log-probabilities do not exist; or a file
+                cannot be written.
             BadFile: the file of the log-probabilities is damaged.
         """
         if not data.pairs:
@@ -85,12 +89,15 @@ class ReferenceRun:
 
     @property
     def directory(self) -> Path:
-        """The directory of the log-probabilities."""
+        """The directory with the files of the log-probabilities."""
         return Path(self.spec.output_dir or "") / DIRECTORY
 
     def _weights(self, start: ResumePoint | None, begins: bool) -> tuple[str, bool]:
-        """Return (the digest of the initial weights, whether the log-probabilities must exist
-        already)."""
+        """Return (the digest of the initial weights, whether the log-probabilities must already
+        exist).
+
+        `begins` is True if the run begins, without a checkpoint of its own.
+        """
         try:
             return self._known_weights(start, begins)
         except OSError as error:
@@ -136,8 +143,11 @@ class ReferenceRun:
         return found.hexdigest()
 
     def _compute(self, pairs: PreferencePairs, path: Path) -> bool:
-        """Compute the log-probabilities of `pairs` that the draft of `path` lacks. Return False if
-        a stop was requested."""
+        """Compute the log-probabilities of `pairs`, and write them to `path`.
+
+        Pairs that the unfinished file (`.draft`) already has are left out. Returns False if a stop
+        was requested before the end.
+        """
         assert isinstance(self.engine, ScoringEngine)
         draft, rank = path.with_suffix(".draft"), self.group.rank
         shares = rank.shares
@@ -163,8 +173,11 @@ class ReferenceRun:
         return True
 
     def _of(self, pairs: PreferencePairs, numbers: range) -> list[tuple[float, float]]:
-        """Return the log-probabilities of the pairs `numbers`. A rank without pairs takes part in
-        the forward pass."""
+        """Return the log-probabilities (chosen, rejected) of the pairs with these `numbers`.
+
+        If `numbers` is empty, this rank still takes part in the forward pass, and the result is
+        empty.
+        """
         assert isinstance(self.engine, ScoringEngine)
         chosen = [pairs.example(number) for number in numbers] or [pairs.example(0)]
         found = self.engine.log_probabilities([*chosen, *(pair.rejected for pair in chosen)])
@@ -185,8 +198,11 @@ def _gone(directory: Path) -> str:
 
 
 def _done(draft: Path, size: int) -> int:
-    """Return how many pairs a draft has, in complete batches of `size`; cut off an incomplete
-    batch."""
+    """Return the number of pairs that the unfinished file `draft` has, in complete batches of
+    `size` pairs.
+
+    An incomplete batch at the end of the file is cut off.
+    """
     if not draft.exists():
         return 0
     done = draft.stat().st_size // _PAIR_BYTES // size * size
@@ -221,7 +237,7 @@ def _read(path: Path, count: int) -> References:
 
 
 def add_references(files: Sequence[Path], staging: Path) -> None:
-    """Copy `files` into the staging directory of a checkpoint."""
+    """Copy the files of log-probabilities `files` into the staging directory of a checkpoint."""
     if files:
         (staging / DIRECTORY).mkdir()
     for path in files:
@@ -229,5 +245,5 @@ def add_references(files: Sequence[Path], staging: Path) -> None:
 
 
 def as_json(config: object) -> str:
-    """Return the configuration of a model as JSON text. Equal configurations give equal texts."""
+    """Return the configuration of a model as JSON text. Equal configurations give the same text."""
     return json.dumps(config, sort_keys=True, default=str)

@@ -1,10 +1,11 @@
 """Reports the errors that a rank would find in its model and data, before the job is queued.
 
 `python -P dry_run.py SPEC SHOW` runs under the job's interpreter. It builds the model of the job
-file SPEC on the meta device, without memory for weights. It compares the model with the tokenizer,
-with the tensors in the model's directory, and with the checkpoint of another program to continue
-from. It reads the first examples as a rank would. It prints `{"problem": sentence or null, "notes":
-[sentences], "sample": null or the first SHOW examples}`.
+file SPEC on the meta device, without memory for weights. It compares the model with the tokenizer
+and with the tensors in the model's directory. If the job continues from a checkpoint of another
+program, it compares the model with this checkpoint too. It reads the first examples as a rank
+would. It prints one JSON object: `{"problem": sentence or null, "notes": [sentences], "sample":
+null or the first SHOW examples}`.
 """
 
 from __future__ import annotations
@@ -26,10 +27,12 @@ BYTE_VALUES = 256
 
 
 def check_job(spec: JobSpec, show: int = 0) -> DataSample:
-    """Return notes on the job's model and data, and its first `show` examples.
+    """Check the model and the data of the job `spec`.
+
+    Return notes, and a preview of `show` examples.
 
     Raises:
-        ZerotoolsError: the model cannot be built for the job, or not be trained on its data.
+        ZerotoolsError: the model cannot be built for the job, or cannot be trained on its data.
     """
     from zerotools.jobs.jobfile.job_memory import memory_layout_of
     from zerotools.jobs.tables.data import fixed_length, stated_length
@@ -114,11 +117,11 @@ def _with_operations(epoch: Any, per_token: float | None) -> Any:
 
 
 def _vocabulary(spec: JobSpec) -> int | None:
-    """Return how many token ids the embeddings must have; None if the data is token files, which
-    are not read here.
+    """Return the number of token ids for which the model must have embeddings.
 
-    Tokens that were added to the vocabulary do not count: the data may not use them. Gemma 3 has no
-    embedding for its image token.
+    Returns None if the data is token files, which are not read here. Tokens that were added to the
+    tokenizer's vocabulary do not count, because the data may not use them. For example, Gemma 3 has
+    no embedding for its image token.
     """
     from zerotools.jobs.tables.data import BYTES, kind_of, tokenizer_of
     from zerotoolsd.trainer.data.tokenize_text import load_tokenizer
@@ -134,8 +137,7 @@ def _vocabulary(spec: JobSpec) -> int | None:
 
 
 def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:
-    """Yield a note for each key of `model.config` that the config class of the model does not
-    have."""
+    """Yield a note for each key of `model.config` that the model's config class does not know."""
     if not isinstance(spec.model.config, dict):
         return
     known = vars(type(config)())
@@ -145,7 +147,7 @@ def _unknown_keys(spec: JobSpec, config: Any) -> Iterator[str]:
 
 
 def main(path: Path, show: int) -> None:
-    """Print the report on the job in the file `path`."""
+    """Check the job in the file `path`, and print the report as JSON."""
     entry = importlib.util.spec_from_file_location("entry", Path(__file__).with_name("entry.py"))
     assert entry is not None
     assert entry.loader is not None

@@ -1,7 +1,8 @@
 """The program of a rank: `python -P entry.py --run-dir DIR`, under any interpreter that has torch.
 
-The interpreter need not have zerotools installed. A finder makes only the packages `zerotools` and
-`zerotoolsd` importable, from the location of this file. `sys.path` and PYTHONPATH do not change.
+The interpreter need not have zerotools installed. `PackageFinder` makes only the packages
+`zerotools` and `zerotoolsd` importable, from the location of this file. `sys.path` and PYTHONPATH
+do not change.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ DAEMON = Path(__file__).resolve().parents[1]
 
 
 class PackageFinder(MetaPathFinder):
-    """Finds the packages in `folders`, by name. Python finds their submodules as usual."""
+    """An import finder for the packages in `folders`, a mapping from package name to folder.
+
+    Python finds the submodules of these packages as usual.
+    """
 
     def __init__(self, folders: dict[str, Path]) -> None:
         self.folders = folders
@@ -29,7 +33,9 @@ class PackageFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: object = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Return the spec of a package in `folders`; None for every other name."""
+        """Return the import spec of the package `fullname` in `folders`; None for every other
+        name.
+        """
         folder = self.folders.get(fullname)
         if folder is None:
             return None
@@ -39,11 +45,13 @@ class PackageFinder(MetaPathFinder):
 
 
 def zerotools_folder(daemon: Path) -> Path:
-    """Return the folder of the package `zerotools`: next to `daemon` if installed, one level up in
-    a source tree.
+    """Return the folder of the package `zerotools`.
+
+    It is next to `daemon`, the package zerotoolsd, if installed. In a source tree it is one level
+    up.
 
     Raises:
-        FileNotFoundError: it is in neither folder.
+        FileNotFoundError: the package is in neither folder.
     """
     for parent in (daemon.parent, daemon.parent.parent):
         folder = parent / "zerotools"
@@ -53,7 +61,9 @@ def zerotools_folder(daemon: Path) -> Path:
 
 
 def make_importable() -> None:
-    """Let this interpreter import zerotools and zerotoolsd from the location of this file."""
+    """Make zerotools and zerotoolsd importable in this interpreter, from the location of this
+    file.
+    """
     folders = {"zerotools": zerotools_folder(DAEMON), "zerotoolsd": DAEMON}
     sys.meta_path.insert(0, PackageFinder(folders))
 

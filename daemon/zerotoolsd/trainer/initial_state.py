@@ -1,5 +1,7 @@
-"""The state before the first step of an attempt: new, or loaded from a checkpoint, and its
-record."""
+"""Prepares the state before the first step of an attempt: new, or loaded from a checkpoint.
+
+It also makes the record that describes the run in its checkpoints.
+"""
 
 from __future__ import annotations
 
@@ -42,10 +44,12 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 def begin(
     spec: JobSpec, engine: Engine, group: WorldGroup, reporter: Reporter, start: ResumePoint | None
 ) -> None:
-    """Seed the random number generators, and load the checkpoint `start`, if there is one.
+    """Seed the random number generators.
+
+    If `start` is given, load its checkpoint into `engine`.
 
     Raises:
-        ZerotoolsError: the checkpoint does not load into this model.
+        ZerotoolsError: the checkpoint does not fit this model, or cannot be read.
     """
     rank = group.rank
     # Dropout is the same on ranks that compute the same.
@@ -75,12 +79,13 @@ def _restore_random(path: Path) -> None:
 
 
 def check_steps_left(spec: JobSpec, start: ResumePoint) -> None:
-    """Check that a continued run has steps left.
+    """Check that a run that continues from `start` has steps left.
 
-    A run that continues in its own output directory may have none: its export may be left.
+    A run that continues in its own output directory may have no step left, because only its export
+    may be missing.
 
     Raises:
-        BadRequest: the run continues from another directory, and all steps are done.
+        BadRequest: the run continues from another directory, and no step is left.
     """
     steps, step = spec.train.total_steps, start.record.step
     is_own = start.path.resolve().is_relative_to(Path(spec.output_dir or "").resolve())
@@ -98,7 +103,7 @@ def warn_of_changes(
     meta_model: MetaModel,
     reporter: Reporter,
 ) -> None:
-    """Report the settings that changed since the checkpoint `start` was saved."""
+    """Report the settings and data that have changed since the checkpoint `start` was saved."""
     record = start.record
     if record.made_from is not None:  # it does not know what these were
         if start.foreign is None:
@@ -146,11 +151,11 @@ def describe_run(
     hub: HubLayout,
     base: BaseRecord | None = None,
 ) -> JobRecord:
-    """Return the record for the checkpoints of this run, as of step 0. The engine adds its part
-    later.
+    """Return the record for the checkpoints of this run, at step 0.
 
-    `hub` maps each tensor of the model to the tensors of its Hugging Face directory. `base`
-    describes the files of the frozen weights, if checkpoints do not hold them.
+    The engine adds its values later. `hub` maps each tensor of the model to the tensors of its
+    Hugging Face directory. `base` describes the files of the frozen weights; None if checkpoints
+    contain these weights.
     """
     train = spec.train
     trainable, frozen = meta_model.parameter_count()
@@ -184,13 +189,14 @@ def _lora(spec: JobSpec, meta_model: MetaModel, base: BaseRecord | None) -> Lora
 
 
 def check_base(spec: JobSpec, meta_model: MetaModel, pretrained: Pretrained) -> None:
-    """Check the base model of adapters with 4-bit weights. Its weights are not saved in
-    checkpoints.
+    """Check the directory of the base model, if adapters are trained on 4-bit weights.
+
+    Checkpoints do not contain these weights, so the directory must have them.
 
     Raises:
         BadRequest: the directory of the base model lacks weights.
-        Unsupported: a weight that gets an adapter is stored in several parts, so that the adapter
-            could not be merged.
+        Unsupported: a weight with an adapter is stored in several parts, so that the adapter could
+            not be merged.
     """
     said = f'lora.frozen_precision = "{spec.lora.frozen_precision}"'
     if pretrained.initial:
@@ -216,9 +222,9 @@ def recorded_base(
 ) -> Callable[[], BaseRecord | None]:
     """Start to read the files of the base model on rank 0, in the background.
 
-    Returns a function that waits for the result, on all ranks together. It returns the record of
-    these files for checkpoints, or None if checkpoints hold the weights. It raises BadRequest if
-    the files cannot be read, or differ from those that the run of `start` was trained with.
+    Returns a function that all ranks call together. It waits, and returns the record of these files
+    for checkpoints; None if checkpoints contain the weights. It raises BadRequest if the files
+    cannot be read, or differ from the files with which the run of `start` was trained.
     """
     if pretrained is None or not spec.lora.packs_frozen:
         return lambda: None

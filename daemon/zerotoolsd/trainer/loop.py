@@ -20,15 +20,19 @@ from zerotoolsd.trainer.rank.rank_settings import StopRequest
 from zerotoolsd.trainer.reporting.reporter import Phases, Reporter
 
 COMPILING_STEPS = 10
-"""Number of first steps that get the long timeout if torch.compile is used. Each new sequence
-length is compiled again, on each rank when it first has it."""
+"""Number of steps at the begin that have the long timeout, if torch.compile is used.
+
+Each new length of sequences is compiled again, on each rank when this rank has it for the first
+time.
+"""
 
 
 @dataclass
 class TrainingRun:
-    """A run that is ready to train. `step` steps are done, and `consumed` sequences were read.
+    """A run that is ready to train.
 
-    `template` has the values that the records of all its checkpoints share.
+    `step` steps are done, and `consumed` sequences have been read. `template` is a record with the
+    values that all checkpoints of the run share.
     """
 
     spec: JobSpec
@@ -45,15 +49,17 @@ class TrainingRun:
     evaluation: Evaluation | None = None
 
     def train(self) -> int:
-        """Run the remaining steps and return the exit status. All ranks call it together.
+        """Do the remaining steps, and return the exit status.
 
-        Checkpoints are written every `checkpoint.every` steps, at the end, and at a stop. An
-        evaluation of the same step comes first. A stop before the first step of this attempt saves
-        nothing. The method returns after the current save has ended.
+        All ranks call it together. Checkpoints are saved every `checkpoint.every` steps, at the
+        end, and at a stop. If a step has an evaluation too, the evaluation comes first. A stop
+        before the first step of this attempt saves nothing. The method returns after the last save
+        has ended.
 
         Raises:
-            SaveFailed: the last checkpoint could not be written; an earlier one may be missing.
-            Diverged: the state cannot be continued from.
+            SaveFailed: the last checkpoint could not be written. If an earlier save fails, this is
+                only reported.
+            Diverged: the state has a value that is not finite, so that no run can continue from it.
         """
         rank, size = self.group.rank, self.spec.train.batch_size
         with (
@@ -129,11 +135,11 @@ class TrainingRun:
         return EXIT_STOPPED if stopped else EXIT_DONE
 
     def _check_own_stop(self) -> None:
-        """Check that this node was asked to stop, if any node was.
+        """Check, if any node was asked to stop, that this node was asked too.
 
         Raises:
-            MachineNotReady: only another node was asked to stop. This node waits until that one
-                continues.
+            MachineNotReady: only another node was asked to stop. This node ends, and waits until
+                the other node continues.
         """
         rank = self.group.rank
         if rank.nodes == 1:

@@ -1,9 +1,8 @@
-"""The memory of a rank's tensors: a `MemoryTier` for the device, for host memory and for mapped
-files.
+"""Allocates the memory of a rank's tensors in tiers: the device, host memory, or mapped files.
 
-Tensors that live longer than a step are allocated in a tier. On a machine without GPUs, device and
-host are the same memory, but two tiers. The ledger records the tier of each tensor, and the bytes
-of each kind.
+Tensors that live longer than a step are allocated in a `MemoryTier`. On a machine without GPUs, the
+device and the host are two tiers, although they are the same memory. The ledger records the tier of
+each tensor, and the number of bytes of each kind.
 """
 
 from __future__ import annotations
@@ -25,16 +24,18 @@ from zerotools.core.training_memory import DEVICE, DISK, HOST
 from zerotools.jobs.tables.offload import OffloadSpec
 
 CHUNK_BYTES = 16 << 20
-"""Size of a mapping that several small tensors share."""
+"""Size in bytes of a mapping that several small tensors share."""
 LARGE_BYTES = 1 << 20
-"""A tensor of at least this size in bytes has its own mapping. Only the rest of its last page is
-wasted."""
+"""A tensor of at least this size in bytes gets its own mapping.
+
+Only the unused rest of the last page is wasted then.
+"""
 ALIGNMENT = 256
 """Alignment of tensors in a shared mapping, in bytes, as in torch's GPU allocators."""
 
 
 class LockFailed(Exception):
-    """The pages cannot be locked. `status` is the error number of CUDA."""
+    """CUDA cannot lock the memory pages. `status` is CUDA's error number."""
 
     def __init__(self, status: int) -> None:
         super().__init__(f"CUDA error {status}")
@@ -42,7 +43,7 @@ class LockFailed(Exception):
 
 
 class LockedPages(mmap.mmap):
-    """Pages of anonymous memory. They stay locked until nothing refers to them."""
+    """Pages of anonymous memory that are locked in RAM until no object refers to them."""
 
     unlock: Callable[[], object] | None = None
 
@@ -56,15 +57,15 @@ class LockedPages(mmap.mmap):
 
 
 class PinnedArena:
-    """Page-locked host memory for tensors. A GPU copies it by itself, while the CPU continues.
+    """Allocates tensors in page-locked host memory.
 
-    torch's pinned memory has sizes of powers of two, which wastes up to half of it. CUDA locks
-    whole pages, and refuses to lock a page twice. So two heap buffers in one page could not both be
-    locked. This class cuts tensors from mappings, which begin and end at page boundaries and are
-    locked once.
+    A GPU copies such memory while the CPU continues. torch's pinned memory has sizes of powers of
+    two, which wastes up to half of it. CUDA locks whole pages, and refuses to lock a page twice. So
+    two heap buffers that share a page could not both be locked. This class allocates mappings,
+    which begin and end at page boundaries, locks each once, and places tensors in them.
 
-    `runtime` is the CUDA runtime; None for that of torch. `take_error` clears the error that CUDA
-    keeps for its next check.
+    `runtime` is the CUDA runtime (None: the one of torch). `take_error` clears the error that CUDA
+    would otherwise report at its next check.
     """
 
     def __init__(self, runtime: Any = None, take_error: Callable[[], None] | None = None) -> None:
@@ -74,7 +75,7 @@ class PinnedArena:
         self._used = 0
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialised tensor.
+        """Return a tensor without values, in page-locked memory.
 
         Raises:
             LockFailed: no more pages can be locked.
@@ -110,31 +111,37 @@ def _cut(pages: LockedPages, offset: int, shape: torch.Size, dtype: torch.dtype)
 
 
 def _take_error() -> None:
-    """Clear the error that CUDA keeps, by running a small kernel.
+    """Clear the error that CUDA stores, by running a small kernel.
 
-    CUDA would report the error for the next kernel, which is correct. torch has no call to clear
-    it.
+    CUDA would report the error for the next kernel, although this kernel is correct. torch has no
+    call to clear it.
     """
     with suppress(RuntimeError):
         torch.ones((), device="cuda").add_(1)
 
 
 SCRATCH, BUFFERS, START = "scratch", "buffers", "start"
-"""Kinds of memory that `MemoryLayout` does not have. `start` is temporary memory for initial
-weights."""
+"""Kinds of memory that `MemoryLayout` does not have.
+
+`start` is temporary memory for the computation of initial weights.
+"""
 
 
 @dataclass
 class Ledger:
-    """Allocated bytes by (tier, kind), and their peak."""
+    """Records the allocated bytes by (tier, kind): now in `live`, and the largest number in
+    `peak`.
+    """
 
     live: Counter[tuple[str, str]] = field(default_factory=Counter)
     peak: Counter[tuple[str, str]] = field(default_factory=Counter)
     _places: dict[int, str] = field(default_factory=dict)
 
     def enter(self, tensor: torch.Tensor, place: str, sort: str) -> None:
-        """Record that `tensor` was allocated in tier `place`. Its bytes count until its memory is
-        freed."""
+        """Record that `tensor` was allocated in the tier `place`, as memory of the kind `sort`.
+
+        Its bytes count until its memory is freed.
+        """
         storage, key = tensor.untyped_storage(), (place, sort)
         address, size = storage.data_ptr(), tensor.nbytes
         if not size:
@@ -145,8 +152,10 @@ class Ledger:
         weakref.finalize(storage, self._leave, address, key, size).atexit = False
 
     def place_of(self, tensor: torch.Tensor) -> str | None:
-        """Return the tier of a tensor's memory; None if unknown. A view has the tier of its
-        base."""
+        """Return the name of the tier that has the memory of `tensor`; None if unknown.
+
+        A view has the tier of the tensor that it is a view of.
+        """
         return self._places.get(tensor.untyped_storage().data_ptr())
 
     def _leave(self, address: int, key: tuple[str, str], size: int) -> None:
@@ -156,20 +165,23 @@ class Ledger:
 
 @dataclass(frozen=True)
 class MemoryTier:
-    """Memory of one kind. `device` computes with its tensors."""
+    """A kind of memory in which tensors are allocated.
+
+    Operations on these tensors run on `device`.
+    """
 
     name: str
     device: torch.device
     ledger: Ledger
 
     def empty(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """Return a tensor that is not initialised."""
+        """Return a tensor without values. `sort` is the kind of memory in the ledger."""
         tensor = self._allocate(torch.Size(shape), dtype)
         self.ledger.enter(tensor, self.name, sort)
         return tensor
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """Return a tensor of zeros."""
+        """Return a tensor of zeros. `sort` is the kind of memory in the ledger."""
         return self.empty(shape, dtype, sort).zero_()
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -178,7 +190,7 @@ class MemoryTier:
 
 @dataclass(frozen=True)
 class PinnedTier(MemoryTier):
-    """Page-locked host memory. A GPU copies it while the CPU continues."""
+    """Page-locked host memory. A GPU copies such memory while the CPU continues."""
 
     arena: PinnedArena = field(default_factory=PinnedArena)
 
@@ -196,15 +208,16 @@ class PinnedTier(MemoryTier):
 
 @dataclass(frozen=True)
 class MappedTier(MemoryTier):
-    """Files in `directory` that are mapped into memory. The kernel keeps as much in RAM as fits.
+    """Files in `directory` that are mapped into memory.
 
-    A file is unlinked as soon as it is mapped. So no file is left when the process ends.
+    The kernel keeps as much of them in RAM as fits. A file is deleted as soon as it is mapped. So
+    no file is left when the process ends.
     """
 
     directory: Path
 
     def zeros(self, shape: Sequence[int], dtype: torch.dtype, sort: str) -> torch.Tensor:
-        """Return a tensor of zeros. A new file reads as zeros, so nothing is written."""
+        """Return a tensor of zeros. Nothing is written, because a new file reads as zeros."""
         return self.empty(shape, dtype, sort)
 
     def _allocate(self, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -228,27 +241,32 @@ class MappedTier(MemoryTier):
 
 @dataclass(frozen=True)
 class MemoryTiers:
-    """The tiers of one rank. `state` holds the optimizer's state and the master weights. `transfer`
-    holds data on its way between the device and `state`."""
+    """The memory tiers of one rank.
+
+    `state` holds the optimizer's state and the master weights. `transfer` holds data that is copied
+    between the device and `state`.
+    """
 
     device: MemoryTier
     host: MemoryTier
     transfer: MemoryTier
     state: MemoryTier
     pins: bool = False
-    """Whether host memory is pinned: `offload.pin_memory` is true, and the device is a GPU."""
+    """True if host memory is pinned: `offload.pin_memory` is true, and the device is a GPU."""
 
     @property
     def ledger(self) -> Ledger:
-        """The ledger of all tiers."""
+        """The ledger that all tiers share."""
         return self.device.ledger
 
 
 def make_memory(
     device: torch.device, state: str = DEVICE, offload: OffloadSpec | None = None
 ) -> MemoryTiers:
-    """Return the tiers of a rank. The optimizer's state is in the tier `state`; on disk, in
-    `offload.path`.
+    """Return the memory tiers of a rank.
+
+    The optimizer's state is in the tier that `state` names: the device, the host, or the disk, with
+    files in `offload.path`.
 
     Raises:
         BadRequest: `offload.path` cannot be written to.

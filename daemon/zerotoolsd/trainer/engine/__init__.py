@@ -7,7 +7,7 @@ nan_and_loss_scale     steps with non-finite gradients, and the loss scale of fp
 schedule               learning rate and number of steps
 conditional_layers     layers that only some ranks compute
 load_adapter           initial values of adapters from a peft directory
-foreign_start          start from a checkpoint of another program
+foreign_start          the start of a run from a checkpoint of another program
 text_generation        generates text after prompts
 
 These modules may import `data`, `model` and `rank`.

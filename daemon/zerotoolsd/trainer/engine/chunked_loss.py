@@ -1,13 +1,13 @@
-"""Cross-entropy without a tensor of all logits: the head computes the logits of some rows at a
-time.
+"""Computes the cross-entropy without a tensor of all logits: the head computes the logits of some
+positions at a time.
 
-A row is the hidden state of one position. The model's own `forward` computes the logits of a row,
-with everything that it does to them. For this, the base model is replaced by one that returns some
-of the hidden states. So the code does not depend on the architecture. It checks once that the
-logits are the same as those of the model.
+A row is the hidden state of one position. The model's own `forward` computes the logits of a few
+rows, with all its operations after the head, such as a scale or a cap. For this, the base model is
+replaced by a function that returns only these rows. So the code does not depend on the
+architecture. It checks once that the logits are the same as those of the unchanged model.
 
-The backward pass computes the logits of each part again. Gradients of the head are summed over the
-parts in fp32.
+The backward pass computes the logits of each part again. The gradients of the head are summed over
+the parts in fp32.
 """
 
 from __future__ import annotations
@@ -34,12 +34,17 @@ from zerotoolsd.trainer.data.training_data import positions_of
 from zerotoolsd.trainer.model.tiny_model import small_model
 
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
-"""Largest difference of logits, relative to the largest logit."""
+"""Largest accepted difference of logits for each type, relative to the largest logit."""
 HALF_TOLERANCE = 2e-2
-"""The same for 16-bit logits. Products of other shapes are rounded differently."""
+"""Largest accepted difference of 16-bit logits, relative to the largest logit.
+
+It is not 0, because matrix products of different shapes are rounded differently.
+"""
 CHECKED_POSITIONS, CHECKED_ROWS = 16, 5
-"""In the check: positions of each sequence, and rows of each part. A part is not a whole
-sequence."""
+"""For the check: number of positions of each sequence, and number of positions in each part.
+
+They are chosen so that a part is not a whole sequence.
+"""
 
 
 def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
@@ -47,24 +52,24 @@ def summed_cross_entropy(logits: torch.Tensor, targets: torch.Tensor) -> torch.T
 
     Args:
         logits: `[..., vocabulary]`.
-        targets: One int64 target for each position.
+        targets: one int64 target for each position.
     """
     wide = logits.to(_wide(logits.dtype)).flatten(0, -2)
     return functional.cross_entropy(wide, targets.flatten(), ignore_index=IGNORED, reduction="sum")
 
 
 def takes_targets(model: Any) -> bool:
-    """Return whether `model` returns the loss if it is called with `targets`."""
+    """Return whether `model` returns the loss if it is called with the argument `targets`."""
     return hasattr(model, "chunked_loss")
 
 
 @dataclass
 class ChunkedLoss:
-    """Lets the `forward` of a causal `model` accept `targets`, `[batch, length]`.
+    """Changes the `forward` of a causal `model` so that it accepts `targets`, `[batch, length]`.
 
     With targets, the output's `loss` is the sum of the cross-entropies, and its `logits` must not
-    be used. If the loss cannot be computed in parts, Unsupported is raised; or, if there is a
-    `say`, it gets the reason and the loss is computed at once.
+    be used. Some models do not allow the loss in parts. Then `say` is called with the reason, and
+    the loss is computed with all logits at once. If `say` is None, Unsupported is raised instead.
     """
 
     model: Any
@@ -105,8 +110,11 @@ class ChunkedLoss:
         return output
 
     def _before_the_head(self, arguments: dict[str, Any]) -> tuple[Any, torch.Tensor, Tail]:
-        """Return (the output without logits, the hidden states, the function from hidden states to
-        logits)."""
+        """Run the model up to its head, and return three values.
+
+        These are the model's output without logits, the hidden states, and the function `Tail` that
+        computes logits from hidden states.
+        """
         with self._base.watched() as seen:
             output = self._forward(**arguments)
         rest = dict(arguments)
@@ -121,8 +129,11 @@ class ChunkedLoss:
         return output, seen.hidden, tail
 
     def _is_right(self, arguments: dict[str, Any]) -> bool:
-        """Return whether the logits of the first positions, computed in parts, equal the
-        model's."""
+        """Compare the logits of the first positions, computed in parts, with the model's own
+        logits.
+
+        Returns False if they differ and the loss may be computed at once.
+        """
         try:
             with torch.no_grad():
                 self._check(_shortened(arguments))
@@ -172,8 +183,11 @@ def _shortened(arguments: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class LossParts:
-    """The positions that have a target, in parts. `rows` are their numbers; there is at least one
-    part, which may be empty."""
+    """The positions that have a target, divided into parts.
+
+    `rows` has, for each part, the numbers of its positions. There is at least one part, which may
+    be empty. `weights` are the parameters of the head.
+    """
 
     tail: Tail
     targets: torch.Tensor
@@ -181,7 +195,7 @@ class LossParts:
     weights: list[nn.Parameter]
 
     def loss(self, hidden: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return the loss of the positions `rows`, from their hidden states."""
+        """Return the summed loss of the positions `rows`. `hidden` are their hidden states."""
         logits = self.tail(hidden)
         logs = torch.log_softmax(logits, -1, dtype=_wide(logits.dtype))
         return -logs.gather(1, self.targets[rows, None]).sum()
@@ -189,10 +203,11 @@ class LossParts:
     def gradients(
         self, hidden: torch.Tensor, rows: torch.Tensor, gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, ...]:
-        """Return the gradients of `loss` times `gradient`, for `hidden` and for each weight (None
-        if unused).
+        """Return the gradients of `loss` times `gradient`: first for `hidden`, then for each of
+        `weights`.
 
-        Autograd would need two more tensors of the size of the logits.
+        The gradient of an unused weight is None. This is computed by hand, because autograd would
+        need two more tensors of the size of the logits.
         """
         with torch.enable_grad():
             logits = self.tail(hidden.requires_grad_())
@@ -211,7 +226,10 @@ def _wide(dtype: torch.dtype) -> torch.dtype:
 
 
 class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
-    """The loss of all parts. For the backward pass it keeps only the hidden states."""
+    """The autograd function of the loss of all parts.
+
+    It keeps only the hidden states for the backward pass.
+    """
 
     @staticmethod
     def forward(
@@ -241,7 +259,9 @@ class SummedLoss(torch.autograd.Function):  # type: ignore[misc]
 
 
 class _Sums:
-    """Sums gradients of `weights` over the parts: in fp32 or fp64 if there are `several` parts."""
+    """Adds up the gradients of `weights` over the parts: in fp32 or fp64 if there are `several`
+    parts.
+    """
 
     def __init__(self, weights: list[nn.Parameter], *, several: bool) -> None:
         self._weights = weights
@@ -249,8 +269,10 @@ class _Sums:
         self._sums: list[torch.Tensor | None] = [None] * len(weights)
 
     def added(self, gradients: tuple[torch.Tensor | None, ...]) -> torch.Tensor | None:
-        """Add the gradients of a part, all but the first. Returns the first, which is that of the
-        hidden states."""
+        """Add the gradients of one part to the sums.
+
+        The first of `gradients` is that of the hidden states. It is not added, but returned.
+        """
         first, *others = gradients
         for number, gradient in enumerate(others):
             so_far = self._sums[number]
@@ -262,7 +284,9 @@ class _Sums:
         return first
 
     def taken(self) -> list[torch.Tensor | None]:
-        """Return the sums, each in the type of its weight."""
+        """Return the sum for each weight, in the type of the weight; None if the weight has no
+        gradient.
+        """
         return [
             None if total is None else total.to(weight.dtype)
             for total, weight in zip(self._sums, self._weights, strict=True)
@@ -273,12 +297,15 @@ HIDDEN = "last_hidden_state"
 
 
 class CannotChunk(Exception):
-    """The model cannot be run in two parts. The message is the reason."""
+    """The loss of this model cannot be computed in parts. The message is the reason."""
 
 
 @dataclass
 class RecordedOutput:
-    """The recorded output of the base model `name`."""
+    """The output of the base model, recorded during a call.
+
+    `name` is the module name of the base model.
+    """
 
     output: Any = None
     name: str = ""
@@ -286,14 +313,14 @@ class RecordedOutput:
 
     @property
     def hidden(self) -> torch.Tensor:
-        """The hidden states, `[batch, length, hidden]`."""
+        """The hidden states in the output, `[batch, length, hidden]`."""
         value = self.output[0] if isinstance(self.output, tuple) else self.output.get(HIDDEN)
         if not isinstance(value, torch.Tensor) or value.dim() != 3:
             raise CannotChunk("its base model returns no hidden states")
         return value
 
     def with_hidden(self, hidden: torch.Tensor) -> Any:
-        """Return the same output with other hidden states."""
+        """Return a copy of the output in which the hidden states are `hidden`."""
         if isinstance(self.output, tuple):
             return (hidden, *self.output[1:])
         other = copy.copy(self.output)
@@ -302,10 +329,11 @@ class RecordedOutput:
 
 
 class BaseModel:
-    """The base model of a causal `model`: the module that its `forward` calls before the head.
+    """The base model of a causal `model`: the module that the model's `forward` calls before the
+    head.
 
     It is the outermost called module that contains the token embeddings. Usually this is the whole
-    base model. If `forward` calls only the decoder in it, it is the decoder.
+    base model. If `forward` calls only the decoder inside the base model, it is this decoder.
     """
 
     def __init__(self, model: Any) -> None:
@@ -317,15 +345,16 @@ class BaseModel:
         self._called = ""
 
     def random_outside(self) -> str | None:
-        """Return the name of an active dropout module outside of the base model; None without
-        one."""
+        """Return the name of an active dropout module outside of the base model; None if there is
+        none.
+        """
         for name, module in self._model.named_modules():
             if isinstance(module, nn.Dropout) and module.p and not self._holds(name):
                 return str(name)
         return None
 
     def weights_outside(self) -> list[nn.Parameter]:
-        """Return the trained parameters outside of the base model, which are those of the head."""
+        """Return the trained parameters outside of the base model: the parameters of the head."""
         found: dict[nn.Parameter, None] = {}
         for name, parameter in self._model.named_parameters(remove_duplicate=False):
             if parameter.requires_grad and not self._holds(name):
@@ -337,13 +366,13 @@ class BaseModel:
 
     @contextmanager
     def watched(self) -> Iterator[RecordedOutput]:
-        """Record the output of the base model in the yielded value.
+        """Record the output of the base model inside the context, in the yielded `RecordedOutput`.
 
         Inside the context, the base model returns only the hidden state of the first position. So
         the head has little to compute.
 
         Raises:
-            CannotCut: the base model was not called, or returned something else.
+            CannotChunk: the base model was not called, or it returned no hidden states.
         """
         seen = RecordedOutput()
 
@@ -364,8 +393,9 @@ class BaseModel:
 
     @contextmanager
     def answering(self, seen: RecordedOutput, hidden: torch.Tensor) -> Iterator[None]:
-        """Let the base model return the recorded output with the hidden states `hidden`, inside the
-        context."""
+        """Inside the context, let the base model return the recorded output `seen`, with `hidden`
+        as its hidden states, without running.
+        """
         output = seen.with_hidden(hidden)
         with self._replaced(lambda *_: output):
             yield
@@ -388,8 +418,10 @@ class BaseModel:
 
 
 class _StandIn:
-    """Replaces a module. A call returns the result of `answer`; attributes are those of the
-    module."""
+    """Takes the place of a module.
+
+    A call returns the result of `answer`. Attributes are read from the module.
+    """
 
     def __init__(self, name: str, module: Any, answer: Callable[..., Any]) -> None:
         self._name, self._module, self._answer = name, module, answer
@@ -403,18 +435,19 @@ class _StandIn:
 
 GATHERING_STAGE = 3
 TRIED = 12
-"""Number of tokens in the test with a small model."""
+"""Number of tokens in the test of a small model."""
 UNBOUNDED = 1 << 17
 """Assumed length of a sequence in tokens if neither the job nor the model limits it."""
 
 
 def loss_size_of(spec: JobSpec, config: Any, longest: int | None = None) -> LossSize:
-    """Return the largest input of the loss of `spec`, for a model of `config`.
+    """Return the size of the largest input of the loss, for the job `spec` and a model of
+    `config`.
 
-    `longest` is the largest number of tokens that the model reads of an example, if known.
+    `longest` is the largest number of tokens that the model reads of an example; None if unknown.
 
     Raises:
-        Unsupported: the job requires the loss in parts, which is impossible here.
+        Unsupported: the job requires the loss in parts, but this is impossible with its settings.
     """
     train, text = spec.train, config.get_text_config()
     sequences = train.micro_batch_size or train.batch_size // spec.shares
@@ -449,9 +482,9 @@ def _why_whole(spec: JobSpec, config: Any) -> str | None:
 
 
 def check_chunked_loss(spec: JobSpec, config: Any) -> list[str]:
-    """Test the loss in parts on a small model with the same layers, if the job uses it.
+    """Test the loss in parts on a small model with the same layers, if the job uses this loss.
 
-    Returns notes: the reason if the loss will be computed at once.
+    Returns notes. If the loss will be computed with all logits at once, a note has the reason.
 
     Raises:
         Unsupported: the loss cannot be computed in parts, and the job requires it.
@@ -466,7 +499,7 @@ def check_chunked_loss(spec: JobSpec, config: Any) -> list[str]:
 
 
 def try_on_model(model: Any, size: LossSize) -> list[str]:
-    """Test the loss in parts on `model`; return the notes of `check_chunked_loss`."""
+    """Test the loss in parts on `model`, and return the notes that `check_chunked_loss` returns."""
     notes: list[str] = []
     install_chunked_loss(model.eval(), size, notes.append)
     ids = torch.randint(3, model.config.get_text_config().vocab_size, (1, TRIED))
@@ -475,9 +508,10 @@ def try_on_model(model: Any, size: LossSize) -> list[str]:
 
 
 def install_chunked_loss(model: Any, size: LossSize, say: Callable[[str], None]) -> None:
-    """Let `model` compute its loss in parts, if `size` requires it.
+    """Change `model` so that it computes its loss in parts, if `size` requires this.
 
-    If that is impossible and the job does not require it, `say` gets the reason.
+    If the loss in parts is impossible and the job does not require it, `say` is called with the
+    reason.
     """
     if size.is_cut():
         ChunkedLoss(model, size, None if size.cut == "on" else say).install()

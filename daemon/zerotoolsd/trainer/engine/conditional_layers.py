@@ -1,9 +1,9 @@
-"""Layers that only some ranks compute: experts and dropped blocks.
+"""Handles layers that only some ranks compute: experts and dropped blocks.
 
-Ranks reduce the gradients of a block together, all tensors in one buffer. At stage 3 they also
-gather its weights together. If a rank leaves out a block or an expert, the buffers of the other
-ranks belong to other parameters. Then the ranks fail or wait forever. If the sizes happen to be
-equal, they add gradients of different parameters.
+Ranks reduce the gradients of a block together, with all tensors in one buffer. At stage 3 they also
+gather the weights of a block together. If one rank leaves out a block or an expert, it sends the
+buffer of other parameters than the other ranks. Then the ranks fail or wait forever. If the sizes
+of the buffers happen to be equal, gradients of different parameters are added.
 
     layerdrop          each rank leaves out random blocks: refused for more than one rank
     separate experts   experts that are modules of their own (usually all experts are one tensor);
@@ -26,15 +26,19 @@ from zerotools.core.errors import BadRequest, Unsupported
 from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 _MARKS = 1 << 16
-"""Number of different marks. The sum of their squares over a thousand ranks is exact in fp64."""
+"""Number of different results of `parameters_mark`.
+
+With a thousand ranks, the sum of their squares is still exact in fp64.
+"""
 
 
 def check_same_layers_on_ranks(model: Any, world_size: int, engine: str) -> None:
-    """Refuse a model that cannot be trained on several ranks.
+    """Check that all `world_size` ranks compute the same layers of `model`, or can handle the
+    difference.
 
     Raises:
         BadRequest: the model leaves out random blocks.
-        Unsupported: the engine does not support ranks with different experts.
+        Unsupported: the engine does not support ranks that compute different experts.
     """
     if world_size == 1:
         return
@@ -55,7 +59,7 @@ def check_same_layers_on_ranks(model: Any, world_size: int, engine: str) -> None
 
 
 def _dropped_layers(model: Any) -> Iterator[str]:
-    """Yield the keys of the config that make modules leave out blocks."""
+    """Yield the keys of the model's config that make its modules leave out random blocks."""
     for name, module in model.named_modules():
         rate = getattr(module, "layerdrop", None)
         if isinstance(rate, int | float) and rate > 0:
@@ -64,8 +68,10 @@ def _dropped_layers(model: Any) -> Iterator[str]:
 
 
 class SeparateExperts:
-    """Records which experts the tokens of this rank use, if the experts of a model are separate
-    modules."""
+    """Records which experts of `model` the tokens of this rank use.
+
+    Only experts that are separate modules are recorded.
+    """
 
     def __init__(self, model: nn.Module) -> None:
         self._experts = {
@@ -81,10 +87,10 @@ class SeparateExperts:
         self._used[name] = self._used[name] or torch.is_grad_enabled()
 
     def untaken(self, group: WorldGroup) -> list[str]:
-        """Return the trained parameters of experts that no token on any rank has used since the
-        last call.
+        """Return the names of trained parameters of unused experts.
 
-        All ranks call it together.
+        An expert is unused if no token on any rank has used it since the last call. All ranks call
+        it together.
         """
         if not self._used:
             return []
@@ -100,7 +106,9 @@ class SeparateExperts:
 
 
 def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
-    """Return the modules of `model` that contain experts with their own parameters, by name."""
+    """Return the modules of `model` that contain experts as separate modules: a mapping from name
+    to module.
+    """
     return {
         name: module
         for name, module in model.named_modules()
@@ -112,17 +120,18 @@ def separate_experts(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def parameters_mark(names: Iterable[str]) -> int:
-    """Return a number that identifies the set of parameter names `names`."""
+    """Return a checksum of the parameter names `names`, below `_MARKS`."""
     return zlib.crc32("\n".join(names).encode()) % _MARKS
 
 
 def check_parameters_marks(totals: Sequence[float], world_size: int, step: int) -> None:
     """Check that all ranks have gradients of the same parameters.
 
-    `totals` are two sums over all ranks: of the marks, and of their squares. `step` counts from 0.
+    `totals` are (the sum of `parameters_mark` over all ranks, the sum of the squares). `step`
+    counts from 0.
 
     Raises:
-        Unsupported: the sets differ; on all ranks.
+        Unsupported: the ranks have gradients of different parameters. It is raised on all ranks.
     """
     total, squares = totals
     if total * total != world_size * squares:

@@ -1,4 +1,6 @@
-"""The start of a run from a checkpoint of another program, after comparing it with the job."""
+"""Prepares the start of a run from a checkpoint of another program, after comparing it with the
+job.
+"""
 
 from __future__ import annotations
 
@@ -43,9 +45,9 @@ from zerotoolsd.trainer.model.pretrained import (
 class ForeignStart:
     """A checkpoint of another program from which a job can continue.
 
-    The tensors of `run` have the names of the job's model. `record` has the known state, and
-    `notes` are lines for people. If `pretrained` is set, the weights come from a model directory,
-    with the names of the Hub.
+    `run` has the tensors of the checkpoint, with the names of the job's model. `record` is the
+    known part of the state. `notes` are lines for the log. If `pretrained` is set, the weights come
+    from a model directory, with the names of the Hugging Face Hub.
     """
 
     run: ForeignRun
@@ -55,20 +57,22 @@ class ForeignStart:
     pretrained: Pretrained | None = None
 
     def updates_of(self, name: str) -> int | float:
-        """Return how many times the parameter `name` was updated: the `step` of its optimizer
-        state."""
+        """Return how many times the optimizer has updated the parameter `name`.
+
+        This is the value `step` of the parameter's optimizer state.
+        """
         if name in self.state.fresh:
             return 0
         return self.run.numbers.get(Key(name, "step"), self.run.step - self.record.skipped_steps)
 
 
 def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> ForeignStart:
-    """Return the start of the job `spec` from the checkpoint of another program at `path`.
+    """Read the checkpoint of another program at `path`, and compare it with the job `spec`.
 
     Raises:
         BadRequest: the checkpoint is of another model or optimizer, or has no optimizer state.
         BadFile: the checkpoint is damaged.
-        Unsupported: a checkpoint of this kind cannot be continued.
+        Unsupported: zerotools cannot continue from this kind of checkpoint.
     """
     if spec.lora.rank is not None:
         raise BadRequest(
@@ -113,7 +117,7 @@ def make_foreign_start(path: Path, spec: JobSpec, meta_model: MetaModel) -> Fore
 
 
 def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list[tuple[str, ...]]:
-    """Return the parameter names of each group of DeepSpeed's optimizer, in order."""
+    """Return the parameter groups of DeepSpeed's optimizer, in order: the names in each group."""
     if not at(completed(spec), "optimizer.params.weight_decay"):
         return [tuple(wanted.parameters)]
     groups = [
@@ -126,8 +130,11 @@ def _groups(spec: JobSpec, wanted: WantedModel, decayed: frozenset[str]) -> list
 def _weights_of_directory(
     run: ForeignRun, wanted: WantedModel, meta_model: MetaModel
 ) -> Pretrained | None:
-    """Return the weights in the directory of an optimizer's file, if their names are not those of
-    the model."""
+    """Return the weights in the directory of the checkpoint `run`, if it is only an optimizer's
+    file.
+
+    Returns None if the checkpoint itself has weights with the names of the model.
+    """
     if run.beside is None or wanted.parameters.keys() <= weights_of(run).keys():
         return None
     try:

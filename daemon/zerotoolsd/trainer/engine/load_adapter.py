@@ -1,4 +1,7 @@
-"""Loads adapters (LoRA) from a directory that peft saved, as initial values."""
+"""Loads adapters (LoRA) from a directory that peft saved.
+
+They are the initial values of the run.
+"""
 
 from __future__ import annotations
 
@@ -23,21 +26,23 @@ _SCALES_AGREE = 1e-6
 
 @dataclass(frozen=True)
 class StoredAdapter:
-    """The tensors of a peft directory. `keys` maps parameter names of the job to tensors of
-    `checkpoint`."""
+    """The tensors of an adapter in a peft directory.
+
+    `keys` maps each parameter name of the job to the key of its tensor in `checkpoint`.
+    """
 
     checkpoint: Checkpoint
     keys: Mapping[str, Key]
 
 
 def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
-    """Return the adapter in `spec.path`, after checking that it fits the adapters of `model`.
+    """Read the adapter in `spec.path`, check that it fits the adapters of `model`, and return it.
 
     Raises:
-        BadRequest: the adapter is of another base model, or has another rank, scale or other
-            layers.
+        BadRequest: the adapter is of another base model; or its rank, its scale or its layers
+            differ.
         BadFile: a file of the adapter is damaged.
-        Unsupported: it is an adapter of another kind.
+        Unsupported: the adapter is of a kind that zerotools does not support.
     """
     path = Path(spec.path or "")
     config = read_adapter_config(path)
@@ -83,7 +88,9 @@ def read_adapter(spec: LoraSpec, model: Any) -> StoredAdapter:
 
 
 def fill_adapter(adapter: StoredAdapter, targets: Mapping[str, torch.Tensor]) -> None:
-    """Copy the values of `adapter` into the shards `targets`, by parameter name."""
+    """Copy the values of `adapter` into the shards `targets`, a mapping from parameter name to
+    tensor.
+    """
     tensors = adapter.checkpoint.tensors
     with BoxReader(adapter.checkpoint) as reader, torch.no_grad():
         for name, key in adapter.keys.items():
@@ -91,5 +98,5 @@ def fill_adapter(adapter: StoredAdapter, targets: Mapping[str, torch.Tensor]) ->
 
 
 def _saved(name: str) -> str:
-    """Return the name that peft gives a parameter in its file."""
+    """Return the name of parameter `name` in a file that peft saves."""
     return PREFIX + name.replace(f".{DEFAULT}.", ".")

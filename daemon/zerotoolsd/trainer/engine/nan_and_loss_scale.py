@@ -1,4 +1,4 @@
-"""Steps with a loss or gradients that are not finite: skip or stop, and the loss scale of fp16.
+"""Handles steps with a loss or gradients that are not finite, and the loss scale of fp16.
 
 A step with a finite loss and gradient norm updates the weights. Any other step:
 
@@ -21,15 +21,19 @@ from zerotools.runs.job_record import LossScaleRecord
 from zerotoolsd.trainer.rank.rank_errors import Diverged
 
 MAX_OVERFLOWS = 20
-"""Largest number of skipped steps in a row at a fixed loss scale. A dynamic scale has fallen from 2
-to the power of 16 to its minimum by then."""
+"""Largest number of skipped steps in a row at a fixed loss scale.
+
+In this number of steps, a dynamic scale falls from 2 to the power of 16 to its minimum.
+"""
 
 
 @dataclass
 class DivergencePolicy:
-    """Decides whether a step is skipped, from numbers that are the same on all ranks.
+    """Decides whether a step is skipped.
 
-    `skipped_in_a_row` counts the skipped steps since the last update in this attempt.
+    All ranks decide the same, because their numbers are the same.
+
+    `skipped_in_a_row` counts the steps that this attempt has skipped since its last update.
     """
 
     stop_after_nan: int = 1
@@ -41,7 +45,7 @@ class DivergencePolicy:
         `scaled` is True if there is a loss scale that can be lowered.
 
         Raises:
-            Diverged: the loss or the norm is not finite, and the step may not be skipped.
+            Diverged: the loss or the gradient norm is not finite, and no more steps may be skipped.
         """
         may_skip = scaled or self.skipped_in_a_row + 1 < self.stop_after_nan
         if may_skip:
@@ -50,10 +54,12 @@ class DivergencePolicy:
         return False
 
     def check(self, step: int, loss: float, grad_norm: float) -> None:
-        """Check a step that was not skipped. `step` counts from 0.
+        """Check the loss and the gradient norm of a step that was not skipped.
+
+        `step` counts from 0.
 
         Raises:
-            Diverged: the loss or the gradient norm is not finite.
+            Diverged: one of both is not finite.
         """
         if math.isfinite(loss) and math.isfinite(grad_norm):
             return
@@ -62,7 +68,9 @@ class DivergencePolicy:
         raise Diverged(before + _why(step, loss, grad_norm))
 
     def count(self, skipped: bool, *, fixed_scale: float | None = None) -> None:
-        """Count a step as `skipped` or taken. `fixed_scale` is a loss scale that never changes.
+        """Count a step that was `skipped`, or that updated the weights.
+
+        `fixed_scale` is the loss scale if it never changes; None otherwise.
 
         Raises:
             Diverged: too many steps in a row overflowed at the fixed scale.
@@ -100,7 +108,7 @@ FACTOR = 2.0
 
 
 def initial_loss_scale(spec: Fp16Spec) -> LossScaleRecord:
-    """Return the loss scale at the start of a run.
+    """Return the loss scale at the start of a run, with its counters.
 
     The loss scale follows DeepSpeed's `DynamicLossScaler.update_scale`
     (`runtime/fp16/loss_scaler.py`). After `delayed_shift` overflows (the hysteresis), the scale is
@@ -121,8 +129,11 @@ def initial_loss_scale(spec: Fp16Spec) -> LossScaleRecord:
 
 
 def resumed_loss_scale(spec: Fp16Spec, saved: LossScaleRecord | None) -> LossScaleRecord:
-    """Return the loss scale of a resumed run: scale and counters from `saved`, settings from the
-    job file."""
+    """Return the loss scale of a resumed run.
+
+    The scale and the counters are those in `saved` (None: those of a new run). The settings are
+    those of the job file.
+    """
     fresh = initial_loss_scale(spec)
     if saved is None or not (saved.dynamic and fresh.dynamic):
         return fresh

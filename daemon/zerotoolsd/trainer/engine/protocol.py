@@ -17,11 +17,11 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 @dataclass(frozen=True)
 class Rewards:
-    """Implicit rewards of DPO, summed over pairs or as means.
+    """Implicit rewards of DPO: sums over preference pairs, or averages.
 
     A reward is `beta` times the difference between an answer's log-probability and its reference.
-    `chosen` and `rejected` are the rewards of the two answers. `right` counts the pairs whose
-    chosen answer has the larger reward.
+    `chosen` and `rejected` are the rewards of the two answers. `right` counts the pairs in which
+    the chosen answer has the larger reward; as an average, it is their fraction.
     """
 
     chosen: float = 0.0
@@ -29,11 +29,11 @@ class Rewards:
     right: float = 0.0
 
     def sums(self) -> list[float]:
-        """Return the numbers that are summed over ranks."""
+        """Return [chosen, rejected, right], the numbers that are summed over ranks."""
         return [self.chosen, self.rejected, self.right]
 
     def fields(self) -> dict[str, float]:
-        """Return the means by their names in metrics."""
+        """Return the averages by their names in the metrics, such as `reward_margin`."""
         return {
             "reward_chosen": self.chosen,
             "reward_rejected": self.rejected,
@@ -46,10 +46,10 @@ class Rewards:
 class StepResult:
     """The result of a step.
 
-    `loss` is the mean over the tokens of the global batch. For preferences it is the mean over
-    pairs, and `rewards` are their means. `stop` means that a rank was asked to stop. `is_skipped`
-    means that the weights were not updated, because loss or gradients were not finite. `skipped`
-    counts such steps of the run.
+    `loss` is the average over the tokens of the global batch. For preferences, `loss` and `rewards`
+    are averages over the pairs. `stop` is True if any rank was asked to stop. `is_skipped` is True
+    if the weights were not updated, because the loss or gradients were not finite. `skipped` is the
+    number of skipped steps of the run.
     """
 
     loss: float
@@ -64,8 +64,11 @@ class StepResult:
 
 @dataclass(frozen=True)
 class LossSum:
-    """The sum of the losses of tokens, and the number of tokens. For preferences: of pairs, with
-    the sums of their `rewards`."""
+    """The sum of the losses of all tokens, and the number of tokens.
+
+    For preferences, these are the sum over pairs and the number of pairs, and `rewards` has the
+    sums of the rewards.
+    """
 
     loss: float
     tokens: int
@@ -73,48 +76,56 @@ class LossSum:
 
 
 class Engine(Protocol):
-    """A model with its optimizer, shared by all ranks. All ranks call each method together.
+    """The interface of an engine: a model with its optimizer, shared by all ranks.
 
-    The loop, not the engine, handles random numbers, the order of the data, and the commit of a
-    checkpoint.
+    All ranks call each method together. The training loop, not the engine, handles random numbers,
+    the order of the data, and the commit of a checkpoint.
     """
 
     spec: JobSpec
     """The job. If it sets epochs, it is replaced by one that sets steps before the first step."""
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """Take optimizer step `step`, counted from 0, on this rank's examples `share`.
+        """Do optimizer step `step`, counted from 0.
 
-        The loss is the mean over the tokens that all ranks predict. `stop_asked` is called as late
-        as possible. The result says whether any rank was asked to stop.
+        This rank computes the examples `share`.
+
+        The loss is the average over the tokens that all ranks predict. `stop_asked` returns whether
+        this rank was asked to stop. It is called as late as possible in the step.
 
         Raises:
-            Diverged: loss or gradient is not finite; the weights are unchanged.
+            Diverged: the loss or a gradient is not finite. The weights are unchanged.
         """
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """Return the losses of this rank's `examples`. The state of the training does not
-        change."""
+        """Return the summed loss of this rank's `examples`.
+
+        The state of the training does not change.
+        """
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """Return the text that the model generates after each of this rank's `prompts`, without the
-        end token.
+        """Generate text after each of this rank's `prompts`, which are at least one.
 
-        There is at least one prompt. The state of the training does not change.
+        Returns the ids of each generated text, without the end token. The state of the training
+        does not change.
         """
 
     def write(self, staging: Path) -> None:
-        """Write this rank's part of a checkpoint below `staging`.
+        """Write this rank's part of a checkpoint into the directory `staging`.
 
         Raises:
-            OSError, SaveFailed: it could not be written.
+            OSError, SaveFailed: the part could not be written.
         """
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """Return `record` with the values that this engine knows: optimizer, loss scale, layout."""
+        """Return `record`, completed with the engine's own values: optimizer, loss scale,
+        layout.
+        """
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Load the checkpoint in `directory`, to continue from it.
+        """Load the state from the checkpoint in `directory`, to continue from it.
+
+        `record` is its record.
 
         Raises:
             BadRequest: the checkpoint is of another model.
@@ -122,7 +133,7 @@ class Engine(Protocol):
         """
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Load a checkpoint of another program, to continue from it.
+        """Load the state from the checkpoint of another program, to continue from it.
 
         Raises:
             BadRequest: this engine does not support the checkpoint.
@@ -132,23 +143,25 @@ class Engine(Protocol):
 
 @runtime_checkable
 class ScoringEngine(Protocol):
-    """An engine that can compute log-probabilities of answers."""
+    """An engine that can also compute log-probabilities of answers."""
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
-        """Return the log-probability of the learned tokens of each of this rank's `examples`, at
-        least one.
+        """Return the log-probability of the learned tokens of each of this rank's `examples`.
 
-        Dropout is off. The state of the training does not change.
+        There is at least one example. Dropout is off. The state of the training does not change.
         """
 
 
 @runtime_checkable
 class CopyingEngine(Engine, Protocol):
-    """An engine that can write a checkpoint while training continues."""
+    """An engine that can also write a checkpoint while training continues."""
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
-        """Copy this rank's part of a checkpoint to host memory, over the last such copy.
+        """Copy this rank's part of a checkpoint to host memory.
 
-        Returns a function that writes the copy as `write` would, in any thread. It meets the other
-        ranks in the control group of its group argument.
+        The copy replaces the previous one.
+
+        Returns a function (staging directory, group) that writes the copy as `write` would. Any
+        thread may call it. It communicates with the other ranks only through the control group of
+        `group`.
         """

@@ -19,7 +19,7 @@ from zerotoolsd.trainer.model.tiny_model import small_model
 from zerotoolsd.trainer.sequence_parallel.split_batch import SequencePart
 
 TOLERANCE = 1e-4
-"""Largest relative difference from the loss of transformers: rounding of fp32."""
+"""Largest accepted relative difference from the loss of transformers: the rounding of fp32."""
 _LOSS_ATTRIBUTE = "added_router_loss"
 _KEY = "output_router_logits"
 _COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
@@ -30,10 +30,10 @@ _TOP_KS = ("num_experts_per_tok", "top_k", "moe_topk")
 class RouterLoss:
     """The auxiliary loss of routers that send each token to `top_k` experts, times `coefficient`.
 
-    Over all layers and tokens, `f` are the means of the choices of each expert, and `p` the means
-    of its probabilities. The loss is experts x sum(f * p), times `router_aux_loss_coef`. `f` and
-    `p` are means over the tokens of all ranks in a forward pass, so that the loss does not depend
-    on the number of ranks. Padding does not count.
+    For each expert, `f` is the fraction of tokens that are sent to it, and `p` is the average of
+    its probability. The loss is experts x sum(f * p), times `router_aux_loss_coef`. `f` and `p` are
+    averages over all layers and over the tokens of all ranks in a forward pass. So the loss does
+    not depend on the number of ranks. Padding does not count.
 
     Source: `load_balancing_loss_func` of transformers' Mixtral.
     """
@@ -47,14 +47,17 @@ class RouterLoss:
         examples: Sequence[Example],
         stretch: SequencePart | None = None,
     ) -> torch.Tensor:
-        """Return the loss, a scalar. Averaged over the ranks, the values and gradients are those of
-        the whole batch.
+        """Return the loss, a scalar.
 
         All ranks call it together.
 
+        If the values and the gradients are averaged over the ranks, they are those of the whole
+        batch.
+
         Args:
-            routers: The logits of each layer, `[rows, experts]`, for all tokens of `examples`,
-                padded to the longest; with a `stretch`, for the tokens in it.
+            routers: the logits of each layer, `[rows, experts]`, for all tokens of `examples`,
+                padded to the longest example; with `stretch`, only for the tokens of this part of
+                each sequence.
         """
         device = routers[0].device
         real = rows_of_tokens(examples, device, stretch)
@@ -82,10 +85,11 @@ class RouterLoss:
 def rows_of_tokens(
     examples: Sequence[Example], device: torch.device, stretch: SequencePart | None = None
 ) -> torch.Tensor:
-    """Return the numbers of the rows that are tokens and not padding, of all sequences or of a
-    `stretch` of each.
+    """Return the numbers of the rows that are tokens, not padding.
 
-    Shorter sequences are padded on the right.
+    Sequences are padded on the right.
+
+    With `stretch`, the rows are those of this part of each sequence.
     """
     # The host knows the lengths, and need not wait for the device to count.
     lengths = [len(example.inputs) for example in examples]
@@ -117,12 +121,14 @@ def router_loss_of(spec: JobSpec, model: Any) -> RouterLoss | None:
 
 
 def add_router_loss(spec: JobSpec, model: Any) -> None:
-    """Let training add the loss that `router_loss_of` returns for `model`."""
+    """Store the loss that `router_loss_of` returns in `model`, so that training adds it."""
     setattr(model, _LOSS_ATTRIBUTE, router_loss_of(spec, model))
 
 
 def router_loss_in(model: Any) -> RouterLoss | None:
-    """Return the loss that `add_router_loss` has set for `model`; None without one."""
+    """Return the auxiliary loss that `add_router_loss` has stored in `model`; None if there is
+    none.
+    """
     found: RouterLoss | None = getattr(model, _LOSS_ATTRIBUTE, None)
     return found
 
@@ -131,7 +137,7 @@ def check_router_loss(spec: JobSpec, model: Any) -> None:
     """Compare the auxiliary loss with that of transformers, on a small model with the same layers.
 
     Raises:
-        Unsupported: the losses differ, or transformers has no such loss.
+        Unsupported: the losses differ, transformers has no such loss, or the data is preferences.
     """
     if router_loss_of(spec, model) is None:
         return
@@ -167,7 +173,9 @@ def check_router_loss(spec: JobSpec, model: Any) -> None:
 
 
 def balance_note(config: Any) -> str | None:
-    """Return a note if the experts of the model could be balanced and are not; None otherwise."""
+    """Return a note if the model has an auxiliary loss that its config switches off; None
+    otherwise.
+    """
     text = config.get_text_config()
     coefficient = _first_number(_COEFFICIENTS, text)
     if not coefficient or getattr(text, _KEY, True):
@@ -202,10 +210,10 @@ def routers(model: nn.Module) -> list[nn.Module]:
 
 
 def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
-    """Return a note if `model` has a router bias that the job does not move.
+    """Return a note if the routers of `model` have a bias that the job does not update.
 
     Raises:
-        Unsupported: the job moves the bias, and the model has none.
+        Unsupported: the job updates the bias, and the model has none.
     """
     found = routers(model)
     if spec.train.router_bias_rate and not found:
@@ -222,12 +230,13 @@ def check_router_bias(spec: JobSpec, model: nn.Module) -> str | None:
 
 
 class RouterBias:
-    """Counts the tokens that the routers of a model send to each expert, and moves the bias of the
-    routers.
+    """Counts the tokens that the routers of a model send to each expert, and updates the routers'
+    bias.
 
-    After each step, the bias of an expert with fewer tokens than the mean of its layer rises by
-    `rate`. That of an expert with more tokens falls by `rate`. Tokens of all ranks and micro
-    batches count. The bias has no gradient. transformers loads the bias and never moves it.
+    After each step, the bias of an expert rises by `rate` if the expert got fewer tokens than the
+    average expert of its layer. It falls by `rate` if the expert got more. The tokens of all ranks
+    and micro batches count. The bias has no gradient. transformers loads the bias and never changes
+    it.
 
     Source: DeepSeek-V3's technical report, section 2.1.2 (rate 0.001).
     """
@@ -249,8 +258,10 @@ class RouterBias:
     def expect(
         self, examples: Sequence[Example], device: torch.device, stretch: SequencePart | None = None
     ) -> None:
-        """Set the examples of the next forward pass, so that padding is not counted. With a
-        `stretch`, only its tokens count."""
+        """Set the examples of the next forward pass, so that their padding is not counted.
+
+        With `stretch`, only the tokens of this part of each sequence count.
+        """
         self._rows = rows_of_tokens(examples, device, stretch)
 
     def _counting(self, number: int) -> Any:
@@ -266,8 +277,12 @@ class RouterBias:
         return count
 
     def step(self, *, skipped: bool) -> None:
-        """Move the bias after an optimizer step, unless the step was `skipped`. All ranks call it
-        together."""
+        """Update the bias after an optimizer step, unless the step was `skipped`.
+
+        Start new counts.
+
+        All ranks call it together.
+        """
         if not skipped:
             together = torch.stack(self._counts)
             if dist.is_initialized():
@@ -281,12 +296,14 @@ class RouterBias:
 
 
 def move_router_bias(spec: JobSpec, model: Any) -> None:
-    """Let the steps of `model` move the bias of its routers, if the job `spec` requires it."""
+    """Make each training step update the router bias of `model`, if the job `spec` requires it."""
     if spec.train.router_bias_rate:
         setattr(model, _BIAS_ATTRIBUTE, RouterBias(model, spec.train.router_bias_rate))
 
 
 def router_bias_in(model: Any) -> RouterBias | None:
-    """Return the `RouterBias` that `move_router_bias` has set for `model`; None without one."""
+    """Return the `RouterBias` that `move_router_bias` has stored in `model`; None if there is
+    none.
+    """
     found: RouterBias | None = getattr(model, _BIAS_ATTRIBUTE, None)
     return found

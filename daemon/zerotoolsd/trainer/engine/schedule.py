@@ -1,4 +1,4 @@
-"""The learning rate of each step, and the number of steps of a job that sets epochs."""
+"""Computes the learning rate of each step, and the number of steps of a job that sets epochs."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ def schedule_of(train: TrainSpec) -> dict[str, Any]:
 
 
 def schedule_changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    """Return the differences of two schedules in words: `train.steps is 80, and was 60`.
+    """Return the differences of two schedules as text, such as `train.steps is 80, and was 60`.
 
-    For a constant rate, the number of steps does not count.
+    If the learning rate is constant, a different number of steps is no difference.
     """
     keys = {"name": "schedule", "form": "schedule_form"}
     before = {"form": OLD_FORM, **before} if before else before

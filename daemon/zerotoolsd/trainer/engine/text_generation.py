@@ -25,11 +25,11 @@ _IDS = ("decoder_start_token_id", "forced_bos_token_id", "forced_eos_token_id")
 
 @dataclass(frozen=True)
 class Decoding:
-    """How text is generated: at most `max_new_tokens`, until one of the ids `ends`, which are not
-    part of the text.
+    """The settings for text generation.
 
-    `filler` is the padding id. `ids` are ids that the model's configuration forces at certain
-    positions.
+    A text has at most `max_new_tokens` tokens. It ends before one of the ids `ends`. `num_beams` is
+    1 for greedy search. `filler` is the padding id. `ids` are ids that the model's configuration
+    forces at certain positions, by the name of their option.
     """
 
     max_new_tokens: int
@@ -40,11 +40,12 @@ class Decoding:
 
 
 def make_decoding(spec: JobSpec, tokenizer: Any, config: Any, positions: int | None) -> Decoding:
-    """Return how the model of `spec` generates text. `positions` is its number of positions.
+    """Return the settings for text generation with the model of `spec`.
 
-    A response ends as in training, with the tokenizer's end of text or the end token of its chat
-    template. The end tokens in the generation_config.json of the model's directory are used too.
-    The rest of that file, such as its sampling, is ignored, so that evaluations can be compared.
+    `positions` is the model's number of positions (None: no limit). A response ends as in training:
+    with the tokenizer's end-of-text token, or with the end token of its chat template. The end
+    tokens in the generation_config.json of the model's directory are used too. The rest of that
+    file, such as its sampling, is ignored, so that evaluations can be compared.
     """
     own = _generation_config(spec)
     ends = {tokenizer.eos_token_id, _end_of_chat(spec, tokenizer)}
@@ -84,7 +85,9 @@ def _generation_config(spec: JobSpec) -> dict[str, Any]:
 
 
 def _end_of_chat(spec: JobSpec, tokenizer: Any) -> int | None:
-    """Return the last special token that the chat template puts after a response."""
+    """Return the last special token that the chat template puts after a response; None if there is
+    none.
+    """
     if spec.data.chat_template == "off" or not getattr(tokenizer, "chat_template", None):
         return None
     chat = as_conversation(TextExample("a chat of two letters", "a", "b"))
@@ -100,8 +103,10 @@ Ids = list[int]
 
 
 def split_prompt(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
-    """Return (the ids of an example's prompt, the ids of its response). A conversation has its last
-    response."""
+    """Divide an example into (the ids of its prompt, the ids of its response).
+
+    The response of a conversation is its last answer.
+    """
     inputs, targets = np.asarray(example.inputs), np.asarray(example.targets)
     silent = np.flatnonzero(targets == IGNORED)
     # The last token of the prompt is the one after which the last response begins.
@@ -113,12 +118,11 @@ def split_prompt(example: Example, *, encoder_decoder: bool) -> tuple[Ids, Ids]:
 def generate(
     model: Any, prompts: Sequence[Ids], decoding: Decoding, device: torch.device
 ) -> list[Ids]:
-    """Return the text that `model` generates after each prompt, without the end token. All ranks
-    call it together.
+    """Return the text that `model` generates after each prompt, as ids, without the end token.
 
-    Every rank runs as many forward passes as the rank with the longest text, because each pass
-    gathers shards from all ranks. Compiled blocks run uncompiled, because the length changes with
-    each token.
+    All ranks call it together. Every rank runs as many forward passes as the rank with the longest
+    text, because each pass gathers shards from all ranks. Compiled blocks run uncompiled, because
+    the length changes with each token.
     """
     asked = [prompt or [decoding.filler] for prompt in prompts]  # it reads a token at least
     ids, mask = _filled(asked, decoding.filler, left=not model.config.is_encoder_decoder)
@@ -152,7 +156,10 @@ def _config(decoding: Decoding) -> GenerationConfig:
 def _filled(
     prompts: Sequence[Ids], filler: int, *, left: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (padded ids, mask). The prompts of a causal model are padded on the left."""
+    """Return (padded ids, mask) as tensors.
+
+    With `left`, as for a causal model, the padding is on the left.
+    """
     longest = max(len(prompt) for prompt in prompts)
     rows, masks = [], []
     for prompt in prompts:

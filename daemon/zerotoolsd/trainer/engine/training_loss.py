@@ -1,4 +1,4 @@
-"""The training loss: cross-entropy of the learned tokens, or DPO for preference pairs."""
+"""Computes the training loss: cross-entropy of the learned tokens, or DPO for preference pairs."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ def training_loss(
     weight: float,
     router_weight: float,
 ) -> torch.Tensor:
-    """Return the summed cross-entropy of the learned tokens times `weight`, plus the router's loss
-    times `router_weight`.
+    """Return the training loss of `examples`: cross-entropy and the routers' auxiliary loss.
 
-    With sequence ranks, only the tokens of this rank's part count. All ranks call it together.
+    It is the summed cross-entropy of the learned tokens times `weight`, plus the auxiliary loss
+    times `router_weight`. With sequence ranks, only the tokens of this rank's part of each sequence
+    count. All ranks call it together.
     """
     examples = _as_attended(model, examples)
     bias, router_loss = router_bias_in(model), router_loss_in(model)
@@ -46,8 +47,9 @@ def training_loss(
 
 
 def summed_loss(model: Any, examples: Sequence[Example], device: torch.device) -> LossSum:
-    """Return the summed cross-entropy and the number of learned tokens. Nothing is kept for a
-    backward pass."""
+    """Return the summed cross-entropy of `examples` and the number of learned tokens, without
+    gradients.
+    """
     with torch.no_grad():
         attended = _as_attended(model, examples)
         _, loss, labels = _output_and_loss(model, attended, device)
@@ -68,15 +70,20 @@ def _output_and_loss(
 
 
 def _as_attended(model: Any, examples: Sequence[Example]) -> Sequence[Example]:
-    """Join packed sequences into one, if transformers separates segments only in a batch of one
-    sequence."""
+    """Join packed sequences into one sequence, if the model's attention needs this.
+
+    For some implementations, transformers separates segments only in a batch of one sequence.
+    """
     if is_flash(model) and len(examples) > 1 and any(example.segments for example in examples):
         return [join(examples)]
     return examples
 
 
 def are_preferences(examples: Sequence[Example]) -> TypeGuard[Sequence[Preference]]:
-    """Return whether the examples are preference pairs. In a job, all examples are, or none."""
+    """Return whether `examples` are preference pairs.
+
+    In a job, either all examples are pairs, or none.
+    """
     return bool(examples) and isinstance(examples[0], Preference)
 
 
@@ -85,7 +92,7 @@ def log_probabilities(
 ) -> torch.Tensor:
     """Return the log-probability of the learned tokens of each example, fp32, `[examples]`.
 
-    With sequence ranks, each rank gets the sum over all parts.
+    With sequence ranks, each rank gets the sum over all parts of the sequence.
     """
     # Answers are never packed.
     whole, lengths = collate(model, examples, device), [example.lengths for example in examples]
@@ -134,8 +141,7 @@ def preference_loss(
 def summed_preference_loss(
     model: Any, pairs: Sequence[Preference], device: torch.device, beta: float
 ) -> LossSum:
-    """Return the sums of `preference_loss` and the number of pairs. Nothing is kept for a backward
-    pass."""
+    """Return the sums of `preference_loss` and the number of pairs, without gradients."""
     with torch.no_grad():
         loss, sums = preference_loss(model, pairs, device, beta)
     stretch = sequence_part_of(model)

@@ -1,6 +1,6 @@
-"""Engine `deepspeed`: DeepSpeed with the job's own JSON, in the loop of the trainer.
+"""Engine `deepspeed`: runs DeepSpeed with the job's own JSON configuration in the trainer's loop.
 
-engine                the engine that the loop drives
+engine                the engine that the training loop calls
 build_model           the model with its initial values, partitioned at stage 3
 setup_deepspeed       imports DeepSpeed and checks what it needs on this machine, NVMe included
 operator_builds       the directory and the locks for compiling operators

@@ -1,10 +1,10 @@
 """Builds the model for DeepSpeed: complete on each rank, or at stage 3 partitioned while it is
 built.
 
-`deepspeed.zero.Init` as a context partitions parameters when a module creates them. A Hugging Face
-model sets their values later. So here it is used on parameters that have values: one block at a
-time is filled, partitioned and freed. A rank never holds more than one block in addition to its
-parts.
+As a context, `deepspeed.zero.Init` partitions parameters when a module creates them. But a Hugging
+Face model sets their values later. So here it is applied to parameters that already have values:
+one block at a time is filled with values, partitioned and freed. A rank never holds more than one
+block in addition to its own parts.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ def make_model(
     *,
     to_be_loaded: bool,
 ) -> Any:
-    """Return the model with the initial weights of the run: from `pretrained`, else from the seed.
+    """Build the model with its initial weights: from `pretrained`, or from the seed if it is None.
 
-    If weights are `to_be_loaded` from a checkpoint, they may have any values. Buffers always have
-    their right values.
+    If `to_be_loaded` is True, a checkpoint will replace the weights, so they may have any values.
+    Buffers always have their correct values.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, or its weights cannot be read.
@@ -88,7 +88,9 @@ def _cut(
 
 
 class _Cutting:
-    """Partitions a copy of the meta model: fills and partitions its units one by one."""
+    """Fills a copy of the meta model with values and partitions it, one unit (block) after the
+    other.
+    """
 
     def __init__(
         self,
@@ -112,10 +114,11 @@ class _Cutting:
     def fill(
         self, prefix: str, seed: int, by_rule: Set[str] | None, pretrained: Pretrained | None
     ) -> None:
-        """Give the unit `prefix` its values and partition it. Its memory is free when this returns.
+        """Give the tensors of the unit `prefix` their values, and partition the unit.
 
-        The tensors in `by_rule` get values from `seed` (None: no tensor of the unit), the others
-        from `pretrained`.
+        The memory of the whole unit is free when this returns. The tensors in `by_rule` get values
+        from `seed`, the others from `pretrained`. If `by_rule` is None, no tensor of the unit gets
+        a value from the seed.
         """
         meta_model, host = self._meta_model, self._host
         if by_rule is None:
@@ -144,10 +147,11 @@ class _Cutting:
 def weight_groups(
     model: Any, decayed: frozenset[str], weight_decay: float | None
 ) -> list[dict[str, Any]]:
-    """Return the groups of trainable parameters for DeepSpeed's optimizer, with their `names`.
+    """Return the trainable parameters in groups for DeepSpeed's optimizer, each group with their
+    `names`.
 
-    The parameters in `decayed` are in a group with weight decay. Without a weight decay there is
-    one group.
+    The parameters in `decayed` are in a group with weight decay. If `weight_decay` is None or 0,
+    there is only one group.
     """
     named = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not weight_decay:
@@ -162,14 +166,17 @@ def weight_groups(
 
 
 def put_buffers(model: Any, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Set these buffers of `model`, by name."""
+    """Set the buffers of `model` with these names to these tensors."""
     for name, buffer in buffers.items():
         module, last = _owner(model, name)
         module._buffers[last] = buffer
 
 
 def whole_parameters(deepspeed: Any, model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield each parameter and persistent buffer completely. All ranks iterate together."""
+    """Yield (name, whole tensor) of each parameter and persistent buffer.
+
+    All ranks iterate together.
+    """
     for name, parameter in model.named_parameters():
         with deepspeed.zero.GatheredParameters([parameter]):
             yield name, parameter.detach()

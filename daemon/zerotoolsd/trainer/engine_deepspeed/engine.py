@@ -50,7 +50,7 @@ from zerotoolsd.trainer.reporting.reporter import Reporter
 
 
 class _Called:
-    """The model. A call goes through DeepSpeed's engine; attributes are those of the model."""
+    """Calls the model through DeepSpeed's engine. Attributes are those of the model."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine
@@ -64,10 +64,10 @@ class _Called:
 
 @dataclass
 class DeepSpeedEngine:
-    """Implements `Engine`. `engine` is DeepSpeed's, which counts the steps, keeps the loss scale,
-    and clips.
+    """Implements `Engine` with DeepSpeed.
 
-    `groups` has the parameter names of each group of its optimizer.
+    `engine` is DeepSpeed's own engine, which counts steps, keeps the loss scale and clips
+    gradients. `groups` are the parameter names of each group of its optimizer.
     """
 
     spec: JobSpec
@@ -83,7 +83,7 @@ class DeepSpeedEngine:
         self._model = _Called(self.engine)
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """Take a step; see `Engine.step`."""
+        """Do an optimizer step; see `Engine.step`."""
         engine, group = self.engine, self.group
         scale = float(engine.optimizer.cur_scale) if self._scales else None
         rate = self._rate(step)
@@ -119,8 +119,11 @@ class DeepSpeedEngine:
 
     @property
     def _counts_pieces(self) -> bool:
-        """Whether DeepSpeed knows which micro batch is the last of a step. Otherwise each of its
-        `step` calls is an update."""
+        """True if DeepSpeed itself counts micro batches, and so knows which one is the last of a
+        step.
+
+        If False, each call of DeepSpeed's `step` updates the weights.
+        """
         return at(self.config, "managed_gradient_accumulation", True) is not False
 
     @property
@@ -132,8 +135,11 @@ class DeepSpeedEngine:
         return bool(at(self.config, "fp16.loss_scale", 0))
 
     def _rate(self, step: int) -> float:
-        """Return the learning rate of step `step`: DeepSpeed's schedule if it has one, else the
-        job's."""
+        """Return the learning rate of step `step`.
+
+        If DeepSpeed has a schedule, it decides. Otherwise the job's schedule does, and the rate is
+        set in the optimizer.
+        """
         if self.engine.lr_scheduler is not None:
             return float(self.engine.get_lr()[0])
         rate = learning_rate(self.spec.train, step - self.engine.skipped_steps)
@@ -142,8 +148,10 @@ class DeepSpeedEngine:
         return rate
 
     def _norm_of_whole_gradients(self) -> float | None:
-        """Return the gradient norm of fp32 training without sharding, which DeepSpeed does not
-        compute; None in other cases."""
+        """Return the gradient norm of fp32 training at stage 0, which DeepSpeed does not compute.
+
+        Returns None in all other cases.
+        """
         if stage_of(self.config) or self.engine.fp16_enabled() or self.engine.bfloat16_enabled():
             return None
         gradients = [p.grad for p in self.engine.module.parameters() if p.grad is not None]
@@ -158,7 +166,7 @@ class DeepSpeedEngine:
             raise overflow_at_smallest(self.engine.optimizer.cur_scale) from None
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """Evaluate; see `Engine.evaluate`."""
+        """Compute the loss of examples; see `Engine.evaluate`."""
         self.engine.eval()
         try:
             return summed_loss(self._model, examples, self.group.device)
@@ -166,7 +174,7 @@ class DeepSpeedEngine:
             self.engine.train()
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """Generate; see `Engine.generate`."""
+        """Generate text after prompts; see `Engine.generate`."""
         self.engine.eval()
         try:
             return generate(self.engine.module, prompts, decoding, self.group.device)
@@ -174,9 +182,10 @@ class DeepSpeedEngine:
             self.engine.train()
 
     def write(self, staging: Path) -> None:
-        """Write a checkpoint in DeepSpeed's layout; see `Engine.write`.
+        """Write this rank's part of a checkpoint in DeepSpeed's layout; see `Engine.write`.
 
-        With offload to NVMe that layout cannot be resumed, so that only the weights are written.
+        With offload to NVMe, a checkpoint in that layout cannot be resumed. So only the weights are
+        written.
         """
         if on_nvme(self.config):
             self.files.write_weights(staging)
@@ -184,7 +193,7 @@ class DeepSpeedEngine:
             self.files.write(staging)
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """Describe the engine; see `Engine.describe`."""
+        """Add the values of DeepSpeed to `record`; see `Engine.describe`."""
         name = optimizer_of(self.config) or self.spec.train.optimizer
         return dataclasses.replace(
             record,
@@ -196,12 +205,16 @@ class DeepSpeedEngine:
         )
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Load a checkpoint of the same stage and number of ranks; see `Engine.load`."""
+        """Load a checkpoint that was saved at the same stage by the same number of ranks; see
+        `Engine.load`.
+        """
         self.files.load(directory, record.step)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Load DeepSpeed's files of another program, of the same stage, ranks and groups; see
-        `Engine.load_foreign`."""
+        """Load a checkpoint that another program saved with DeepSpeed; see `Engine.load_foreign`.
+
+        It must have the same stage, the same number of ranks and the same parameter groups.
+        """
         directory = start.run.directory
         self.files.load(directory.parent, start.record.step, tag=directory.name)
 
@@ -214,12 +227,14 @@ def make_deepspeed_engine(
     start: ResumePoint | None,
     pretrained: Pretrained | None,
 ) -> DeepSpeedEngine:
-    """Return the engine of `spec`, with the weights of `pretrained`, or with weights that `start`
-    will fill.
+    """Return the DeepSpeed engine of the job `spec`.
+
+    Its weights are those of `pretrained`, or initial ones. If `start` is given, its checkpoint will
+    replace them.
 
     Raises:
-        ZerotoolsError: DeepSpeed is not installed, rejects the configuration, or the model cannot
-            be initialised.
+        ZerotoolsError: DeepSpeed is not installed, or it rejects the configuration; or the model
+            cannot be initialised.
     """
     deepspeed = import_deepspeed(spec, reporter)
     config = completed(spec)

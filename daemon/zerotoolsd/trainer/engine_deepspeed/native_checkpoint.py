@@ -1,4 +1,4 @@
-"""DeepSpeed's part of a checkpoint: its own layout, inside a staging directory.
+"""Writes and loads DeepSpeed's part of a checkpoint: its own layout, inside a staging directory.
 
     global_stepN/*.pt   DeepSpeed's files, with its tag and names
     latest              the tag, written after all ranks (DeepSpeed does not wait for them)
@@ -29,8 +29,10 @@ LATEST = "latest"
 
 
 class _Careful:
-    """DeepSpeed's checkpoint writer, which keeps an error instead of raising it. DeepSpeed writes
-    between two barriers, where an error would block the other ranks."""
+    """DeepSpeed's checkpoint writer, changed so that it keeps an error instead of raising it.
+
+    DeepSpeed writes between two barriers. An error raised there would block the other ranks.
+    """
 
     def __init__(self, writer: Any) -> None:
         self._writer = writer
@@ -40,7 +42,7 @@ class _Careful:
         return getattr(self._writer, name)
 
     def save(self, state_dict: Any, path: str) -> None:
-        """Write `path`, and keep an error as `problem`."""
+        """Write `state_dict` to the file `path`. Keep an error in the attribute `problem`."""
         try:
             self._writer.save(state_dict, path)
         except (OSError, RuntimeError) as error:  # torch's own zip writer raises RuntimeError
@@ -59,7 +61,7 @@ class DeepSpeedCheckpoints:
         engine._copy_recovery_script = lambda directory: None  # called below, where it may fail
 
     def write(self, staging: Path) -> None:
-        """Write this rank's part of a checkpoint. Raises OSError, SaveFailed."""
+        """Write this rank's part of a checkpoint into `staging`. Raises OSError, SaveFailed."""
         engine = self._engine
         tag = f"global_step{engine.global_steps}"
         self._writer.problem = None
@@ -72,7 +74,10 @@ class DeepSpeedCheckpoints:
             (staging / LATEST).write_text(tag, "utf-8")
 
     def write_weights(self, staging: Path) -> None:
-        """Gather the weights, which rank 0 writes. Raises OSError, SaveFailed."""
+        """Gather the weights from all ranks.
+
+        Rank 0 writes them into `staging`. Raises OSError, SaveFailed.
+        """
         kept: dict[str, torch.Tensor] = {}
         for name, tensor in whole_parameters(self._deepspeed, self._engine.module):
             if self._group.rank.leads:
@@ -85,11 +90,13 @@ class DeepSpeedCheckpoints:
             raise SaveFailed(f"{staging / SINGLE}: {error}") from None
 
     def load(self, directory: Path, step: int, tag: str | None = None) -> None:
-        """Load the checkpoint of step `step` in `directory`. Without a `tag`, the file `latest`
-        names it.
+        """Load the checkpoint of step `step` in `directory`.
+
+        `tag` is the name of DeepSpeed's subdirectory. If it is None, the file `latest` has this
+        name.
 
         Raises:
-            BadCheckpoint: DeepSpeed cannot load it.
+            BadCheckpoint: DeepSpeed cannot load the checkpoint.
         """
         try:
             found, _ = self._engine.load_checkpoint(str(directory), tag=tag)
@@ -110,7 +117,8 @@ class DeepSpeedCheckpoints:
 def groups_of(
     name: str, groups: Sequence[Mapping[str, Any]], names: Sequence[tuple[str, ...]]
 ) -> OptimizerRecord:
-    """Return the record of the optimizer `name`, with its groups.
+    """Return the record of the optimizer `name`, with the settings and names of its parameter
+    groups.
 
     DeepSpeed may split groups for experts. Then the record has no parameter names.
     """

@@ -2,9 +2,10 @@
 
 torch marks a directory in which it compiles by a file `lock` (torch/utils/file_baton.py). If the
 process is killed, the file stays, and every later process waits forever. In the directory of
-zerotools, a kernel lock shows who compiles. It ends with its process, so that a `lock` file that is
-found under it can be removed. In a directory that the user has chosen, other programs compile too.
-There a `lock` file is reported and waited for, and never removed.
+zerotools, a process that compiles also holds a kernel lock. The kernel releases this lock when the
+process ends. So a process that gets the kernel lock can remove a `lock` file that it finds. In a
+directory that the user has chosen, other programs compile too. There the process reports a `lock`
+file and waits, and never removes it.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from typing import Any, Protocol
 
 BUILDS = "TORCH_EXTENSIONS_DIR"
 TURN = "zerotools.lock"
-"""Name of the file next to torch's `lock` that has the kernel lock."""
+"""Name of the file, next to torch's `lock`, on which the kernel lock is held."""
 WAIT_SECONDS = 0.2
 LOOK_SECONDS = 1.0
 
 
 class BuildReporter(Protocol):
-    """Reports the activity of a rank."""
+    """Reports the activity of a rank. `doing` is the current activity; None if there is none."""
 
     doing: str | None
 
     def prepares(self, doing: str) -> None:
-        """Report an activity before the first step."""
+        """Report the activity `doing`, before the first step."""
         ...
 
     def say(self, line: str) -> None:
-        """Print a line for people."""
+        """Print a line to the log."""
         ...
 
 
 def own_directory(torch_version: str, environment: Mapping[str, str] = os.environ) -> Path:
     """Return the directory for compiled operators of this user, for this Python and this torch.
 
-    Raises RuntimeError without a home directory.
+    Raises RuntimeError if the user has no home directory.
     """
     given = environment.get("XDG_CACHE_HOME", "")
     cache = Path(given) if given.startswith("/") else Path.home() / ".cache"
@@ -55,10 +56,12 @@ def own_directory(torch_version: str, environment: Mapping[str, str] = os.enviro
 
 
 def use_own_directory(torch_version: str, environment: Any = os.environ) -> bool:
-    """Let operators be compiled in the directory of zerotools, unless the user has chosen another;
-    return whether this is so.
+    """Set the directory of zerotools as the place for compiled operators.
 
-    `environment` is changed. If the directory cannot be made, torch's usual directory is used.
+    Return True if this was done.
+
+    `environment` is changed. It stays unchanged, and False is returned, if the user has chosen
+    another directory, or if the directory cannot be made (torch then uses its usual directory).
     """
     if environment.get(BUILDS):
         return False
@@ -72,15 +75,19 @@ def use_own_directory(torch_version: str, environment: Any = os.environ) -> bool
 
 
 def install_batons(batons: Any, *, own: bool, teller: BuildReporter) -> None:
-    """Let torch use `Baton` for its locks. `batons` are the modules in which `FileBaton` is
-    replaced."""
+    """Replace torch's class `FileBaton` by `Baton` in the modules `batons`.
+
+    `own`: see `Baton`. `teller` reports the progress of compiling.
+    """
     for module in batons:
         if hasattr(module, "FileBaton"):
             module.FileBaton = lambda path, *_, **__: Baton(Path(path), own=own, teller=teller)
 
 
 class BuildProgress:
-    """Reports the files of an operator as they are compiled. The output of ninja is not shown."""
+    """Reports the files of an operator as they are compiled, because the output of ninja is not
+    shown.
+    """
 
     def __init__(self, directory: Path, say: Callable[[str], None]) -> None:
         self._directory = directory
@@ -117,7 +124,9 @@ class BuildProgress:
 
 
 class Baton:
-    """Replaces torch's `FileBaton` for one operator. Its holder may compile in the directory.
+    """Replaces torch's `FileBaton` for one operator.
+
+    The process that holds it may compile in the directory.
 
     `own` is True if every process that compiles in the directory uses the kernel lock.
     """
@@ -141,7 +150,10 @@ class Baton:
         self._made: BuildProgress | None = None
 
     def try_acquire(self) -> bool:
-        """Wait for the lock and return True. A later process finds the operator compiled."""
+        """Wait for the lock, and return True.
+
+        A process that had to wait finds the operator compiled.
+        """
         self._before = self._teller.doing
         name = self.lock.parent.name
         if self._own:
@@ -179,7 +191,10 @@ class Baton:
         self._teller.say(f"removed {self.lock}, left {age} ago by an ended process")
 
     def _make_lock(self) -> None:
-        """Make torch's `lock` file, for programs that do not use the kernel lock."""
+        """Make torch's `lock` file, for programs that do not use the kernel lock.
+
+        Wait while it exists.
+        """
         said = False
         while True:
             try:
@@ -209,7 +224,7 @@ class Baton:
         """Do nothing, because `try_acquire` has waited."""
 
     def release(self) -> None:
-        """Release the locks after the operator was compiled, or could not be."""
+        """Release both locks after the operator was compiled, or after compiling failed."""
         if self._made is not None:
             self._made.__exit__()
             self._made = None

@@ -37,12 +37,13 @@ from zerotoolsd.trainer.engine_deepspeed.operator_builds import (
 _LASTING = re.compile(
     r"CUDA_HOME|unable to JIT load|Ninja is required|detected CUDA version .* mismatches", re.I
 )
-"""Errors of torch and DeepSpeed about missing programs. Another try would fail again."""
+"""Pattern of errors of torch and DeepSpeed about missing programs. Another try would fail again."""
 
 
 def import_deepspeed(spec: JobSpec, teller: BuildReporter) -> Any:
-    """Import DeepSpeed for the device of `spec` and return the module. `teller` reports
-    compilations.
+    """Import DeepSpeed for the device of `spec` and return the module.
+
+    `teller` reports the progress of compiling operators.
 
     Raises:
         BadRequest: DeepSpeed is not installed for this interpreter.
@@ -80,8 +81,9 @@ def _compile_by_turns(teller: BuildReporter) -> None:
 
 @contextmanager
 def refused_by_deepspeed() -> Iterator[None]:
-    """Convert errors of DeepSpeed about its configuration into BadRequest. A restart would fail
-    again.
+    """Convert DeepSpeed's errors about its configuration, inside the context, into BadRequest.
+
+    BadRequest ends the job, because a restart would fail again.
 
     Raises:
         BadRequest: DeepSpeed rejects the configuration.
@@ -102,10 +104,10 @@ def refused_by_deepspeed() -> Iterator[None]:
 
 
 def _allow_fp16_on_cpu(deepspeed: Any) -> None:
-    """Allow fp16 on CPUs.
+    """Make DeepSpeed accept fp16 on CPUs.
 
-    DeepSpeed's CPU accelerator reports fp16 as not supported, but it only has no fast kernels for
-    it.
+    DeepSpeed's CPU accelerator reports fp16 as not supported, but only fast kernels for it are
+    missing.
     """
     deepspeed.accelerator.get_accelerator().is_fp16_supported = lambda: True
 
@@ -115,9 +117,10 @@ def _can_compile() -> bool:
 
 
 def _without_operators_of_the_group(deepspeed: Any) -> None:
-    """Disable DeepSpeed's shared-memory all-reduce on CPUs, so that gloo's is used.
+    """Disable DeepSpeed's shared-memory all-reduce on CPUs, so that gloo's all-reduce is used.
 
-    DeepSpeed compiles it when the process group is made, and fails if it cannot.
+    DeepSpeed compiles its all-reduce when the process group is made, and fails if it cannot
+    compile.
     """
     builder = deepspeed.accelerator.get_accelerator().create_op_builder("ShareMemCommBuilder")
     if builder is not None:
@@ -125,8 +128,11 @@ def _without_operators_of_the_group(deepspeed: Any) -> None:
 
 
 def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Set torch's Adam in `config` if DeepSpeed's cannot be compiled here. `say` reports this, or
-    where it is compiled."""
+    """Set torch's Adam in `config`, if DeepSpeed's Adam cannot be compiled on this machine.
+
+    `say` is called with a line about this, or about the directory in which DeepSpeed's Adam is
+    compiled.
+    """
     if str(at(config, "optimizer.type", "")).lower() not in ADAMS:
         return
     if at(config, "optimizer.params.torch_adam") is True:
@@ -152,7 +158,7 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
 
 
 def _not_built(deepspeed: Any, builder: Any) -> str | None:
-    """Return why this machine cannot compile the operator of `builder`; None if it can."""
+    """Return the reason why this machine cannot compile the operator of `builder`; None if it can."""
     if builder is None or not _can_compile():
         return "it needs g++ and ninja"
     building = deepspeed.ops.op_builder.builder
@@ -167,8 +173,10 @@ def _not_built(deepspeed: Any, builder: Any) -> str | None:
 
 
 def _ask_for_the_processor_once() -> None:
-    """Cache the result of py-cpuinfo. DeepSpeed's CPU Adam asks for it three times, and each call
-    takes a second."""
+    """Make py-cpuinfo cache its result.
+
+    DeepSpeed's CPU Adam calls py-cpuinfo three times, and each call takes a second.
+    """
     with suppress(ImportError):
         import cpuinfo
 
@@ -185,10 +193,12 @@ def with_torch_adam(config: dict[str, Any]) -> None:
 def make_nvme_ready(
     config: dict[str, Any], output: Path, rank: int, device: str, say: Callable[[str], None]
 ) -> None:
-    """Prepare the offload of this rank's state to NVMe, by `config`.
+    """Prepare the offload of this rank's state to NVMe, as `config` describes it.
+
+    `output` is the job's output directory. `config` is changed: see `make_own_directories`.
 
     Raises:
-        BadRequest: async_io cannot be compiled here, or a directory cannot be made.
+        BadRequest: the operator async_io cannot be compiled here, or a directory cannot be made.
     """
     if (why := async_io.lacking(device)) is not None:
         raise BadRequest(async_io.refusal(why))
@@ -199,11 +209,11 @@ def make_nvme_ready(
 
 
 def make_own_directories(config: dict[str, Any], output: Path, rank: int) -> None:
-    """Replace each `nvme_path` in `config` by an empty directory of this rank.
+    """Replace each `nvme_path` in `config` by an empty directory for this rank of this job.
 
-    DeepSpeed names its files only by rank, and does not remove them. So each rank of each job
-    (identified by `output`) has its own directory. It is removed when the run ends; after a kill,
-    when the job starts again.
+    DeepSpeed names its files only by rank, and does not remove them. So each rank of each job has
+    its own directory. A job is identified by its output directory `output`. The directory is
+    removed when the run ends. After a kill, it is removed when the job starts again.
 
     Raises:
         BadRequest: a directory cannot be made.

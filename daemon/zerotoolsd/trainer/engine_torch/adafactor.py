@@ -1,10 +1,10 @@
-"""Adafactor over rows that are split among ranks: torch's update rule, the same at any number of
-ranks.
+"""Adafactor over rows that are split among ranks: torch's update rule, with the same result at any
+number of ranks.
 
-torch's Adafactor expects whole tensors. Here each mean over a whole tensor (over its columns, its
-row statistics, its norm and that of its update) is a sum over this rank's rows, summed over the
-ranks. Row statistics are split like the tensor. Column statistics of a matrix are complete on every
-rank.
+torch's Adafactor expects whole tensors. It uses averages over a whole tensor: over its columns, its
+row statistics, the square of its norm and that of its update. Here each such average is a sum over
+this rank's rows, summed over the ranks. Row statistics are split like the tensor. Column statistics
+of a matrix are complete on every rank.
 
 Source of the rule: torch/optim/_adafactor.py, with its defaults.
 """
@@ -31,17 +31,17 @@ FLOOR = torch.finfo(torch.float32).eps
 
 
 class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """Updates this rank's rows of fp32 weights."""
+    """An optimizer that updates this rank's rows of fp32 weights by Adafactor's rule."""
 
     def __init__(self, groups: list[dict[str, Any]], reduction: Reduction, *, lr: float) -> None:
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0})
         self._reduction = reduction
 
     def step(self, closure: Callable[[], float] | None = None) -> None:
-        """Update the weights that have gradients. All ranks call it together.
+        """Update the weights that have gradients.
 
-        The gradients are overwritten by the updates. There are two sums over the ranks, and the
-        host waits once for the device, for any number of weights.
+        All ranks call it together. The gradients are overwritten by the updates. For any number of
+        weights, there are two sums over the ranks, and the host waits for the device only once.
         """
         with torch.no_grad():
             weights = [
@@ -80,8 +80,12 @@ class Adafactor(torch.optim.Optimizer):  # type: ignore[misc] # torch's types ar
     def _matrix_sums(
         self, weights: Sequence[torch.Tensor], betas: Sequence[float]
     ) -> list[torch.Tensor | None]:
-        """Update the row statistics. Returns for each matrix, over all its rows: the sums of the
-        squared gradients of each column, and the sum of the row statistics."""
+        """Update the row statistics.
+
+        Return sums over all rows of each matrix; None for other weights. They are in one vector:
+        the sum of the squared gradients of each column, and, as the last element, the sum of the
+        row statistics.
+        """
         mine = []
         for weight, beta in zip(weights, betas, strict=True):
             if weight.dim() < 2:
@@ -105,8 +109,10 @@ def _estimate(
     beta: float,
     sums: torch.Tensor | None,
 ) -> torch.Tensor:
-    """Return the estimate of the squared gradients. `sums` is the result of `_matrix_sums` for the
-    weight."""
+    """Update the other statistics of `weight`, and return the estimate of its squared gradients.
+
+    `sums` is the result of `_matrix_sums` for this weight.
+    """
     if weight.dim() < 2:
         variance = local_tensor(state["variance"])
         variance.lerp_(local_tensor(weight.grad).square(), beta)
@@ -121,7 +127,7 @@ def _estimate(
 
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """Return the state of a weight before the first step."""
+    """Return the optimizer state of `weight` before the first step, in the memory tier `place`."""
     rows = local_tensor(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if weight.dim() < 2:

@@ -1,12 +1,12 @@
-"""AdamW with 8-bit moments. A byte is an index into a table of 256 numbers, times a scale for each
+"""AdamW with 8-bit moments: a byte is an index into a table of 256 numbers, times a scale for each
 block.
 
-The tables, the block size of 256 elements and the rule are those of bitsandbytes' AdamW8bit. A
-moment becomes fp32, is updated, updates the weight, and becomes the byte of the nearest number of
-the table. bitsandbytes counts blocks through the whole tensor. Here they begin again in each row of
-a matrix, or in each matrix of a stack. If rows are multiples of 256, as in most models, the blocks
-are the same. So the bytes of a row depend only on that row, and a checkpoint continues bit for bit
-at any number of ranks. bitsandbytes is not needed.
+The tables, the block size of 256 elements and the rule are those of bitsandbytes' AdamW8bit. In a
+step, a moment is converted to fp32, updated, and used to update the weight. Then it is stored as
+the byte of the nearest number of the table. bitsandbytes counts blocks through the whole tensor.
+Here blocks begin again in each row of a matrix, or in each matrix of a stack. If the rows are
+multiples of 256, as in most models, the blocks are the same. So the bytes of a row depend only on
+that row, and a checkpoint continues bit for bit at any number of ranks. bitsandbytes is not needed.
 
 Vectors and tensors with less than 4096 elements keep fp32 moments.
 
@@ -31,14 +31,16 @@ from zerotoolsd.trainer.memory_tiers import MemoryTier
 from zerotoolsd.trainer.model.sharding import wrap
 
 MOST_AT_A_TIME = 1 << 22
-"""Largest number of elements whose moments are fp32 at the same time."""
+"""Largest number of elements with moments that are in fp32 at the same time."""
 _MOMENTS = (("exp_avg", True), ("exp_avg_sq", False))
 _EXPONENTS = 7
 _LEAST_SCALE = 1e-38
 
 
 class AdamW8bit(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """Updates this rank's rows of fp32 weights."""
+    """An optimizer that updates this rank's rows of fp32 weights by AdamW's rule, with 8-bit
+    moments.
+    """
 
     def __init__(
         self, groups: list[dict[str, Any]], *, lr: float, betas: tuple[float, float], eps: float
@@ -84,7 +86,7 @@ def _adamw(
     step: float,
     group: dict[str, Any],
 ) -> None:
-    """Update fp32 `values` and their moments in place."""
+    """Update the fp32 weights `values`, and their moments `mean` and `square`, in place."""
     first, second = group["betas"]
     rate = group["lr"]
     mean.mul_(first).add_(gradient, alpha=1 - first)
@@ -95,7 +97,9 @@ def _adamw(
 
 
 def first_state(weight: nn.Parameter, place: MemoryTier) -> dict[str, torch.Tensor]:
-    """Return the state of a weight before the first step: all moments are 0."""
+    """Return the optimizer state of `weight` before the first step, in the tier `place`:
+    moments of 0.
+    """
     rows = local_tensor(weight)
     state = {"step": torch.zeros((), dtype=torch.float32)}
     if not has_eight_bit_moments(tuple(weight.shape)):
@@ -124,8 +128,10 @@ def _zeros(
 
 
 def quantised(values: torch.Tensor, signed: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return (the bytes of fp32 `values`, with the same shape; the scales, `[rows, blocks of a
-    row]`)."""
+    """Quantise fp32 `values` in blocks.
+
+    Returns (bytes, with the shape of `values`; scales, `[rows, blocks of a row]`).
+    """
     blocks = _in_blocks(values)
     scales = blocks.abs().amax(dim=2)
     relative = blocks * (1 / scales.clamp(min=_LEAST_SCALE)).unsqueeze(2)
@@ -136,7 +142,7 @@ def quantised(values: torch.Tensor, signed: bool) -> tuple[torch.Tensor, torch.T
 
 
 def dequantised(codes: torch.Tensor, scales: torch.Tensor, signed: bool) -> torch.Tensor:
-    """Return the fp32 values of the bytes `codes`."""
+    """Return the fp32 values of the bytes `codes`, with the `scales` of their blocks."""
     values = table_of(signed, codes.device)[codes.int()]
     width = math.prod(codes.shape[1:])
     whole = scales.repeat_interleave(EIGHT_BIT_BLOCK, dim=1)[:, :width]
@@ -144,8 +150,10 @@ def dequantised(codes: torch.Tensor, scales: torch.Tensor, signed: bool) -> torc
 
 
 def _in_blocks(values: torch.Tensor) -> torch.Tensor:
-    """Return the values as `[rows, blocks, elements of a block]`. A short block is padded with
-    zeros."""
+    """Return the values as `[rows, blocks, elements of a block]`.
+
+    A last block that is shorter is padded with zeros.
+    """
     flat = values.reshape(values.shape[0], math.prod(values.shape[1:]))
     missing = -flat.shape[1] % EIGHT_BIT_BLOCK
     if missing:
@@ -155,11 +163,12 @@ def _in_blocks(values: torch.Tensor) -> torch.Tensor:
 
 @cache
 def table_of(signed: bool, device: torch.device) -> torch.Tensor:
-    """Return the 256 numbers that a byte can stand for, ascending.
+    """Return the 256 numbers for which a byte can stand, in ascending order.
 
     They are 0 and 1, and numbers in each of seven powers of ten down to 1e-6. In each power, [0.1,
-    1] is divided into equal parts, whose middles are the numbers. A power has twice as many parts
-    as the next smaller one. A signed table has half as many, and their negatives.
+    1] is divided into equal parts. The numbers are the middles of these parts. A power has twice as
+    many parts as the next smaller one. A signed table has half as many numbers, and their
+    negatives.
     """
     numbers = [torch.tensor([0.0, 1.0])]
     for exponent in range(_EXPONENTS):

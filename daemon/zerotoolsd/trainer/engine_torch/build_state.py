@@ -1,4 +1,6 @@
-"""Builds the model and optimizer of engine `torch`: memory, sharding, initial values."""
+"""Builds the model and the optimizer of engine `torch`: their memory, sharding and initial
+values.
+"""
 
 from __future__ import annotations
 
@@ -57,10 +59,10 @@ def build_live_state(
     record: JobRecord | None,
     pretrained: Pretrained | None,
 ) -> LiveState:
-    """Build the model and the optimizer, and fill the shards.
+    """Build the model and the optimizer, and fill this rank's shards with initial values.
 
-    The values come from `pretrained` if it is given, else from the seed. If `record` is given, the
-    weights are left unset, because the checkpoint of `record` will fill them.
+    The values come from `pretrained`; if it is None, from the seed. If `record` is given, the
+    weights are left unset, because the checkpoint with this record will fill them.
 
     Raises:
         ZerotoolsError: the model cannot be initialised, its weights cannot be read, the disk is too
@@ -98,8 +100,10 @@ def build_live_state(
 
 
 def _reduce_all_experts(model: Any, world_size: int) -> None:
-    """Let the ranks reduce the gradients of all separate experts. An expert without a token on a
-    rank gets zeros there."""
+    """Make the ranks reduce the gradients of all separate experts.
+
+    If no token of a rank uses an expert, the rank contributes zeros for this expert.
+    """
     if not separate_experts(model):
         return
     if hasattr(model, "set_reduce_scatter_unused_params"):
@@ -159,12 +163,14 @@ def check_disk_space(
     group: WorldGroup,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> None:
-    """Check the disk space for `offload.optimizer = "disk"`, before anything is built. Rank 0
-    checks for all ranks.
+    """Check that the disk has enough space for `offload.optimizer = "disk"`, before anything is
+    built.
+
+    Rank 0 checks it for all ranks. `free_bytes` returns the free bytes at a path.
 
     Raises:
-        BadRequest: `path` cannot be used, or has too little space for the optimizer's state; on
-            every rank.
+        BadRequest: `path` cannot be used, or has too little space for the optimizer's state. It is
+            raised on every rank.
     """
 
     def look() -> None:

@@ -1,4 +1,4 @@
-"""Engine `torch`: FSDP2 for several ranks, torch's optimizers, checkpoints by DCP."""
+"""Engine `torch`: FSDP2 for several ranks, torch's optimizers, and checkpoints by torch's DCP."""
 
 from __future__ import annotations
 
@@ -40,8 +40,11 @@ from zerotoolsd.trainer.rank.process_group import WorldGroup
 
 @dataclass
 class TorchEngine:
-    """Implements `Engine`. `skipped` counts the steps of the run without an update. `loss_scale` is
-    that of the next step (fp16 only)."""
+    """Implements `Engine` with FSDP2.
+
+    `skipped` is the number of skipped steps of the run. `loss_scale` is the loss scale of the next
+    step; None without fp16.
+    """
 
     spec: JobSpec
     live: LiveState
@@ -57,8 +60,10 @@ class TorchEngine:
             self.loss_scale = initial_loss_scale(self.spec.fp16)
 
     def step(self, share: RankBatch, step: int, stop_asked: Callable[[], bool]) -> StepResult:
-        """Take a step; see `Engine.step`. If fp16 gradients overflow, the step is skipped and the
-        loss scale lowered."""
+        """Do an optimizer step; see `Engine.step`.
+
+        If fp16 gradients overflow, the step is skipped and the loss scale is lowered.
+        """
         scale = self.loss_scale
         outcome = train_step(
             self.live,
@@ -80,7 +85,7 @@ class TorchEngine:
         return outcome
 
     def evaluate(self, examples: Sequence[Example]) -> LossSum:
-        """Evaluate; see `Engine.evaluate`."""
+        """Compute the loss of examples; see `Engine.evaluate`."""
         with self._only_read() as model:
             if are_preferences(examples):
                 return summed_preference_loss(
@@ -89,13 +94,13 @@ class TorchEngine:
             return summed_loss(model, examples, self.group.device)
 
     def log_probabilities(self, examples: Sequence[Example]) -> list[float]:
-        """Return log-probabilities; see `ScoringEngine.log_probabilities`."""
+        """Compute log-probabilities of answers; see `ScoringEngine.log_probabilities`."""
         with self._only_read() as model, torch.no_grad():
             found: list[float] = log_probabilities(model, examples, self.group.device).tolist()
             return found
 
     def generate(self, prompts: Sequence[list[int]], decoding: Decoding) -> list[list[int]]:
-        """Generate; see `Engine.generate`."""
+        """Generate text after prompts; see `Engine.generate`."""
         with self._only_read() as model:
             # An encoder is called separately, and reads embeddings that the whole model gathers.
             if isinstance(model, FSDPModule):
@@ -104,7 +109,7 @@ class TorchEngine:
 
     @contextmanager
     def _only_read(self) -> Iterator[Any]:
-        """Yield the model for forward passes only."""
+        """Yield the model, ready for forward passes without gradients and dropout."""
         model = self.live.model
         model.eval()
         try:
@@ -117,17 +122,20 @@ class TorchEngine:
             model.train()
 
     def write(self, staging: Path) -> None:
-        """Write the tensors with torch's DCP; one rank writes each replica. See `Engine.write`."""
+        """Write this rank's tensors with torch's DCP; see `Engine.write`.
+
+        If several ranks hold the same tensor, one of them writes it.
+        """
         tree = tensors_to_write(self.live.tree(), self.group.rank)
         write_tensors(tree, staging / checkpoint_dirs.DCP, self.group)
 
     def copy(self) -> Callable[[Path, WorldGroup], None]:
-        """Copy the state; see `CopyingEngine.copy`."""
+        """Copy this rank's part of a checkpoint; see `CopyingEngine.copy`."""
         tree = self._host.take(tensors_to_write(self.live.tree(), self.group.rank))
         return lambda staging, group: write_tensors(tree, staging / checkpoint_dirs.DCP, group)
 
     def describe(self, record: JobRecord) -> JobRecord:
-        """Describe the engine; see `Engine.describe`."""
+        """Add the values of this engine to `record`; see `Engine.describe`."""
         return dataclasses.replace(
             record,
             optimizer=self.live.optimizer.describe(),
@@ -137,13 +145,18 @@ class TorchEngine:
         )
 
     def load(self, directory: Path, record: JobRecord) -> None:
-        """Load a checkpoint that any number of ranks saved at any stage; see `Engine.load`."""
+        """Load a checkpoint; see `Engine.load`.
+
+        Any number of ranks, at any stage, may have saved it.
+        """
         load_shards(self.live, directory / checkpoint_dirs.DCP, self.group)
         self._count_from(record)
 
     def load_foreign(self, start: ForeignStart) -> None:
-        """Load a checkpoint of another program, of any format, number of ranks and stage; see
-        `Engine.load_foreign`."""
+        """Load a checkpoint of another program; see `Engine.load_foreign`.
+
+        It may have any supported format, any number of ranks and any stage.
+        """
         load_foreign(self.live, start)
         self._count_from(start.record)
 

@@ -1,4 +1,7 @@
-"""The tensors of a run, by their names in a checkpoint. The names are the same at every stage."""
+"""The tensors of a run, by their names in a checkpoint.
+
+The names are the same at every ZeRO stage.
+"""
 
 from __future__ import annotations
 
@@ -22,10 +25,11 @@ TensorsByName = Mapping[str, torch.Tensor]
 
 @dataclass(frozen=True)
 class LiveState:
-    """The model and the optimizer of a run. A checkpoint is loaded into these tensors in place.
+    """The model and the optimizer of a run.
 
-    With `masters`, the model's weights are copies of them: see `copy_to_model`. `mesh` is set for a
-    single rank without FSDP2, which has plain tensors.
+    A checkpoint is loaded into their tensors in place. If there are `masters`, the model's weights
+    are copies of these fp32 master weights: see `copy_to_model`. `mesh` is set only for a single
+    rank without FSDP2, which has plain tensors.
     """
 
     model: Any
@@ -38,21 +42,23 @@ class LiveState:
 
     @property
     def parameters(self) -> Mapping[str, torch.Tensor]:
-        """The tensor with the exact value of each parameter, by name: its master, if it has one."""
+        """For each parameter name, the tensor with the exact value: its fp32 master, or the
+        parameter itself.
+        """
         parameters = dict(self.model.named_parameters())
         return parameters if self.masters is None else {**parameters, **self.masters.tensors}
 
     def copy_to_model(self) -> None:
-        """Copy `parameters` to the model after they were loaded. All ranks call it together."""
+        """Copy the masters to the model's weights after a load. All ranks call it together."""
         if self.masters is not None:
             self.masters.copy_to_model()
 
     def tree(self) -> dict[str, dict[str, torch.Tensor]]:
-        """Return the tensors as `model.<name>` and `optim.<name>.<state>`; a tied parameter has its
-        first name.
+        """Return the tensors that a checkpoint saves, in two mappings.
 
-        If frozen weights have 4 bits, only trained weights are included. The others are in the
-        directory of the base model.
+        `model` maps `<parameter name>` to its tensor, and `optim` maps `<parameter name>.<state>`.
+        A tied parameter is included once, under its first name. If frozen weights have 4 bits, only
+        trained weights are included. The frozen ones are in the directory of the base model.
         """
         packs = self.layout.packs_frozen
         trained = {name for name, p in self.model.named_parameters() if p.requires_grad}
@@ -69,10 +75,10 @@ class LiveState:
     def _as_saved(
         self, model: TensorsByName, optimizer: TensorsByName, mesh: DeviceMesh
     ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Return both as the DTensors that FSDP2 would have on a single rank.
+        """Return `model` and `optimizer` with the DTensors that FSDP2 would have on a single rank.
 
-        Tensors with the rows of a weight are sharded or replicated, as the stage requires. All
-        others are plain tensors.
+        A tensor that has the rows of a weight becomes a shard or a replica, as the stage requires.
+        All other tensors stay plain tensors.
         """
         cuts_weights = not self.layout.replicates_weights
         cuts_rows = cuts_weights or self.layout.stage == 1
@@ -90,7 +96,9 @@ class LiveState:
         return weights, state
 
     def flat(self) -> dict[str, torch.Tensor]:
-        """Return the tensors of `tree` by dotted name."""
+        """Return the tensors of `tree` in one mapping, by dotted name, such as
+        `model.<parameter name>`.
+        """
         return {
             f"{top}.{name}": tensor
             for top, branch in self.tree().items()

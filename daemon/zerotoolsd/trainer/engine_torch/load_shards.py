@@ -30,10 +30,12 @@ from zerotoolsd.trainer.rank.rank_errors import BadCheckpoint
 
 
 def load_shards(live: LiveState, directory: Path, group: WorldGroup) -> None:
-    """Fill the live state from the DCP directory `directory`, in place, at any number of ranks.
+    """Fill the live state in place from the DCP directory `directory`.
+
+    The number of ranks may differ from that of the save.
 
     Raises:
-        BadRequest: the checkpoint is of another model; the message names the first tensor that
+        BadRequest: the checkpoint is of another model. The message names the first tensor that
             differs.
         BadCheckpoint: the directory cannot be read.
     """
@@ -76,24 +78,24 @@ class CheckedReader(dcp.FileSystemReader):  # type: ignore[misc] # torch's types
     """
 
     def __init__(self, directory: Path) -> None:
-        """Read and check `.metadata`.
+        """Read the file `.metadata` in `directory`, and check it.
 
         Raises:
-            BadFile: the file is damaged, or not of DCP.
+            BadFile: the file is damaged, or it is not a file of DCP.
             Unsupported: the location of a tensor cannot be determined.
         """
         super().__init__(directory)
         self.checked = read_metadata(directory / METADATA)
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> of_torch.Metadata:
-        """Return the checked metadata of the tensors as torch's classes."""
+        """Return the checked metadata of the tensors, as an object of torch's class."""
         found = as_torch_metadata(self.checked)
         found.storage_meta = of_torch.StorageMeta(load_id=self.load_id)
         return found
 
 
 def as_torch_metadata(metadata: Metadata) -> of_torch.Metadata:
-    """Return `metadata` as torch's classes."""
+    """Convert `metadata` to torch's classes."""
     has_version = "version" in of_torch.Metadata.__dataclass_fields__  # since torch 2.9
     return of_torch.Metadata(
         state_dict_metadata={key: _tensor(saved) for key, saved in metadata.tensors.items()},
@@ -124,10 +126,9 @@ def _place(item: Item) -> Any:
 
 
 def load_foreign(live: LiveState, start: ForeignStart) -> None:
-    """Fill the live state from the checkpoint of another program, in place. Each rank reads only
-    its parts.
+    """Fill the live state in place from the checkpoint of another program.
 
-    Values are cast to the types of the live state.
+    Each rank reads only its own parts. Values are cast to the types of the live state.
 
     Raises:
         BadFile: a tensor is incomplete, or its file is damaged.

@@ -1,14 +1,16 @@
-"""fp32 master weights in another memory than the model's weights: ZeRO-Offload, and stage 1.
+"""Keeps fp32 master weights in another memory than the model's weights: for ZeRO-Offload, and for
+stage 1.
 
-The model's weights are on the device, in 16 bits (in fp32 for fp32 training). For each, a rank
-keeps the fp32 master of the rows that it updates, in the tier of the optimizer's state. In the
-backward pass, when the gradients of a block are reduced, this rank's rows of them are copied to a
-buffer next to the masters, or added to those of earlier micro batches. The gradient on the device
-is freed. When the global norm is known, the optimizer updates the masters one bucket at a time.
-Meanwhile the weights of the previous bucket are copied to the device, through the same buffers.
+The model's weights are on the device, in 16 bits (in fp32 for fp32 training). For each weight, a
+rank keeps the fp32 master of the rows that it updates, in the memory tier of the optimizer's state.
+In the backward pass, the gradients of a block are reduced. Then this rank's rows of these gradients
+are copied to a buffer next to the masters, or added to those of earlier micro batches, and the
+gradient on the device is freed. When the global norm is known, the optimizer updates the masters
+one bucket at a time. Meanwhile the weights of the previous bucket are copied to the device, through
+the same buffers.
 
-Checkpoints hold the masters. A frozen weight has a master if it is kept in fp32; else checkpoints
-hold the model's own weight.
+Checkpoints hold the masters. A frozen weight has a master only if it is kept in fp32. Without a
+master, checkpoints hold the model's own weight.
 """
 
 from __future__ import annotations
@@ -39,7 +41,7 @@ from zerotoolsd.trainer.model.sharding import REPLICATE, wrap
 
 
 class MasterWeights:
-    """The fp32 masters of a model's parameters. Implements `UpdatePath`."""
+    """The fp32 master weights of a model's parameters. Implements `UpdatePath`."""
 
     def __init__(
         self,
@@ -48,8 +50,11 @@ class MasterWeights:
         layout: MemoryLayout,
         bucket_bytes: int = UPDATE_BUCKET_BYTES,
     ) -> None:
-        """Allocate the masters as `tensors`, uninitialised. `parameters` are all parameters of the
-        model."""
+        """Allocate the masters, without values, as `tensors`.
+
+        `parameters` are all parameters of the model. At most `bucket_bytes` bytes are updated at a
+        time.
+        """
         self._parameters = parameters
         self._memory = memory
         self._gradients_dtype = TORCH_DTYPES[layout.gradients_dtype]
@@ -88,7 +93,10 @@ class MasterWeights:
                     cut.share()
 
     def buckets(self) -> list[list[str]]:
-        """Return the buckets, which are the same on every rank; see `UpdatePath.buckets`."""
+        """Return the buckets of weight names; see `UpdatePath.buckets`.
+
+        They are the same on every rank.
+        """
         found: list[list[str]] = []
         room = 0
         for name, weight in self.weights.items():
@@ -101,16 +109,19 @@ class MasterWeights:
         return found
 
     def received(self) -> list[str]:
-        """Return the names; see `UpdatePath.received`."""
+        """Return the names of the weights that have gradients; see `UpdatePath.received`."""
         return [name for name in self.weights if name in self._norms]
 
     def forget(self, names: Iterable[str]) -> None:
-        """Free gradients; see `UpdatePath.forget`."""
+        """Free the gradients of weights that are not updated; see `UpdatePath.forget`."""
         for name in names:
             self._norms.pop(name, None)
 
     def norm(self) -> torch.Tensor:
-        """Return the norm; see `UpdatePath.norm`. The device has computed it block by block."""
+        """Return the global norm of the gradients; see `UpdatePath.norm`.
+
+        The device has computed the norm of each gradient when it was reduced.
+        """
         self._copies.wait_on_device()
         # FSDP always reduces in the same order; autograd guarantees no order.
         order = self._norms if self._is_sharded else self.received()
@@ -133,7 +144,9 @@ class MasterWeights:
             self.weights[name].grad = _like(self.tensors[name], gradient)
 
     def store(self, names: Iterable[str]) -> None:
-        """Free gradients, and start to copy updated weights; see `UpdatePath.store`."""
+        """Free the gradients, and start to copy the updated weights to the model; see
+        `UpdatePath.store`.
+        """
         for name in names:
             if self.weights[name].grad is not None:
                 self.weights[name].grad = None
@@ -168,8 +181,10 @@ class MasterWeights:
         weight.grad = None
 
     def _rows(self, name: str) -> torch.Tensor:
-        """Return the model's memory of this rank's rows. FSDP may replace this memory in the first
-        step."""
+        """Return this rank's rows of the model's weight `name`, as a view.
+
+        Call it each time, because FSDP may replace the memory of the weight in the first step.
+        """
         for cut in (self._cut, self._cut_frozen):
             if cut is not None and name in cut.rows:
                 return local_tensor(cut.rows[name]).detach()
@@ -213,54 +228,66 @@ def _like(master: torch.Tensor, memory: torch.Tensor) -> torch.Tensor:
 
 
 class CopyStream(Protocol):
-    """Copies between the device and the host, in the order of the calls."""
+    """Copies tensors between the device and the host, in the order of the calls, without
+    blocking.
+    """
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy from the device to the host, after `source` has been computed."""
+        """Start to copy `source`, on the device, to `target`, on the host, after `source` is
+        computed.
+        """
 
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Add `source` to the tensor that was copied to `target`, and return the norm of the sum.
+        """Start to add `source`, on the device, to `target`, on the host.
 
-        The norm is a scalar on the device, which may read it after `wait_on_device`.
+        Return the norm of the sum. The norm is a scalar on the device. It can be used after
+        `wait_on_device`.
         """
 
     def wait_on_host(self) -> None:
-        """Wait until all copies to the host are complete."""
+        """Let the host wait until all copies to the host are complete."""
 
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy from the host to the device. `source` must not change before the next `to_host` into
-        it."""
+        """Start to copy `source`, on the host, to `target`, on the device.
+
+        `source` must not change before the next `to_host` into it.
+        """
 
     def wait_on_device(self) -> None:
-        """Let the device wait for all requested copies. The host does not wait."""
+        """Let the device wait until all copies are complete. The host does not wait."""
 
 
 class DirectCopy:
-    """Implements `CopyStream` if both memories are the same or on one device: a copy is complete
-    when the call returns."""
+    """Implements `CopyStream` without a stream, if both tensors are in the same memory or on one
+    device.
+
+    A copy is complete when the call returns.
+    """
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy; see `CopyStream.to_host`."""
+        """Copy `source` to `target`; see `CopyStream.to_host`."""
         target.copy_(source)
 
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Add; see `CopyStream.add_to_host`."""
+        """Add `source` to `target`, and return the norm; see `CopyStream.add_to_host`."""
         return local_norm(target.add_(source))
 
     def wait_on_host(self) -> None:
-        """Do nothing: copies are complete at once."""
+        """Do nothing: each copy was complete when its call returned."""
 
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy; see `CopyStream.to_device`."""
+        """Copy `source` to `target`; see `CopyStream.to_device`."""
         target.copy_(source)
 
     def wait_on_device(self) -> None:
-        """Do nothing: copies are complete at once."""
+        """Do nothing: each copy was complete when its call returned."""
 
 
 class CudaCopyStream:
-    """Implements `CopyStream` with a separate CUDA stream. Host tensors must be pinned; otherwise
-    copies block."""
+    """Implements `CopyStream` with a separate CUDA stream.
+
+    Host tensors must be pinned. Otherwise copies block.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
@@ -268,8 +295,10 @@ class CudaCopyStream:
         self._last_to_host: Any = None
 
     def to_host(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy; see `CopyStream.to_host`. The memory of `source` is not reused before the copy is
-        complete."""
+        """Start to copy `source` to `target`; see `CopyStream.to_host`.
+
+        The memory of `source` is not reused before the copy is complete.
+        """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
@@ -277,9 +306,10 @@ class CudaCopyStream:
         self._last_to_host = self._stream.record_event()
 
     def add_to_host(self, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-        """Add; see `CopyStream.add_to_host`.
+        """Start to add `source` to `target`, and return the norm; see `CopyStream.add_to_host`.
 
-        The device adds during the backward pass. The host would first have to wait for the copy.
+        The sum is computed on the device, during the backward pass. The host would have to wait for
+        the copy first.
         """
         self._stream.wait_stream(torch.cuda.current_stream(self._device))
         with torch.cuda.stream(self._stream):
@@ -291,17 +321,20 @@ class CudaCopyStream:
         return norm
 
     def wait_on_host(self) -> None:
-        """Wait; see `CopyStream.wait_on_host`. Copies to the device may continue."""
+        """Let the host wait for copies to the host; see `CopyStream.wait_on_host`.
+
+        Copies to the device may continue.
+        """
         if self._last_to_host is not None:
             self._last_to_host.synchronize()
 
     def to_device(self, source: torch.Tensor, target: torch.Tensor) -> None:
-        """Copy; see `CopyStream.to_device`."""
+        """Start to copy `source` to `target`; see `CopyStream.to_device`."""
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
 
     def wait_on_device(self) -> None:
-        """Wait; see `CopyStream.wait_on_device`."""
+        """Let the device wait for all copies; see `CopyStream.wait_on_device`."""
         torch.cuda.current_stream(self._device).wait_stream(self._stream)
 
 

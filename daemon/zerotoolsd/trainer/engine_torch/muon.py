@@ -1,12 +1,14 @@
-"""Muon over rows that are split among ranks: torch's update rule, the same at any number of ranks.
+"""Muon over rows that are split among ranks: torch's update rule, with the same result at any
+number of ranks.
 
-Each rank has the momentum of its rows. The update of a matrix needs all rows: five Newton-Schulz
-iterations make the momentum orthogonal, with products of the matrix with itself. So each matrix has
-one owner among the ranks that share it. The owner of the next matrix is the next rank. The rows are
-gathered on the owner, which iterates, and are scattered again. As many matrices as ranks are
-gathered together, and each is computed once. Rows are sent in bf16, the type of the iterations.
-Casting the rows gives the same bits as casting the matrix. GPUs without bf16 (before compute
-capability 8.0) iterate in fp32.
+Each rank has the momentum of its rows. The update of a matrix needs all its rows, because five
+Newton-Schulz iterations make the momentum orthogonal, with products of the matrix with itself. So
+each matrix has one owner among the ranks that share it. The owner of the next matrix is the next
+rank. The rows of the momentum are gathered on the owner, which does the iterations. Then the rows
+of the result are scattered to the ranks. As many matrices as there are ranks are gathered together,
+and each of them is computed once. Rows are sent in bf16, the type of the iterations. Casting the
+rows gives the same bits as casting the matrix. On GPUs without bf16 (before compute capability
+8.0), the iterations are in fp32.
 
     3 ranks, W of 4 rows:      rank 0 has rows 0-1, rank 1 rows 2-3, rank 2 none
     it is the second matrix:   rank 1 gathers 2 + 2 rows, iterates, scatters 2 + 2 rows
@@ -34,7 +36,7 @@ FLOOR = 1e-7
 
 
 class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not followed
-    """Updates this rank's rows of fp32 matrices."""
+    """An optimizer that updates this rank's rows of fp32 matrices by Muon's rule."""
 
     def __init__(
         self,
@@ -45,7 +47,7 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
         momentum: float,
         scale: str,
     ) -> None:
-        """Make the optimizer; `scale` is a `train.muon_scale`."""
+        """Make the optimizer. `scale` is a value of the job key `train.muon_scale`."""
         super().__init__(groups, {"lr": lr, "weight_decay": 0.0, "momentum": momentum})
         assert len(reduction.groups) < 2, "rows are cut in one dimension of the mesh"
         self._among = reduction.groups[0] if reduction.groups else None
@@ -75,8 +77,11 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
             values.add_(update[: values.shape[0]].to(values.device), alpha=-scaled)
 
     def _direction(self, weight: torch.Tensor, momentum: float) -> torch.Tensor:
-        """Return this rank's rows of the matrix to orthogonalize, in the type and on the device of
-        the iterations."""
+        """Update the momentum of `weight`.
+
+        Return this rank's rows of the matrix to make orthogonal. They have the type of the
+        iterations and are on the device of the iterations.
+        """
         gradient, moment = (
             local_tensor(weight.grad),
             local_tensor(self.state[weight]["momentum_buffer"]),
@@ -87,9 +92,10 @@ class Muon(torch.optim.Optimizer):  # type: ignore[misc] # torch's types are not
     def _by_owners(
         self, weights: Sequence[torch.Tensor], directions: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """Return this rank's rows of the updates, padded to as many rows as the first rank has.
+        """Compute the updates of `weights`, each on its owner.
 
-        The n-th rank is the owner of the n-th weight.
+        Return this rank's rows of each update. The n-th rank is the owner of the n-th weight. The
+        rows are padded to the number of rows of the first rank.
         """
         ranks = dist.get_world_size(self._among)
         own = dist.get_rank(self._among)
@@ -121,15 +127,17 @@ def computing_type(
     device: torch.device,
     capability: Callable[[torch.device], tuple[int, int]] = torch.cuda.get_device_capability,
 ) -> torch.dtype:
-    """Return the type of the iterations on `device`."""
+    """Return the type of the Newton-Schulz iterations on `device`: bf16, or fp32 on older GPUs."""
     if device.type == "cuda" and capability(device) < BF16_CAPABILITY:
         return torch.float32
     return torch.bfloat16
 
 
 def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
-    """Return an approximation of U V^T for a matrix U S V^T; its singular values are between 0.7
-    and 1.2."""
+    """Return an approximation of U V^T, if `matrix` is U S V^T.
+
+    The singular values of the result are between 0.7 and 1.2.
+    """
     a, b, c = COEFFICIENTS
     is_tall = matrix.shape[0] > matrix.shape[1]
     found = matrix.T if is_tall else matrix
@@ -141,7 +149,11 @@ def orthogonal(matrix: torch.Tensor) -> torch.Tensor:
 
 
 def rate_scale(scale: str, rows: int, columns: int) -> float:
-    """Return the factor of the learning rate for a matrix of this shape."""
+    """Return the factor by which the learning rate of a matrix with `rows` and `columns` is
+    multiplied.
+
+    `scale` is a value of the job key `train.muon_scale`.
+    """
     if scale == "original":
         return math.sqrt(max(1, rows / columns))
     return 0.2 * math.sqrt(max(rows, columns))

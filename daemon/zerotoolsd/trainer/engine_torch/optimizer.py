@@ -1,4 +1,4 @@
-"""The optimizer over the shards. Its state exists before the first step."""
+"""The optimizer over this rank's shards of the weights. Its state exists before the first step."""
 
 from __future__ import annotations
 
@@ -19,32 +19,36 @@ from zerotoolsd.trainer.model.sharding import wrap
 
 OPTIONS = ("betas", "eps", "momentum")
 _RATIO = "rate_ratio"
-"""Key of a param group: its learning rate divided by the run's learning rate."""
+"""Key of a param group for the ratio of its learning rate to the learning rate of the run."""
 
 
 @dataclass(frozen=True)
 class UpdateBucket:
-    """Weights that are updated together, and the torch optimizers for them. With Muon there are
-    two."""
+    """Weights that are updated together, with the torch optimizers for them.
+
+    There is one optimizer; with Muon there are two.
+    """
 
     names: tuple[str, ...]
     optimizers: tuple[torch.optim.Optimizer, ...]
 
     @property
     def groups(self) -> list[dict[str, Any]]:
-        """The param groups of all optimizers."""
+        """The param groups of all optimizers of this bucket."""
         return [group for optimizer in self.optimizers for group in optimizer.param_groups]
 
     def state(self, weight: nn.Parameter) -> dict[str, torch.Tensor]:
-        """Return the state tensors of a weight, by name."""
+        """Return the optimizer's state tensors for `weight`, by name, such as `exp_avg`."""
         found = (each.state[weight] for each in self.optimizers if weight in each.state)
         return next(found, {})
 
 
 @dataclass(frozen=True)
 class ShardedOptimizer:
-    """torch's optimizers for the weights of `update_path`. The names `decayed` are those with
-    weight decay."""
+    """torch's optimizers for the weights of `update_path`, in buckets.
+
+    `kind` is the job's `train.optimizer`. `decayed` are the names of the weights with weight decay.
+    """
 
     update_path: UpdatePath
     buckets: tuple[UpdateBucket, ...]
@@ -52,14 +56,15 @@ class ShardedOptimizer:
     decayed: frozenset[str]
 
     def norm(self) -> torch.Tensor:
-        """Return the global norm of the scaled gradients; see `UpdatePath.norm`."""
+        """Return the global norm of the gradients, with the loss scale; see `UpdatePath.norm`."""
         return self.update_path.norm()
 
     def step(self, rate: float, *, norm: float, max_norm: float, loss_scale: float = 1.0) -> None:
-        """Update the weights with learning rate `rate`. All ranks call it together.
+        """Update the weights with the learning rate `rate`.
 
-        Gradients of norm `norm` are clipped to `max_norm` (0: not clipped). Both norms are without
-        the loss scale.
+        All ranks call it together. `norm` is the norm of the gradients. They are clipped to
+        `max_norm` (0: not clipped). Both norms are without the loss scale. The gradients are
+        divided by `loss_scale`.
         """
         factor = clip_factor(norm, max_norm) / loss_scale
         for bucket in self.buckets:
@@ -72,11 +77,14 @@ class ShardedOptimizer:
         self.update_path.finish()
 
     def discard(self) -> None:
-        """Free the gradients. The weights do not change."""
+        """Free the gradients without an update of the weights."""
         self.update_path.discard()
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Return the state tensors as `<parameter name>.<state>`. They are not copies."""
+        """Return the state tensors, by `<parameter name>.<state>`.
+
+        They are the tensors in use, not copies.
+        """
         return {
             f"{name}.{role}": tensor
             for bucket in self.buckets
@@ -113,10 +121,11 @@ def make_optimizer(
     decayed: frozenset[str],
     matrices: frozenset[str] = frozenset(),
 ) -> ShardedOptimizer:
-    """Return the optimizer `train.optimizer`, with its state in the tier `place`.
+    """Return the optimizer that `train.optimizer` names, with its state in the memory tier
+    `place`.
 
-    Only the weights named in `decayed` have weight decay. For `"muon"`, Muon updates the weights
-    named in `matrices`.
+    Only the weights named in `decayed` have weight decay. If the optimizer is `"muon"`, the weights
+    named in `matrices` are updated by Muon, and the others by AdamW.
     """
     make = _Making(update_path, train, place, decayed, matrices)
     buckets = [make.bucket(tuple(names)) for names in update_path.buckets() if names]
@@ -214,6 +223,8 @@ class _Making:
 
 
 def _dimensions(weight: torch.Tensor) -> int:
-    """Return the number of dimensions of a weight's mesh. torch's optimizers take only DTensors of
-    one mesh at a time."""
+    """Return the number of dimensions of the device mesh of `weight`.
+
+    One call of a torch optimizer accepts only DTensors of the same mesh.
+    """
     return int(weight.device_mesh.ndim) if isinstance(weight, DTensor) else 0

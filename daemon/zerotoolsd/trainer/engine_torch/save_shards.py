@@ -19,15 +19,17 @@ from zerotoolsd.trainer.rank.rank_errors import Diverged
 from zerotoolsd.trainer.rank.rank_settings import Rank
 
 FULL_BYTES = 1 << 20
-"""If a write fails and the disk has less free space than this, it counts as full."""
+"""If a write fails and the disk has fewer free bytes than this, the disk counts as full."""
 
 
 def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
-    """Write `tree`, this rank's part of the state, and flush it. All ranks call it together.
+    """Write `tree`, this rank's tensors, into `directory`, and flush the files to the disk.
+
+    All ranks call it together.
 
     Raises:
         SaveFailed: a rank could not write.
-        Diverged: a value on any rank is not finite; no file is written.
+        Diverged: a value on any rank is not finite. No file is written in this case.
     """
     bad = [name for name in group.gathered(first_not_finite(tree)) if name is not None]
     if bad:
@@ -45,8 +47,11 @@ def write_tensors(tree: TensorTree, directory: Path, group: WorldGroup) -> None:
 
 
 def explain_write_error(causes: str, output: Path, free_bytes: int) -> str:
-    """Return why a write failed: `causes`, preceded by a sentence on a full disk. torch's writer
-    does not report a full disk."""
+    """Return why a write below `output` failed: the `causes`.
+
+    If the disk is full, a sentence about this comes first, because torch's writer does not report
+    it.
+    """
     if free_bytes >= FULL_BYTES:
         return causes
     return (
@@ -63,12 +68,12 @@ TensorTree = dict[str, dict[str, torch.Tensor]]
 
 
 def tensors_to_write(tree: TensorTree, rank: Rank) -> TensorTree:
-    """Return the tensors of `tree` that this rank writes. If several ranks hold the same shard, one
-    of them writes it.
+    """Return the tensors of `tree` that this rank writes.
 
-    All ranks make the same choice, which spreads the bytes over the ranks. torch's DCP does this
-    when all ranks have offered their tensors. Here it is known earlier, so that a rank copies only
-    the tensors that it writes.
+    If several ranks hold the same shard, one of them writes it. All ranks make the same choice,
+    which spreads the bytes over the ranks. torch's DCP chooses only after all ranks have offered
+    their tensors. Here the choice is known earlier, so that a rank copies only the tensors that it
+    writes.
     """
     loads: dict[int, list[int]] = {}
     return {
@@ -88,7 +93,9 @@ def _is_writer(tensor: torch.Tensor, rank: Rank, loads: dict[int, list[int]]) ->
 
 
 def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
-    """Return (the number of this rank's replica of a tensor, the number of replicas)."""
+    """Return (the number of this rank's replica of `tensor`, counted from 0; the number of
+    replicas).
+    """
     if not isinstance(tensor, DTensor):
         return rank.index, rank.world_size
     mesh = tensor.device_mesh
@@ -103,10 +110,10 @@ def _place(tensor: torch.Tensor, rank: Rank) -> tuple[int, int]:
 
 
 def first_not_finite(tree: TensorTree) -> str | None:
-    """Return the name of a tensor with an infinity or a NaN in this rank's part; None if all values
-    are finite.
+    """Return the name of a tensor in `tree` that contains an infinity or a NaN; None if all are
+    finite.
 
-    Buffers are not checked. Each value is read once, on its device.
+    `tree` has this rank's tensors. Buffers are not checked. Each value is read once, on its device.
     """
     parts = {
         f"{top}.{name}": tensor.to_local()
@@ -123,7 +130,8 @@ def first_not_finite(tree: TensorTree) -> str | None:
 
 @dataclass
 class HostCopy:
-    """A copy of a rank's tensors in host memory, which is written while training continues.
+    """Copies a rank's tensors to host memory, from which they are written while training
+    continues.
 
     All saves of a run use the same buffers. So host memory holds at most one copy, and its pages
     are locked once. Each tensor has its own buffer, because DCP would copy a view of a larger
@@ -134,9 +142,9 @@ class HostCopy:
     _buffers: dict[str, torch.Tensor] = field(default_factory=dict)
 
     def take(self, tree: TensorTree) -> TensorTree:
-        """Copy `tree` to host memory, with the same names, placements and values.
+        """Copy the tensors of `tree` to host memory, and wait until the copy is complete.
 
-        Returns when the last value has arrived.
+        Returns the copies, with the same names, placements and values.
         """
         copied = {
             top: {name: self._copy(f"{top}.{name}", tensor) for name, tensor in branch.items()}

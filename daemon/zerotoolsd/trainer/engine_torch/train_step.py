@@ -34,18 +34,20 @@ def train_step(
     loss_scale: float | None = None,
     beta: float = 0.0,
 ) -> StepResult:
-    """Take optimizer step `step`, counted from 0, on this rank's examples `share`.
+    """Do optimizer step `step`, counted from 0.
 
-    The learning rate schedule does not count the `skipped` steps of the run. `divergence` decides,
-    the same on all ranks, what happens if loss or gradients are not finite.
+    This rank computes the examples `share`. `divergence` decides, the same on all ranks, what
+    happens if the loss or gradients are not finite. `stop_asked` returns whether this rank was
+    asked to stop. `skipped` is the number of steps that the run has skipped; the learning rate
+    schedule does not count them. `beta` is the parameter of DPO.
 
-    The loss is the mean over the tokens of the global batch. A micro batch is weighted by its
+    The loss is the average over the tokens of the global batch. A micro batch is weighted by its
     number of tokens and by the number of ranks, because FSDP2 averages gradients over the ranks.
-    Tensor ranks compute the same values and count as one. For preferences, the loss is the mean of
-    DPO over the pairs, with `beta`.
+    Tensor ranks compute the same values and count as one. For preferences, the loss is the average
+    of the DPO loss over the pairs.
 
     Raises:
-        Diverged: `divergence` stops the run; the weights are unchanged.
+        Diverged: `divergence` stops the run. The weights are unchanged.
         Unsupported: the ranks have gradients of different parameters.
     """
     examples = share.examples
@@ -101,20 +103,23 @@ def train_step(
 def _vector(
     numbers: Sequence[float], tensors: Sequence[torch.Tensor], device: torch.device
 ) -> torch.Tensor:
-    """Return `numbers` and the elements of `tensors` as one fp64 vector on `device`. The host does
-    not wait."""
+    """Join `numbers` and the elements of `tensors` to one fp64 vector on `device`.
+
+    The host does not wait for the device.
+    """
     filled = (torch.full((1,), n, dtype=torch.float64, device=device) for n in numbers)
     return torch.cat([*filled, *(tensor.double().view(-1) for tensor in tensors)])
 
 
 def before_micro_batch(model: Any, layout: MemoryLayout, *, is_last: bool) -> None:
-    """Tell FSDP2 how to reduce the gradients of the next backward pass, if it wraps `model`.
+    """Tell FSDP2, if it wraps `model`, how to reduce the gradients of the next backward pass.
 
     With `local` accumulation, each rank keeps its whole gradients in fp32, and the last micro batch
-    reduces them: one reduction a step, and 4 bytes for every parameter on every rank. With
-    `sharded` accumulation, every micro batch is reduced, and the result is added to the rank's part
-    of the gradients in fp32. If groups of ranks share a copy of the weights and gradients stay on
-    the device, the sum over the groups waits for the last micro batch.
+    reduces them. This is one reduction per step, and takes 4 bytes for every parameter on every
+    rank. With `sharded` accumulation, every micro batch is reduced, and the result is added to the
+    rank's part of the gradients in fp32. If groups of ranks share a copy of the weights and the
+    gradients stay on the device, the sum over the groups is computed only after the last micro
+    batch.
     """
     if not layout.is_sharded:
         return

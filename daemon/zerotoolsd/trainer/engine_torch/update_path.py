@@ -1,7 +1,8 @@
-"""The path of gradients to the optimizer, and of updated weights back to the model.
+"""Brings gradients to the optimizer, and updated weights back to the model.
 
-The norm is that of all ranks: squares of each rank's tensors in fp32, summed in fp64. In fp16
-training it is the norm of the scaled gradients. One factor does both unscaling and clipping.
+The norm of the gradients is the norm over all ranks: each rank computes the norms of its tensors in
+fp32, and their squares are summed in fp64. In fp16 training it is the norm of the scaled gradients.
+One factor removes the loss scale and clips.
 """
 
 from __future__ import annotations
@@ -26,14 +27,16 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class Reduction:
-    """Sums values over the ranks that hold parts of the same tensors. `device` is the device of
-    their process groups."""
+    """Sums values over the ranks that hold parts of the same tensors.
+
+    `groups` are the process groups of these ranks, and `device` is the device of the groups.
+    """
 
     groups: Sequence[Any]
     device: torch.device
 
     def sum(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the sum of `values` over these ranks."""
+        """Return the sum of `values` over the ranks of `groups`."""
         if not self.groups:
             return values
         total = values.to(self.device)
@@ -43,10 +46,11 @@ class Reduction:
 
 
 class UpdatePath(Protocol):
-    """Brings gradients to the optimizer's `weights`, and updates back to the model.
+    """Brings gradients to the optimizer's `weights`, and updated weights back to the model.
 
-    The calls after the backward passes of a step: `norm`; then either `discard`, or for each bucket
-    of `buckets` `fetch` and `store`, and at last `finish`. All ranks call each method together.
+    After the backward passes of a step, the calls are: first `norm`; then either `discard`, or
+    `fetch` and `store` for each bucket of `buckets`, and at last `finish`. All ranks call each
+    method together.
     """
 
     @property
@@ -55,35 +59,39 @@ class UpdatePath(Protocol):
 
     @property
     def reduction(self) -> Reduction:
-        """Sums over the ranks that hold parts of the weights."""
+        """The sums over the ranks that hold parts of the weights."""
 
     def buckets(self) -> list[list[str]]:
-        """Return groups of weight names. The weights of a group are updated together."""
+        """Return the weight names in groups (buckets).
+
+        The weights of a bucket are updated together.
+        """
 
     def received(self) -> list[str]:
-        """Return the names of the weights that have gradients."""
+        """Return the names of the weights that got gradients in this step."""
 
     def forget(self, names: Iterable[str]) -> None:
-        """Free the gradients of weights that are not updated."""
+        """Free the gradients of the weights `names`, so that these weights are not updated."""
 
     def norm(self) -> torch.Tensor:
-        """Return the global norm of the gradients, an fp64 scalar. The host does not wait for it.
+        """Return the global norm of the gradients, an fp64 scalar.
 
-        It is not finite if any gradient is not.
+        The host does not wait for it. If any gradient is not finite, the norm is not finite.
         """
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """Give these weights their gradients, times `factor`."""
+        """Give the weights `names` their gradients, multiplied by `factor`."""
 
     def store(self, names: Iterable[str]) -> None:
-        """Free the gradients of these weights, and start to copy the updated weights to the
-        model."""
+        """Free the gradients of the weights `names`, and start to copy these updated weights to
+        the model.
+        """
 
     def finish(self) -> None:
-        """Complete the update. Then the model of every rank has all updated weights."""
+        """Complete the update. When it returns, the model of every rank has all updated weights."""
 
     def discard(self) -> None:
-        """Free all gradients."""
+        """Free all gradients, without an update."""
 
 
 class InPlaceUpdate:
@@ -94,32 +102,35 @@ class InPlaceUpdate:
         self.reduction = reduction_of(weights, device)
 
     def buckets(self) -> list[list[str]]:
-        """Return one bucket; see `UpdatePath.buckets`."""
+        """Return one bucket of all weight names; see `UpdatePath.buckets`."""
         return [list(self.weights)]
 
     def received(self) -> list[str]:
-        """Return the names; see `UpdatePath.received`."""
+        """Return the names of the weights that have gradients; see `UpdatePath.received`."""
         return _with_gradients(self.weights)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Free gradients; see `UpdatePath.forget`."""
+        """Free the gradients of weights that are not updated; see `UpdatePath.forget`."""
         self.store(names)
 
     def norm(self) -> torch.Tensor:
-        """Return the norm; see `UpdatePath.norm`."""
+        """Return the global norm of the gradients; see `UpdatePath.norm`."""
         return total_norm(_gradients(self.weights.values()), self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """Scale the gradients, which the weights already have; see `UpdatePath.fetch`."""
+        """Multiply the gradients by `factor`; see `UpdatePath.fetch`.
+
+        The weights have them already.
+        """
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
-        """Free gradients; see `UpdatePath.store`."""
+        """Free the gradients of updated weights; see `UpdatePath.store`."""
         for name in names:
             self.weights[name].grad = None
 
     def finish(self) -> None:
-        """Do nothing: the model has the updated weights."""
+        """Do nothing: the model already has the updated weights."""
 
     def discard(self) -> None:
         """Free all gradients; see `UpdatePath.discard`."""
@@ -127,8 +138,10 @@ class InPlaceUpdate:
 
 
 class PartitionedUpdate:
-    """Implements `UpdatePath` for ZeRO-1 in fp32: every rank has all parameters, and updates its
-    rows of them."""
+    """Implements `UpdatePath` for ZeRO-1 in fp32.
+
+    Every rank has all parameters, and updates only its own rows of them.
+    """
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], partition: RowPartition) -> None:
         self._parameters = parameters
@@ -138,35 +151,38 @@ class PartitionedUpdate:
         self.reduction = reduction_of(self.weights, device)
 
     def buckets(self) -> list[list[str]]:
-        """Return one bucket; see `UpdatePath.buckets`."""
+        """Return one bucket of all weight names; see `UpdatePath.buckets`."""
         return [list(self.weights)]
 
     def received(self) -> list[str]:
-        """Return the names; see `UpdatePath.received`."""
+        """Return the names of the weights that have gradients; see `UpdatePath.received`."""
         return _with_gradients(self._parameters)
 
     def forget(self, names: Iterable[str]) -> None:
-        """Free gradients; see `UpdatePath.forget`."""
+        """Free the gradients of weights that are not updated; see `UpdatePath.forget`."""
         self.store(names)
 
     def norm(self) -> torch.Tensor:
-        """Return the norm of this rank's rows, summed over the ranks. It equals that of stages 2
-        and 3 bit for bit."""
+        """Return the global norm of the gradients; see `UpdatePath.norm`.
+
+        It is computed from the rows of each rank, so it equals the norm at stages 2 and 3 bit for
+        bit.
+        """
         rows = map(self._partition.rows_of, _gradients(self._parameters.values()))
         return total_norm(rows, self.reduction)
 
     def fetch(self, names: Iterable[str], factor: float) -> None:
-        """Give the rows their gradients, times `factor`; see `UpdatePath.fetch`."""
+        """Give this rank's rows their gradients, times `factor`; see `UpdatePath.fetch`."""
         self._partition.take_gradients()
         _multiply(_gradients(self.weights[name] for name in names), factor)
 
     def store(self, names: Iterable[str]) -> None:
-        """Free gradients; see `UpdatePath.store`."""
+        """Free the gradients of updated weights; see `UpdatePath.store`."""
         for name in names:
             self.weights[name].grad = self._parameters[name].grad = None
 
     def finish(self) -> None:
-        """Send the updated rows to all ranks; see `UpdatePath.finish`."""
+        """Send the updated rows of each rank to all ranks; see `UpdatePath.finish`."""
         self._partition.share()
 
     def discard(self) -> None:
@@ -175,29 +191,35 @@ class PartitionedUpdate:
 
 
 def reduction_of(weights: Mapping[str, torch.Tensor], device: torch.device) -> Reduction:
-    """Return the sums over the ranks that hold parts of `weights`, which are all split alike."""
+    """Return the `Reduction` over the ranks that hold parts of `weights`.
+
+    All weights must be split among the same ranks. `device` is the device of the process groups.
+    """
     first = next(iter(weights.values()), None)
     return Reduction([] if first is None else cutting_groups(first), device)
 
 
 def local_tensor(tensor: torch.Tensor) -> torch.Tensor:
-    """Return this rank's part of `tensor`."""
+    """Return this rank's part of `tensor`, if it is a DTensor; else `tensor` itself."""
     part: torch.Tensor = tensor.to_local() if isinstance(tensor, DTensor) else tensor
     return part
 
 
 def local_norm(gradient: torch.Tensor) -> torch.Tensor:
-    """Return the norm of this rank's part of a gradient, a scalar on its device."""
+    """Return the norm of this rank's part of `gradient`, a scalar on the device of the gradient."""
     return torch.linalg.vector_norm(local_tensor(gradient).detach(), dtype=torch.float32)
 
 
 def total_norm(gradients: Iterable[torch.Tensor], reduction: Reduction) -> torch.Tensor:
-    """Return the global norm of `gradients`."""
+    """Return the norm of all `gradients` together, over all ranks of `reduction`."""
     return combine_norms([local_norm(gradient) for gradient in gradients], reduction)
 
 
 def combine_norms(norms: Sequence[torch.Tensor], reduction: Reduction) -> torch.Tensor:
-    """Return the global norm of tensors from the norms of this rank's parts of them."""
+    """Return the global norm of tensors.
+
+    `norms` are the norms of this rank's parts of these tensors.
+    """
     squares = torch.zeros((), dtype=torch.float64)
     if norms:
         squares = torch.stack(list(norms)).double().square().sum()
@@ -223,14 +245,16 @@ def _multiply(gradients: Sequence[torch.Tensor], factor: float) -> None:
 
 
 BUCKET_BYTES = 16 << 20
-"""Bytes that a rank sends at a time. It receives as many from each other rank."""
+"""Number of bytes that a rank sends at a time. It receives the same number from each other rank."""
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Elements [first, first + length) of each rank's part of a weight.
+    """A piece of each rank's part of a weight: the elements `first` to `first + length - 1` of the
+    part.
 
-    A part has `part` elements. The last parts may reach beyond the end of the weight.
+    `flat` is the whole weight. The part of each rank has `part` elements. The parts of the last
+    ranks may reach beyond the end of the weight.
     """
 
     flat: torch.Tensor
@@ -239,20 +263,23 @@ class _Piece:
     length: int
 
     def of(self, rank: int) -> torch.Tensor:
-        """Return the piece in the part of `rank`, as a view; shorter at the end of the weight."""
+        """Return the piece in the part of rank `rank`, as a view.
+
+        At the end of the weight it is shorter.
+        """
         start = rank * self.part + self.first
         return self.flat[start : start + self.length]
 
 
 class RowPartition:
-    """ZeRO-1: every rank has the whole weights and gradients, updates its own rows, and sends them
-    to all ranks.
+    """The rows of weights that this rank updates at ZeRO-1.
 
-    `rows` are views of this rank's rows. They are those that FSDP2 would give the rank: n rows are
-    split into parts of ceil(n / ranks), of which the last may be short or empty. So the optimizer's
-    state has the names, shapes and parts of stages 2 and 3, and loads at any stage and number of
-    ranks. (torch's ZeroRedundancyOptimizer gives whole tensors to ranks, so that one rank gets a
-    large embedding.)
+    Every rank has the whole weights and gradients, updates its own rows, and sends them to all
+    ranks. `rows` are views of this rank's rows. FSDP2 would give this rank the same rows: n rows
+    are split into parts of ceil(n / ranks), and the last parts may be short or empty. So the
+    optimizer's state has the names, shapes and parts of stages 2 and 3, and loads at any stage and
+    number of ranks. (torch's ZeroRedundancyOptimizer gives whole tensors to ranks, so that one rank
+    gets a large embedding.)
     """
 
     def __init__(
@@ -261,10 +288,10 @@ class RowPartition:
         mesh: DeviceMesh,
         bucket_bytes: int = BUCKET_BYTES,
     ) -> None:
-        """Split the weights, which are whole DTensors on each rank, over the one-dimensional
-        `mesh`.
+        """Split the rows of `weights` over the one-dimensional `mesh`.
 
-        At most `bucket_bytes` bytes are sent at a time.
+        Each rank has the whole `weights` as DTensors. At most `bucket_bytes` bytes are sent at a
+        time.
         """
         self._weights = weights
         self._mesh = mesh
@@ -274,12 +301,12 @@ class RowPartition:
         self._buckets = list(_buckets(list(weights.values()), mesh.size(), bucket_bytes))
 
     def take_gradients(self) -> None:
-        """Give the rows their part of the gradients of the whole weights."""
+        """Give this rank's rows their part of the gradients of the whole weights."""
         for name, weight in self._weights.items():
             self.rows[name].grad = None if weight.grad is None else self.rows_of(weight.grad)
 
     def share(self) -> None:
-        """Send the rows of each rank to all ranks. All ranks call it together."""
+        """Send the updated rows of each rank to all ranks. All ranks call it together."""
         for bucket in self._buckets:
             self._exchange(bucket)
 
@@ -322,7 +349,7 @@ def _placed(
 
 
 def _buckets(weights: Sequence[nn.Parameter], ranks: int, most: int) -> Iterator[list[_Piece]]:
-    """Yield all pieces of all weights in groups of at most `most` bytes."""
+    """Divide all weights into pieces, and yield groups of pieces with at most `most` bytes."""
     bucket: list[_Piece] = []
     room = most
     for piece in _pieces(weights, ranks, most):

@@ -1,7 +1,7 @@
 """Evaluates a model on held-out data: loss, perplexity and the scores of generated text.
 
-The results are the same at any number of ranks. For generation, the examples are divided into
-batches by their number only, and a rank takes every n-th batch. So the contents and the padding of
+The results are the same at any number of ranks. For text generation, the examples are divided into
+batches by their numbers only, and a rank takes every n-th batch. So the contents and the padding of
 a batch do not depend on the number of ranks.
 """
 
@@ -41,9 +41,9 @@ LARGEST_EXPONENT = 700.0
 class EvaluationResult:
     """The result of an evaluation.
 
-    `loss` is the mean over all `tokens` of all `sequences`. For preferences it is the mean over
-    pairs, and `rewards` are their means. `predicted` is the result of text generation, if the job
-    uses it.
+    `loss` is the average over all `tokens` of all `sequences`. For preferences, `loss` and
+    `rewards` are averages over the pairs. `seconds` is the time for the loss. `predicted` is the
+    result of text generation; None if the job does not generate text.
     """
 
     loss: float
@@ -55,8 +55,11 @@ class EvaluationResult:
 
     @property
     def perplexity(self) -> float | None:
-        """The exponential of the loss; None if it is not finite, or for preferences, whose loss is
-        not a likelihood of text."""
+        """The exponential of the loss.
+
+        It is None if it would not be finite, or for preferences, because their loss is not a
+        likelihood of text.
+        """
         if self.rewards is not None:
             return None
         is_small = math.isfinite(self.loss) and self.loss < LARGEST_EXPONENT
@@ -65,7 +68,11 @@ class EvaluationResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The evaluation data and when it is used. Each rank evaluates every n-th sequence."""
+    """The evaluations of a run: their data, and after which steps they are done.
+
+    An evaluation follows every `every` steps (None: only the last step), and reads `sequences`
+    examples of `pool`. Each rank evaluates every n-th sequence.
+    """
 
     pool: ExamplePool
     every: int | None
@@ -75,12 +82,14 @@ class Evaluation:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines for people."""
+        """Notes on the evaluation, as lines for the log."""
         note = self.predictions.note() if self.predictions is not None else None
         return (note,) if note else ()
 
     def is_due(self, step: int, steps: int) -> bool:
-        """Return whether an evaluation follows step `step` of `steps`, counted from 1."""
+        """Return whether an evaluation follows step `step`, counted from 1, of a run with
+        `steps` steps.
+        """
         return step == steps or (self.every is not None and step % self.every == 0)
 
     def run(
@@ -91,10 +100,11 @@ class Evaluation:
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
     ) -> EvaluationResult:
-        """Evaluate after step `step`. All ranks call it together.
+        """Evaluate the model after step `step`, and return the result.
 
-        `alive` is called after each batch. Text generation takes long and is skipped if
-        `stop_asked` returns True on any rank.
+        All ranks call it together. `alive` is called after each batch, to show that the rank is not
+        stalled. Text generation takes long. It ends without a result if `stop_asked` returns True
+        on any rank.
         """
         started = time.monotonic()
         loss, tokens, rewards = 0.0, 0, [0.0] * 3
@@ -118,8 +128,10 @@ class Evaluation:
         return EvaluationResult(mean, self.sequences, int(count), seconds, predicted, means)
 
     def _batches(self, share: int, shares: int) -> Iterator[list[Example]]:
-        """Yield the batches of a share. All shares have equally many, because each forward pass
-        needs all ranks."""
+        """Yield the batches of examples of one of `shares` equal shares of the data.
+
+        All shares have the same number of batches, because each forward pass needs all ranks.
+        """
         numbers = range(share, self.sequences, shares)
         for first in range(0, math.ceil(self.sequences / shares), self.batch_size):
             chosen = numbers[first : first + self.batch_size]
@@ -133,8 +145,8 @@ def make_evaluation(
     """Return the evaluation of a job; None if it has no evaluation data.
 
     Raises:
-        ZerotoolsError: the job generates text, and the model cannot, or not that much; on every
-            rank.
+        ZerotoolsError: the job generates text, but the model cannot generate text, or not texts of
+            this length. It is raised on every rank.
     """
     if pool is None:
         return None
@@ -147,8 +159,11 @@ def make_evaluation(
 
 @dataclass(frozen=True)
 class GenerationResult:
-    """The scores of `examples` generated texts. `path` is the file of the texts; `problem` says why
-    it could not be written."""
+    """The scores of `examples` generated texts, and the time for them in seconds.
+
+    `path` is the file with the texts. If it could not be written, `path` is None and `problem` is
+    the reason.
+    """
 
     scores: Scores
     examples: int
@@ -157,7 +172,7 @@ class GenerationResult:
     problem: str | None = None
 
     def fields(self) -> dict[str, Any]:
-        """Return the values for reports, by name."""
+        """Return the values for metrics and reports, by name."""
         return {
             **self.scores.values(),
             "bleu_tokenizer": self.scores.tokenizer,
@@ -173,9 +188,11 @@ class GenerationResult:
 
 @dataclass(frozen=True)
 class TextGeneration:
-    """The generation of texts for an evaluation. Only rank 0 needs the `tokenizer`.
+    """Generates texts for an evaluation, after the prompts of the first `count` examples of
+    `pool`.
 
-    Of a prompt longer than `longest_prompt` (None: no limit), the last tokens are used.
+    If a prompt is longer than `longest_prompt` (None: no limit), its last tokens are used. Only
+    rank 0 needs the `tokenizer`.
     """
 
     pool: ExamplePool
@@ -195,11 +212,11 @@ class TextGeneration:
         alive: Callable[[], None],
         stop_asked: Callable[[], bool],
     ) -> GenerationResult | None:
-        """Generate texts, score them and write them to a file, after step `step`. All ranks call it
-        together.
+        """Generate texts after step `step`, score them, and write them to a file.
 
-        `alive` and `stop_asked` are called after each batch. If `stop_asked` returns True on any
-        rank, the result is None.
+        Return the scores. All ranks call it together. `alive` and `stop_asked` are called after
+        each batch. If `stop_asked` returns True on any rank, the generation ends and the result is
+        None.
         """
         started = time.monotonic()
         said: list[Ids] = []
@@ -218,8 +235,10 @@ class TextGeneration:
         return group.decided_by_rank_zero(lambda: self._judged(said, step, seconds))
 
     def _batches(self, share: int, shares: int) -> Iterator[Sequence[int]]:
-        """Yield the example numbers of each batch of a share. All shares have equally many
-        batches."""
+        """Yield the example numbers of each batch of one of `shares` equal shares.
+
+        All shares have the same number of batches. A batch may be empty.
+        """
         numbers, size = range(self.count), self.batch_size
         for first in range(0, self.count, size * shares):
             yield numbers[first + share * size : first + (share + 1) * size]
@@ -256,8 +275,9 @@ class TextGeneration:
         return text.strip()
 
     def note(self) -> str | None:
-        """Return a note on prompts that are cut so that the generated text fits; None if none is
-        cut."""
+        """Return a note if prompts are cut so that the generated text fits; None if no prompt
+        is cut.
+        """
         if self.longest_prompt is None:
             return None
         lengths = [
@@ -274,7 +294,8 @@ class TextGeneration:
         )
 
     def check_lengths(self, positions: int | None) -> None:
-        """Check that prompts and generated texts fit into the model's positions.
+        """Check that each prompt and its generated text fit into the model's `positions` (None: no
+        limit).
 
         Raises:
             BadRequest: the longest prompt and the longest text after it do not fit.
@@ -297,8 +318,9 @@ class TextGeneration:
 
 
 def cuts_prompts(spec: JobSpec, config: Any) -> bool:
-    """Return whether long prompts are cut so that the generated text fits. Otherwise they are
-    refused."""
+    """Return True if long prompts are cut so that the generated text fits, False if they are
+    refused.
+    """
     is_asked = spec.eval.max_new_tokens is not None or spec.data.truncation == SEPARATE
     return not is_asked and not config.is_encoder_decoder
 
@@ -311,12 +333,13 @@ def make_text_generation(
     count: int,
     batch_size: int,
 ) -> TextGeneration | None:
-    """Return the text generation of a job for `count` examples of `pool`; None if the job does not
-    use it.
+    """Return the text generation of a job for the first `count` examples of `pool`.
+
+    Returns None if the job does not generate text.
 
     Raises:
-        ZerotoolsError: the model cannot generate text, or not that much, or a library is missing;
-            on every rank.
+        ZerotoolsError: the model cannot generate text, or not texts of this length; or a library is
+            missing. It is raised on every rank.
     """
     if not spec.eval.predict_with_generate:
         return None
@@ -353,8 +376,10 @@ def make_text_generation(
 
 
 def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> str | None:
-    """Write `rows` as JSON lines. The file is complete, or it does not exist. Returns why the write
-    failed, or None."""
+    """Write `rows` to `path` as JSON lines.
+
+    Return why the write failed; None if it succeeded. The file is complete, or it does not exist.
+    """
     draft = path.with_name(f".{path.name}.draft")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

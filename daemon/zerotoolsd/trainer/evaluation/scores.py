@@ -1,4 +1,4 @@
-"""ROUGE (by rouge_score) and BLEU (by sacrebleu) of generated texts, in percent, for any script."""
+"""Computes ROUGE (by rouge_score) and BLEU (by sacrebleu) of generated texts in any script."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ LIBRARIES = ("rouge_score", "sacrebleu")
 
 @dataclass(frozen=True)
 class Scores:
-    """Scores from 0 to 100: the means of ROUGE's F-measures, and BLEU of all texts as one corpus.
+    """Scores from 0 to 100: the averages of ROUGE's F-measures, and BLEU of all texts as one
+    corpus.
 
     `tokenizer` is the name of sacrebleu's tokenizer.
     """
@@ -31,7 +32,7 @@ class Scores:
     tokenizer: str
 
     def values(self) -> dict[str, float]:
-        """Return the numbers by name."""
+        """Return the four scores by name."""
         return {name: getattr(self, name) for name in (*ROUGES, "bleu")}
 
     def __str__(self) -> str:
@@ -56,7 +57,10 @@ def check_libraries(names: Sequence[str] = LIBRARIES) -> None:
 
 
 def score(predictions: Sequence[str], references: Sequence[str]) -> Scores:
-    """Return the scores of `predictions`. `references` has the right text for each."""
+    """Compute the scores of the generated texts `predictions`.
+
+    `references` has the correct text for each of them.
+    """
     from rouge_score.rouge_scorer import RougeScorer  # only evaluation by generation pays for them
     from sacrebleu import corpus_bleu
 
@@ -84,8 +88,8 @@ _IS_UNSPACED = re.compile(f"[{_HAN}{_OTHER}]")
 class ScoreTokenizer:
     """Splits a text into words for rouge_score, in lower case and without punctuation.
 
-    In scripts without spaces between words (Chinese, Japanese, Thai and others), each character is
-    a word. rouge_score's own tokenizer drops all characters that are not ASCII.
+    In scripts without spaces between words (Chinese, Japanese, Thai and others), each character
+    counts as a word. rouge_score's own tokenizer drops all characters that are not ASCII.
     """
 
     def tokenize(self, text: str) -> list[str]:
