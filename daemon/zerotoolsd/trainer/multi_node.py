@@ -1,5 +1,6 @@
-"""Agreements between the nodes of a job: where they meet, the same model and checkpoint, and why a
-node failed."""
+"""What the nodes of a job must agree on: where they meet, the same model and checkpoint, and
+why a node failed.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ _UNLIKE = ("_name_or_path", "transformers_version", "_commit_hash")
 def rendezvous_of(
     spec: JobSpec, run_dir: Path, environment: Mapping[str, str] = os.environ
 ) -> MeetingPlace | None:
-    """Return where the nodes of `spec` meet; None for a job on one node."""
+    """Return where and how long the nodes of the job `spec` meet; None for a job on one node."""
     rendezvous = spec.rendezvous
     if rendezvous.nodes == 1 or rendezvous.place is None:
         return None
@@ -51,9 +52,9 @@ def rendezvous_of(
 
 
 def is_finished(spec: JobSpec) -> bool:
-    """Return whether the run has its last checkpoint.
+    """Return whether the last checkpoint of the run exists.
 
-    A node that starts after that would wait for nodes that have ended.
+    A node that starts after that would wait for nodes that have already ended.
     """
     try:
         newest = next(iter(checkpoint_dirs.listing(Path(spec.output_dir or ""))), None)
@@ -131,16 +132,16 @@ _LARGEST = 1 << 16
 
 @contextmanager
 def share_failures(directory: Path, group: WorldGroup) -> Iterator[None]:
-    """Exchange permanent failures between nodes through a note file in `directory`, which all nodes
-    share.
+    """Exchange permanent failures between nodes, inside the context, through a note file in
+    `directory`.
 
-    A node that fails permanently (a mistake in the job, or a damaged checkpoint) writes the reason
-    into the note, under the token of the rendezvous. Other nodes only see that connections are
-    closed. They read the note and end with its reason, instead of waiting for a node that does not
-    come back.
+    All nodes share this directory. A node that fails permanently (a mistake in the job, or a
+    damaged checkpoint) writes the reason into the note, with the token of the rendezvous in its
+    name. Other nodes only see that connections are closed. They read the note and end with the same
+    reason, instead of waiting for a node that does not come back.
 
     Raises:
-        BadRequest: another node failed permanently; the message is its reason.
+        BadRequest: another node failed permanently. The message is the reason.
     """
     if group.rank.nodes == 1:
         yield

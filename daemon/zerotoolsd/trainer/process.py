@@ -1,4 +1,7 @@
-"""Runs a rank in this process: environment, exit status, error report. Does not import torch."""
+"""Runs a rank in this process: sets the environment, reports errors, and returns the exit status.
+
+It does not import torch before the rank runs.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +27,13 @@ OF_LIBRARIES = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
     "TOKENIZERS_PARALLELISM": "true",  # else one single thread in a process that has forked
 }
-"""Defaults of variables that libraries read. The job may set others."""
+"""Default values of environment variables that libraries read. The job may set other values."""
 NEEDED = ("torch", "transformers", "safetensors", "numpy")
 
 
 def main(run_dir: Path, started: float) -> NoReturn:
-    """Run the rank, and end the process with an exit code of `rank_errors`.
+    """Run the rank of the job in `run_dir`, and end the process with an exit code of
+    `rank_errors`.
 
     `started` is the value of `time.monotonic` when the process began.
     """
@@ -63,8 +67,10 @@ def set_library_defaults() -> None:
 
 
 def _print_stacks_when_asked(pulse: Pulse) -> None:
-    """Print all stacks when the supervisor sends DUMP_SIGNAL. The handler is C code, so that it
-    works while the interpreter waits."""
+    """Print the stacks of all threads whenever the supervisor sends DUMP_SIGNAL.
+
+    The signal handler is C code, so it works while the interpreter waits.
+    """
     try:
         faulthandler.register(DUMP_SIGNAL, file=sys.stderr, all_threads=True)
     except (AttributeError, OSError, RuntimeError, ValueError):  # standard error does not exist
@@ -86,7 +92,10 @@ def _session() -> Callable[[Path, Rank, Notifier, float], int]:
 
 
 def report(error: BaseException, rank: Rank, notifier: Notifier) -> int:
-    """Report why the rank ends, in the log and to the supervisor. Returns the exit status."""
+    """Report `error`, which ends the rank, in the log and to the supervisor.
+
+    Return the exit status.
+    """
     status, what = exit_code(error), error_word(error)
     if status == EXIT_STOPPED:
         print(one_line(error), flush=True)

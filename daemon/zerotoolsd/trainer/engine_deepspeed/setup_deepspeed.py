@@ -158,7 +158,9 @@ def make_adam_ready(deepspeed: Any, config: dict[str, Any], say: Callable[[str],
 
 
 def _not_built(deepspeed: Any, builder: Any) -> str | None:
-    """Return the reason why this machine cannot compile the operator of `builder`; None if it can."""
+    """Return the reason why this machine cannot compile the operator of `builder`; None if it
+    can.
+    """
     if builder is None or not _can_compile():
         return "it needs g++ and ninja"
     building = deepspeed.ops.op_builder.builder

@@ -1,5 +1,5 @@
-"""Sets the attention implementation of transformers for a job's model, and the kernel of torch on a
-GPU.
+"""Sets the attention implementation of transformers for a job's model, and torch's attention
+kernel on a GPU.
 
     kernel      types             compute capability    keys with fewer heads than queries
     flash       fp16, bf16        8.0 and later         supported
@@ -8,7 +8,7 @@ GPU.
 
 The math kernel keeps the scores of all pairs of tokens for the backward pass. For Llama 3 8B in
 fp32 that is 608 MiB for each block and sequence of 2,048 tokens. The efficient kernel keeps 128
-MiB, with repeated keys. Without a mask, transformers repeats no heads on any GPU.
+MiB, with repeated keys. Without a mask, transformers does not repeat heads on any GPU.
 
 Source: torch/csrc sdp_utils (`check_sm_version`, `check_batch_size_and_num_heads_dense`), and
 transformers/integrations/sdpa_attention.py (`use_gqa_in_sdpa`).
@@ -34,21 +34,23 @@ from zerotoolsd.trainer.model.segment_attention import SEGMENTED, segments_of
 from zerotoolsd.trainer.model.tiny_model import small_model
 
 TOLERANCE = 1e-4
-"""Largest difference of fp32 logits, relative to the largest logit."""
+"""Largest accepted difference of fp32 logits, relative to the largest logit."""
 _FLAGS = {
     "sdpa": "_supports_sdpa",
     "flash_attention_2": "_supports_flash_attn",
     "flash_attention_3": "_supports_flash_attn",
     "flex_attention": "_supports_flex_attn",
 }
-"""The attribute of a model class that says whether it supports an implementation."""
+"""For each implementation, the attribute of a model class that says whether the class supports
+it.
+"""
 _PACKAGES = {
     "flash_attention_2": ("flash_attn", "flash-attn"),
     "flash_attention_3": ("flash_attn_interface", "flash-attn-3"),
 }
-"""The module that an implementation needs, and the package that contains it."""
+"""For each implementation, the module that it needs and the package that contains this module."""
 _TRIED = (5, 2, 6)
-"""Lengths of the segments of a test sequence."""
+"""Lengths of the segments of the test sequence."""
 
 
 def check_attention(spec: JobSpec, model: Any) -> None:
@@ -77,10 +79,10 @@ def check_attention(spec: JobSpec, model: Any) -> None:
 
 
 def set_attention(spec: JobSpec, model: Any) -> None:
-    """Set the attention implementation of `model` that the job requires.
+    """Set the attention implementation of `model` to the one that the job requires.
 
     Raises:
-        Unsupported: it is not available here.
+        Unsupported: this implementation is not available here.
     """
     wanted = spec.model.attention
     if wanted == AUTO:
@@ -100,9 +102,11 @@ def set_attention(spec: JobSpec, model: Any) -> None:
 
 
 def attends_by_segment(spec: JobSpec, config: Any) -> bool:
-    """Return whether packed sequences can be computed segment by segment, without a mask.
+    """Return whether the attention of packed sequences can be computed segment by segment, without
+    a mask.
 
-    The job must pack, and a small model of `config` must compute the same logits as with a mask.
+    This is so if the job packs, and a small model of `config` computes the same logits with
+    segments as with a mask.
     """
     if not spec.data.packing or spec.train.compile or config.is_encoder_decoder:
         return False
@@ -131,15 +135,21 @@ def _is_same(model: Any) -> bool:
 Capability = tuple[int, int]
 FLASH_CAPABILITY: Capability = BF16_CAPABILITY
 OF_CUDNN = ((9, 0), (10, 0))
-"""GPUs (H100, B200) on which torch prefers cuDNN's kernel, from cuDNN 9.15 on. It keeps as much
-memory."""
+"""GPUs (H100, B200) on which torch prefers cuDNN's kernel, from cuDNN 9.15 on.
+
+This kernel keeps as much memory as the flash kernel.
+"""
 _CHOOSE = "use_gqa_in_sdpa"
-"""The function of transformers that decides whether heads are repeated. transformers looks it up at
-each call."""
+"""Name of the function of transformers that decides whether heads are repeated.
+
+transformers looks this function up at each call, so it can be replaced.
+"""
 
 
 def has_flash(dtype: torch.dtype, capability: Capability) -> bool:
-    """Return whether torch has a flash kernel for this type on a GPU of this compute capability."""
+    """Return whether torch has a flash kernel for tensors of type `dtype` on GPUs of this
+    compute capability.
+    """
     return dtype != torch.float32 and capability >= FLASH_CAPABILITY
 
 
@@ -149,12 +159,13 @@ def choose_kernel(
     device: torch.device,
     capability_of: Callable[[torch.device], Capability] = torch.cuda.get_device_capability,
 ) -> str | None:
-    """Let transformers repeat heads of keys and values, if torch has no fused kernel on `device`
-    otherwise.
+    """Make transformers repeat the heads of keys and values, if torch needs this for a fused
+    attention kernel on `device`.
 
     Returns:
         A line for the log with the kernel that the job gets. None on a CPU, or if the model does
-            not use torch's scaled_dot_product_attention; then nothing is changed.
+            not
+        use torch's scaled_dot_product_attention; then nothing is changed.
     """
     config = model.config.get_text_config()
     attends = str(config._attn_implementation).startswith(("sdpa", SEGMENTED))
@@ -168,8 +179,10 @@ def choose_kernel(
 
 
 def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
-    """Return a line for the log with the kernel of a model that has `groups` query heads for each
-    key head."""
+    """Return a line for the log that names the attention kernel of a model.
+
+    `groups` is the number of query heads for each key head.
+    """
     major, minor = capability
     where = f"{str(dtype).removeprefix('torch.')}, compute capability {major}.{minor}"
     if has_flash(dtype, capability):
@@ -180,8 +193,10 @@ def in_words(dtype: torch.dtype, capability: Capability, groups: int) -> str:
 
 
 def repeat_for(capability: Capability) -> None:
-    """Let transformers repeat heads of keys on GPUs of this compute capability, unless a flash
-    kernel exists for the type."""
+    """Make transformers repeat the heads of keys on GPUs of this compute capability.
+
+    They are not repeated for a type that has a flash kernel.
+    """
     theirs = getattr(sdpa_attention, _CHOOSE, None)
     if theirs is None:  # another release of transformers, which may repeat them
         return

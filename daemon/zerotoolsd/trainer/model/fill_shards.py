@@ -1,5 +1,4 @@
-"""Fills this rank's part of each tensor from files: from a Hugging Face directory, or from any
-checkpoint.
+"""Fills this rank's part of each tensor from files: a Hugging Face directory, or any checkpoint.
 
 A rank reads only the parts that it keeps.
 """
@@ -30,16 +29,19 @@ from zerotoolsd.trainer.model.sharding import local_part
 
 
 def is_from_seed(name: str, pretrained: Pretrained) -> bool:
-    """Return whether the directory has no values for the parameter `name`: an adapter, or a missing
-    weight."""
+    """Return whether the directory has no values for the parameter `name`.
+
+    Such a parameter belongs to an adapter, or its weight is missing. It gets values from the seed.
+    """
     return is_adapter(name) or base_name(name) in pretrained.initial
 
 
 def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) -> set[str]:
-    """Return the parameters and buffers of `model` that get their values from the model's
+    """Return the names of parameters and buffers that get their values from the model's
     initialisation.
 
-    The others get values from a directory, or from a checkpoint if the run `resumes`.
+    The others get values from the directory of `pretrained`, or from a checkpoint if the run
+    `resumes`.
     """
     buffers = {name for name, _ in model.named_buffers()} - packed_buffers(model)
     state = {name for name, _ in model.named_parameters()} | persistent_buffers(model).keys()
@@ -53,11 +55,12 @@ def values_by_rule(model: Any, pretrained: Pretrained | None, *, resumes: bool) 
 def load_weights(
     targets: Mapping[str, torch.Tensor], aliases: Mapping[str, str], pretrained: Pretrained
 ) -> None:
-    """Fill the shards `targets` from the directory of `pretrained`, except those that it has no
-    values for.
+    """Fill the shards `targets`, by parameter name, with the weights in the directory of
+    `pretrained`.
 
-    Values are cast to the type of the shard. A tied parameter may have any of its names in the
-    directory.
+    Parameters without values in the directory stay unchanged. Values are cast to the type of the
+    shard. `aliases` maps further names of tied parameters to their first names. In the directory, a
+    tied parameter may have any of its names.
 
     Raises:
         BadFile: a safetensors file is damaged.
@@ -76,9 +79,10 @@ def load_packed(
     place: MemoryTier,
     dtype: torch.dtype,
 ) -> None:
-    """Fill the 4-bit layers of `model`, one at a time, with temporary memory of the tier `place`.
+    """Fill the 4-bit layers of `model` from the directory of `pretrained`, one layer at a time.
 
-    Each weight is read completely and first rounded to `dtype`, as transformers' loader does.
+    Each weight is read completely into temporary memory of the tier `place`, and rounded to `dtype`
+    before it is packed, as transformers' loader does.
 
     Raises:
         BadFile: a safetensors file is damaged.
@@ -92,7 +96,7 @@ def load_packed(
 
 
 def persistent_buffers(model: Any) -> dict[str, torch.Tensor]:
-    """Return the buffers that belong to the state of the model, by name."""
+    """Return the buffers of `model` that checkpoints save, by name."""
     kept = {}
     for prefix, module in model.named_modules():
         for name, buffer in module.named_buffers(recurse=False):
@@ -127,9 +131,10 @@ PIECE_BYTES = 64 << 20
 
 
 def fill_shard(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader) -> None:
-    """Fill this rank's part of `tensor` from the stored tensor `stored`, which has the whole shape.
+    """Fill this rank's part of `tensor` from the tensor `stored` with the key `key` in a
+    checkpoint.
 
-    Raises as `BoxReader.fill`.
+    `stored` has the shape of the whole tensor. Raises the errors of `BoxReader.fill`.
     """
     if not isinstance(tensor, DTensor):
         reader.fill(tensor, key, stored, Box.whole(tuple(tensor.shape)))
@@ -141,11 +146,11 @@ def fill_shard(tensor: torch.Tensor, key: Key, stored: Tensor, reader: BoxReader
 
 
 class BoxReader(AbstractContextManager["BoxReader"]):
-    """Reads boxes of the tensors of the checkpoint `source`, of any format. Files stay open until
-    it is closed.
+    """Reads boxes (ranges in each dimension) of the tensors of the checkpoint `source`, of any
+    format.
 
-    Only the bytes between the first and the last element of a box are read, at most PIECE_BYTES at
-    a time.
+    Files stay open until the reader is closed. Only the bytes between the first and the last
+    element of a box are read, at most PIECE_BYTES at a time.
     """
 
     def __init__(self, source: Checkpoint) -> None:
@@ -163,8 +168,9 @@ class BoxReader(AbstractContextManager["BoxReader"]):
         self._files.clear()
 
     def fill(self, into: torch.Tensor, key: Key, tensor: Tensor, box: Box) -> None:
-        """Copy the elements `box` of `tensor` to `into`, which has the shape of the box. Values are
-        cast to its type.
+        """Copy the elements of `tensor` inside `box` to `into`, which has the shape of the box.
+
+        Values are cast to the type of `into`.
 
         Raises:
             BadFile: the tensor is incomplete, or its file is truncated.
@@ -205,7 +211,7 @@ class BoxReader(AbstractContextManager["BoxReader"]):
 
 
 def _parts(box: Box, most: int) -> Iterator[Box]:
-    """Yield parts of `box` with at most `most` elements, cut along its first dimensions."""
+    """Divide `box` along its first dimensions, and yield parts with at most `most` elements."""
     cut = next((d for d, size in enumerate(box.shape) if size > 1), None)
     if cut is None or box.numel <= most:
         yield box

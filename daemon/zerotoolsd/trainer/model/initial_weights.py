@@ -1,12 +1,13 @@
-"""Initial weights that depend on the seed and on names, and not on the number of ranks.
+"""Computes initial weights from the seed and the names of modules, the same at any number of
+ranks.
 
-Every rank walks over the meta model, one block at a time (or one module outside the blocks). It
-gives the block memory on the CPU, and runs the model's initialisation on each module. Random
-numbers are seeded by (seed, name of the module). It keeps this rank's shard and frees the rest. So
-a rank never holds more than one block in addition to its shards. Buffers that checkpoints do not
-hold get their values in the same way.
+Every rank goes through the meta model, one block at a time (or one module outside the blocks). It
+gives the block memory on the CPU, and runs the model's initialisation on each module of the block,
+with random numbers seeded by (seed, name of the module). It keeps its own shard of the values and
+frees the rest. So a rank never holds more than one block in addition to its shards. Buffers that
+checkpoints do not contain get their values in the same way.
 
-Memory is first filled with NaN, to detect tensors that the initialisation leaves out.
+The memory is first filled with NaN, to detect tensors that the initialisation leaves out.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from zerotoolsd.trainer.model.sharding import local_part
 
 
 def seed_from(*parts: object) -> int:
-    """Return a 63-bit seed that depends on `parts` only, the same in every process."""
+    """Return a 63-bit seed that depends only on `parts`. It is the same in every process."""
     digest = hashlib.blake2b("/".join(map(str, parts)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -43,8 +44,8 @@ def initialise(
 ) -> None:
     """Fill `parameters` and `buffers`, by name, with the initial values of the model.
 
-    Parameters that are not given will be loaded, and are not initialised. Buffers in `loaded` will
-    be loaded too. `host` provides temporary memory.
+    Parameters of the model that are not in `parameters` are not initialised, because a file has
+    their values. The same is true for the buffers in `loaded`. `host` provides temporary memory.
 
     Raises:
         Unsupported: the model's initialisation leaves a tensor without a value.
@@ -66,7 +67,10 @@ def _fill(
     prefix: str,
     loaded: Container[str],
 ) -> None:
-    """Fill one unit. Its memory is free when this returns."""
+    """Fill the tensors of the unit (block or module) `prefix`.
+
+    The unit's memory is free when this returns.
+    """
 
     def is_needed(name: str) -> bool:
         return name in parameters or (name in buffers and name not in loaded)
@@ -86,10 +90,10 @@ def with_values(
     host: MemoryTier,
     is_needed: Callable[[str], bool],
 ) -> nn.Module:
-    """Return the unit `prefix` with memory and its initial values. Tensors that are not needed may
-    have none.
+    """Return the unit (block or module) `prefix` with memory and its initial values.
 
-    The caller saves the state of the random numbers, and disables gradients.
+    Tensors for which `is_needed` returns False may have no values. The caller must save the state
+    of the random number generators, and disable gradients.
 
     Raises:
         Unsupported: the model's initialisation leaves a tensor without a value.
@@ -136,7 +140,7 @@ def _alone(module: nn.Module) -> nn.Module:
 
 
 def with_memory(meta_model: MetaModel, prefix: str, host: MemoryTier) -> nn.Module:
-    """Return the unit `prefix` with uninitialised memory."""
+    """Return the unit (block or module) `prefix` with memory that is not initialised."""
     module = meta_model.model.get_submodule(prefix)
     if prefix not in meta_model.blocks:
         alone = _alone(module)
@@ -165,8 +169,10 @@ def _give_memory(module: nn.Module, host: MemoryTier) -> None:
 
 
 def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
-    """Run the model's initialisation, children before parents, as
-    `PreTrainedModel.initialize_weights` does."""
+    """Run the model's initialisation on the modules of `unit`, children before parents.
+
+    This is the order of `PreTrainedModel.initialize_weights`.
+    """
     for name, module in reversed(list(unit.named_modules(prefix=prefix))):
         torch.default_generator.manual_seed(seed_from("weights", seed, base_module(name)))
         if is_adapter(f"{name}."):
@@ -176,10 +182,10 @@ def _run_rule(model: Any, prefix: str, unit: nn.Module, seed: int) -> None:
 
 
 def _run_rules_above(model: Any, prefix: str, unit: nn.Module) -> None:
-    """Run the initialisation of the modules that contain `unit`, because some set values inside a
-    block.
+    """Run the initialisation of the modules that contain `unit`, because some of them set values
+    inside it.
 
-    Their other tensors have no memory, and are not affected.
+    The other tensors of these modules have no memory, and are not affected.
     """
     names = prefix.split(".") if prefix else []
     inner = unit

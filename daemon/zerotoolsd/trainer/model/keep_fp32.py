@@ -1,9 +1,10 @@
-"""Parameters that stay in fp32 in a model that computes in 16 bits.
+"""Finds the parameters that stay in fp32 in a model that computes in 16 bits.
 
 A model names them in `_keep_in_fp32_modules_strict`, and only for fp16 in `_keep_in_fp32_modules`.
-Both are patterns of names, as for `from_pretrained(dtype=...)`. The code of the model relies on it:
-with the scores of a router in bf16, other experts are chosen. The routers of Switch Transformers
-and NLLB-MoE cast their classifier to fp32 in each forward pass, and name it nowhere.
+Both are patterns of names, as for `from_pretrained(dtype=...)`. The code of the model relies on
+fp32 for them: with the scores of a router in bf16, other experts are chosen. The routers of Switch
+Transformers and NLLB-MoE cast their classifier to fp32 in each forward pass, but no attribute names
+it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from zerotools.core.errors import Unsupported
 from zerotools.jobs.tables.train import TrainSpec
 
 ALL_KEPT = TrainSpec(batch_size=1, precision="fp16")
-"""Settings for which transformers keeps the most parameters in fp32."""
+"""The training settings for which transformers keeps the most parameters in fp32."""
 
 
 def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
-    """Return the names of the parameters and buffers of `model` that stay in fp32 if it is trained
-    by `train`.
+    """Return the names of the parameters and buffers of `model` that stay in fp32 in 16-bit
+    training.
 
-    The set is empty for fp32 training.
+    The set is empty if `train` requires fp32 training, in which all are fp32.
     """
     patterns: set[str] = set()
     if train.precision != "fp32":
@@ -44,7 +45,7 @@ def kept_in_fp32(model: Any, train: TrainSpec) -> frozenset[str]:
 
 
 def _cast_by_routers(model: nn.Module) -> Iterator[str]:
-    """Yield the parameters that routers cast to fp32."""
+    """Yield the names of the parameters that routers cast to fp32 in each forward pass."""
     for prefix, module in model.named_modules():
         router = isinstance(getattr(module, "classifier", None), nn.Linear)
         if router and vars(module).get("dtype") is torch.float32:
@@ -52,13 +53,14 @@ def _cast_by_routers(model: nn.Module) -> Iterator[str]:
 
 
 def gathered_separately(model: nn.Module, kept: frozenset[str]) -> list[tuple[str, bool]]:
-    """Return (module, whether it stays in fp32) for the modules that must be gathered separately,
-    children first.
+    """Return the modules that FSDP2 must gather separately, because their types differ, children
+    first.
 
-    So a gathered buffer never mixes fp32 parameters and others.
+    Each is (name of the module, whether it stays in fp32). So a gathered buffer never mixes fp32
+    parameters with others.
 
     Raises:
-        Unsupported: a module has both kinds of parameters.
+        Unsupported: a module itself has parameters of both kinds.
     """
     found: dict[str, bool] = {}
     for prefix, module in model.named_modules():

@@ -55,10 +55,10 @@ def add_adapters(model: Any, spec: LoraSpec) -> None:
 
 
 def _refuse_others(model: nn.Module) -> None:
-    """Raise BadRequest for adapters on layers that are not linear.
+    """Raise BadRequest if an adapter is on a layer that is not linear.
 
-    peft also adapts embeddings and convolutions, with other names and not by adding a product to
-    the weight.
+    peft also adapts embeddings and convolutions. Their adapters have other parameter names, and do
+    not just add a product to the weight.
     """
     from peft.tuners.lora import Linear, LoraLayer
 
@@ -71,7 +71,8 @@ def _refuse_others(model: nn.Module) -> None:
 
 
 def check_frozen_type(layout: MemoryLayout, torch_version: str = str(torch.__version__)) -> None:
-    """Refuse 16-bit frozen weights with fp32 adapters if this torch cannot gather both together.
+    """Check that this torch can gather 16-bit frozen weights together with fp32 adapters, if
+    needed.
 
     Raises:
         Unsupported: torch is too old.
@@ -87,15 +88,16 @@ def check_frozen_type(layout: MemoryLayout, torch_version: str = str(torch.__ver
 
 
 def fan_in_fan_out(model: nn.Module) -> tuple[str, ...]:
-    """Return the layers with adapters that store their weight transposed, as in GPT-2."""
+    """Return the names of layers with adapters that store their weight transposed, as in GPT-2."""
     return tuple(
         name for name, module in model.named_modules() if getattr(module, "fan_in_fan_out", False)
     )
 
 
 def refuse_tied(aliases: Mapping[str, str]) -> None:
-    """Refuse an adapter on a weight that another layer shares, because the adapter could not be
-    merged.
+    """Raise an error if a weight with an adapter is shared with another layer.
+
+    Such an adapter could not be merged into the weight.
 
     Raises:
         BadRequest: a layer with an adapter shares its weight.
@@ -110,13 +112,15 @@ def refuse_tied(aliases: Mapping[str, str]) -> None:
 
 
 def is_adapter(name: str) -> bool:
-    """Return whether a parameter belongs to an adapter."""
+    """Return whether the parameter `name` belongs to an adapter."""
     return _A in name or _B in name
 
 
 def init_adapter(name: str, module: nn.Module) -> None:
-    """Set one half of an adapter to peft's initial values. One half is zero, so that the adapter
-    has no effect at first."""
+    """Set one half of an adapter, the parameter of `module`, to the initial values of peft.
+
+    One of the two halves is zero, so that the adapter has no effect at first.
+    """
     for parameter in module.parameters(recurse=False):
         if _B in name:
             nn.init.zeros_(parameter)
@@ -125,10 +129,10 @@ def init_adapter(name: str, module: nn.Module) -> None:
 
 
 def base_module(name: str) -> str:
-    """Return the name that a module has in the model without adapters."""
+    """Return the name of the module `name` in the model without adapters."""
     return f"{name}.".replace(BASE, ".")[:-1]
 
 
 def base_name(name: str) -> str:
-    """Return the name that a parameter has in the model without adapters."""
+    """Return the name of the parameter `name` in the model without adapters."""
     return name.replace(BASE, ".")

@@ -18,10 +18,10 @@ MIB = 1 << 20
 def parameters_of(
     meta_model: MetaModel, kept: frozenset[str] = frozenset(), tensor_ranks: int = 1
 ) -> list[Parameter]:
-    """Return the parameters of the model, for a memory estimate. Tied parameters occur once; 4-bit
-    weights are included.
+    """Return the parameters of the model, as needed for a memory estimate.
 
-    Each has its block and the dimension that tensor ranks split. Parameters in `kept` are fp32.
+    A tied parameter occurs once. 4-bit weights are included. Each entry has its block, and the
+    dimension that tensor ranks split. Parameters in `kept` are fp32.
     """
     found = []
     matrices = muon_names(meta_model.model)
@@ -39,10 +39,10 @@ def parameters_of(
 
 @dataclass(frozen=True)
 class Prediction:
-    """Bytes of a rank's state.
+    """The predicted memory of a rank's state, in bytes.
 
-    `device`: on the device between steps. `gathered`: weights that are gathered there during a
-    pass. `host`: in host memory. `disk`: on disk.
+    `device`: on the device between steps. `gathered`: weights that are gathered on the device
+    during a forward or backward pass. `host`: in host memory. `disk`: on disk.
     """
 
     device: int
@@ -51,7 +51,7 @@ class Prediction:
     disk: int
     on_gpu: bool = True
     loss: int = 0
-    """Bytes on the device for the loss during a pass, if its size is known."""
+    """Bytes on the device for the loss during a forward or backward pass; 0 if unknown."""
 
     def __str__(self) -> str:
         parts = [f"{_mib(self.device)} on {'the GPU' if self.on_gpu else 'the device'}"]
@@ -74,7 +74,10 @@ def predict(
     on_gpu: bool,
     kept: frozenset[str] = frozenset(),
 ) -> Prediction:
-    """Return the predicted memory of a rank. The parameters in `kept` are fp32."""
+    """Predict the memory of a rank's state.
+
+    The parameters in `kept` are fp32. `loss_size` is the size of the loss; None if unknown.
+    """
     parameters = parameters_of(meta_model, kept, layout.tensor_ranks)
     state = state_of(parameters, layout)
     return Prediction(

@@ -1,4 +1,4 @@
-"""The model of a Hugging Face config on the meta device: shapes without bytes."""
+"""Makes the model of a Hugging Face config on the meta device: shapes without memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SPECIAL_FLOAT = "__float__"
 
 @dataclass(frozen=True)
 class MetaModel:
-    """A language model without weights: causal, or an encoder-decoder.
+    """A language model without weights: a causal model, or an encoder-decoder.
 
     `blocks` are the names of the modules that are gathered one at a time (the decoder layers).
     `aliases` maps each further name of a tied parameter to its first name. `plain` is the model
@@ -47,12 +47,14 @@ class MetaModel:
 
     @property
     def config(self) -> Any:
-        """The Hugging Face config."""
+        """The Hugging Face config of the model."""
         return self.model.config
 
     def parameter_count(self) -> tuple[int, int]:
-        """Return the number of elements of (trainable, frozen) parameters. Tied parameters count
-        once."""
+        """Return (trainable, frozen): the numbers of elements of the parameters.
+
+        Tied parameters count once.
+        """
         counts = [0, 0]
         for parameter in self.model.parameters():
             counts[not parameter.requires_grad] += parameter.numel()
@@ -61,10 +63,10 @@ class MetaModel:
 
 
 def read_config(model: ModelSpec) -> Any:
-    """Return the Hugging Face config of the table `[model]`.
+    """Read the Hugging Face config that the job table `[model]` names, and return it.
 
     Raises:
-        BadRequest: the config cannot be read, has an unknown model_type or wrong values; or
+        BadRequest: the config cannot be read, or has an unknown model_type or wrong values; or
             transformers is too old.
     """
     # Before 5.0 a model's initialisation silently left out norms and buffers; 5.0 itself reports
@@ -108,7 +110,7 @@ def make_meta_model(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
 
     Raises:
         BadRequest: values of the config contradict each other.
-        Unsupported: it is not a language model, or has scalar parameters.
+        Unsupported: the model is not a language model, or has scalar parameters.
     """
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     try:
@@ -143,11 +145,13 @@ def make_meta_model(config: Any, lora: LoraSpec = NO_ADAPTERS) -> MetaModel:
 
 
 def check_data_fits(config: Any, vocabulary: int, sequence_length: int | None) -> None:
-    """Check that the model can read the data: its vocabulary and, unless None, its sequence length.
+    """Check that the model has an embedding for each id below `vocabulary`, and enough positions.
+
+    `sequence_length` is the length of the sequences; None if it is not checked.
 
     Raises:
         BadRequest: the model has too few embeddings or positions.
-        Unsupported: it is not a language model.
+        Unsupported: the model is not a language model.
     """
     text = config.get_text_config()
     if not isinstance(getattr(text, "vocab_size", None), int):
@@ -168,11 +172,11 @@ def check_data_fits(config: Any, vocabulary: int, sequence_length: int | None) -
 
 
 def checkpoint_activations(model: Any) -> None:
-    """Let the backward pass compute the blocks of `model` again, instead of keeping their
+    """Make the backward pass compute the blocks of `model` again, instead of keeping their
     activations.
 
     Raises:
-        Unsupported: transformers does not support it for this model.
+        Unsupported: transformers does not support this for the model.
     """
     if not getattr(model, "supports_gradient_checkpointing", False):
         raise Unsupported(
@@ -209,8 +213,10 @@ def _load(path: Path) -> tuple[str, dict[str, Any]]:
 
 
 def _with_floats(tree: Any) -> Any:
-    """Convert the objects that transformers writes for infinity, which JSON does not have, into
-    floats."""
+    """Convert the objects that transformers writes for infinity into floats.
+
+    JSON has no infinity.
+    """
     if isinstance(tree, dict):
         if tree.keys() == {SPECIAL_FLOAT}:
             return float(tree[SPECIAL_FLOAT])
@@ -245,9 +251,10 @@ def _blocks(model: Any, aliases: Mapping[str, str]) -> Iterator[str]:
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error on one line, cut to LONGEST_REASON.
+    """Return the message of `error` as one line, cut to LONGEST_REASON characters.
 
-    The first line alone may be only a heading ("Class validation error for validator ...:").
+    All lines are used, because the first one may be only a heading ("Class validation error for
+    validator ...:").
     """
     text = " ".join(str(error).split())
     if len(text) > LONGEST_REASON:

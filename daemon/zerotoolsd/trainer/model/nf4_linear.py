@@ -1,8 +1,9 @@
-"""Frozen linear layers with their weights in 4 bits (nf4), by bitsandbytes.
+"""Frozen linear layers with weights in 4 bits (nf4), by bitsandbytes.
 
-nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers, times a scale for 64 elements.
-A layer unpacks its weight for one product, in the type of the input, and frees it. It does this in
-the forward pass, and again in the backward pass for the gradient of the input.
+nf4 (Dettmers et al. 2023) stores each element as one of 16 numbers, times a scale for each 64
+elements. For a matrix product, a layer unpacks its weight to the type of the input, and then frees
+the unpacked weight. It does this in the forward pass, and again in the backward pass for the
+gradient of the input.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ PACKED, SCALES, SCALE_SCALES, SCALE_MEAN = "packed", "scales", "scale_scales", "
 
 
 class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not followed
-    """The layer `linear` with its weight, `[out_features, in_features]`, in 4 bits. Its bias does
-    not change.
+    """The layer `linear` with its weight, `[out_features, in_features]`, in 4 bits, and an
+    unchanged bias.
 
-    Its buffers are in no checkpoint: `packed`, uint8 `[elements / 2, 1]`, and `scales`, fp32, one
-    for 64 elements. With `double_quant`, scales are uint8. 256 of them share one of `scale_scales`,
-    after `scale_mean` was subtracted.
+    Checkpoints do not contain its buffers: `packed`, uint8 `[elements / 2, 1]`, and `scales`, fp32,
+    one for 64 elements. With `double_quant`, the scales are stored as uint8, after `scale_mean` was
+    subtracted. 256 of them share one number of `scale_scales`.
     """
 
     def __init__(self, linear: nn.Linear, *, double_quant: bool) -> None:
@@ -59,8 +60,11 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
         return self.in_features * self.out_features
 
     def take(self, weight: torch.Tensor) -> None:
-        """Pack `weight`, `[out_features, in_features]`, fp32, fp16 or bf16, on the device of the
-        buffers."""
+        """Pack `weight` and store it.
+
+        It has the shape `[out_features, in_features]`. It must be fp32, fp16 or bf16, and on the
+        device of the buffers.
+        """
         functional = _functional()
         packed, state = functional.quantize_4bit(
             weight.contiguous(),
@@ -75,7 +79,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
             self.get_buffer(name).copy_(value)
 
     def weight_in(self, dtype: torch.dtype) -> torch.Tensor:
-        """Return the unpacked weight, `[out_features, in_features]`, in `dtype`."""
+        """Unpack the weight, `[out_features, in_features]`, to the type `dtype`."""
         functional, scales = _functional(), self.get_buffer(SCALES)
         if self.double_quant:
             scales = functional.dequantize_blockwise(
@@ -96,7 +100,7 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
         return found
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Return the output for `inputs`, `[..., in_features]`, in their type."""
+        """Return the output for `inputs`, `[..., in_features]`, in the type of `inputs`."""
         bias = None if self.bias is None else self.bias.to(inputs.dtype)
         product: torch.Tensor = _Product.apply(inputs, bias, self)
         return product
@@ -108,8 +112,10 @@ class PackedLinear(nn.Module):  # type: ignore[misc] # torch's types are not fol
 
 
 class _Product(torch.autograd.Function):  # type: ignore[misc]
-    """The product of `inputs` and a packed weight. The unpacked weight is not kept for the backward
-    pass."""
+    """The autograd function of the product of `inputs` and a packed weight.
+
+    It does not keep the unpacked weight for the backward pass.
+    """
 
     @staticmethod
     def forward(
@@ -126,14 +132,14 @@ class _Product(torch.autograd.Function):  # type: ignore[misc]
 
 
 def packed_linears(model: nn.Module) -> Iterator[tuple[str, PackedLinear]]:
-    """Yield the packed layers of `model`, by name."""
+    """Yield (name, layer) for each layer of `model` with a packed weight."""
     for name, module in model.named_modules():
         if isinstance(module, PackedLinear):
             yield name, module
 
 
 def packed_buffers(model: nn.Module) -> frozenset[str]:
-    """Return the names of the buffers of the packed layers."""
+    """Return the names of the buffers of all layers with packed weights."""
     return frozenset(
         f"{prefix}.{name}"
         for prefix, layer in packed_linears(model)
@@ -162,8 +168,10 @@ def check_kernels(device: torch.device) -> None:
 
 @cache
 def _scale_code(device: torch.device) -> torch.Tensor:
-    """Return the values that an 8-bit scale can have, fp32 `[256]`. They are cached, because they
-    are slow to compute."""
+    """Return the values that an 8-bit scale can have, fp32 `[256]`.
+
+    The result is cached, because it is slow to compute.
+    """
     code: torch.Tensor = _functional().create_dynamic_map().to(device)
     return code
 
@@ -178,12 +186,13 @@ SAID = f'lora.frozen_precision = "{NF4}"'
 
 
 def pack_frozen(model: Any, *, double_quant: bool, kept: Container[str] = ()) -> None:
-    """Replace the frozen linear layers of `model` by packed layers, as transformers' loader does.
+    """Replace the frozen linear layers of `model` by layers with packed weights.
 
-    Not replaced are the head, layers that share their weight, and layers with a weight in `kept`.
+    As in transformers' loader, the head and layers that share their weight are not replaced. Layers
+    with a weight in `kept` are not replaced either.
 
     Raises:
-        BadRequest: bitsandbytes is missing, or the model has no such layer.
+        BadRequest: bitsandbytes is missing, or the model has no layer that can be replaced.
     """
     if find_spec("bitsandbytes") is None:
         raise BadRequest(

@@ -1,9 +1,10 @@
-"""Which parameters have weight decay, and which Muon updates.
+"""Decides which parameters have weight decay, and which ones Muon updates.
 
 By the rule `"names"` (transformers' `Trainer.get_decay_parameter_names` of 5.23), all parameters
-decay except those of torch's LayerNorms, and those named as a bias or a norm. By `"shapes"`, the
-rule of earlier versions, all parameters with two or more dimensions decay. A continued run keeps
-the groups of its checkpoint. Muon updates matrices other than embeddings and the head.
+have weight decay except those of torch's LayerNorms and those with the name of a bias or a norm. By
+`"shapes"`, the rule of earlier versions, all parameters with two or more dimensions have weight
+decay. A continued run keeps the groups of its checkpoint. Muon updates matrices other than
+embeddings and the head.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ _UNDECAYED = re.compile(r"bias|layernorm|rmsnorm|(?:^|\.)norm(?:$|\.)|_norm(?:$|
 def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) -> frozenset[str]:
     """Return the names of the trainable parameters of `model` with weight decay.
 
-    They are those of the checkpoint of `record`, if it has them. Else `rule` decides, a value of
-    `train.decay_by`.
+    If `record`, the record of a checkpoint, has these names, they are returned. Otherwise `rule`
+    decides, a value of the job key `train.decay_by`.
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     recorded = None if record is None else _recorded(record.optimizer.groups)
@@ -37,11 +38,11 @@ def decayed_names(model: nn.Module, rule: str, record: JobRecord | None = None) 
 
 
 def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
-    """Return the names of the record with weight decay; None if the record does not say.
+    """Return the names of parameters with weight decay in the groups of a record; None if unknown.
 
-    It does not say so if it has no names, or if each optimizer has only one group without a weight
-    decay, which may be of either kind. Of two groups without a weight decay, the first has the
-    weights.
+    They are unknown if the groups have no names. They are also unknown if no group has a weight
+    decay above 0 and each optimizer has only one group, which may be of either kind. If no group
+    has a weight decay above 0 but there are two groups, the first group has the decayed parameters.
     """
     if not groups or not all(group.params for group in groups):
         return None
@@ -53,8 +54,10 @@ def _recorded(groups: Sequence[OptimizerGroup]) -> frozenset[str] | None:
 
 
 def _by_names(module: nn.Module) -> Iterator[str]:
-    """Yield the names with weight decay. The name is checked again at each level of modules, from
-    that level on."""
+    """Yield the names of the parameters of `module` that have weight decay by the rule `"names"`.
+
+    The name is checked at each level of modules, with only the part of the name below that level.
+    """
     for prefix, child in module.named_children():
         if not isinstance(child, nn.LayerNorm):
             found = (f"{prefix}.{name}" for name in _by_names(child))
@@ -63,7 +66,10 @@ def _by_names(module: nn.Module) -> Iterator[str]:
 
 
 def embedding_names(model: Any) -> frozenset[str]:
-    """Return the names of the embeddings and the head. A tied weight has its first name."""
+    """Return the parameter names of the embeddings and the head.
+
+    A tied weight has its first name.
+    """
     modules = [module for module in model.modules() if isinstance(module, nn.Embedding)]
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     modules += [] if head is None else [head]

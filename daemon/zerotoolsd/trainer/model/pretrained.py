@@ -1,9 +1,9 @@
 """Finds which tensors of a Hugging Face directory fill each parameter of a model, by the rules of
 transformers.
 
-The work of `from_pretrained` is done on a copy of the meta model, with tensors that have no values
-and record their use (`symbolic_tensors`). So the rules of every release of transformers apply:
-fused experts, prefixes of a head, wrappers of multimodal models, older names. A rank then reads
+transformers' own loading code runs on a copy of the meta model, with tensors that have no values
+and record how they are used (`symbolic_tensors`). So the rules of the installed transformers apply:
+fused experts, prefixes of a head, wrappers of multimodal models, older names. Later, a rank reads
 only the blocks that fill its shard.
 """
 
@@ -38,20 +38,24 @@ from zerotools.jobs.preflight.checkpoint_check import quantised
 from zerotoolsd.trainer.model.symbolic_tensors import TracedTensor, blocks_of, traced
 
 LISTED = 4
-"""Largest number of names of a kind in a message."""
+"""Largest number of tensor names that a message lists."""
 
 
 class ShapeMismatch(BadRequest):
-    """A tensor of a directory has another shape than in the model. The message has both."""
+    """A tensor in a directory has a different shape than in the model.
+
+    The message has both shapes.
+    """
 
 
 @dataclass(frozen=True)
 class Pretrained:
     """The tensors of a directory that fill the parameters of a model.
 
-    `blocks` has the blocks that fill each parameter and persistent buffer. `stored` are the tensors
-    in the directory. `unused` are stored tensors that the model does not have, except those that
-    transformers expects. `initial` are weights that the directory lacks; they get initial values.
+    `blocks` has, for each parameter and persistent buffer, the blocks of stored tensors that fill
+    it. `stored` are the tensors in the directory. `unused` are stored tensors that the model does
+    not have, except those that transformers expects to be unused. `initial` are weights that the
+    directory lacks; they get initial values.
     """
 
     directory: Path
@@ -61,7 +65,9 @@ class Pretrained:
     initial: tuple[str, ...] = ()
 
     def notes(self) -> Iterator[str]:
-        """Yield notes on unused and missing tensors."""
+        """Yield notes on stored tensors that are not used, and on weights that the directory
+        lacks.
+        """
         if self.unused:
             yield f"{self.directory}: the model does not use {_listed(self.unused)}"
         if self.initial:
@@ -69,8 +75,10 @@ class Pretrained:
 
 
 def match_directory(model: Any, aliases: Mapping[str, str], directory: Path) -> Pretrained:
-    """Return the contents of `directory` for `model`, which is on the meta device and has no
-    adapters.
+    """Find the tensors in `directory` that fill the parameters of `model`.
+
+    `model` is on the meta device and has no adapters. `aliases` maps further names of tied
+    parameters to their first names.
 
     Raises:
         BadRequest: the directory has no safetensors, or their names or shapes do not fit the model.
@@ -102,8 +110,8 @@ def match_directory(model: Any, aliases: Mapping[str, str], directory: Path) -> 
 def hub_layout(model: Any, pretrained: Pretrained | None) -> HubLayout:
     """Return the tensors of `model` that have another name or shape in a Hugging Face directory.
 
-    They are as in `pretrained`, or as `save_pretrained` would write them. `model` is on the meta
-    device and has no adapters.
+    The directory is that of `pretrained`. If it is None, it is the one that `save_pretrained` would
+    write. `model` is on the meta device and has no adapters.
     """
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     blocks = pretrained.blocks if pretrained is not None else {}
@@ -124,10 +132,10 @@ def _as_saved(model: Any) -> HubLayout:
 def _load(
     model: Any, shapes: Mapping[str, tuple[int, ...]]
 ) -> tuple[dict[str, tuple[HubBlock, ...]], Any]:
-    """Return (the blocks that fill each tensor of `model`, transformers' report on the other
-    tensors).
+    """Run transformers' loading code on a copy of `model`, with symbolic tensors.
 
-    `shapes` are the tensors of a directory.
+    `shapes` has the shape of each tensor in a directory. Returns (the blocks that fill each tensor
+    of `model`, transformers' report on missing, unused and wrong tensors).
     """
     filled = copy.deepcopy(model)
     with _silence():
@@ -145,14 +153,17 @@ def _load(
 
 
 def _no_plan() -> dict[str, None]:
-    """Return the argument on tensor parallelism that older releases of transformers require."""
+    """Return the keyword argument `tp_plan` = None, if this release of transformers requires it."""
     known = inspect.signature(convert_and_load_state_dict_in_model).parameters
     return {"tp_plan": None} if "tp_plan" in known else {}
 
 
 def _refuse_shapes(model: Any, info: Any, stored: Mapping[str, HubTensor], directory: Path) -> None:
-    """Raise OtherShapes for a tensor of another shape, or BadRequest for one that cannot be
-    computed."""
+    """Raise an error if transformers could not compute a tensor of the model.
+
+    It is ShapeMismatch if a stored tensor has a wrong shape, else BadRequest. `info` is
+    transformers' report.
+    """
     shapes = {name: (found, wanted) for name, found, wanted in info.mismatched_keys}
     wrong = sorted({*shapes, *info.conversion_errors})
     expected = _as_saved(model) if wrong else {}
@@ -193,21 +204,22 @@ def _refuse_untied(
 
 
 def _spellings(model: Any, name: str) -> tuple[str, ...]:
-    """Return `name` with and without the prefix that a head adds."""
+    """Return `name` as it is, without the prefix of the base model, and with this prefix."""
     prefix = f"{model.base_model_prefix}."
     return name, name.removeprefix(prefix), prefix + name
 
 
 def _reason(text: str) -> str:
-    """Return the message in transformers' record of an error, without the operation."""
+    """Return the error message in `text`, transformers' record of an error, without the
+    operation.
+    """
     return (text.rpartition("\nError")[0] or text).strip().splitlines()[-1]
 
 
 def _is_needed(model: Any, name: str) -> bool:
-    """Return whether a directory without the weight `name` cannot be a trained model.
+    """Return whether a trained model cannot be without the weight `name`.
 
-    A head may be missing, because it is put on top of a trained model. So may tensors that older
-    directories lack according to transformers.
+    The weights of a head may be missing, because a head is often added to a trained base model.
     """
     base = getattr(model, "base_model_prefix", "")
     return not (base and hasattr(model, base)) or name.startswith(f"{base}.")
@@ -246,9 +258,10 @@ class HubTensor:
 
 
 def stored_tensors(directory: Path) -> dict[str, HubTensor]:
-    """Return the tensors in the safetensors files of `directory`, by name. Only headers are read.
+    """Return the tensors in the safetensors files of `directory`, by name.
 
-    As in transformers, `model.safetensors` is used if it exists, else the files of the index.
+    Only the headers are read. As in transformers, `model.safetensors` is used if it exists, else
+    the files that the index names.
 
     Raises:
         BadRequest: the directory has no safetensors.
@@ -289,7 +302,9 @@ class StoredReader:
         self._open: dict[Path, Any] = {}
 
     def read(self, block: HubBlock) -> torch.Tensor:
-        """Return the values of `block`, in the shape of its box. Only its rows are read.
+        """Read the values of `block`, and return them in the shape of its box.
+
+        Only its rows are read.
 
         Raises:
             BadFile: the file cannot be read.
@@ -313,8 +328,10 @@ class StoredReader:
 
 
 def same_values(stored: Mapping[str, HubTensor], one: HubBlock, other: HubBlock) -> bool:
-    """Return whether two blocks of the same shape have equal values. Some rows are read at a
-    time."""
+    """Return whether two blocks of the same shape have equal values.
+
+    The blocks are read some rows at a time, so that memory stays small.
+    """
     if one == other or not one.box.shape:
         return True
     rows = max(1, COMPARED_ELEMENTS // max(1, torch.Size(one.box.shape[1:]).numel()))

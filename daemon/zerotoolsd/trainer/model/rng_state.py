@@ -1,5 +1,7 @@
-"""Saves and restores the random number generators of a rank, so that dropout continues as
-before."""
+"""Saves and restores the random number generators of a rank.
+
+So dropout continues as without a restart.
+"""
 
 from __future__ import annotations
 
@@ -16,14 +18,14 @@ from zerotoolsd.trainer.model.initial_weights import seed_from
 
 
 def seed_rank(seed: int, step: int, rank: int) -> None:
-    """Seed all generators of this process from (seed, step, rank)."""
+    """Seed all random number generators of this process from (seed, step, rank)."""
     number = seed_from("rank", seed, step, rank)
     random.seed(number)
     torch.manual_seed(number)
 
 
 def capture() -> str:
-    """Return the state of all generators as JSON text."""
+    """Return the state of all random number generators as JSON text."""
     version, words, gauss = random.getstate()
     tree: dict[str, Any] = {
         "torch": _encode(torch.get_rng_state()),
@@ -34,10 +36,10 @@ def capture() -> str:
 
 
 def restore(path: Path) -> None:
-    """Restore the generators from the file `path`, which has the text of `capture`.
+    """Restore all random number generators from the file `path`, which has the text of `capture`.
 
     Raises:
-        BadFile: the file is not a state of generators.
+        BadFile: the file is not a state of random number generators.
     """
     try:
         tree = json.loads(path.read_bytes())

@@ -1,12 +1,12 @@
-"""Attention over packed sequences, one segment at a time, with torch's
+"""Computes attention over packed sequences one segment at a time, with torch's
 scaled_dot_product_attention.
 
-transformers separates the segments by a mask of all positions by all positions. Here each segment
-is a separate call, without such a mask and without work for hidden positions. The base model gets
-the lengths of the segments in place of a mask, and passes them on.
+transformers separates the segments by a mask with an element for each pair of positions. Here each
+segment is a separate call, without such a mask and without work for hidden positions. The base
+model gets the lengths of the segments in place of a mask, and passes them on to its layers.
 
 Without packed sequences, transformers still searches for segments in the position ids of every
-batch, for which the host waits for the device. This module avoids the search.
+batch. For this search, the host waits for the device. This module avoids the search.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def is_flash(model: Any) -> bool:
 
 @contextmanager
 def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
-    """Set the segments of the batch that `model` reads inside the context."""
+    """Set the lengths of the segments of the batch that `model` reads inside the context."""
     # Over several ranks its name has more to it.
     applies = model.config.get_text_config()._attn_implementation.startswith(SEGMENTED)
     is_packed = any(len(row) > 1 for row in lengths)
@@ -54,18 +54,22 @@ def segments_of(model: Any, lengths: Lengths) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class SegmentMask:
-    """Takes the place of a mask. `hides` is called only for segments longer than `window`, in which
-    a token does not see all earlier tokens."""
+    """Takes the place of an attention mask, and has the lengths of the segments.
+
+    `hides` makes a mask. It is called only for segments longer than `window`, in which a token does
+    not see all earlier tokens.
+    """
 
     lengths: Lengths
     hides: Callable[..., torch.Tensor]
     window: int | None = None
 
     def bounds(self, row: int, length: int) -> Iterator[tuple[int, int]]:
-        """Yield (begin, end) of each segment of sequence `row`. The padding is a segment too.
+        """Yield (begin, end) of each segment of sequence `row` in the batch.
 
-        `length` may be less than the length of the sequence. Then only the first tokens exist, as
-        in the check of a chunked loss.
+        The padding is a segment too. `length` is the number of positions. It may be less than the
+        length of the sequence, as in the check of a chunked loss. Then only the first positions
+        exist.
         """
         begin = 0
         for size in (*self.lengths[row], length):
@@ -75,7 +79,11 @@ class SegmentMask:
             begin = end
 
     def of(self, row: int, begin: int, end: int, device: torch.device) -> torch.Tensor | None:
-        """Return the mask of one segment, `[1, 1, length, length]`; None if it is only causal."""
+        """Return the mask for the segment from `begin` to `end` of sequence `row`, `[1, 1, length,
+        length]`.
+
+        Returns None if the mask would be only causal.
+        """
         if self.window is None or end - begin <= self.window:
             return None
         places = torch.arange(begin, end, device=device)
@@ -84,7 +92,10 @@ class SegmentMask:
 
 
 def _mask(**arguments: Any) -> Any:
-    """Return the mask; replaces `sdpa_mask` of transformers."""
+    """Return the `SegmentMask` or mask of a batch.
+
+    This function replaces `sdpa_mask` of transformers.
+    """
     lengths = _now.get()
     if lengths is None or arguments.get("use_vmap") or arguments.get("attention_mask") is not None:
         return sdpa_mask(**arguments)
@@ -99,8 +110,11 @@ def _attend(
     attention_mask: Any,
     **options: Any,
 ) -> tuple[torch.Tensor, None]:
-    """Compute attention; replaces `sdpa_attention_forward`. Inputs are `[batch, heads, length,
-    width]`."""
+    """Compute attention segment by segment.
+
+    This replaces `sdpa_attention_forward` of transformers. `query`, `key` and `value` are `[batch,
+    heads, length, width]`.
+    """
     if not isinstance(attention_mask, SegmentMask):
         found: tuple[torch.Tensor, None] = sdpa_attention_forward(
             module, query, key, value, attention_mask, **options
@@ -124,8 +138,10 @@ _find_segments: Any = getattr(masking_utils, "find_packed_sequence_indices", Non
 
 
 def _segment_numbers(position_ids: torch.Tensor, **options: Any) -> torch.Tensor | None:
-    """Return the segment number of each position; replaces `find_packed_sequence_indices` of
-    transformers."""
+    """Return the segment number of each position; None without packed sequences.
+
+    This function replaces `find_packed_sequence_indices` of transformers.
+    """
     if _one_each.get() and not torch.compiler.is_compiling():
         return None
     found: torch.Tensor | None = _find_segments(position_ids, **options)

@@ -73,17 +73,17 @@ def make_mesh(device: torch.device, layout: MemoryLayout) -> DeviceMesh:
 
 
 def as_saved(tensor: torch.Tensor, mesh: DeviceMesh, *, is_cut: bool) -> DTensor:
-    """Return `tensor` as the DTensor that a checkpoint has on the only rank of `mesh`, with the
-    same memory.
+    """Return `tensor` as the DTensor that a checkpoint of a single rank has.
 
-    It is a shard if the stage splits the tensor (`is_cut`), else a replica.
+    It uses the same memory. The DTensor is a shard if the stage splits the tensor (`is_cut`), else
+    a replica. `mesh` has only this rank.
     """
     placement = Shard(0) if is_cut else Replicate()
     return wrap(tensor.detach(), mesh, (placement,), tensor.shape)
 
 
 def is_whole(tensor: torch.Tensor) -> bool:
-    """Return whether every rank holds the whole tensor, at any number of ranks."""
+    """Return whether every rank holds the whole `tensor`, at any number of ranks."""
     if not isinstance(tensor, DTensor):
         return True
     cuts = [size for size, placement in _dimensions(tensor) if not placement.is_replicate()]
@@ -113,17 +113,17 @@ def shard(
     compiled: bool = False,
     kept: frozenset[str] = frozenset(),
 ) -> Any:
-    """Return a copy of the meta model with DTensors as parameters, whose local parts have
-    uninitialised memory.
+    """Return a copy of the meta model with DTensors as parameters.
 
-    A single rank without FSDP2 has plain tensors. Buffers are not sharded. Tied parameters stay one
-    parameter. Blocks are compiled if `compiled`. Parameters in `kept` are fp32, also in the
-    computation.
+    Their memory is not initialised. A single rank without FSDP2 has plain tensors instead. Buffers
+    are not sharded. Tied parameters stay one parameter. If `compiled` is True, blocks are compiled.
+    Parameters in `kept` are fp32, also in the computation.
 
     Raises:
         Unsupported: a module mixes `kept` parameters with others, tensor ranks cannot share the
-            model, or this torch cannot.
-        BadRequest: the number of tensor ranks does not divide the heads, or a layer.
+            model, or this torch does not support tensor ranks.
+        BadRequest: the number of tensor ranks does not divide the number of heads, or the size of a
+            layer.
     """
     model = copy.deepcopy(meta_model.model)
     for name, parameter in model.named_parameters():
@@ -176,7 +176,10 @@ def _compute_alone(
     kept: frozenset[str],
     compiled: bool,
 ) -> None:
-    """Let the modules that FSDP2 would gather cast their inputs as FSDP2 does."""
+    """Prepare `model` for a single rank without FSDP2.
+
+    The modules that FSDP2 would gather cast their inputs to the computing type, as FSDP2 does.
+    """
     in_16_bits = [name for name, in_fp32 in gathered_separately(model, kept) if not in_fp32]
     for name in meta_model.blocks:
         _compile(model.get_submodule(name), compiled=compiled)
@@ -206,8 +209,10 @@ def _cast_inputs(
 def _cut(
     model: nn.Module, meta_model: MetaModel, layout: MemoryLayout, mesh: DeviceMesh
 ) -> dict[str, Any]:
-    """Split the layers of `model` among the tensor ranks. Returns the arguments with which FSDP2
-    shards the result."""
+    """Split the layers of `model` among the tensor ranks.
+
+    Returns the further arguments with which FSDP2 must shard the result.
+    """
     cut_layers(model, layer_cuts(meta_model.model, layout.tensor_ranks), mesh[TENSOR])
     kinds = _placements()
     every_rank = init_device_mesh(mesh.device_type, (layout.world_size,), mesh_dim_names=(SHARD,))
@@ -220,10 +225,11 @@ def _cut(
 
 
 def check_cuts(model: Any, tensor_ranks: int) -> LayerCuts:
-    """Return how tensor ranks share the layers of `model`.
+    """Return how `tensor_ranks` tensor ranks share the layers of `model`.
 
     Raises:
-        Unsupported, BadRequest: as `layer_cuts`, or this torch does not support tensor ranks.
+        Unsupported, BadRequest: the errors of `layer_cuts`; or this torch does not support tensor
+            ranks.
     """
     cuts = layer_cuts(model, tensor_ranks)
     if tensor_ranks > 1:
@@ -260,7 +266,9 @@ def _offload(layout: MemoryLayout, memory: MemoryTiers) -> OffloadPolicy:
 
 
 def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
-    """Return (this rank's memory of `tensor`, its box in the whole tensor)."""
+    """Return (this rank's memory of `tensor`, the slices of the whole tensor that this memory
+    has).
+    """
     shape, offset = compute_local_shape_and_global_offset(
         tensor.shape, tensor.device_mesh, tensor.placements
     )
@@ -271,9 +279,10 @@ def local_part(tensor: DTensor) -> tuple[torch.Tensor, tuple[slice, ...]]:
 def wrap(
     local: torch.Tensor, mesh: DeviceMesh, placements: Sequence[Any], shape: Sequence[int]
 ) -> DTensor:
-    """Return `local` as this rank's part of a contiguous tensor of shape `shape`.
+    """Return a DTensor of shape `shape`.
 
-    Unlike with `DTensor.from_local`, `local` may be in host memory although the mesh is of GPUs.
+    `local` is this rank's part of it. Unlike `DTensor.from_local`, this function accepts a `local`
+    in host memory although the mesh is of GPUs.
     """
     whole = torch.empty(tuple(shape), dtype=local.dtype, device="meta")
     meta = TensorMeta(whole.shape, whole.stride(), local.dtype)
@@ -333,18 +342,19 @@ def _with_memory(parameter: nn.Parameter, place: MemoryTier, record: Any) -> nn.
 
 
 def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.device) -> None:
-    """Let FSDP2 free each reduction buffer of `model` early, if gradients are copied out of these
+    """Make FSDP2 free each reduction buffer of `model` early, if gradients are copied out of these
     buffers.
 
     FSDP2 reduces the gradients of a block in one fp32 buffer. If ranks hold replicas (stages 0 and
     1, groups of `zero.shard_size`), it keeps the buffers of all blocks until the end of the
-    backward pass, so that no other stream gets the memory too early (torch's pull requests 140044
-    and 180900). If the buffer is the gradient itself, this costs nothing. But with master weights,
-    or with parameters in host memory, the gradients are copied out of it. Then the buffers would
-    take 4 bytes per parameter, although ZeRO-Offload leaves 2 on the device.
+    backward pass. The reason is that no other stream may get the memory too early (torch's pull
+    requests 140044 and 180900). If the buffer itself becomes the gradient, this costs nothing. But
+    with master weights, or with parameters in host memory, the gradients are copied out of the
+    buffer. Then the buffers would take 4 bytes per parameter, although ZeRO-Offload leaves only 2
+    on the device.
 
-    So the buffer of a block is freed when that of the next block was reduced. torch's allocator
-    does not reuse the memory before the stream that used it has finished.
+    So the buffer of a block is freed when the buffer of the next block was reduced. torch's
+    allocator does not reuse the memory before the stream that used it has finished.
     """
     # Without a GPU, parameters "on the host" have the buffer itself as their gradient.
     leave = layout.has_masters or (layout.params_tier == HOST and device.type == "cuda")
@@ -357,10 +367,10 @@ def free_reduction_buffers(model: Any, layout: MemoryLayout, device: torch.devic
 
 
 def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
-    """Let FSDP2 sum gradients and divide the sum, if a group of `mesh` has only one rank.
+    """Make FSDP2 sum gradients and divide the sum, if a group of `mesh` has only one rank.
 
     Before NCCL 2.29.7, NCCL's average over one rank leaves out the last elements (NVIDIA/nccl 1950,
-    torch's issue 144045). Their gradients would be zero.
+    torch's issue 144045). The gradients of these elements would be zero.
     """
     if mesh.device_type == "cpu" or 1 not in mesh.shape:
         return
@@ -370,8 +380,10 @@ def sum_over_one_rank(model: Any, mesh: DeviceMesh) -> None:
 
 
 class _Reduced:
-    """Called with each buffer after its reduction, in the same stream. Frees the previous buffer,
-    which only FSDP refers to."""
+    """A hook that FSDP2 calls with each reduction buffer, in the stream of the reduction.
+
+    It frees the previous buffer, to which only FSDP2 still refers.
+    """
 
     def __init__(self) -> None:
         self._last: Callable[[], torch.Tensor | None] = lambda: None

@@ -22,11 +22,11 @@ Blocks = tuple[HubBlock, ...]
 
 
 class NotAMove(NotImplementedError):
-    """The operation does more than move elements."""
+    """The operation does more than move elements, so it cannot be recorded."""
 
 
 class TracedTensor(torch.Tensor):  # type: ignore[misc]  # torch has no types here
-    """A tensor of shape `shape` without values. `blocks` are the blocks that fill it."""
+    """A tensor without values. `blocks` are the blocks of the Hub's tensors that fill it."""
 
     blocks: Blocks
 
@@ -49,7 +49,7 @@ class TracedTensor(torch.Tensor):  # type: ignore[misc]  # torch has no types he
 
 
 def traced(name: str, shape: Sequence[int]) -> TracedTensor:
-    """Return the symbolic tensor for the Hub's tensor `name`."""
+    """Return the symbolic tensor that stands for the Hub's tensor `name`."""
     return TracedTensor(shape, (renamed(name, tuple(shape)),))
 
 
@@ -189,8 +189,11 @@ def _view(tensor: TracedTensor, shape: Sequence[int]) -> TracedTensor:
 def _regrouped(
     block: HubBlock, at: int, joined: Sequence[int], cut: Sequence[int]
 ) -> Iterable[HubBlock]:
-    """Return the blocks of `block` after a reshape of its dimensions from `at` on, from sizes
-    `joined` to sizes `cut`."""
+    """Return the blocks of `block` after a reshape of some dimensions, which begin at dimension
+    `at`.
+
+    Before the reshape, these dimensions have the sizes `joined`, afterwards the sizes `cut`.
+    """
     parts = [_with_dim(block, at)] if not joined else [block]
     for count in range(len(joined) - 1, 0, -1):
         size = prod(joined[count:])
@@ -207,8 +210,11 @@ def _complete(shape: Sequence[int], numel: int) -> list[int]:
 
 
 def _common(before: list[int], after: list[int]) -> list[tuple[list[int], list[int]]]:
-    """Return pairs of runs of dimensions with equally many elements, one of each shape, from the
-    first dimension on."""
+    """Divide the dimensions of the shapes `before` and `after` into groups, from left to right.
+
+    The n-th groups of both shapes have the same product. Example: [6, 4] and [2, 3, 4] give ([6],
+    [2, 3]) and ([4], [4]).
+    """
     groups = []
     i = j = 0
     while i < len(before) or j < len(after):
@@ -225,8 +231,10 @@ def _common(before: list[int], after: list[int]) -> list[tuple[list[int], list[i
 
 
 def _merged(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
-    """Yield the blocks of `block` after dimension `dim` was merged with the next, whose size is
-    `size`."""
+    """Yield the blocks of `block` after its dimensions `dim` and `dim + 1` were merged into one.
+
+    `size` is the size of dimension `dim + 1` of the tensor.
+    """
     a, b = block.box.start[dim : dim + 2]
     m, n = block.box.shape[dim : dim + 2]
     s, t = block.steps[dim : dim + 2]
@@ -246,8 +254,10 @@ def _merged(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
 
 
 def _parted(block: HubBlock, dim: int, size: int) -> Iterator[HubBlock]:
-    """Yield the blocks of `block` after dimension `dim` was split in two, the second of size
-    `size`."""
+    """Yield the blocks of `block` after dimension `dim` was split into two dimensions.
+
+    `size` is the size of the second of both in the tensor.
+    """
     begin, count = block.box.start[dim], block.box.shape[dim]
     end, step = begin + count, block.steps[dim]
     row = -(-begin // size)  # the first whole one

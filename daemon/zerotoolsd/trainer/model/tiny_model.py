@@ -1,7 +1,7 @@
-"""Makes a small model with the same layers as another, which runs quickly on a CPU.
+"""Makes a small model with the same layers as a given model.
 
-Which tokens a model lets see which others depends on its layers and on the switches of its config,
-and not on widths. So every layer stays, and widths become small.
+It runs quickly on a CPU. Whether a model lets a token see another token depends on its layers and
+on the switches of its config, not on widths. So the small model has every layer, and small widths.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from zerotoolsd.trainer.model.meta_model import MetaModel, make_meta_model
 WIDTH, HEADS, HEAD = 32, 4, 8
 VOCABULARY = 64
 LARGEST = 100_000_000
-"""Largest number of parameters of a model that is tested."""
+"""Largest number of parameters of a small model that is tested."""
 _NOISE = 0.1
 _SMALL = {
     **dict.fromkeys(
@@ -50,7 +50,10 @@ _SMALL = {
     **dict.fromkeys(("window_size", "attention_chunk_size", "context_length"), 64),
     **dict.fromkeys(("vocab_size", "vocab_size_per_layer_input"), VOCABULARY),
 }
-"""Numbers for keys of a config that count elements. A smaller number in the config stays."""
+"""Small values for the keys of a config that are sizes or counts.
+
+A smaller value in the config stays.
+"""
 _KEY_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads", "swa_num_key_value_heads")
 _TOKEN_IDS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 _LEFT_OUT = ("quantization_config", "auto_map", "torch_dtype", "dtype", "transformers_version")
@@ -67,8 +70,10 @@ _OWN = {
 
 
 def small_model(config: Any) -> Any | None:
-    """Return a small model with the layers of `config`, on the CPU, with random weights; None if
-    none can be made."""
+    """Return a small model with the layers of `config`, on the CPU, with random weights.
+
+    Returns None if no small model can be made.
+    """
     meta_model = make_meta_model(config)
     for make in (narrow, copy.deepcopy):
         try:
@@ -90,7 +95,7 @@ def _with_weights(drawn: MetaModel) -> Any:
 
 
 def narrow(config: Any) -> Any:
-    """Return a config like `config` for a model that is 32 wide.
+    """Return a copy of `config` for a model with a width of 32.
 
     Raises the errors of the config class if it does not accept such a width.
     """
@@ -133,8 +138,10 @@ def _is_count(value: object) -> bool:
 
 
 def _plain_rope(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the config of plain rotary embeddings. Rotary angles hide no token, and scaled ones
-    need lists as long as a head."""
+    """Return the config `tree` with plain rotary embeddings.
+
+    Rotary angles hide no token, and scaled rotary embeddings need lists as long as a head.
+    """
     if not any(isinstance(value, float | str) for value in tree.values()):  # by kind of layer
         return {name: value and _plain_rope(value) for name, value in tree.items()}
     kept = {name: value for name, value in tree.items() if not isinstance(value, list)}

@@ -1,8 +1,9 @@
-"""Checks that the nodes of a job have the same files, if each node may have its own copies.
+"""Checks that all nodes of a job have the same files.
 
-Reading terabytes on every node would take as long as the start of the training. So a file is
-compared by its size and by samples: its beginning, its end, and some parts between. Another version
-of a model or a data set differs in its size, its header or nearly everywhere.
+Each node may have its own copies. To read terabytes on every node would take as long as the start
+of the training. So a file is compared by its size and by samples: its beginning, its end, and some
+parts between. If a model or a data set is another version, its size, its header or nearly all of
+its bytes differ.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _UNREADABLE = "cannot be read: "
 
 
 def sampled(path: Path) -> str:
-    """Return a digest of the samples of a file. Raises OSError."""
+    """Return a digest of the size and of samples of the file `path`. Raises OSError."""
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
         digest = hashlib.sha256(str(size).encode())
@@ -34,7 +35,9 @@ def sampled(path: Path) -> str:
 
 
 def check_same_files(files: Mapping[str, Path], group: WorldGroup) -> None:
-    """Compare `files`, by their keys, with those of the other nodes. All ranks call it together.
+    """Compare `files`, a mapping from a name to a path, with the same files of the other nodes.
+
+    All ranks call it together.
 
     Raises:
         BadRequest: a file of a node is missing, or differs from that of node 0.

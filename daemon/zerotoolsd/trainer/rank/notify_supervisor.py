@@ -20,7 +20,10 @@ _DURABLE = ("checkpoint", "error", "eval", "phase")
 
 
 class Notifier:
-    """Sends datagrams to the supervisor's socket. Without an address, every call does nothing."""
+    """Sends datagrams to the supervisor's socket.
+
+    Without the address of a socket, every call does nothing.
+    """
 
     def __init__(self, address: str | None, rank: int, pulse: Pulse | None = None) -> None:
         self.rank = rank
@@ -37,7 +40,7 @@ class Notifier:
         self._sender.close()
 
     def enter(self, phase: str) -> None:
-        """Begin a phase and report it."""
+        """Report that the phase `phase` begins."""
         self.phase = phase
         self._send({}, wait=False)
 
@@ -48,7 +51,7 @@ class Notifier:
             self._send({}, wait=False)
 
     def event(self, name: str, **fields: Any) -> None:
-        """Report an event with its fields."""
+        """Report the event `name` with its fields."""
         self.pulse.beat(self.step)
         self._send({"event": name, **fields}, wait=name in _DURABLE)
 

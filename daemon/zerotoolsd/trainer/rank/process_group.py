@@ -27,32 +27,42 @@ Value = TypeVar("Value")
 
 CONTROL = "control"
 _KINDS: tuple[type[ZerotoolsError], ...] = (BadCheckpoint, MachineNotReady, BadRequest)
-"""The types of errors that other ranks raise for an error of rank 0: the first that matches, or
-else the last."""
+"""Types of errors that the other ranks raise for an error of rank 0.
+
+The first type that fits is used; if none fits, the last one.
+"""
 BACKENDS = {"cuda": "nccl", "cpu": "gloo"}
-"""Backend of the group of all ranks, by device. torch 2.8 and 2.9 cannot split a group of two
-backends into the groups of a mesh."""
+"""Backend of the group of all ranks, by device.
+
+torch 2.8 and 2.9 cannot divide a group with two backends into the groups of a mesh.
+"""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 STEP_TIMEOUT = timedelta(minutes=10)
-"""Longest wait for another rank within a step, if no supervisor detects stalls. gloo notices a dead
-rank at once."""
+"""Longest time to wait for another rank within a step, if no supervisor detects stalls.
+
+gloo notices at once that a rank has died.
+"""
 START_TIMEOUT = timedelta(hours=2)
-"""The same until the first step, because ranks take different times to read weights and to
-compile."""
+"""Longest time to wait for another rank before the first step has ended.
+
+It is longer, because ranks take different times to read weights and to compile.
+"""
 CONTROL_TIMEOUT = timedelta(hours=6)
-"""Longest wait for rank 0 to read the data or write a checkpoint."""
+"""Longest time to wait while rank 0 reads the data or writes a checkpoint."""
 TRIED = 1 << 20
-"""Number of elements in the first collective: enough that NCCL copies them as it copies
-gradients."""
+"""Number of elements in the first collective.
+
+It is large enough that NCCL copies them in the same way as gradients.
+"""
 
 
 @dataclass(frozen=True)
 class WorldGroup:
-    """The ranks of a job.
+    """This rank's view of the group of all ranks of a job.
 
-    `control` is a separate gloo group for decisions and checkpoints. `meeting` is the token of the
-    rendezvous of the nodes.
+    `control` is a separate gloo group for decisions and checkpoints. `pulse` records that this rank
+    is alive. `meeting` is the token of the rendezvous of the nodes; empty on one node.
     """
 
     rank: Rank
@@ -62,10 +72,10 @@ class WorldGroup:
     meeting: str = ""
 
     def decided_by_rank_zero(self, decide: Callable[[], Value]) -> Value:
-        """Return the result of `decide` of rank 0. Only rank 0 calls it.
+        """Call `decide` on rank 0 only, and return its result on every rank.
 
         Raises:
-            ZerotoolsError: the error of `decide`, on every rank.
+            ZerotoolsError: the error of `decide`. It is raised on every rank.
         """
         answer: list[Any] = [None, None]
         if self.rank.leads:
@@ -82,10 +92,11 @@ class WorldGroup:
         return value
 
     def decided_by_node(self, decide: Callable[[], Value]) -> Value:
-        """Return the result of `decide` of the first rank on this node. Only that rank calls it.
+        """Call `decide` on the first rank of each node only, and return its result on every rank
+        of the node.
 
         Raises:
-            ZerotoolsError: the error of `decide` on any node, on every rank.
+            ZerotoolsError: the error of `decide` on any node. It is raised on every rank.
         """
         if self.rank.nodes == 1:
             return self.decided_by_rank_zero(decide)
@@ -103,21 +114,21 @@ class WorldGroup:
         return cast(Value, answers[self.rank.index - self.rank.local][0])
 
     def gathered(self, value: Value) -> list[Value]:
-        """Return the `value` of each rank, on every rank."""
+        """Return the `value` of each rank, in the order of the ranks, on every rank."""
         values: list[Any] = [None] * self.rank.world_size
         with self.pulse.waiting("exchange between ranks"):
             dist.all_gather_object(values, value, group=self.control)
         return values
 
     def wait_at_most(self, longest: timedelta) -> None:
-        """Set the timeout of all process groups except those for control."""
+        """Set the timeout of all process groups to `longest`, except those for control."""
         set_timeout = timeout_setter()
         for group in list(distributed_c10d._world.pg_map):
             if group.group_desc != CONTROL:
                 set_timeout(longest, group)
 
     def total(self, values: list[float]) -> list[float]:
-        """Return the sums of the ranks' `values`, in fp64."""
+        """Return the sum over the ranks for each of `values`, computed in fp64."""
         if self.rank.world_size == 1:
             return values
         tensor = torch.tensor(values, dtype=torch.float64, device=self.device)
@@ -127,9 +138,10 @@ class WorldGroup:
         return summed
 
     def total_of(self, values: torch.Tensor, own: torch.Tensor) -> tuple[list[float], float]:
-        """Sum the vector `values`, fp64 on `device`, over the ranks, in place.
+        """Sum the fp64 vector `values`, which is on `device`, over the ranks, in place.
 
-        Returns (the sums, the scalar `own` of this rank). Both come from the device in one copy.
+        Returns (the sums, the scalar `own` of this rank). Both are copied from the device in one
+        copy.
         """
         if self.rank.world_size == 1:
             *alone, mine = torch.cat([values, own.view(1)]).tolist()
@@ -141,8 +153,10 @@ class WorldGroup:
 
 
 def timeout_setter(package: Any = dist) -> Callable[[timedelta, Any], None]:
-    """Return the function that sets the timeout of a group. torch 2.14 has renamed it, and warns of
-    the old name."""
+    """Return the function of `package` that sets the timeout of a process group.
+
+    torch 2.14 has renamed this function, and warns of the old name.
+    """
     found: Callable[[timedelta, Any], None] | None = getattr(package, "set_timeout", None)
     return found or distributed_c10d._set_pg_timeout
 
@@ -156,14 +170,15 @@ def _kind(error: ZerotoolsError) -> int:
 def joined(
     rank: Rank, device: str, pulse: Pulse | None = None, meeting: MeetingPlace | None = None
 ) -> Iterator[WorldGroup]:
-    """Yield the group of `join`, which all ranks leave together. A failed rank leaves by ending.
+    """Call `join`, and yield the group.
 
-    A rank can leave NCCL only when the others do, and these may be waiting for it in a step: it
-    would neither end nor report why.
+    All ranks leave the context, and so the group, together. A rank can leave NCCL only when the
+    other ranks leave too. After an error, the other ranks may be waiting for this rank in a step.
+    So a failed rank does not leave the group: its process ends.
 
     Raises:
-        BadRequest: as `join` and `check_all_reduce`.
-        MachineNotReady, StoppedBefore: as `join`.
+        BadRequest: the errors of `join` and `check_all_reduce`.
+        MachineNotReady, StoppedBeforeStart: the errors of `join`.
     """
     pulse = pulse or Pulse()
     pulse.enter("meeting the other ranks")
@@ -178,15 +193,15 @@ def joined(
 def join(
     rank: Rank, device: str, meeting: MeetingPlace | None = None, pulse: Pulse | None = None
 ) -> WorldGroup:
-    """Meet the other ranks at MASTER_ADDR:MASTER_PORT; `device` is "cpu" or "cuda".
+    """Connect to the other ranks at MASTER_ADDR:MASTER_PORT, and return the group.
 
-    They wait for one another up to START_TIMEOUT: see `WorldGroup.wait_at_most`. Those of several
-    nodes meet according to `meeting`. Phase CONNECTING begins when all have met, before NCCL
-    connects the GPUs, which may hang.
+    `device` is "cpu" or "cuda". The ranks wait for one another up to START_TIMEOUT: see
+    `WorldGroup.wait_at_most`. The ranks of several nodes meet as `meeting` says. The phase
+    CONNECTING begins when all have met, before NCCL connects the GPUs, which may hang.
 
     Raises:
-        BadRequest: the job wants GPUs and this torch sees too few; or as `meet`.
-        MachineNotReady, StoppedBefore: as `meet`.
+        BadRequest: the job needs GPUs and this torch sees too few; or an error of `meet`.
+        MachineNotReady, StoppedBeforeStart: the errors of `meet`.
     """
     stay_on_this_machine(os.environ)
     token = ""
@@ -214,17 +229,17 @@ def join(
 
 
 def wait_for_ranks(store: dist.Store, rank: Rank, timeout: timedelta) -> None:
-    """Report this rank in `store`, and wait until all ranks have done so.
+    """Record in `store` that this rank is there, and wait until all ranks have done so.
 
     Raises:
-        RuntimeError: of torch's store, when `timeout` is over.
+        RuntimeError: the error of torch's store after `timeout`.
     """
     store.set(f"ready/{rank.index}", "")
     store.wait([f"ready/{index}" for index in range(rank.world_size)], timeout)
 
 
 def device_of_rank(rank: Rank, device: str) -> torch.device:
-    """Return the device of a rank, after making it the current device.
+    """Make the device of this rank the current device, and return it.
 
     Raises:
         BadRequest: the job needs GPUs and this torch sees too few.
@@ -245,8 +260,9 @@ def device_of_rank(rank: Rank, device: str) -> torch.device:
 def check_all_reduce(
     group: WorldGroup, reduce: Callable[[torch.Tensor], object] = dist.all_reduce
 ) -> None:
-    """Sum numbers over the ranks and check the result. If direct copies between GPUs fail, it hangs
-    here or the sums are wrong.
+    """Sum numbers over the ranks, and check the result.
+
+    If direct copies between GPUs do not work, the call hangs here or the sums are wrong.
 
     Raises:
         BadRequest: the sums are wrong.
@@ -280,11 +296,10 @@ def control_group() -> dist.ProcessGroup:
 
 
 def stay_on_this_machine(environment: MutableMapping[str, str]) -> None:
-    """Let gloo listen on the loopback interface, if the ranks meet there. Jobs on GPUs use gloo
-    too.
+    """Make gloo use the loopback interface, if all ranks are on this machine.
 
-    By default gloo listens at the address of the host name, which may belong to no interface, or be
-    behind a firewall.
+    Jobs on GPUs use gloo too. By default gloo listens at the address of the host name. This address
+    may belong to no interface, or may be behind a firewall. `environment` is changed.
     """
     if environment.get("MASTER_ADDR") in LOOPBACK:
         environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
@@ -295,8 +310,10 @@ _SIOCGIFADDR = 0x8915
 
 
 def interface_to(host: str, port: int) -> str | None:
-    """Return the network interface that reaches `host`, or that has its address; None if
-    unknown."""
+    """Return the name of the network interface through which `host` is reached; None if unknown.
+
+    If `host` is this machine, it is the interface with the address of `host`.
+    """
     with suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         probe.connect((host, port))
         own = probe.getsockname()[0]

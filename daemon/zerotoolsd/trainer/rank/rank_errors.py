@@ -1,4 +1,6 @@
-"""Errors that end a rank, and the exit codes by which the supervisor and the daemon know them."""
+"""Errors that end a rank, and the exit codes by which the supervisor and the daemon recognise
+them.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,10 @@ EXIT_BAD_JOB = 64
 """The job has a mistake. A restart would fail again."""
 EXIT_BAD_CHECKPOINT = 65
 EXIT_NOT_READY = 69
-"""The machine had a transient problem. The job is started again, and this does not count as a
-restart."""
+"""The machine had a transient problem.
+
+The job is started again, without counting this as a restart.
+"""
 EXIT_STOPPED = 75
 """The rank was stopped on request between two steps. The last step is saved."""
 
@@ -22,8 +26,10 @@ class BadCheckpoint(BadFile):
 
 
 class CheckpointGone(BadFile):
-    """The checkpoint was complete when it was chosen, and is not any more. The next attempt chooses
-    another."""
+    """The checkpoint was complete when it was chosen, but is not complete now.
+
+    The next attempt chooses another checkpoint.
+    """
 
 
 class MachineNotReady(ZerotoolsError):
@@ -35,7 +41,7 @@ class StoppedBeforeStart(ZerotoolsError):
 
 
 class Diverged(ZerotoolsError):
-    """The loss or a gradient is not finite."""
+    """The loss, a gradient or a saved value is not finite."""
 
 
 class OutOfGpuMemory(ZerotoolsError):
@@ -49,7 +55,7 @@ class TooLargeForGpu(ZerotoolsError):
 
 
 def exit_code(error: BaseException) -> int:
-    """Return the exit status for an error that ends the rank."""
+    """Return the exit status of a rank that ends with `error`."""
     if isinstance(error, BadCheckpoint):
         return EXIT_BAD_CHECKPOINT
     if isinstance(error, MachineNotReady):
@@ -62,7 +68,7 @@ def exit_code(error: BaseException) -> int:
 
 
 def error_word(error: BaseException) -> str:
-    """Return the word for an error in the error datagram."""
+    """Return the word that stands for `error` in the error datagram to the supervisor."""
     words = {
         EXIT_BAD_CHECKPOINT: "bad_checkpoint",
         EXIT_BAD_JOB: "bad_job",
@@ -72,7 +78,7 @@ def error_word(error: BaseException) -> str:
 
 
 def one_line(error: BaseException) -> str:
-    """Return an error as one line for people."""
+    """Return `error` as one line of text for the log."""
     text = " ".join(str(error).split())
     if isinstance(error, ZerotoolsError) and text:
         return text

@@ -1,5 +1,7 @@
-"""The number of this rank and its job, from environment variables and the run directory. Stop
-requests."""
+"""Reads the number of this rank and its job from environment variables and the run directory.
+
+Handles stop requests.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ SAVED_STEP = "ZEROTOOLS_SAVED_STEP"
 class Rank:
     """One process of a job.
 
-    `index` is its number from 0 to `world_size` - 1. `local` is its number on this machine, and
-    selects the GPU. `node` is the number of the machine among `nodes`. `share_ranks` consecutive
-    ranks take the same share of a step's sequences. Of these, `tensor_ranks` consecutive ranks
-    compute the same values.
+    `index` is the number of the process from 0 to `world_size` - 1. `local` is its number on this
+    machine, and selects the GPU. `node` is the number of the machine among `nodes`. `share_ranks`
+    consecutive ranks compute the same share of a step's sequences. Of these, `tensor_ranks`
+    consecutive ranks compute the same values.
     """
 
     index: int
@@ -40,13 +42,15 @@ class Rank:
     tensor_ranks: int = 1
 
     def in_job(self, spec: JobSpec) -> Rank:
-        """Return the same rank with the share and tensor ranks of the job `spec`."""
+        """Return a copy of this rank with the numbers of share ranks and tensor ranks of the
+        job `spec`.
+        """
         zero = spec.zero
         return replace(self, share_ranks=zero.share_ranks, tensor_ranks=zero.tensor_ranks)
 
     @property
     def share(self) -> int:
-        """The number of its share of a step's sequences."""
+        """The number of this rank's share of a step's sequences, counted from 0."""
         return self.index // self.share_ranks
 
     @property
@@ -56,17 +60,17 @@ class Rank:
 
     @property
     def leads_share(self) -> bool:
-        """Whether this is the first of the ranks with its share."""
+        """True if this is the first of the ranks that compute the same share."""
         return self.index % self.share_ranks == 0
 
     @property
     def leads(self) -> bool:
-        """Whether this is rank 0, which makes decisions and commits checkpoints."""
+        """True if this is rank 0, which makes decisions and commits checkpoints."""
         return self.index == 0
 
     @property
     def leads_node(self) -> bool:
-        """Whether this is the first rank of its node, which reports to the node's daemon."""
+        """True if this is the first rank of its node, which reports to the node's daemon."""
         return self.local == 0
 
     @property
@@ -76,8 +80,10 @@ class Rank:
 
 
 def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
-    """Return the rank that the supervisor's environment variables describe; without them, a single
-    rank."""
+    """Return the rank that the supervisor's environment variables describe.
+
+    Without these variables, it is the only rank of its job.
+    """
     return Rank(
         index=int(environment.get("RANK", "0")),
         local=int(environment.get("LOCAL_RANK", "0")),
@@ -88,12 +94,14 @@ def rank_from(environment: Mapping[str, str] = os.environ) -> Rank:
 
 
 def saved_before(environment: Mapping[str, str] = os.environ) -> int:
-    """Return the newest step that an earlier attempt of the job saved; 0 without one."""
+    """Return the newest step that an earlier attempt of the job saved; 0 if no attempt saved
+    one.
+    """
     return int(environment.get(SAVED_STEP, "0"))
 
 
 def read_spec(run_dir: Path) -> JobSpec:
-    """Return the job in `run_dir`, adapted to the number of ranks.
+    """Read the job file in `run_dir`, and return the job, adapted to the number of ranks.
 
     Raises:
         BadRequest: the file is not a job, or this trainer does not support the job.
@@ -121,7 +129,7 @@ def needed_by_others(run_dir: Path) -> Path:
 
 
 def stop_reason(run_dir: Path) -> str | None:
-    """Return why the supervisor asks the ranks to stop; None if it does not."""
+    """Return the reason why the supervisor asks the ranks to stop; None if it does not ask."""
     try:
         return (run_dir / STOP).read_text("utf-8", errors="replace").strip() or "asked"
     except FileNotFoundError:
@@ -130,10 +138,10 @@ def stop_reason(run_dir: Path) -> str | None:
 
 @dataclass
 class StopRequest:
-    """A request to stop: a file of the supervisor, which the first rank of a node reads, or SIGTERM
-    at any rank.
+    """Detects a request to stop.
 
-    The ranks exchange it with the loss of each step.
+    It is a file of the supervisor, or the signal SIGTERM. The first rank of each node looks for the
+    file. Any rank may get SIGTERM. The ranks tell each other together with the loss of each step.
     """
 
     run_dir: Path
@@ -141,7 +149,7 @@ class StopRequest:
     _signalled: bool = False
 
     def listen(self) -> None:
-        """Treat SIGTERM as a request to stop from now on. Call it in the main thread."""
+        """Handle SIGTERM as a request to stop from now on. Call it in the main thread."""
         signal.signal(signal.SIGTERM, self._on_term)
 
     def _on_term(self, *_: object) -> None:
@@ -152,9 +160,9 @@ class StopRequest:
         return self._signalled or (self.rank.leads_node and stop_reason(self.run_dir) is not None)
 
     def own_reason(self) -> str | None:
-        """Return why this rank was asked to stop; None if it was not."""
+        """Return the reason why this rank was asked to stop; None if it was not asked."""
         return self.reason() if self.asked() else None
 
     def reason(self) -> str:
-        """Return a short reason of the stop, as far as this rank knows."""
+        """Return the reason of the stop in a few words, as far as this rank knows it."""
         return stop_reason(self.run_dir) or ("SIGTERM" if self._signalled else "asked")

@@ -40,22 +40,25 @@ from zerotoolsd.trainer.rank.rank_settings import Rank
 POLL_SECONDS = 0.1
 AGAIN_SECONDS = 1.0
 ANSWER_SECONDS = 60.0
-"""Seconds that a node has to check the probe file, or to read an error."""
+"""Time in seconds that a node has to check the probe file, or to read an error."""
 CLOCK_SECONDS = 30.0
 KNOCK_SECONDS = 5.0
 _CONNECT = timedelta(seconds=2)
 FAILED = ".zerotools-failed-"
-"""Prefix of the note files of nodes that failed permanently. The token of the rendezvous
-follows."""
+"""Prefix of the names of the note files of nodes that failed permanently.
+
+The token of the rendezvous follows.
+"""
 _PROBE = ".zerotools-meeting-"
 
 
 @dataclass(frozen=True)
 class MeetingPlace:
-    """Where and how long the nodes wait for each other.
+    """Where the nodes of a job meet, and for how many seconds they wait for each other.
 
-    `directory` is the job's output_dir, which all nodes share. `is_stopped` returns whether this
-    node was asked to stop.
+    `directory` is the job's output_dir, which all nodes share. `token` identifies this node's
+    attempt. `job` has a digest of each table that all nodes must have in common. `is_stopped`
+    returns whether this node was asked to stop. `waits` is called while this node waits.
     """
 
     host: str
@@ -77,21 +80,23 @@ class MeetingPlace:
 def meet(
     place: MeetingPlace, rank: Rank, say: Callable[[str], None], timeout: timedelta
 ) -> tuple[dist.Store, str]:
-    """Wait for all nodes. Returns (the store for the process group, the token of the rendezvous).
-    Every rank calls it.
+    """Wait for all nodes. Return (the store for the process group, the token of the rendezvous).
 
-    `timeout` is the timeout of the returned store.
+    Every rank calls it. `timeout` is the timeout of the returned store.
 
     Raises:
         BadRequest: the nodes do not run the same job, or do not share output_dir.
-        MachineNotReady: not all nodes came in time; they may come later.
-        StoppedBefore: the attempt was asked to stop.
+        MachineNotReady: not all nodes came in time. They may come later.
+        StoppedBeforeStart: this attempt was asked to stop.
     """
     return _Meeting(place, rank, say, timeout).held()
 
 
 class _Again(Exception):
-    """This rendezvous does not include this attempt, or its store is gone. Try again."""
+    """This rendezvous does not include this attempt, or its store is gone.
+
+    The caller tries again.
+    """
 
 
 class _Meeting:
@@ -151,8 +156,10 @@ class _Meeting:
         return store
 
     def _knock(self) -> None:
-        """Check that a process listens. torch would print a page of C++ frames for each failed
-        connection."""
+        """Check that a process listens at the address, before torch connects.
+
+        For each failed connection, torch would print a page of C++ frames.
+        """
         try:
             socket.create_connection((self._place.host, self._place.port), KNOCK_SECONDS).close()
         except OSError as error:
@@ -212,7 +219,10 @@ class _Meeting:
         return f"{which} of {self._place.nodes} did not come"
 
     def _put(self, probe: str) -> str | None:
-        """Write the probe file, which all nodes must see. Returns an error, or None."""
+        """Write the file `probe` into the shared directory, where all nodes must see it.
+
+        Returns the error message; None without an error.
+        """
         directory = self._place.directory
         try:
             directory.mkdir(parents=True, exist_ok=True)
@@ -222,14 +232,14 @@ class _Meeting:
         return None
 
     def _clear_leftovers(self) -> None:
-        """Remove the files of earlier rendezvous."""
+        """Remove the files that earlier rendezvous left in the shared directory."""
         with suppress(OSError):
             for each in self._place.directory.iterdir():
                 if each.name.startswith((_PROBE, FAILED)):
                     each.unlink(missing_ok=True)
 
     def _blind(self, store: dist.TCPStore, cards: Mapping[int, NodeCard]) -> list[str]:
-        """Return the nodes that do not see the probe file."""
+        """Return the nodes that do not see the probe file, as text, such as `node 1 (host)`."""
         until, found = time.monotonic() + ANSWER_SECONDS, []
         for node in range(1, self._place.nodes):
             while not store.check([_seen(node)]):
@@ -241,7 +251,10 @@ class _Meeting:
         return found
 
     def _until_read(self, store: dist.TCPStore) -> None:
-        """Wait until the nodes have read the result. The store ends with this process."""
+        """Wait a short time until the other nodes have read the result.
+
+        The store ends with this process, so they could not read it later.
+        """
         until = time.monotonic() + ANSWER_SECONDS / 10
         keys = [_read(node) for node in range(1, self._place.nodes)]
         while keys and not store.check(keys) and time.monotonic() < until:
@@ -324,8 +337,10 @@ class _Meeting:
 
 
 def _refuse_taken(place: MeetingPlace) -> None:
-    """Raise MachineNotReady if another program listens at the address. torch would mistake it for
-    its store."""
+    """Raise MachineNotReady if another program listens at the address.
+
+    torch would take this program for its own store.
+    """
     with suppress(OSError), socket.create_connection((place.host, place.port), 1.0):
         raise MachineNotReady(
             f"rendezvous.address = {place.address}: another program listens there; end it, or set "
@@ -358,7 +373,10 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class NodeCard:
-    """The card of a node. `job` has a digest of each table that all nodes must have in common."""
+    """The data that a node writes into the store to introduce itself.
+
+    `job` has a digest of each table that all nodes must have in common.
+    """
 
     token: str = ""
     host: str = ""
@@ -376,9 +394,10 @@ class NodeCard:
 
 
 def card_of(text: str) -> NodeCard:
-    """Return the card in `text`, which another version of zerotools may have written.
+    """Return the card that `text` describes.
 
-    A missing value gets a default in words, which is reported as a difference.
+    Another version of zerotools may have written it. A missing value gets a default text, so that
+    it is reported as a difference.
     """
     tree = json.loads(text)
     known = {each.name for each in fields(NodeCard)}
@@ -394,7 +413,9 @@ def own_card(token: str, ranks: int, job: Mapping[str, str]) -> NodeCard:
 
 
 def first_difference(cards: Mapping[int, NodeCard]) -> str | None:
-    """Return the first difference between the nodes as a sentence; None if there is none."""
+    """Return a sentence on the first difference between the cards of the nodes; None if there
+    is none.
+    """
     first = cards[0]
     for node, card in sorted(cards.items()):
         who = f"node {node} ({card.host})"
@@ -421,7 +442,10 @@ def first_difference(cards: Mapping[int, NodeCard]) -> str | None:
 
 
 def boot_id() -> str:
-    """Return the boot id of this machine. Two nodes with the same id are the same machine."""
+    """Return the boot id of this machine.
+
+    Two nodes with the same boot id are on the same machine.
+    """
     try:
         return _BOOT_ID.read_text("ascii").strip()
     except OSError:
