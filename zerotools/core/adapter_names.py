@@ -27,7 +27,9 @@ A, B, EMBEDDING_A, EMBEDDING_B = "lora_A", "lora_B", "lora_embedding_A", "lora_e
 MAGNITUDE = "lora_magnitude_vector"
 SAVED_WHOLE, TOKENS = "modules_to_save", "trainable_tokens_delta"
 SAVED_EMBEDDINGS = ("embed_tokens", "lm_head")
-"""Layers that PEFT looks for among `target_modules`, to save them with their adapters."""
+"""Embedding layers. If one of them is in `target_modules`, PEFT saves the layer's own weights with
+the adapter.
+"""
 _WRAPPERS = ("_fsdp_wrapped_module", "_checkpoint_wrapped_module", "_orig_mod")
 # No adapter name if a program saved PEFT's own names.
 _LORA = re.compile(
@@ -53,9 +55,12 @@ _OTHERS = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class AdapterTensor:
-    """A tensor of an adapter. `module` is its layer, by the name in the model without adapters.
-    `part` is `lora_A`, ..., `modules_to_save` or `trainable_tokens_delta`. `saved` is its name in
-    PEFT's files, which begins with `stem`."""
+    """One tensor of a PEFT adapter.
+
+    `module` is the name of its layer in the model without adapters. `part` is `lora_A`, ...,
+    `modules_to_save` or `trainable_tokens_delta`. `saved` is the tensor's name in PEFT's files; it
+    begins with `stem`.
+    """
 
     key: Key
     module: str
@@ -65,11 +70,12 @@ class AdapterTensor:
 
 
 def adapter_tensors(keys: Iterable[Key], adapter: str | None, path: object) -> list[AdapterTensor]:
-    """Return the tensors of `adapter`; with None, of the only adapter or of the one called
-    `default`.
+    """Return the tensors of the adapter named `adapter`. If `adapter` is None, return those of the
+    only adapter, or of the one named `default`.
 
     Raises:
-        BadRequest: no adapter, no adapter of this name, or several and no `default`.
+        BadRequest: there is no adapter, none with this name, or several and none is named
+            `default`.
         Unsupported: the adapter is of another kind than LoRA.
     """
     found: dict[str, list[AdapterTensor]] = {}
@@ -145,7 +151,9 @@ def _is_lora(each: AdapterTensor) -> bool:
 
 
 def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
-    """Return the adapter's name and its tensor, or None if the key belongs to no adapter."""
+    """Return the adapter's name and the tensor that a key stands for, or None if the key belongs
+    to no adapter.
+    """
     name = full_name(key.name)
     if any(word in name for word in _ORIGINALS):
         return None
@@ -165,7 +173,9 @@ def _parsed(key: Key) -> tuple[str, AdapterTensor] | None:
 
 
 def full_name(name: str) -> str:
-    """Return the name of a tensor in PEFT's own model."""
+    """Return the name that a tensor has in PEFT's own model: without the words of wrappers, and
+    with `base_model.model.` in front.
+    """
     words = [word for word in name.split(".") if word not in _WRAPPERS]
     plain = ".".join(words)
     at = plain.find(PREFIX)
@@ -173,11 +183,11 @@ def full_name(name: str) -> str:
 
 
 def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, str]:
-    """Return the name in the model for each weight name that PEFT saved.
+    """Return, for each weight name that PEFT saved, the name of the weight in the model.
 
-    `trained` are names in the model, which the optimizer has. A name that another weight already
-    has is left out. Return an empty dict if two adapters were trained, because PEFT saves both
-    under one name.
+    `trained` are the parameter names in the model that the optimizer has. A name in the model that
+    another weight already has is left out. Return an empty dict if two adapters were trained,
+    because PEFT saves both under the same names.
     """
     own = {full_name(name): name for name in weights}
     taken, found = frozenset(own.values()), dict[str, str]()
@@ -192,7 +202,9 @@ def names_in_model(weights: Iterable[str], trained: Iterable[str]) -> dict[str, 
 
 
 def state_without_weights(keys: Iterable[Key]) -> list[str]:
-    """Return the LoRA tensors with optimizer state and without weights, if other weights exist."""
+    """Return the names of LoRA tensors that have optimizer state but no weights in the checkpoint.
+    The list is empty if the checkpoint has no other weights either.
+    """
     keys = list(keys)
     weights = {full_name(key.name) for key in keys if key.role in ("param", "param16")}
     found: dict[str, None] = {}
@@ -204,15 +216,16 @@ def state_without_weights(keys: Iterable[Key]) -> list[str]:
 
 
 def module_of(stem: str) -> str:
-    """Return a layer's name in the model without adapters."""
+    """Return the name that a layer has in the model without adapters."""
     words = stem.removeprefix(PREFIX).split(".")
     return ".".join(word for word in words if word not in _INSIDE)
 
 
 def plain_name(name: str) -> str:
-    """Return the name of a tensor in the model without adapters.
+    """Return the name that a tensor has in the model without adapters.
 
-    For a module that the adapter replaces as a whole, return the name of the replaced tensor.
+    For a tensor of a module that the adapter replaces as a whole, return the name of the replaced
+    tensor.
     """
     plain = module_of(full_name(name))
     match = _WHOLE.fullmatch(plain)

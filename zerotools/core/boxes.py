@@ -24,14 +24,16 @@ from math import prod
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A block of a tensor: `start` and `shape` have one entry per dimension, in elements."""
+    """A block of a tensor. `start` and `shape` are in elements and have one entry for each
+    dimension.
+    """
 
     start: tuple[int, ...]
     shape: tuple[int, ...]
 
     @property
     def numel(self) -> int:
-        """Number of elements; 1 for the box of a 0-d tensor."""
+        """The number of elements in the box; 1 for the box of a 0-d tensor."""
         return prod(self.shape)
 
     @property
@@ -49,7 +51,7 @@ class Box:
         return cls((0,) * len(shape), tuple(shape))
 
     def intersect(self, other: Box) -> Box | None:
-        """Return the common block, or None if the two boxes share no element."""
+        """Return the block that both boxes have in common, or None if they share no element."""
         start, shape = [], []
         for a, n, b, m in zip(self.start, self.shape, other.start, other.shape, strict=True):
             first = a if a > b else b
@@ -68,7 +70,7 @@ class Box:
         )
 
     def relative_to(self, origin: Box) -> Box:
-        """Return the same block, counted from the start of `origin`."""
+        """Return the same block with its position counted from the start of the box `origin`."""
         return Box(tuple(a - o for a, o in zip(self.start, origin.start, strict=True)), self.shape)
 
     def __str__(self) -> str:
@@ -77,7 +79,7 @@ class Box:
 
 
 def row_major_strides(shape: Sequence[int]) -> tuple[int, ...]:
-    """Return element strides of a contiguous row-major block."""
+    """Return the strides, in elements, of a contiguous row-major tensor of this shape."""
     return tuple(accumulate(reversed(shape[1:]), lambda a, n: a * n, initial=1))[::-1][: len(shape)]
 
 
@@ -122,10 +124,10 @@ def _prepend(index: int, box: Box) -> Box:
 
 
 def contiguous_boxes(box: Box, most: int) -> Iterator[Box]:
-    """Cut `box` into boxes of at most `most` elements that follow one another in row-major order.
+    """Cut `box` into consecutive boxes of at most `most` elements, in row-major order.
 
-    Each piece is contiguous in a row-major layout of `box` itself. A dimension is only cut where
-    one index along it is still too large.
+    In a tensor of the shape of `box`, the elements of each result are contiguous. A dimension is
+    cut only if one index along it still has too many elements.
     """
     if most < 1:
         raise ValueError(f"a box holds at least one element, not {most}")
@@ -147,7 +149,9 @@ def contiguous_boxes(box: Box, most: int) -> Iterator[Box]:
 
 
 class BoxIndex:
-    """Boxes of one tensor, arranged so that those that meet a given box are found by a sweep."""
+    """The boxes of one tensor, sorted so that the boxes that share elements with a given box are
+    found quickly.
+    """
 
     def __init__(self, boxes: Sequence[Box]) -> None:
         self._axis = _busiest_axis(boxes)
@@ -164,7 +168,9 @@ class BoxIndex:
         self._boxes = boxes
 
     def meeting(self, box: Box) -> Iterator[tuple[int, Box]]:
-        """Yield (position, intersection) for each box that shares an element with `box`."""
+        """Yield (number, intersection) for each box that shares an element with `box`; the number
+        is the position in the original list of boxes.
+        """
         for position in self._candidates(box):
             if (common := self._boxes[position].intersect(box)) is not None:
                 yield position, common
@@ -182,7 +188,9 @@ class BoxIndex:
 
 
 def _busiest_axis(boxes: Sequence[Box]) -> int | None:
-    """Return the dimension with the most distinct starts; None for no box or 0-d boxes."""
+    """Return the dimension in which the boxes have the most different starts; None if there is no
+    box, or if the boxes are 0-d.
+    """
     if not boxes or not boxes[0].start:
         return None
     return max(range(len(boxes[0].start)), key=lambda d: len({box.start[d] for box in boxes}))
@@ -198,16 +206,19 @@ class Overlap:
 
 @dataclass(frozen=True, slots=True)
 class Hole:
-    """Elements in no box: `box` is one missing block, `missing` counts all missing elements."""
+    """Elements of a tensor that are in no box. `box` is one missing block, and `missing` is the
+    number of all missing elements.
+    """
 
     box: Box
     missing: int
 
 
 def prove_cover(shape: Sequence[int], boxes: Iterable[Box]) -> Overlap | Hole | None:
-    """Return None if the boxes cover a tensor of `shape` exactly, else the overlap or the hole.
+    """Check that the boxes cover a tensor of `shape` exactly. Return None if they do, else an
+    overlap or a hole.
 
-    Identical boxes are replicas and count once; empty boxes count for nothing.
+    Identical boxes are replicas and count once; empty boxes are ignored.
 
     Raises:
         ValueError: a box has another number of dimensions, or reaches outside the tensor.

@@ -38,7 +38,8 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """The bytes of `box`: at byte `offset` of `file`, a path relative to the checkpoint's root.
+    """The bytes of one block of a tensor. The block is `box`; its first byte is at byte `offset`
+    of `file`, a path relative to the checkpoint's root.
 
     `strides` are in elements, one per dimension; None means row-major and contiguous.
     """
@@ -59,7 +60,7 @@ class Chunk:
         )
 
     def extent(self, dtype: DType) -> int:
-        """Return bytes from `offset` to the end of the last element."""
+        """Return the number of bytes in the file from `offset` to the end of the last element."""
         if self.box.is_empty:
             return 0
         strides = self.strides or row_major_strides(self.box.shape)
@@ -68,7 +69,9 @@ class Chunk:
 
 
 class ChunksOnDemand(Sequence[Chunk]):
-    """Chunks that are computed at each access, so that no list is kept."""
+    """The chunks of a tensor, computed anew at each access, so that no list of them is kept in
+    memory.
+    """
 
     __slots__ = ("_make",)
 
@@ -85,13 +88,13 @@ class ChunksOnDemand(Sequence[Chunk]):
         return self._make()[index]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the chunks that `make` gives, instead of `make`."""
+        """Pickle the chunks themselves instead of the function `make` that computes them."""
         return tuple, (tuple(self),)
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkBox:
-    """The block `box`, in the tensor's coordinates, of a chunk that contains it."""
+    """A chunk and a block `box` of the tensor that lies inside it, in the tensor's coordinates."""
 
     chunk: Chunk
     box: Box
@@ -99,8 +102,9 @@ class ChunkBox:
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A logical tensor and the chunks that hold its elements; `chunks` may be computed on
-    demand."""
+    """A logical tensor, and the chunks that hold its elements. `chunks` may be computed at each
+    access.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
@@ -112,7 +116,7 @@ class Tensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one copy of the tensor, padding and replicas not counted."""
+        """The number of bytes of the tensor's elements, without padding and replicas."""
         return self.numel * self.dtype.itemsize
 
 
@@ -149,7 +153,8 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The source of a checkpoint. Fields that the files do not record have the value None.
+    """The origin of a checkpoint: where it was read, and which program saved it. A field that the
+    files do not record is None.
 
     `format` is the name of the format, such as "dcp" or "safetensors", and `path` the directory or
     file that was read. `title` describes the kind of checkpoint if `format` is not enough.
@@ -175,12 +180,13 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A defect of a checkpoint that can still be read; `file` is relative to its root.
+    """A defect of a checkpoint that can still be read; `file` is relative to the checkpoint's
+    root.
 
-    `blocks` means that no complete output can be made from the checkpoint. `is_loss` means that
-    bytes of the file are lost and the rest of it is valid; it is False for a file of another save
-    or rank. `is_unread` means that only the name of `tensor` is known: an output that would hold it
-    is refused, and everything else can be used.
+    If `blocks` is True, no complete output can be made from the checkpoint. If `is_loss` is True,
+    bytes of the file are lost and the rest of the file is valid; it is False for a file of another
+    save or rank. If `is_unread` is True, only the name of `tensor` is known: an output that would
+    contain this tensor is refused, and everything else can be used.
     """
 
     message: str
@@ -192,8 +198,9 @@ class Problem:
 
 
 class Stamp(NamedTuple):
-    """The identity of a file when it was first read: `size` in bytes, the time of its last change,
-    and its device and inode numbers, if these are stable (else 0)."""
+    """The identity of a file when it was first read. It consists of the size in bytes, the time of
+    the last change, and the device and inode numbers (0 if these are not stable).
+    """
 
     size: int
     mtime_ns: int

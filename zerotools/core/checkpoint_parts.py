@@ -1,4 +1,4 @@
-"""The names of the parts of a checkpoint in a target's list of dropped parts."""
+"""The names that a target uses for the parts of a checkpoint in its list of dropped parts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ LOOSE = "state"
 
 
 def extra_roles(source: Checkpoint, training: TrainingState) -> list[str]:
-    """Return all roles besides the weights: 16-bit copies, and the tensors and numbers of the
-    optimizer."""
+    """Return all roles of tensors that are not weights: 16-bit copies, and the tensors and numbers
+    of the optimizer.
+    """
     keys = (*source.tensors, *training.scalars)
     return list(dict.fromkeys(key.role for key in keys if key.role not in (*WEIGHTS, LOOSE)))
 
 
 def optimizer_roles(source: Checkpoint) -> list[str]:
-    """Return the roles of the optimizer's tensors."""
+    """Return the kinds of optimizer tensors in the checkpoint, such as `exp_avg`."""
     roles = dict.fromkeys(key.role for key in source.tensors)
     return [role for role in roles if role not in (*WEIGHTS, "param16", LOOSE)]
 

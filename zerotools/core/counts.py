@@ -14,15 +14,19 @@ MOST_BYTES = 2**62
 
 
 def counted(count: int, noun: str, plural: str | None = None) -> str:
-    """Return `count` with its noun. The plural is the noun with an s, unless `plural` is set."""
+    """Return a count with its noun, such as `2 tensors`. The plural of the noun is formed with an
+    s, unless `plural` is set.
+    """
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
 
 
 def bytes_of(size: int | str) -> int:
-    """Return the number of bytes of `size`: a number, or text with a unit such as `512MiB`.
+    """Return the number of bytes that `size` means. It is a number, or text with a unit such as
+    `512MiB`.
 
     Raises:
-        ValueError: it is not a size, is less than one byte, or is more than any machine has.
+        ValueError: the value is not a size, is less than one byte, or is larger than any machine's
+            memory or disks.
     """
     match = re.fullmatch(r"\s*(\d{1,18}(?:\.\d{1,18})?)\s*([a-zA-Z]*)\s*", str(size))
     factor = _UNITS.get(match[2].lower()) if match else None

@@ -26,20 +26,25 @@ from __future__ import annotations
 EXIT_DONE = 0
 EXIT_DIFFERENCES = 1
 EXIT_TOO_LARGE = 7
-"""No training that `estimate` was given fits."""
+"""The exit status if `estimate` finds that none of the given trainings fits."""
 EXIT_SYSTEM = 71
-"""The operating system refused: a full disk, a missing permission, no memory."""
+"""The exit status if the operating system refused: a full disk, a missing permission, no memory."""
 EXIT_TIMEOUT = 124
-"""The awaited event did not come within the given time; coreutils' timeout uses the same status."""
+"""The exit status if the awaited event did not come in time; the `timeout` of coreutils uses the
+same status.
+"""
 EXIT_INTERRUPTED = 130
 EXIT_BROKEN_PIPE = 141
-"""The program that reads the output has ended; a shell shows SIGPIPE in the same way."""
+"""The exit status if the program that reads the output has ended; a shell shows the same status
+for SIGPIPE.
+"""
 
 
 class ZerotoolsError(Exception):
-    """Root of the tree; never raised itself.
+    """The base class of all errors; it is never raised itself.
 
-    The daemon's client sets `status`, the HTTP status of the answer, and the daemon's `code`.
+    The daemon's client sets two attributes: `status` is the HTTP status of the daemon's response,
+    and `code` is the daemon's word for the error.
     """
 
     exit_code = 1
@@ -71,7 +76,7 @@ class BadFile(ZerotoolsError):
 
 
 class Incomplete(BadFile):
-    """Some elements of a tensor are in no file, or behind the end of theirs."""
+    """Elements of a tensor are in no file, or their position is beyond the end of the file."""
 
 
 class Unsupported(ZerotoolsError):
@@ -89,7 +94,7 @@ class DaemonError(ZerotoolsError):
 
 
 class DaemonUnreachable(DaemonError):
-    """Nothing answers on the daemon's socket."""
+    """No program answers on the daemon's socket."""
 
     code = "daemon_unreachable"
 
@@ -101,7 +106,7 @@ class AnswerLost(DaemonUnreachable):
 
 
 class DaemonRefused(DaemonError):
-    """The daemon answered with an error, by its `status` and `code`."""
+    """The daemon answered with an error; `status` and `code` say which."""
 
     code = "refused"
 

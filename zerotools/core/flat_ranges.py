@@ -27,8 +27,9 @@ class Range(NamedTuple):
 
 
 class Ranges(Sequence[Chunk]):
-    """The chunks of a tensor of `shape`, computed at each access, so that no list of them is
-    kept."""
+    """The chunks of a tensor of `shape`, each a range of the flattened tensor. They are computed
+    anew at each access, so that no list of them is kept in memory.
+    """
 
     __slots__ = ("_dtype", "_make", "_shape")
 
@@ -53,15 +54,15 @@ class Ranges(Sequence[Chunk]):
         return list(self)[index]
 
     def __reduce__(self) -> tuple[object, ...]:
-        """Pickle the ranges that `make` returns instead of `make`."""
+        """Pickle the ranges themselves instead of the function `make` that computes them."""
         return _of_ranges, (self._dtype, self._shape, tuple(self._make()))
 
     def each(self) -> Iterable[Range]:
-        """Yield the ranges."""
+        """Yield the ranges in order."""
         return self._make()
 
     def flattened(self) -> Iterator[Chunk]:
-        """Yield the same chunks as chunks of the flattened tensor."""
+        """Yield the chunks as chunks of the flattened, 1-D tensor."""
         for begin, end, file, offset in self._make():
             yield Chunk(Box((begin,), (end - begin,)), file, offset)
 
@@ -79,7 +80,7 @@ def chunk_locations(tensor: Tensor) -> Iterator[tuple[str, int]]:
 
 
 def ranges_of(tensor: Tensor) -> list[Range] | None:
-    """Return the chunks of a tensor as ordered, non-empty ranges.
+    """Return the chunks of a tensor as non-empty ranges of the flattened tensor, in order.
 
     Return None if a chunk is not contiguous both in its file and in the flattened tensor.
     """
@@ -113,10 +114,12 @@ def _first_element(box: Box, shape: tuple[int, ...]) -> int | None:
 
 
 def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Range] | None:
-    """Return the ranges of a tensor if they cover it without gap or overlap, each inside its file.
+    """Return the ranges of a tensor, if they cover it without gap or overlap and each lies inside
+    its file; else None.
 
-    `sizes` are the sizes of all files in bytes; with None, files are not checked. The result None
-    proves nothing: the chunks may not be ranges, or some may be replicas.
+    `sizes` are the sizes of all files in bytes; if it is None, files are not checked. The result
+    None does not prove that the tensor is incomplete: chunks may not be ranges, or some may be
+    replicas.
     """
     ranges = ranges_of(tensor)
     if ranges is None:
@@ -133,9 +136,10 @@ def covering_ranges(tensor: Tensor, sizes: Mapping[str, int] | None) -> list[Ran
 def match_ranges(
     sources: Iterable[Range], targets: Iterable[Range], itemsize: int
 ) -> Iterator[tuple[Range, tuple[Range, ...]]]:
-    """Yield each target range with the source ranges that fill it; elements have `itemsize` bytes.
+    """Yield each range of the target with those ranges of the source that have its elements.
+    Elements have `itemsize` bytes.
 
-    Both lists must cover the same tensor (`covering_ranges`).
+    Both lists must cover the same tensor, as `covering_ranges` checks.
     """
     remaining = iter(sources)
     begin = end = offset = 0

@@ -18,8 +18,8 @@ from zerotools.core.boxes import Box, row_major_strides
 
 @dataclass(frozen=True, slots=True)
 class HubBlock:
-    """The block `box` of a model's tensor, filled from the Hub's tensor `name`, which has shape
-    `shape`.
+    """A block of a model's tensor, and its position in a tensor of the Hub. The block `box` is
+    filled from the Hub's tensor `name`, which has shape `shape`.
 
     The block's elements begin at element `offset` of the Hub's tensor. They are `strides` elements
     apart in each dimension; None means row-major and contiguous.
@@ -33,11 +33,13 @@ class HubBlock:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """The strides in elements; row-major strides without `strides`."""
+        """The strides of the block in the Hub's tensor, in elements; if `strides` is None, the
+        row-major strides.
+        """
         return row_major_strides(self.box.shape) if self.strides is None else self.strides
 
     def part(self, box: Box) -> HubBlock | None:
-        """Return the part of the block inside `box`, or None if they share no element."""
+        """Return the part of the block that lies inside `box`, or None if they share no element."""
         common = self.box.intersect(box)
         if common is None:
             return None
@@ -53,7 +55,7 @@ class HubBlock:
 
 
 HubLayout = Mapping[str, tuple[HubBlock, ...]]
-"""The blocks of each tensor of the model, by the model's name."""
+"""For each tensor of the model, by name, the blocks that it consists of."""
 
 
 def renamed(name: str, shape: tuple[int, ...]) -> HubBlock:
@@ -62,7 +64,7 @@ def renamed(name: str, shape: tuple[int, ...]) -> HubBlock:
 
 
 def simplified(block: HubBlock) -> HubBlock:
-    """Return the block with `strides` None if its strides are row-major."""
+    """Return the block, with `strides` set to None if they are row-major and contiguous."""
     dense = row_major_strides(block.box.shape)
     sizes = zip(block.box.shape, block.steps, dense, strict=True)
     return replace(
@@ -78,10 +80,11 @@ def is_unchanged(name: str, shape: tuple[int, ...], blocks: tuple[HubBlock, ...]
 
 @dataclass(frozen=True, slots=True)
 class HubPiece:
-    """A part of a Hub tensor: `box` of it is filled from `source` of the model's tensor `name`.
+    """A part of a Hub tensor: its block `box` is filled from the block `source` of the model's
+    tensor `name`.
 
-    `dims` has, for each dimension of `box`, the dimension of the model's tensor; -1 if `box` has
-    one index there.
+    `dims` has, for each dimension of `box`, the dimension of the model's tensor that it follows; -1
+    if `box` has only one index in this dimension.
     """
 
     name: str
@@ -128,14 +131,17 @@ def _coordinates(offset: int, rows: tuple[int, ...]) -> tuple[int, ...]:
 def _dimension(
     step: int, rows: tuple[int, ...], shape: tuple[int, ...], taken: list[int]
 ) -> int | None:
-    """Return the Hub's dimension with a stride of `step` elements to the next index, or None."""
+    """Return the dimension of the Hub's tensor in which neighbours are `step` elements apart, or
+    None.
+    """
     fitting = (d for d, row in enumerate(rows) if row == step and shape[d] > 1 and taken[d] < 0)
     return next(fitting, None)
 
 
 def _cut(block: HubBlock, dim: int, first: int, most: int) -> Iterator[HubBlock]:
-    """Yield the block in parts along `dim`: first a part of `first` indices, then parts of up to
-    `most`."""
+    """Yield the parts of a block, cut along dimension `dim`: the first part has `first` indices,
+    and each later part at most `most`.
+    """
     start, shape = block.box.start, block.box.shape
     for begin, end in pairwise([0, *range(first, shape[dim], most), shape[dim]]):
         box = Box(

@@ -28,8 +28,8 @@ three times as long as the undivided loss (benchmarks/results/loss.md).
 
 @dataclass(frozen=True)
 class LossSize:
-    """The size of a loss: at most `rows` positions, `hidden` inputs and `vocabulary` outputs of the
-    head.
+    """The size of a loss computation: at most `rows` positions, with `hidden` inputs and
+    `vocabulary` outputs of the model's output layer.
 
     `cut` is the value of `train.chunked_loss`. "auto" computes the loss in parts if there are more
     logits than one part may have. "on" always does. A part then has at least `at_least` rows, or as
@@ -43,7 +43,9 @@ class LossSize:
     at_least: int = ROWS_AT_LEAST
 
     def is_cut(self, rows: int | None = None) -> bool:
-        """Return whether the loss of `rows` rows (default: the maximum) is computed in parts."""
+        """Return whether the loss of `rows` rows is computed in parts. Without `rows`, it is the
+        loss of the maximum number of rows.
+        """
         most = self.rows if rows is None else rows
         many = most * self.vocabulary > LOGITS_AT_A_TIME
         return self.cut == "on" or (self.cut == "auto" and many)

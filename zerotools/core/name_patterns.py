@@ -63,7 +63,7 @@ _NOTHING: _Set = frozenset()
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """The positions of a part of a pattern at which a match may begin and end."""
+    """Where a match of a part of a pattern may begin and end, as positions of the automaton."""
 
     may_be_empty: bool
     first: _Set = _NOTHING
@@ -74,8 +74,9 @@ class _Places:
 class _Step:
     """A state of the automaton: the set of positions that may come next.
 
-    For each character it stores the next state and the patterns that matched. It also stores the
-    patterns that match if the name ends here. States are created when they are first needed.
+    For each character, it stores the next state and the numbers of the patterns that have matched
+    by then. It also stores the patterns that match if the name ends here. Each state is created
+    when it is first needed.
     """
 
     next: _Set
@@ -84,7 +85,7 @@ class _Step:
 
 
 class _Automaton:
-    """All patterns that are not plain text, followed at once."""
+    """All patterns that contain more than plain text, matched at once."""
 
     def __init__(self, path: object) -> None:
         self._path = path
@@ -100,7 +101,7 @@ class _Automaton:
         self._kept = 0
 
     def add(self, number: int, part: PatternPart) -> None:
-        """Add the pattern with this number. Must be called before the first `run`."""
+        """Add a pattern with its number. This must be done before the first `run`."""
         places = self._build(part)
         self._pattern_at += [number] * (len(self._symbols) - len(self._pattern_at))
         self._first |= places.first
@@ -179,15 +180,17 @@ class _Automaton:
         return step.at_end
 
     def _taken(self, before: _Set, character: str) -> tuple[_Step, _Set]:
-        """Return the state after `character` at the positions `before`, and the patterns that
-        matched."""
+        """Return the state after `character` was read at the positions `before`, and the numbers
+        of the patterns that have matched.
+        """
         self._spend(sum(self._symbols[place].size for place in before))
         reached = [place for place in before if self._symbols[place].takes(character)]
         return self._step(self._behind(reached)), self._hits(reached)
 
     def _through(self, before: _Set, mark: Symbol) -> tuple[_Set, _Set]:
-        """Return the same as `_taken` for `^` and `$`, which consume no character and may follow
-        each other."""
+        """Return the same as `_taken`, for `^` and `$`. They read no character, and one may follow
+        another.
+        """
         reached: set[int] = set()
         found = before
         while found := frozenset(place for place in found if self._symbols[place] is mark):
@@ -233,7 +236,7 @@ class _Automaton:
 
 
 def exclusions(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
-    """Return a small set of patterns that match all names `unwanted` and no name `needed`.
+    """Return a small set of patterns that match all names in `unwanted` and no name in `needed`.
 
     A pattern with a star matches at least two names.
     """
@@ -256,7 +259,9 @@ def exclusions(unwanted: Collection[str], needed: Collection[str]) -> list[str]:
 
 
 def _patterns(name: str) -> Iterator[str]:
-    """Yield patterns of the first words of a name, then of its last words."""
+    """Yield candidate patterns for a name: its first words followed by a star, then a star
+    followed by its last words.
+    """
     words = _literal(name).split(".")
     for count in range(1, len(words)):
         yield ".".join([*words[:count], "*"])
@@ -303,10 +308,11 @@ class Symbol:
 
 @dataclass(frozen=True, slots=True)
 class PatternPart:
-    """A node of the tree, one of three kinds.
+    """A node of the tree of a pattern.
 
-    A node has a `symbol`; or a part `repeated` from `least` to `most` times (None: no limit); or
-    `parts`, in sequence or, with `is_choice`, as alternatives.
+    It has one of three contents: a `symbol`; or a part `repeated` at least `least` and at most
+    `most` times (None: no limit); or `parts`, which follow each other or, with `is_choice`, are
+    alternatives.
     """
 
     symbol: Symbol | None = None
@@ -437,8 +443,9 @@ class _Parser:
         return PatternPart(repeated=part, least=least, most=most)
 
     def _count(self) -> tuple[int, int | None]:
-        """Return the least and most repetitions of the preceding part; (-1, None) without a
-        quantifier."""
+        """Return how often the preceding part may be repeated, as (least, most). Return (-1, None)
+        if no quantifier follows.
+        """
         for sign, least, most in (("*", 0, None), ("+", 1, None), ("?", 0, 1)):
             if self._take(sign):
                 return least, most

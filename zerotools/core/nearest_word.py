@@ -9,10 +9,10 @@ _LONGEST = 200
 
 
 def nearest_of(word: str, known: Iterable[str]) -> str:
-    """Return the most similar word of `known`, ignoring case. Return an empty string if `known` is
-    empty.
+    """Return the word in `known` that is most similar to `word`, ignoring case; an empty string if
+    `known` is empty.
 
-    There is no lower limit for the similarity.
+    A word is returned even if it is not similar at all.
     """
     by_small = {each.lower(): each for each in known}
     found = get_close_matches(word[:_LONGEST].lower(), list(by_small), n=1, cutoff=0.0)

@@ -17,7 +17,9 @@ from zerotools.core.checkpoint import Tensor
 
 
 class Scheme(ABC):
-    """The rule that computes the elements of one tensor from input tensors."""
+    """A rule that says how the elements of one tensor are computed from other tensors (its
+    inputs).
+    """
 
     @abstractmethod
     def needs(self, box: Box) -> dict[str, Box]:
@@ -25,23 +27,27 @@ class Scheme(ABC):
         from."""
 
     def work_bytes(self, box: Box) -> int:
-        """Return the working memory in bytes that computing `box` needs in addition to its
-        inputs."""
+        """Return the number of bytes of working memory that are needed to compute `box`, in
+        addition to the inputs.
+        """
         return 8 * box.numel
 
     @property
     def grain(self) -> tuple[int, ...]:
-        """The block size for cutting boxes: a cut must be at a multiple of it. One entry for each
-        of the last dimensions."""
+        """The smallest block that can be computed on its own. A box may be cut only at multiples
+        of it. It has one entry for each of the last dimensions.
+        """
         return ()
 
     @property
     def is_transposed(self) -> bool:
-        """True if the last dimension of the result runs along the rows of the inputs."""
+        """True if a step along the last dimension of the result is a step from row to row in the
+        inputs.
+        """
         return False
 
     def halves(self, box: Box) -> tuple[Box, Box] | None:
-        """Return the box as two boxes, cut along the first dimension that is longer than one grain.
+        """Cut the box into two boxes, along the first dimension that is longer than one grain.
 
         Return None if the box is not larger than one grain.
         """
@@ -84,13 +90,15 @@ class ScaledCast(Tensor):
     inputs: Mapping[str, Tensor]
 
     def blocks_to_read(self, box: Box, most: int) -> Iterator[Box]:
-        """Yield `box` in blocks that need at most `most` bytes of inputs, or in blocks of one
-        grain."""
+        """Yield the parts of `box`, each small enough that its inputs have at most `most` bytes. A
+        part of one grain may have more.
+        """
         return self._cut(box, lambda part: self.bytes_read(part) <= most)
 
     def blocks_within(self, box: Box, most: int, largest: int) -> Iterator[Box]:
-        """Yield `box` in blocks of at most `largest` elements and at most `most` bytes of memory,
-        or in blocks of one grain."""
+        """Yield the parts of `box`, each with at most `largest` elements and at most `most` bytes
+        of memory. A part of one grain may have more.
+        """
 
         def fits(part: Box) -> bool:
             return part.numel <= largest and self.scheme.work_bytes(part) <= most
@@ -114,7 +122,9 @@ class ScaledCast(Tensor):
 
 
 def stored_tensors(tensor: Tensor) -> tuple[Tensor, ...]:
-    """Return the tensors that store the elements of `tensor`: itself, or its inputs."""
+    """Return the tensors that files must store for `tensor`: the tensor itself or, if it is
+    computed, its inputs.
+    """
     return tuple(tensor.inputs.values()) if isinstance(tensor, ScaledCast) else (tensor,)
 
 
@@ -135,8 +145,9 @@ PER_BYTE = 2
 
 
 def blocks_of(box: Box, block: tuple[int, ...]) -> Box:
-    """Return the box of scale blocks that `box` touches; `block` is the shape of one block in
-    elements."""
+    """Return the scale blocks that `box` touches, as a box in the tensor of scales. `block` is the
+    shape of one block in elements.
+    """
     start = tuple(a // b for a, b in zip(box.start, block, strict=True))
     stop = (-(-end // b) for end, b in zip(box.stop, block, strict=True))
     return Box(start, tuple(b - a for a, b in zip(start, stop, strict=True)))
@@ -196,8 +207,9 @@ class PackedFours(Scheme):
         return 8 * PER_BYTE * self.needs(box)[PAYLOAD].numel
 
     def in_rows(self, box: Box) -> Box:
-        """Return a box of the result in the dimension order of the payload, which packs the last
-        dimension."""
+        """Return a box of the result in the payload's order of dimensions; the last dimension
+        there is the packed one.
+        """
         return _exchanged(box) if self.transposed else box
 
     def needs(self, box: Box) -> dict[str, Box]:
@@ -242,8 +254,9 @@ class CodedFours(Scheme):
         return 8 * (end - begin)
 
     def hull(self, box: Box) -> tuple[int, int]:
-        """Return the flat range from the first to the last element of `box`, beginning at an even
-        element."""
+        """Return the smallest flat range, from an even element on, that contains the first and the
+        last element of `box`.
+        """
         strides = row_major_strides(self.shape)
         first = sum(a * s for a, s in zip(box.start, strides, strict=True))
         last = sum((a - 1) * s for a, s in zip(box.stop, strides, strict=True))
@@ -296,8 +309,9 @@ class BlockQuantised(Scheme):
 
 
 def scale_shape(shape: tuple[int, ...], block: tuple[int, ...]) -> tuple[int, ...]:
-    """Return the shape of the scales: one scale for each block, including smaller blocks at the
-    edges."""
+    """Return the shape of the tensor of scales. Each block has one scale, also the smaller blocks
+    at the edges.
+    """
     return tuple(-(-size // b) for size, b in zip(shape, block, strict=True))
 
 

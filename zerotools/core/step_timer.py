@@ -6,10 +6,11 @@ WINDOW = 50
 
 
 class StepTimer:
-    """The mean time from one step to the next in seconds, over about the last 50 steps.
+    """Measures the average time from one training step to the next, in seconds, over about the
+    last 50 steps.
 
-    Time between two steps, such as for a checkpoint or an evaluation, is included, because it will
-    occur again.
+    Pauses between two steps, for example for a checkpoint or an evaluation, are included, because
+    they will occur again.
     """
 
     def __init__(self) -> None:
@@ -18,9 +19,10 @@ class StepTimer:
         self._count = 0
 
     def step_done(self, step: int, now: float) -> float | None:
-        """Record that `step` is done at `now`, a reading of a monotonic clock.
+        """Record that training step `step` ended at the time `now`, which a monotonic clock
+        returned, in seconds.
 
-        Returns the seconds since the previous step, or None if they are not known.
+        Return the seconds since the previous step, or None if they are unknown.
         """
         before, self._last = self._last, (step, now)
         if before is None or step <= before[0]:
@@ -32,7 +34,9 @@ class StepTimer:
         return seconds
 
     def seconds_left(self, steps: int) -> float | None:
-        """Return the seconds until step number `steps` is done, at the current speed."""
+        """Return the estimated seconds until training step `steps` is done, at the current average
+        speed.
+        """
         if self._last is None or self._mean is None:
             return None
         return max(0, steps - self._last[0]) * self._mean

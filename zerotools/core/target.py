@@ -15,7 +15,9 @@ from zerotools.core.checkpoint import Checkpoint, Key, Tensor
 
 @dataclass(frozen=True, slots=True)
 class LiteralBytes:
-    """Bytes that a writer knows before any tensor is copied."""
+    """Bytes of an output file that the writer knows before any tensor is copied, such as a
+    header.
+    """
 
     offset: int
     data: bytes
@@ -41,8 +43,8 @@ class ZeroBytes:
 
 @dataclass(frozen=True, slots=True)
 class Checksum:
-    """A CRC-32 (zlib's, little-endian uint32) of [start, start+length), written at each
-    `target_offset`.
+    """A CRC-32 of the bytes [start, start+length) of an output file. It is written as a
+    little-endian uint32, as zlib computes it, at each `target_offset`.
 
     Every byte of the range belongs to a chunk or a literal, is copied from the source, or is zero
     in the plan.
@@ -55,7 +57,9 @@ class Checksum:
 
 @dataclass(frozen=True, slots=True)
 class FilePlan:
-    """One output file: its size, and all of its bytes that do not belong to a chunk."""
+    """One output file: its size in bytes, and all of its bytes that do not belong to a chunk of a
+    tensor.
+    """
 
     size: int
     literals: Sequence[LiteralBytes] = ()

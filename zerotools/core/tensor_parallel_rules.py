@@ -16,20 +16,22 @@ from zerotools.core.dtypes import DType
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """Each rank has a shard along `dim`; the shards are in rank order."""
+    """A rule: each rank has a shard of the tensor, cut along dimension `dim`. The shards are in
+    rank order.
+    """
 
     dim: int
 
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """Each rank has the full tensor; the first rank's copy is used."""
+    """A rule: each rank has a copy of the full tensor. The copy of the first rank is used."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """Several tensors joined along `dim`, each of them split separately: a fused QKV, or a gate
-    with an up projection.
+    """A rule: several tensors are joined along `dim`, and each of them is split separately over
+    the ranks. Examples are a fused QKV, or a gate joined with an up projection.
 
     `sizes` are their sizes along `dim` in the full tensor; each is a multiple of the number of
     ranks.
@@ -41,7 +43,9 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class PlacedBlock:
-    """The block `shard` of a rank's tensor; in the full tensor it begins at `start`."""
+    """A block and its position: block `shard` of a rank's tensor begins at index `start` of the
+    full tensor.
+    """
 
     shard: Box
     start: tuple[int, ...]
@@ -94,8 +98,9 @@ def _check_fused(rule: Fused, shards: Sequence[tuple[int, ...]], total: int) -> 
 def placements(
     rule: ShardingRule, shards: Sequence[tuple[int, ...]], rank: int
 ) -> list[PlacedBlock]:
-    """Return the position of each block of `rank`'s shard; `shards` are the shapes of all ranks'
-    shards."""
+    """Return the blocks of `rank`'s shard with their positions in the full tensor. `shards` are
+    the shapes of the shards of all ranks.
+    """
     shape = shards[rank]
     if isinstance(rule, ExplicitBlocks):
         return list(rule.of_rank[rank])
@@ -114,8 +119,9 @@ def placements(
 
 
 def _along(shape: tuple[int, ...], dim: int, first: int, count: int, start: int) -> PlacedBlock:
-    """Return the block of `count` indices of a shard from `first`, at `start` of the full tensor,
-    along one dimension."""
+    """Return `count` indices of a shard along one dimension, from `first` on, as a block that
+    begins at `start` of the full tensor.
+    """
     zeros = (0,) * len(shape)
     box = Box((*zeros[:dim], first, *zeros[dim + 1 :]), (*shape[:dim], count, *shape[dim + 1 :]))
     return PlacedBlock(box, (*zeros[:dim], start, *zeros[dim + 1 :]))

@@ -1,5 +1,8 @@
-"""The plan of thinning a checkpoint: the files and tensors that stay, computed before any
-change."""
+"""The plan to thin a checkpoint (to remove its optimizer state): the files and tensors that
+stay.
+
+The plan is computed before anything is changed.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,10 @@ from zerotools.core.target import FilePlan
 
 
 class Keep(StrEnum):
-    """The parts to keep.
+    """How much of a checkpoint thinning keeps.
 
-    `MASTERS`: everything except optimizer state. `WEIGHTS`: also without masters, if the checkpoint
-    has 16-bit weights.
+    `MASTERS` keeps everything except the optimizer state. `WEIGHTS` removes the masters too, if the
+    checkpoint has 16-bit weights.
     """
 
     WEIGHTS = "weights"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from math import ceil, prod
 
 DEVICE, HOST, DISK = "device", "host", "disk"
-"""The memory tiers."""
+"""The kinds of memory that tensors may be in: GPU, host or disk."""
 WEIGHTS, MASTERS, MOMENTS, GRADIENTS = "weights", "masters", "moments", "gradients"
 """The kinds of tensors that take memory."""
 
@@ -27,11 +27,14 @@ them."""
 
 ITEM_BYTES = {"fp32": 4, "bf16": 2, "fp16": 2}
 EIGHT_BIT_BLOCK, EIGHT_BIT_LEAST = 256, 4096
-"""The elements of a row that share one scale of 8-bit moments; the size of the smallest tensor with
-8-bit moments."""
+"""For optimizer moments in 8 bits: the number of elements of a row that share one scale, and the
+number of elements of the smallest tensor that has such moments.
+"""
 NF4 = "nf4"
 NF4_BLOCK, NF4_SCALES_BLOCK = 64, 256
-"""The elements that share a scale in nf4; the 8-bit scales that share a scale of their own."""
+"""For nf4: the number of elements that share one scale, and the number of 8-bit scales that share
+a scale of their own.
+"""
 _TIERS = {"none": DEVICE, "cpu": HOST, "disk": DISK}
 
 
@@ -42,9 +45,11 @@ def has_eight_bit_moments(shape: tuple[int, ...]) -> bool:
 
 
 def nf4_bytes(count: int, *, double_quant: bool) -> int:
-    """Return the bytes of `count` elements in nf4: half a byte per element, plus the scales.
+    """Return the number of bytes that `count` elements need in nf4: half a byte for each element,
+    plus the scales.
 
-    Scales are fp32; with `double_quant` they have 8 bits, and scales and a mean of their own.
+    Scales are fp32. With `double_quant`, they are stored in 8 bits, and have their own scales and
+    an average.
     """
     scales = ceil(count / NF4_BLOCK)
     if not double_quant:
@@ -91,7 +96,9 @@ class MemoryLayout:
 
     @property
     def ranks_per_copy(self) -> int:
-        """The number of ranks that share one copy of the state that the stage shards."""
+        """The number of ranks that together hold one copy of the tensors that the ZeRO stage
+        shards.
+        """
         return self.shard_size or self.world_size
 
     @property
@@ -116,12 +123,12 @@ class MemoryLayout:
 
     @property
     def params_tier(self) -> str:
-        """The memory tier of the weights between steps."""
+        """The kind of memory that holds the weights between steps."""
         return _TIERS[self.offload_params]
 
     @property
     def state_tier(self) -> str:
-        """The memory tier of the optimizer state, and of the masters if there are any.
+        """The kind of memory that holds the optimizer state, and the masters if there are any.
 
         Parameters on the host are updated there, from state on the host.
         """
@@ -131,7 +138,7 @@ class MemoryLayout:
 
     @property
     def gradients_tier(self) -> str:
-        """The memory tier of a step's gradients until the optimizer uses them."""
+        """The kind of memory that holds the gradients of a step until the optimizer uses them."""
         return DEVICE if self.state_tier == DEVICE else HOST
 
     @property

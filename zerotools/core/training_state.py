@@ -42,7 +42,7 @@ class ParamGroup:
 
 @dataclass(frozen=True, slots=True)
 class LossScale:
-    """A loss scaler.
+    """The loss scaler of a run, which multiplies the loss by `scale`.
 
     `options` has its other numbers under DeepSpeed's names (`scale_window`, `cur_iter`, ...).
     `saved_as` is the class of the saved object, `module.Name`, and is ignored in comparisons.
@@ -55,8 +55,9 @@ class LossScale:
 
     @property
     def is_active(self) -> bool:
-        """True if it changes the loss. DeepSpeed's bf16 and fp32 runs have a scaler that multiplies
-        by 1."""
+        """True if the scaler changes the loss. DeepSpeed's bf16 and fp32 runs have a scaler that
+        multiplies by 1.
+        """
         return self.dynamic or self.scale != 1
 
 

@@ -23,8 +23,8 @@ from zerotools.core.boxes import Box, BoxIndex
 
 
 def uncovered(shape: Sequence[int], boxes: Iterable[Box]) -> list[Box]:
-    """Return disjoint boxes, in order, of the elements of a tensor of `shape` that none of `boxes`
-    has.
+    """Return the elements of a tensor of `shape` that are in none of `boxes`, as disjoint boxes in
+    order.
 
     `boxes` may overlap, and may reach outside the tensor.
     """
@@ -54,13 +54,16 @@ def _lacking(shape: tuple[int, ...], boxes: Sequence[Box]) -> list[Box]:
 
 
 def _thick(begin: int, end: int, boxes: Iterable[Box]) -> list[Box]:
-    """Return the boxes with an additional first dimension from `begin` to `end`."""
+    """Return the boxes with an additional first dimension, which has the indices from `begin` to
+    `end`.
+    """
     return [Box((begin, *box.start), (end - begin, *box.shape)) for box in boxes]
 
 
 def uncovered_ranges(numel: int, ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return the uncovered ranges [begin, end), in order, of a flattened tensor of `numel`
-    elements."""
+    """Return the ranges [begin, end) of a flattened tensor of `numel` elements that no range
+    covers, in order.
+    """
     found, at = [], 0
     for begin, end in sorted(ranges):
         if begin > at:

@@ -118,8 +118,9 @@ def _tree(root: Path, name: str) -> Any:
 
 
 def _global_step(path: Path) -> int | None:
-    """Return the steps that the Hugging Face Trainer counted, or None if the file does not
-    exist."""
+    """Return the number of steps that the Hugging Face Trainer recorded in trainer_state.json, or
+    None if this file does not exist.
+    """
     try:
         tree = read_json(path, _LARGEST_STATE)
     except (FileNotFoundError, NotADirectoryError):

@@ -39,7 +39,9 @@ NUMBERED_STATE = (
 
 
 def notes_on_weights(notes: Iterable[str]) -> list[str]:
-    """Return a checkpoint's notes without those on the parameter order of its optimizer."""
+    """Return the notes of a checkpoint, without those about the order of its optimizer's
+    parameters.
+    """
     return [note for note in notes if note not in (NAMED_BY_SHAPE, ORDER_UNKNOWN, NUMBERED_STATE)]
 
 
@@ -61,9 +63,10 @@ _ADAM = {
 
 @dataclass(frozen=True, slots=True)
 class OptimizerClass:
-    """One of torch's optimizer classes.
+    """One of torch's optimizer classes and its options.
 
-    `needed` are the options without a usable default; the others have `defaults`.
+    `needed` are the options that have no usable default value; `defaults` has the other options
+    with their values.
     """
 
     name: str
@@ -114,10 +117,10 @@ _BY_WORD = {name.lower(): kind for name, kind in CLASSES.items()}
 def names_by_shape(
     numbers: Collection[int], state: Mapping[int, Mapping[str, Shape]], weights: Mapping[str, Shape]
 ) -> dict[int, str]:
-    """Return the names of all `numbers` if the state of each fits exactly one weight; else return
-    none.
+    """Return the parameter name for each of `numbers`, if for each of them exactly one weight fits
+    the shapes of its state. If one does not, return an empty dict.
 
-    `state` has the shapes of each number's tensors, by role.
+    `state` has the shapes of the state tensors by number and role.
     """
     by_shape: dict[Shape, list[str]] = {}
     for name, shape in weights.items():
@@ -135,8 +138,8 @@ def names_by_shape(
 
 
 def fits(state: Mapping[str, Shape], weight: Shape) -> bool:
-    """Return whether state tensors of these shapes, by role, can belong to a weight of shape
-    `weight`.
+    """Return whether a weight of shape `weight` can have state tensors of these shapes, which are
+    by role.
 
     Additional tensors, such as the scales of 8-bit state, are allowed.
     """
@@ -148,7 +151,9 @@ def fits(state: Mapping[str, Shape], weight: Shape) -> bool:
 
 
 def _factored(shape: Shape) -> tuple[Shape, ...]:
-    """Return the shapes of Adafactor's row and column statistics of a matrix, in either library."""
+    """Return the shapes that the row and column statistics of Adafactor have for a matrix, in each
+    library that has Adafactor.
+    """
     if len(shape) < 2:
         return ()
     *above, rows, columns = shape
@@ -156,7 +161,9 @@ def _factored(shape: Shape) -> tuple[Shape, ...]:
 
 
 def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
-    """Return the torch class that has the options of the groups, or None if it is not unique."""
+    """Return the name of the torch class that the options of the param groups belong to (`AdamW`,
+    `Adam` or `SGD`), or None if they do not show it.
+    """
     options = next((group.options for group in groups if group.options), {})
     decoupled = options.get("decoupled_weight_decay")
     if {"betas", "amsgrad"} <= options.keys() and type(decoupled) is bool:
@@ -165,7 +172,8 @@ def optimizer_of(groups: Iterable[ParamGroup]) -> str | None:
 
 
 def optimizer_class_of(training: TrainingState, roles: Collection[str]) -> OptimizerClass | None:
-    """Return the torch optimizer that can resume from state of these roles, or None.
+    """Return the torch optimizer class that can resume from optimizer state with these roles, or
+    None.
 
     DeepSpeed's "Adam" decays weights as AdamW does unless `adam_w_mode` is off.
     """
@@ -184,8 +192,8 @@ def _adam_w_mode(config: Mapping[str, Any]) -> bool:
 
 
 def scalars_of(checkpoint: Checkpoint, plain: Mapping[Key, Scalar]) -> Mapping[Key, Scalar]:
-    """Return the numbers of optimizer state: 0-d tensors, each read on access, and the `plain`
-    numbers.
+    """Return the numbers of the optimizer state: those stored as 0-d tensors, which are read when
+    they are accessed, and those in `plain`.
 
     0-d state of a 0-d parameter is not a number, except its `step`.
 

@@ -21,10 +21,10 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class FoundLayout:
-    """A layout, and how the checkpoint's tensors match it.
+    """A layout, and the result of its comparison with a checkpoint.
 
-    `given` are the arguments for the layout. `lacking` has those arguments that are 0 because the
-    checkpoint has no such tensors, with their values in config.json.
+    `given` are the arguments for the layout. `lacking` maps those arguments that are 0, because the
+    checkpoint has none of their tensors, to the value that config.json has.
     """
 
     layout: ModelLayout
@@ -40,11 +40,12 @@ def match_layout(
     given: Mapping[str, Any],
     held: Mapping[str, Shape],
 ) -> FoundLayout:
-    """Match the layout `name` with a checkpoint of tensors `held`, whether or not it is complete.
+    """Compare the layout `name` with the tensors `held` of a checkpoint, which may be
+    incomplete.
 
     Raises:
-        BadRequest: as `layout_of_model` and `stored_names`; or rows of the vocabulary that are not
-            padding.
+        BadRequest: for the reasons of `layout_of_model` and `stored_names`; or the checkpoint has
+            additional rows of the vocabulary that are not padding.
     """
     lacking = _lacking(family, name, MapSizes.of(family, config, given), held)
     given = {**given, **dict.fromkeys(lacking, 0)}
@@ -58,7 +59,9 @@ def match_layout(
 def _lacking(
     family: FamilyMap, name: str, sizes: MapSizes, held: Mapping[str, Shape]
 ) -> dict[str, int]:
-    """Return the optional indices for which the checkpoint has no tensor, with their counts."""
+    """Return the optional indices, such as that of additional layers, for which the checkpoint has
+    no tensor, each with its count in config.json.
+    """
     layout = family.layouts.get(name)
     layout = family.layouts[layout.same_as] if layout is not None and layout.same_as else layout
     patterns = [*family.hub] if layout is None or layout.keep else []
@@ -81,11 +84,11 @@ def detect_layout(
     given: Mapping[str, Any],
     held: Mapping[str, Shape],
 ) -> FoundLayout:
-    """Return the layout that the checkpoint has completely.
+    """Return the only layout for which the checkpoint has all tensors.
 
     Raises:
-        BadRequest: it has no layout completely, and the message names the tensors that the most
-            similar layout lacks; or it has several different layouts.
+        BadRequest: the checkpoint is complete in no layout (the message names the tensors that the
+            most similar layout lacks), or in several different layouts.
     """
     tried: list[FoundLayout] = []
     refused: dict[str, BadRequest] = {}
@@ -115,15 +118,17 @@ def detect_layout(
 def _are_same(one: ModelLayout, other: ModelLayout) -> bool:
     """Return whether two layouts have the same tensors for this model.
 
-    They may differ for other models: layouts that differ only in experts are the same for a model
-    without experts.
+    For other models the layouts may differ: for example, layouts that differ only in experts are
+    the same for a model without experts.
     """
     ours, theirs = (each.layout.same_as or each.layout.name for each in (one, other))
     return ours == theirs or (one.tensors == other.tensors and one.of_hub == other.of_hub)
 
 
 def _is_meant(family: FamilyMap, name: str, held: Mapping[str, Shape]) -> bool:
-    """Return whether the tensor names without an index fit the layout."""
+    """Return whether the checkpoint has a tensor that shows this layout: a name without an index
+    that belongs to the layout and not to the Hub's.
+    """
     if name == HUB:
         return False
     layout = family.layouts[name]
@@ -136,7 +141,8 @@ def check_complete(found: FoundLayout, family: FamilyMap) -> None:
     """Check that a checkpoint has all tensors of the layout, and no others.
 
     Raises:
-        BadRequest: it does not; the message names the first of each, and the shapes that differ.
+        BadRequest: a tensor is missing, unknown or of another shape; the message names the first of
+            each kind.
     """
     layout, stored = found.layout, found.stored
     where = f"the layout {layout.name} of the map {family.name}"

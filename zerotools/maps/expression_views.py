@@ -32,7 +32,7 @@ _MOST_ROWS = 2**20
 
 @dataclass(frozen=True, slots=True)
 class BoundTensor:
-    """Tensor number `number` of an expression, of `shape`."""
+    """A tensor in an expression: the number that it has there, and its shape."""
 
     number: int
     shape: Shape
@@ -40,7 +40,7 @@ class BoundTensor:
 
 @dataclass(frozen=True, slots=True)
 class BoundOperation:
-    """An operation with numbers as sizes."""
+    """An operation with its sizes replaced by numbers."""
 
     word: str
     parts: tuple[BoundExpression, ...]
@@ -52,10 +52,10 @@ BoundExpression = BoundTensor | BoundOperation
 
 @lru_cache(maxsize=1024)
 def view_of(bound: BoundExpression) -> View:
-    """Return the view for a bound expression.
+    """Return the view that a bound expression describes.
 
     Raises:
-        BadRequest: its shapes and sizes do not fit together.
+        BadRequest: the shapes and sizes in the expression do not fit together.
     """
     if isinstance(bound, BoundTensor):
         return whole(bound.number, bound.shape)
@@ -64,7 +64,9 @@ def view_of(bound: BoundExpression) -> View:
 
 @lru_cache(maxsize=1024)
 def inverses_of(bound: BoundExpression) -> tuple[tuple[ViewPiece, ...], ...]:
-    """Return, for each tensor of the expression, the pieces of it that the view has."""
+    """Return, for each tensor of the expression, the pieces of the view that fill this tensor
+    again.
+    """
     shapes = dict(_shapes(bound))
     ranks = [len(shapes[number]) for number in range(len(shapes))]
     return tuple(inverses(view_of(bound), ranks))
@@ -139,8 +141,9 @@ def _transpose(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def _blocks(view: View, word: str, count: int, multiple: int) -> int:
-    """Return the number of rows in each of `count` equal blocks; it must be a multiple of
-    `multiple`."""
+    """Return the number of rows in each of `count` equal blocks of the view. The number must be a
+    multiple of `multiple`.
+    """
     rows = view.shape[_dim(view, 0, word)]
     if count > _MOST_BLOCKS or rows > _MOST_ROWS:
         raise BadRequest(
@@ -189,12 +192,12 @@ def _interleave(views: Sequence[View], sizes: Sequence[int]) -> View:
 
 
 def padded_rows(rows: int, multiple: int) -> int:
-    """Return `rows`, rounded up to the next multiple."""
+    """Return the number `rows`, rounded up to the next multiple of `multiple`."""
     return -(-rows // multiple) * multiple
 
 
 def _pad(views: Sequence[View], sizes: Sequence[int]) -> View:
-    """Pad the view to the size, in rows."""
+    """Pad the first view to the given number of rows."""
     return padded(views[0], sizes[0])
 
 

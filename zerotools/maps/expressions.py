@@ -35,7 +35,7 @@ SIZES: Mapping[str, int] = {
     "concat": 1, "part": 3, "every": 3, "stack": 1, "item": 1, "transpose": 2, "pairs": 1,
     "halves": 1, "interleave": 1, "pad": 1,
 }  # fmt: skip
-"""The number of sizes of each operation."""
+"""The number of sizes that each operation takes, by the operation's word."""
 _JOINING = ("concat", "interleave")
 _NAME = re.compile(r"[\w.{}+\-]+")
 _DEEPEST = 64
@@ -72,7 +72,7 @@ def shifts_of(pattern: str) -> tuple[tuple[str, str], ...]:
 
 
 def with_indices(pattern: str, indices: Mapping[str, int]) -> str:
-    """Return the name with values for its indices (`MapSizes.at`)."""
+    """Return the name with each index replaced by its value from `MapSizes.at`."""
     return _INDEX.sub(lambda found: str(indices[found[0][1:-1]]), pattern)
 
 
@@ -97,8 +97,8 @@ def parse_tensor_expression(text: str) -> TensorExpression:
     """Parse a tensor expression into a tree.
 
     Raises:
-        ValueError: it is not a tensor expression; for an unknown word, the message names a similar
-            one.
+        ValueError: the text is not a tensor expression. For an unknown word, the message has the
+            most similar known word.
     """
     reader = _Reader(text)
     found = reader.expression()
@@ -188,7 +188,7 @@ _LARGEST = 2**48
 
 
 class _Unset:
-    """The value of a name that is set neither in config.json nor by an argument."""
+    """The value of a name that neither config.json nor an argument sets."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -199,11 +199,11 @@ class _Unset:
 
 @lru_cache(maxsize=4096)
 def parse_size_expression(text: str) -> ast.expr:
-    """Parse a size or condition into a Python expression tree.
+    """Parse a size or a condition into the tree of a Python expression.
 
     Raises:
-        ValueError: it is not an expression, or has other parts than names, numbers, words, lists
-            and operators.
+        ValueError: the text is not an expression, or has other parts than names, numbers, words,
+            lists and operators.
     """
     try:
         with warnings.catch_warnings():
@@ -238,17 +238,19 @@ def value_of(text: str, names: Mapping[str, Any]) -> Any:
 
 
 def named_value(text: str, names: Mapping[str, Any]) -> Any:
-    """Return the same as `value_of`, but accept unset names. An expression that uses the value
-    reports the unset name."""
+    """Return the value of an expression like `value_of`, but accept unset names. An error about
+    the unset name is raised only when the value is used.
+    """
     return _value(parse_size_expression(text), names, text)
 
 
 def size_of(text: str, names: Mapping[str, Any]) -> int:
-    """Return the value of a size, in elements.
+    """Return the value of a size expression, as a number of elements.
 
     Raises:
-        BadRequest: it is not a whole number of at least 0, or uses unset names.
-        ValueError: it is not an expression.
+        BadRequest: the value is not a whole number of at least 0, or the expression uses unset
+            names.
+        ValueError: the text is not an expression.
     """
     found = named_value(text, names)
     if isinstance(found, _Unset):

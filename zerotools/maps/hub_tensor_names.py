@@ -19,13 +19,15 @@ from zerotools.maps.expression_views import Shape
 from zerotools.maps.map_file import HUB, FamilyMap, read_map
 
 FUSED = "hf-fused"
-"""The layout of a model with experts in the memory of transformers 5, which also loads it."""
+"""The name of the layout that a model with experts has in the memory of transformers 5.
+transformers 5 also loads files in this layout.
+"""
 _FOLDERS = ("families", "names")
 _WHOLE = ("ForCausalLM", "LMHeadModel")
 _SCORED = "ForSequenceClassification"
 _SCORE = "score.weight"
 _HIDDEN = "hidden"
-"""The name that maps use for the output size of an expert."""
+"""The name that maps use for the output size of one expert."""
 _LABELS = 2
 """The default number of labels of transformers' classifiers."""
 _OLD_BUFFERS = ("rotary_emb.inv_freq", "attn.masked_bias", "attn.bias", "attention.masked_bias",
@@ -81,7 +83,9 @@ class ModelNames:
         return min(tried, key=lambda each: each.count)
 
     def _in_full(self, held: Mapping[str, Shape]) -> tuple[dict[str, Shape], dict[str, str]]:
-        """Return the tensors under the names of the whole model, and the stored name of each."""
+        """Return the tensors under the full names of the whole model, and the stored name for each
+        full name.
+        """
         prefix = self._prefix
         fused = self.family.layouts.get(FUSED)
         known = [*self.family.hub, *(fused.tensors if fused is not None else ())]
@@ -168,8 +172,9 @@ def _labels_of(config: Mapping[str, Any]) -> int:
 
 
 def tied_names(family: FamilyMap) -> dict[str, str]:
-    """Return the names that a model may lack, and the first name of the same shape, which is the
-    embedding."""
+    """Return the names of tensors that a model may lack, each with the name of the tensor used
+    instead: the first tensor of the same shape, which is the embedding.
+    """
     return {
         name: next(each for each, tensor in family.hub.items() if tensor.shape == shape)
         for name in family.optional
@@ -186,7 +191,7 @@ def _family_of(kind: str) -> FamilyMap | None:
 
 @cache
 def _texts() -> Mapping[str, Traversable]:
-    """Return the text of the file for each model type."""
+    """Return the text of the file for each model type, by model type."""
     return {
         kind: each
         for folder in _FOLDERS

@@ -52,7 +52,8 @@ Words = Mapping[str, str]
 
 
 def with_parts(tree: Mapping[str, Any]) -> tuple[dict[str, Any], Words]:
-    """Return the tree of a map with its shared parts and words filled in, and the words.
+    """Return the tree of a map with its shared parts inserted and its words (`$L`) replaced; and
+    the words.
 
         parts = ["decoder", "attention", { parts = ["experts"], L = "model.layers.{mtp+layers}" }]
 
@@ -89,8 +90,9 @@ def _part(name: str) -> Mapping[str, Any]:
 
 
 def _used_parts(parts: Any, words: Words) -> Iterator[tuple[str, Words]]:
-    """Yield the name of each shared part that a map uses, with the words that it sets for the
-    part."""
+    """Yield each shared part that a map uses, by name, with the words that the map sets for this
+    part.
+    """
     if not isinstance(parts, list):
         raise ValueError(f"{PARTS} must be a list")
     for each in parts:
@@ -116,7 +118,7 @@ def _words(table: Any, where: str = SHORT) -> dict[str, str]:
 
 
 def fill_words(value: Any, words: Words) -> Any:
-    """Return a tree or text with its words replaced by their values.
+    """Return a tree or a text in which every word (`$L`) is replaced by its text.
 
     Raises:
         ValueError: a word is unknown, or words refer to each other.
@@ -154,7 +156,7 @@ def _merge(into: dict[str, Any], part: Mapping[str, Any], name: str) -> None:
 
 
 def _updated_tables(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the tables of `below`, updated with the keys of `above`."""
+    """Return the tables of `below`, in which keys of `above` replace or complete the keys."""
     for key, value in above.items():
         if isinstance(value, dict) and isinstance(below.get(key), dict):
             _updated_tables(below[key], value)
@@ -164,7 +166,7 @@ def _updated_tables(below: dict[str, Any], above: Mapping[str, Any]) -> dict[str
 
 
 HUB = "hf"
-"""The layout of the Hub, the base of every other layout."""
+"""The name of the Hub's layout. Every other layout is described by expressions over its tensors."""
 _KEYS = (
     "about", "model_types", PARTS, SHORT, "sizes", "indices", HUB, "optional", "may_lack", "copies",
     "layouts",
@@ -223,7 +225,7 @@ class FamilyMap:
     copies: Mapping[str, str] = field(default_factory=dict)
 
     def said_by(self) -> set[str]:
-        """Return the names that sizes and conditions use."""
+        """Return all names that occur in the map's sizes, indices and conditions."""
         texts = [*self.sizes.values(), *self.indices.values(), *self.optional.values()]
         for tensor in self.hub.values():
             texts += (*tensor.shape, tensor.condition)
@@ -235,7 +237,7 @@ class FamilyMap:
         return {*self.sizes, *self.indices, *names}
 
     def shifts(self) -> frozenset[tuple[str, str]]:
-        """Return the indices that are shifted by a size, and the size of each."""
+        """Return (index, size) for each index that some name of the map shifts by a size."""
         patterns = [*self.hub, *self.copies]
         for layout in self.layouts.values():
             patterns += (*layout.tensors, *layout.also)
@@ -258,7 +260,7 @@ def read_map(text: bytes, name: str) -> FamilyMap:
 
 
 class _MapReader:
-    """Checks each part of a map's tree, and reports the line of an error."""
+    """Checks all parts of a map's tree. An error has the line of the part."""
 
     def __init__(self, text: str, name: str) -> None:
         self._lines = text.splitlines()
@@ -400,7 +402,7 @@ class _MapReader:
         return {name: str(value) for name, value in found.items()}
 
     def _in_order(self, sizes: Mapping[str, str]) -> dict[str, str]:
-        """Return the sizes sorted so that each size follows the sizes that it uses.
+        """Return the sizes in an order in which each size comes after the sizes that it uses.
 
         A size with the name of a config.json key may be defined by that key.
         """

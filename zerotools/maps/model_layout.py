@@ -136,7 +136,7 @@ def _hub_shapes(family: FamilyMap, sizes: MapSizes) -> tuple[dict[str, Shape], f
 
 
 class _Absent(Exception):
-    """The model has none of the tensors of a rule, or lacks the one with the name `name`."""
+    """Raised if the model has none of the tensors of a rule, or lacks the tensor `name`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -249,8 +249,9 @@ class _Maker:
 
 @lru_cache(maxsize=1024)
 def _proved(parts: tuple[tuple[ViewPiece, ...], ...], shape: Shape) -> View | Hole | Overlap:
-    """Return the pieces as a view if they cover `shape` without overlap; equal boxes overlap
-    too."""
+    """Return the pieces as a view if they cover `shape` without overlap. Two equal boxes are an
+    overlap too.
+    """
     pieces = tuple(
         replace(piece, source=number) for number, part in enumerate(parts) for piece in part
     )
@@ -346,7 +347,7 @@ class _Binding:
 
 
 def _check_padding(name: str, rows: int, there: int, multiple: int, sizes: MapSizes) -> None:
-    """Check that a checkpoint's rows after the model's `rows` are padding."""
+    """Check that the checkpoint's rows after the first `rows`, which the model has, are padding."""
     if there == rows:
         return
     tried = (1,) if sizes.values["is_multiple_given"] else _TENSOR_PARALLEL

@@ -16,13 +16,17 @@ from zerotools.maps.map_file import FamilyMap
 
 MULTIPLE = "vocab_multiple"
 USUAL_MULTIPLE = 128
-"""Megatron's `--make-vocab-size-divisible-by`."""
+"""The default of Megatron's `--make-vocab-size-divisible-by`: the vocabulary is padded to a
+multiple of it.
+"""
 MOST_TENSORS = 2_000_000
 
 
 @dataclass(frozen=True)
 class MapSizes:
-    """The values for shapes, from config.json and the arguments, and the sizes of the map."""
+    """The values that a map's expressions use for one model: the sizes of the map, from
+    config.json and the arguments.
+    """
 
     values: Mapping[str, Any]
     counts: Mapping[str, int]
@@ -58,7 +62,9 @@ class MapSizes:
         return cls({**names, "is_multiple_given": MULTIPLE in given}, counts, shifts)
 
     def at(self, index: str, number: int) -> dict[str, int]:
-        """Return the index with value `number`, and its values shifted by each size."""
+        """Return the values of an index that is `number`: the value itself, and its values shifted
+        by each size.
+        """
         more = {name: number + first for name, first in self.shifts.get(index, {}).items()}
         return {index: number, **more}
 
@@ -87,7 +93,9 @@ _UNNORMALISED = ("qwen2_moe", "qwen3_moe")
 
 
 def rope_of(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the rotary position settings; of full attention, if kinds of attention differ."""
+    """Return the rotary position settings in config.json. If the kinds of attention have different
+    settings, return those of full attention.
+    """
     found = config.get("rope_parameters") or config.get("rope_scaling")
     if isinstance(found, Mapping) and isinstance(found.get("full_attention"), Mapping):
         found = found["full_attention"]
@@ -112,13 +120,16 @@ def usual_share(config: Mapping[str, Any]) -> float:
 
 
 def rotates_pairs(config: Mapping[str, Any]) -> bool:
-    """Return whether adjacent elements of a head are rotated together, instead of its two
-    halves."""
+    """Return whether rotary position embedding rotates adjacent elements of a head together. False
+    means that it rotates an element of the first half with one of the second half.
+    """
     return config.get("model_type") in _PAIRED
 
 
 def has_centred_norms(config: Mapping[str, Any]) -> bool:
-    """Return whether norms multiply by 1 + their weight."""
+    """Return whether the norms of this model multiply by 1 + their weight, instead of by their
+    weight.
+    """
     return str(config.get("model_type", "")).startswith("gemma")
 
 

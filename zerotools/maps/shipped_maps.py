@@ -18,7 +18,7 @@ from zerotools.maps.transformers_names import MEMORY, PREFIX_MAPS, PrefixMap, pr
 _FOLDER = "families"
 _SUFFIX = ".toml"
 _KEPT = ("L", "D")
-"""Words that a printed map keeps: those in the names of layers."""
+"""The words (`$L`) that stay words when a map is printed: those in the names of layers."""
 
 
 @cache
@@ -31,11 +31,11 @@ def shipped_maps() -> Mapping[str, FamilyMap]:
 
 
 def shipped_map(name: str) -> FamilyMap:
-    """Return the map `name`.
+    """Return the shipped map with this name.
 
     Raises:
-        BadRequest: it does not exist; the message names the most similar one.
-        Unsupported: it is a map of names only.
+        BadRequest: the map does not exist; the message has the most similar name.
+        Unsupported: it is a map of names only, without layouts.
     """
     found = shipped_maps().get(name)
     if found is None:

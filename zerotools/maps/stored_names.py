@@ -43,7 +43,7 @@ class StoredNames:
 
 
 def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
-    """Match the tensors `held` of a checkpoint with the layout.
+    """Match the names of the tensors `held` in a checkpoint with the tensors of the layout.
 
     Raises:
         BadRequest: the checkpoint has a tensor of the layout under two names.
@@ -103,8 +103,9 @@ def stored_names(layout: ModelLayout, held: Mapping[str, Shape]) -> StoredNames:
 def _apart(
     layout: ModelLayout, held: Collection[str], found: Mapping[str, tuple[str, int | None]]
 ) -> dict[str, tuple[str, ...]]:
-    """Return the tensors of the layout that are stored in parts along the first dimension, with the
-    names of the parts."""
+    """Return the layout's tensors that the checkpoint stores in parts along the first dimension,
+    each with the names of its parts.
+    """
     apart: dict[str, tuple[str, ...]] = {}
     for name, (pattern, indices) in layout.places.items():
         for other, meant in layout.layout.also.items():
@@ -126,8 +127,9 @@ def _apart(
 
 
 def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
-    """Return the row counts of the checkpoint's tensors that may be padded, by the layout's
-    names."""
+    """Return the numbers of rows in the checkpoint of those tensors that may be padded, by their
+    names in the layout.
+    """
     found = {}
     for name in layout.tensors:
         shape = held.get(name)
@@ -137,8 +139,9 @@ def rows_of(layout: ModelLayout, held: Mapping[str, Shape]) -> dict[str, int]:
 
 
 def written_views(layout: ModelLayout) -> dict[str, TensorView]:
-    """Return the views of the tensors as they are written: with all layers in one tensor, if the
-    layout stacks layers and all layers are alike."""
+    """Return the view of each tensor as a writer of this layout saves it. If the layout stacks
+    layers and all layers are alike, one tensor has all layers.
+    """
     index = layout.layout.stacked
     if index is None or not _is_uniform(layout, index):
         return {
@@ -168,7 +171,9 @@ def _count(layout: ModelLayout) -> int:
 
 
 def _places(layout: ModelLayout, name: str) -> Iterator[tuple[str, int | None]]:
-    """Yield the names that a tensor may have on disk, each with its index in a stacked tensor."""
+    """Yield (name, index) for each name that a tensor may have in a checkpoint. The index is the
+    tensor's position if the name is that of a stacked tensor, else None.
+    """
     if name not in layout.places:
         yield name, None
         return

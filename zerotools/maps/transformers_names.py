@@ -24,7 +24,8 @@ ABOUT = "the model that transformers holds in memory"
 
 @dataclass(frozen=True, slots=True)
 class PrefixMap:
-    """A map of names only.
+    """A map that only changes the names of tensors, between the layouts in memory and on the
+    Hub.
 
     `prefixes` are pairs of the beginning of a name in memory and on the Hub; the first pair that
     matches is used. `parts` are pairs of other differences; each is replaced once.
@@ -37,7 +38,7 @@ class PrefixMap:
     parts: tuple[tuple[str, str], ...] = ()
 
     def renamed(self, name: str, layout: str) -> str:
-        """Convert `name` from the other layout to `layout`."""
+        """Return the name that the tensor `name`, given in the other layout, has in `layout`."""
         old, new = (0, 1) if layout == HUB else (1, 0)
         for pair in self.prefixes:
             if name.startswith(pair[old]):
@@ -48,10 +49,11 @@ class PrefixMap:
         return name
 
     def layout_of(self, names: Collection[str]) -> str:
-        """Return the layout (memory or Hub) that has these names.
+        """Return the layout (memory or Hub) that these tensor names belong to.
 
         Raises:
-            BadRequest: they fit neither layout; the message names the first that does not fit.
+            BadRequest: the names fit neither layout; the message has the first name that does not
+                fit.
         """
         faults: list[str] = []
         for layout, other in ((MEMORY, HUB), (HUB, MEMORY)):
@@ -65,7 +67,9 @@ class PrefixMap:
         )
 
     def _strange(self, names: Collection[str], layout: str, other: str) -> Iterator[str]:
-        """Yield the names that change when they are converted and converted back."""
+        """Yield the names that are not the same after converting them to the other layout and
+        back.
+        """
         in_memory = tuple(memory for memory, hub in self.prefixes if memory != hub)
         known = tuple(pair[0 if layout == MEMORY else 1] for pair in self.prefixes)
         for name in names:

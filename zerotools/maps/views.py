@@ -28,7 +28,8 @@ from zerotools.core.errors import Unsupported
 
 @dataclass(frozen=True, slots=True)
 class ViewPiece:
-    """`box` of a view, filled from source number `source`; its first element is `start` there.
+    """A block of a view, and the elements that fill it. Block `box` is filled from source number
+    `source`, from index `start` on.
 
     One index along dimension d of the box moves `steps[d]` (at least 1) along dimension `dims[d]`
     of the source. If `dims[d]` is -1 it does not move, so elements are repeated. A piece with
@@ -60,14 +61,16 @@ class TensorView:
 
 
 def whole(source: int, shape: tuple[int, ...]) -> View:
-    """Return the whole of source number `source`."""
+    """Return the view that is the whole of source number `source`."""
     dims = tuple(range(len(shape)))
     start, steps = (0,) * len(shape), (1,) * len(shape)
     return View(shape, (ViewPiece(Box.whole(shape), source, start, dims, steps),))
 
 
 def narrowed(view: View, dim: int, first: int, count: int, step: int = 1) -> View:
-    """Return `count` indices along `dim`, beginning at `first`, `step` apart."""
+    """Return a view of `count` indices along `dim`. The first index is `first`, and neighbours are
+    `step` apart.
+    """
     shape = (*view.shape[:dim], count, *view.shape[dim + 1 :])
     pieces = tuple(_narrowed_pieces(view.pieces, dim, first, count, step))
     return View(shape, pieces)
@@ -86,8 +89,9 @@ def _narrowed_pieces(
 
 
 def _cut(piece: ViewPiece, dim: int, inside: int, count: int, step: int, place: int) -> ViewPiece:
-    """Return `count` indices of a piece along `dim`, beginning at `inside`; they are put at `place`
-    of the view."""
+    """Return the part of a piece that has `count` indices along `dim`, from index `inside` of the
+    piece on. It is placed at index `place` of the view.
+    """
     start, along = list(piece.start), piece.dims[dim]
     if along >= 0:
         start[along] += inside * piece.steps[dim]
@@ -127,7 +131,9 @@ def stacked(views: Sequence[View]) -> View:
 
 
 def item(view: View, index: int) -> View:
-    """Return the view at `index` of its first dimension."""
+    """Return the part of the view with one `index` of its first dimension, without this
+    dimension.
+    """
     pieces = [
         replace(
             piece,
@@ -179,10 +185,11 @@ def padded(view: View, rows: int) -> View:
 
 
 def inverses(view: View, ranks: Sequence[int]) -> list[tuple[ViewPiece, ...]]:
-    """Return, for each source with `ranks` dimensions, the pieces of it that are in `view`.
+    """Return, for each source, the pieces of the source that `view` contains. `ranks` are the
+    numbers of dimensions of the sources.
 
-    Their boxes are in the source, and their `source` is 0, the view itself. Repeated padding of the
-    view is left out.
+    Each piece has its box in the source; its `source` is 0, which means the view. Padding that the
+    view repeats is left out.
     """
     found: list[list[ViewPiece]] = [[] for _ in ranks]
     uneven: list[set[int]] = [set() for _ in ranks]
@@ -223,7 +230,7 @@ def _seen_from_source(piece: ViewPiece, rank: int) -> Iterator[ViewPiece]:
 
 
 def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
-    """Join pieces of one index along `dim` that follow each other in equal steps."""
+    """Join pieces that have one index along `dim` and follow each other in equal steps."""
     rows: dict[object, list[ViewPiece]] = {}
     done: list[ViewPiece] = []
     for piece in pieces:
@@ -240,8 +247,9 @@ def _merged(pieces: Sequence[ViewPiece], dim: int) -> list[ViewPiece]:
 
 
 def _runs(rows: list[ViewPiece], dim: int) -> Iterator[ViewPiece]:
-    """Yield the rows in order, in as few pieces as possible: adjacent rows with equal steps in the
-    view."""
+    """Yield the rows in order, in as few pieces as possible. Adjacent rows that are equal steps
+    apart in the view make one piece.
+    """
     along = rows[0].dims[dim]
     at = 0
     while at < len(rows):

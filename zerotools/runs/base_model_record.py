@@ -41,7 +41,8 @@ class BaseRecord:
 def record_base(
     directory: Path, names: Iterable[str], precision: str, *, double_quant: bool = True
 ) -> BaseRecord:
-    """Return the record of the files `names` in `directory`; all of their bytes are read.
+    """Return the record of the files `names` in `directory`. All bytes of the files are read, to
+    compute their SHA-256.
 
     Raises:
         BadRequest: a file cannot be read.
@@ -57,10 +58,10 @@ def record_base(
 
 
 def base_mismatch(base: BaseRecord, directory: Path, *, digests: bool = True) -> str | None:
-    """Return the reason why the weights in `directory` are not those of `base`, or None if they
-    are.
+    """Compare the weight files in `directory` with the record `base`. Return the reason why they
+    differ, or None if they are equal.
 
-    Without `digests` no bytes are read, and only file sizes are compared.
+    If `digests` is False, only file sizes are compared, and no bytes are read.
     """
     for name, wanted in base.files.items():
         try:
@@ -84,8 +85,9 @@ def base_mismatch(base: BaseRecord, directory: Path, *, digests: bool = True) ->
 
 
 def base_from_tree(tree: Any) -> BaseRecord:
-    """Return the base record from its JSON value in job.json. Raises ValueError if it is
-    malformed."""
+    """Return the record of the base model from its JSON value in job.json. Raises ValueError if
+    the value is malformed.
+    """
     if not isinstance(tree, Mapping) or not isinstance(tree.get("files"), Mapping):
         raise ValueError("must be a table with path, precision and files")
     path, precision = tree.get("path"), tree.get("precision")

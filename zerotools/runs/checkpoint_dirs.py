@@ -36,7 +36,8 @@ STAGING_PREFIX = ".tmp-"
 TRASH_PREFIX = ".trash-"
 _LARGEST_HINT = 4096
 SIZES, DIGESTS, UNCHANGED = "sizes", "digests", "unchanged"
-"""How the files of a checkpoint were checked.
+"""How the files of a checkpoint were checked: by their sizes, by their digests, or by their
+stamps.
 
 `UNCHANGED`: their digests were computed when they were saved, since the last boot of this machine,
 and no file was written since then.
@@ -77,7 +78,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SkippedCheckpoint:
-    """A checkpoint that was not taken; `why` is one sentence that names the file."""
+    """A checkpoint that was not used for resuming; `why` is one sentence that names the file."""
 
     path: Path
     why: str
@@ -85,9 +86,10 @@ class SkippedCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class ResumeChoice:
-    """The checkpoint to resume from, or None, and the newer checkpoints that were skipped.
+    """The checkpoint to resume from (None if no checkpoint can be used), and the newer checkpoints
+    that were skipped.
 
-    `how` is the check that it passed: `SIZES`, `DIGESTS` or `UNCHANGED`.
+    `how` says how its files were checked: `SIZES`, `DIGESTS` or `UNCHANGED`.
     """
 
     path: Path | None
@@ -97,7 +99,9 @@ class ResumeChoice:
 
 
 def directory_name(step: int) -> str:
-    """Return the directory name of the checkpoint of `step`. Names of equal length sort by step."""
+    """Return the name of the directory for the checkpoint after training step `step`. Sorting
+    names of equal length sorts them by step.
+    """
     return f"step-{step:08d}"
 
 
@@ -108,12 +112,13 @@ def step_of(name: str) -> int | None:
 
 
 def rng_name(rank: int) -> str:
-    """Return the file name of a rank's random number state."""
+    """Return the name of the file with the random number state of this rank."""
     return f"rank_{rank:05d}.json"
 
 
 def listing(output_dir: Path) -> list[Path]:
-    """Return the checkpoint directories in `output_dir`, newest first, without opening them.
+    """Return the paths of the checkpoint directories in `output_dir`, newest first. No directory
+    is opened.
 
     Return an empty list if `output_dir` does not exist.
     """
@@ -161,13 +166,14 @@ def checked(
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
 ) -> tuple[JobRecord, str]:
-    """Return the same as `check`, and how the files were checked.
+    """Check every file of a checkpoint like `check`. Return its job record, and how the files were
+    checked (`SIZES`, `DIGESTS` or `UNCHANGED`).
 
     With `trusting`, files that were not written since their digests were computed are not read
     again. `structure` is a function that raises an error if tensors in the files are incomplete.
 
     Raises:
-        BadFile: as `check` or `structure`.
+        BadFile: for the reasons of `check`, or raised by `structure`.
     """
     trusted = digests and trusting and unchanged(directory)
     record = check(directory, digests=digests and not trusted)
@@ -184,11 +190,12 @@ def choose(
     structure: Callable[[Path], None] = _nothing,
     thinned: bool = False,
 ) -> ResumeChoice:
-    """Return the newest checkpoint below `output_dir` that passes the check and has a step above
-    `above`.
+    """Return the newest checkpoint below `output_dir` that passes the check and is from a training
+    step after `above`.
 
-    A thinned checkpoint is skipped unless `thinned` is true. With `digests=False` only sizes are
-    compared, and no tensor is read. `trusting` and `structure` are as in `checked`.
+    A thinned checkpoint is skipped unless `thinned` is True. With `digests=False` only file sizes
+    are compared, and no tensor is read. `trusting` and `structure` have the same meaning as in
+    `checked`.
     """
     skipped: list[SkippedCheckpoint] = []
     for path in listing(output_dir):
@@ -208,7 +215,9 @@ def choose(
 
 
 def resolve_hint(path: Path) -> Path:
-    """Return the directory that `path` names if it is a hint (`best` or `latest`), else `path`."""
+    """Return the checkpoint directory that the file `path` names, if `path` is a hint (`best` or
+    `latest`); else return `path`.
+    """
     if path.name in (LATEST, BEST) and path.is_file():
         return hinted(path.parent, path.name) or path
     return path
@@ -221,15 +230,16 @@ def resolve(
     trusting: bool = False,
     structure: Callable[[Path], None] = _nothing,
 ) -> ResumeChoice:
-    """Return the choice for `resume_from = path`: this checkpoint, or the newest valid one below
-    it.
+    """Return the checkpoint that `resume_from = path` in a job file means: `path` itself, or the
+    newest valid checkpoint below it.
 
-    The file `best` or `latest` of an output directory selects the checkpoint that it names.
+    If `path` is the file `best` or `latest` of an output directory, it is the checkpoint that this
+    file names.
 
     Raises:
         BadRequest: `path` does not exist, or is neither a checkpoint nor a directory of
             checkpoints.
-        BadFile: it is a damaged checkpoint, or all checkpoints below it are damaged.
+        BadFile: the checkpoint is damaged, or all checkpoints below `path` are damaged.
     """
     path = resolve_hint(path)
     if not path.is_dir():
@@ -249,8 +259,9 @@ def resolve(
 
 
 def hinted(output_dir: Path, hint: str) -> Path | None:
-    """Return the directory that the hint (`latest` or `best`) names, or None if it does not
-    exist."""
+    """Return the checkpoint directory that a hint file (`latest` or `best`) names, or None if this
+    directory does not exist.
+    """
     try:
         name = read_regular(output_dir / hint, _LARGEST_HINT, is_source=False).decode().strip()
     except (OSError, UnicodeDecodeError, BadFile):  # none yet, or something of the user's
@@ -261,12 +272,16 @@ def hinted(output_dir: Path, hint: str) -> Path | None:
 
 
 def latest(output_dir: Path) -> Path | None:
-    """Return the directory that the `latest` hint names, or None if it does not exist."""
+    """Return the checkpoint directory that the file `latest` names, or None if this directory does
+    not exist.
+    """
     return hinted(output_dir, LATEST)
 
 
 def write_hint(output_dir: Path, hint: str, name: str) -> None:
-    """Point a hint at the directory `name`, atomically and durably."""
+    """Write the directory name `name` into a hint file, such as `latest`. The file is replaced by
+    a rename after it is flushed to the disk.
+    """
     draft = output_dir / f"{STAGING_PREFIX}{hint}"
     with new_text_file(draft) as file:
         file.write(name + "\n")
@@ -277,7 +292,9 @@ def write_hint(output_dir: Path, hint: str, name: str) -> None:
 
 
 def write_latest(output_dir: Path, name: str) -> None:
-    """Point the `latest` hint at `name`, atomically and durably."""
+    """Write the directory name `name` into the file `latest`. The file is replaced by a rename
+    after it is flushed to the disk.
+    """
     write_hint(output_dir, LATEST, name)
 
 

@@ -28,7 +28,7 @@ def foreign_record(
     made_from: str,
     replicated: Iterable[str] = (),
 ) -> JobRecord:
-    """Return the job record of a run after `step` steps.
+    """Return a job record for a checkpoint that another program saved after `step` steps.
 
     Unknown values (seed, position in the data, batch size, sequence length, schedule) get their
     smallest value. `made_from` tells readers of the record that they are unknown.

@@ -33,7 +33,7 @@ _OPTIONS = ("lr", "weight_decay", "betas", "eps", "momentum")
 
 @dataclass(frozen=True, slots=True)
 class OptimizerGroup:
-    """Parameters (fully qualified names) with the same hyperparameters.
+    """A param group: parameters (by fully qualified names) with the same hyperparameters.
 
     `lr` is the learning rate of the last step. AdamW has `betas` and `eps`, SGD has `momentum`.
     """
@@ -46,8 +46,9 @@ class OptimizerGroup:
     momentum: float | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return the options that the optimizer has, under torch's names, without the
-        parameters."""
+        """Return the hyperparameters that this optimizer has, by torch's names (`lr`, ...),
+        without the parameters.
+        """
         values = {name: getattr(self, name) for name in _OPTIONS}
         return {name: value for name, value in values.items() if value is not None}
 
@@ -62,7 +63,7 @@ class OptimizerRecord:
 
 @dataclass(frozen=True, slots=True)
 class ModelRecord:
-    """The number of elements of the parameters; tied parameters count once."""
+    """The number of elements of the model's parameters. Tied parameters count once."""
 
     trainable: int
     frozen: int
@@ -97,8 +98,9 @@ class DataRecord:
     contents: tuple[str, ...] = ()
 
     def changes(self, now: DataRecord) -> str:
-        """Return the differences between the files; empty without differences, or without recorded
-        files."""
+        """Return a text that lists the differences between the recorded data files and those of
+        `now`. It is empty if there are no differences, or if files are not recorded.
+        """
         was, new = ([line.partition(" ")[::2] for line in each.contents] for each in (self, now))
         if not was or not new or [each for each, _ in was] == [each for each, _ in new]:
             return ""
@@ -137,7 +139,7 @@ class LossScaleRecord:
     consecutive_hysteresis: bool = False
 
     def options(self) -> dict[str, Any]:
-        """Return all values except the scale and `dynamic`."""
+        """Return all recorded values by name, except the scale itself and `dynamic`."""
         if not self.dynamic:
             return {}
         tree = dataclasses.asdict(self)
@@ -191,13 +193,14 @@ class JobRecord:
     zerotools_version: str | None = None
 
     def resharded(self, world_size: int) -> JobRecord:
-        """Return the same record for another number of ranks; random number generators are seeded
-        again."""
+        """Return the record for the same run on another number of ranks. Its random number
+        generators will be seeded again.
+        """
         return dataclasses.replace(self, world_size=world_size, rng=RNG_RESEED)
 
 
 def record_to_json(record: JobRecord) -> str:
-    """Return the text of job.json."""
+    """Return the record as the text of job.json."""
     plain = dataclasses.replace(record, hub={})
     tree = {"format": FORMAT, "version": VERSION, **dataclasses.asdict(plain)}
     del tree["hub"]
@@ -231,7 +234,9 @@ def record_to_json(record: JobRecord) -> str:
 
 
 def write_record(directory: Path, record: JobRecord) -> Path:
-    """Write and fsync job.json in `directory`, which is still a staging directory."""
+    """Write job.json in `directory`, a staging directory that is renamed later, and flush it to
+    the disk.
+    """
     path = directory / RECORD
     with path.open("w", encoding="utf-8") as file:
         file.write(record_to_json(record))
@@ -362,7 +367,9 @@ def _is_number(value: object) -> bool:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Typed access to one JSON object; `prefix` is its dotted position in the file."""
+    """Reads values of the expected type from one JSON object. `prefix` is the dotted path of this
+    object in the file, for messages.
+    """
 
     path: Path
     tree: Mapping[str, Any]
@@ -461,10 +468,11 @@ def _to_tree(block: HubBlock) -> dict[str, Any]:
 
 
 def hub_from_tree(tree: Any) -> dict[str, tuple[HubBlock, ...]]:
-    """Return the layout from its JSON value, as `hub_to_tree` wrote it.
+    """Return the layout of the Hub's tensors from the JSON value that `hub_to_tree` made.
 
     Raises:
-        ValueError: it is malformed; the text follows the name of the field.
+        ValueError: the value is malformed. The text of the error continues a sentence that begins
+            with the name of the field.
     """
     if not isinstance(tree, dict):
         raise ValueError("must be a table")

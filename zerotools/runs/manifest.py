@@ -77,8 +77,9 @@ def write_manifest(directory: Path, *, threads: int | None = None, stamps: bool 
 def digests_of(
     directory: Path, names: Collection[str], *, threads: int | None = None
 ) -> dict[str, ManifestEntry]:
-    """Return size and SHA-256 of the files `names` in `directory`. Several files are read at once,
-    as by `write_manifest`. Raises OSError."""
+    """Return the manifest entries (size and SHA-256) of the files `names` in `directory`. Like
+    `write_manifest`, it reads several files at once. Raises OSError.
+    """
     with ThreadPoolExecutor(threads or _default_threads()) as pool:
         entries = pool.map(lambda name: _digest(directory / name), names)
         return dict(zip(names, entries, strict=True))
@@ -87,10 +88,11 @@ def digests_of(
 def rewrite_manifest(
     directory: Path, before: Path, *, gone: Collection[str], changed: Collection[str]
 ) -> None:
-    """Write the manifest of `directory`, which has the files of `before` with some changes.
+    """Write a new manifest in `directory`, which has the files of the directory `before` with some
+    changes.
 
-    The files `gone` are removed, and the files `changed` have new contents. Other files keep their
-    entry, so that damage to them stays visible.
+    The files in `gone` were removed, and the files in `changed` have new contents. All other files
+    keep the entry of the old manifest, so that damage to them can still be detected.
 
     Raises:
         BadFile: `before` has no manifest, or a damaged one.
@@ -115,16 +117,19 @@ def _text(files: Mapping[str, Any], boot: str | None = None) -> str:
 
 
 def manifest_text(entries: Mapping[str, ManifestEntry]) -> str:
-    """Return the text of a manifest for files that are not on this disk."""
+    """Return the text of MANIFEST.json for the given entries. The files need not be on this
+    machine.
+    """
     files = {name: {"size": each.size, "sha256": each.sha256} for name, each in entries.items()}
     return _text(files)
 
 
 def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
-    """Return the entries of `directory`'s manifest, by relative path.
+    """Return the manifest entries of `directory`, by the path of the file relative to it.
 
     Raises:
-        BadFile: it does not exist, it does not have the form above, or a name leaves the directory.
+        BadFile: the manifest does not exist, does not have the form shown above, or lists a path
+            outside the directory.
     """
     path = directory / MANIFEST
     try:
@@ -145,8 +150,8 @@ def read_manifest(directory: Path) -> dict[str, ManifestEntry]:
 
 
 def unchanged(directory: Path) -> bool:
-    """Return whether no file was written since its digest was computed, since the last boot of this
-    machine.
+    """Return whether the stamps prove that no file was written since its digest was computed.
+    Stamps are valid until the next boot of the machine.
 
     Raises:
         BadFile: the manifest does not exist or cannot be read.
@@ -177,11 +182,12 @@ def _boot() -> str | None:
 def verify_manifest(
     directory: Path, *, digests: bool = True, only: Callable[[str], bool] = lambda _: True
 ) -> list[Problem]:
-    """Return the differences between the files and the manifest, in the manifest's order.
+    """Return a problem for each difference between the files and the manifest, in the manifest's
+    order.
 
-    A missing or unreadable manifest is a difference too. Files that it does not list are ignored,
-    and so are names for which `only` returns False. With `digests=False` only existence and sizes
-    are compared, and no data is read.
+    A missing or unreadable manifest is a difference too. Files that the manifest does not list are
+    ignored, and so are file names for which `only` returns False. With `digests=False`, only
+    existence and sizes are compared, and no data is read.
     """
     try:
         entries = {name: entry for name, entry in read_manifest(directory).items() if only(name)}
@@ -259,7 +265,9 @@ def _default_threads() -> int:
 
 
 def write_durably(path: Path, text: str) -> None:
-    """Write a file under a draft name, flush it, and rename it."""
+    """Write a file under a temporary name, flush it to the disk, and rename it to its final
+    name.
+    """
     draft = path.with_name(path.name + ".draft")
     with new_text_file(draft) as file:
         file.write(text)

@@ -28,17 +28,19 @@ _LARGEST = 2**28
 
 @dataclass(frozen=True, slots=True)
 class NamedOrder:
-    """The content of the record. `known_by` is a phrase that says where the names come from."""
+    """The content of the record: the parameter names in the optimizer's order. `known_by` is a
+    phrase that says how the names are known.
+    """
 
     known_by: str
     groups: Sequence[Sequence[str]]
 
     def sentence(self) -> str:
-        """Return the note for the user."""
+        """Return a sentence for the user that says how the names are known."""
         return f"the order of the optimizer's parameters comes from {self.known_by}"
 
     def to_json(self) -> str:
-        """Return the text of the file."""
+        """Return the record as the text of its JSON file."""
         tree = {
             "schema": SCHEMA,
             "version": version(),
@@ -49,11 +51,11 @@ class NamedOrder:
 
 
 def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
-    """Return the record of `checkpoint`, from the requested directory or from its root; None
-    without one.
+    """Return the record that belongs to `checkpoint`: the file in the directory that the user
+    named, or in the checkpoint's root. Return None if neither has one.
 
     Raises:
-        BadFile: it is damaged.
+        BadFile: the record is damaged.
     """
     places = dict.fromkeys((checkpoint.origin.path, checkpoint.root))
     found = (read_named_order(place) for place in places)
@@ -61,11 +63,11 @@ def named_order_of(checkpoint: Checkpoint) -> NamedOrder | None:
 
 
 def read_named_order(directory: Path) -> NamedOrder | None:
-    """Return the record in `directory`, or None if the checkpoint has its names itself.
-
+    """Return the record in `directory`, or None if the directory has none, because the checkpoint
+    itself has the names.
 
     Raises:
-        BadFile: it is damaged.
+        BadFile: the record is damaged.
     """
     path = directory / NAMED_ORDER
     try:

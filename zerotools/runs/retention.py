@@ -24,21 +24,22 @@ LARGEST = 1 << 20
 
 
 def directory_of_user(uid: int | str) -> str:
-    """Return the subdirectory of DIRECTORY for a user other than the daemon's; `*` matches every
-    user."""
+    """Return the subdirectory of `DIRECTORY` for jobs of a user other than the daemon's own; `*`
+    gives a pattern for all users.
+    """
     return f"uid-{uid}"
 
 
 @dataclass(frozen=True)
 class NeededCheckpoint:
-    """A checkpoint name in a job file: job `job` names it under `key`."""
+    """A checkpoint that a job file needs: job number `job` names it under the key `key`."""
 
     job: int
     key: str
     text: str
 
     def sentence(self, checkpoint: Path) -> str:
-        """Return the reason why `checkpoint` is kept."""
+        """Return a sentence that says why `checkpoint` is kept: which job names it."""
         return f"{checkpoint} is old but kept: job {self.job} names it in {self.key}"
 
 
@@ -57,13 +58,15 @@ def is_within(text: str, place: str) -> bool:
 
 
 def first_need(checkpoint: Path, needs: Iterable[NeededCheckpoint]) -> NeededCheckpoint | None:
-    """Return the first of `needs` that names `checkpoint`, or None."""
+    """Return the first entry of `needs` that names `checkpoint`, or None if no job needs it."""
     places = {str(checkpoint), os.path.realpath(checkpoint)}
     return next((n for n in needs if any(is_within(n.text, place) for place in places)), None)
 
 
 def read_needed(directory: Path) -> list[NeededCheckpoint]:
-    """Return the needs of all jobs; unreadable files are ignored."""
+    """Return the checkpoints that unfinished jobs need, from the daemon's files. Unreadable files
+    are ignored.
+    """
     found: list[NeededCheckpoint] = []
     try:
         paths = sorted(directory.iterdir())
@@ -86,14 +89,17 @@ def _read(path: Path) -> list[NeededCheckpoint]:
 
 @dataclass(frozen=True)
 class KeepRule:
-    """Keep the `last` newest checkpoints (None: all), and each checkpoint with a step that is a
-    multiple of `every`."""
+    """A rule for which checkpoints are kept: the `last` newest ones (None: all), and each one from
+    a step that is a multiple of `every`.
+    """
 
     last: int | None = None
     every: int | None = None
 
     def beyond(self, listed: Sequence[Path]) -> list[Path]:
-        """Return those of `names` (newest first) that the rule allows to be deleted."""
+        """Return the checkpoints that may be deleted according to the rule. `names` are the
+        directory names of all checkpoints, newest first.
+        """
         if self.last is None:
             return []
         return [path for path in listed[self.last :] if not self._is_due(path)]

@@ -30,10 +30,10 @@ _LATEST = 253402300799  # of year 9999: of a later one `strftime` may make nothi
 
 @dataclass(frozen=True, slots=True)
 class ThinnedRecord:
-    """The content of the record.
+    """The content of the record of a thinned checkpoint.
 
-    `keep` is the part that was kept, `dropped` are the roles of the dropped tensors. `time` is in
-    seconds since 1970, UTC.
+    `keep` says what was kept, and `dropped` are the roles of the tensors that were removed. `time`
+    is in seconds since 1970, UTC.
     """
 
     keep: str
@@ -41,7 +41,7 @@ class ThinnedRecord:
     time: float
 
     def sentence(self) -> str:
-        """Return the note for the user."""
+        """Return a sentence for the user that says which parts were removed."""
         day = time.strftime("%Y-%m-%d", time.gmtime(self.time))
         return (
             f"it was thinned on {day} ({', '.join(self.dropped)} dropped): training cannot resume "
@@ -49,7 +49,7 @@ class ThinnedRecord:
         )
 
     def to_json(self) -> str:
-        """Return the text of the file."""
+        """Return the record as the text of its JSON file."""
         tree = {
             "schema": SCHEMA,
             "version": version(),
@@ -66,10 +66,11 @@ def is_thinned(directory: Path) -> bool:
 
 
 def read_thinned(directory: Path) -> ThinnedRecord | None:
-    """Return the record of the checkpoint in `directory`, or None if it was never thinned.
+    """Return the record of how the checkpoint in `directory` was thinned, or None if it was never
+    thinned.
 
     Raises:
-        BadFile: it is damaged.
+        BadFile: the record is damaged.
     """
     path = directory / THINNED
     try:
@@ -94,10 +95,12 @@ def _is_time(found: object) -> bool:
 
 
 def workspace_of(path: Path) -> Path:
-    """Return the temporary directory next to `path` for its thinned copy."""
+    """Return the path of the temporary directory, next to the checkpoint `path`, in which its
+    thinned copy is made.
+    """
     return path.with_name(f".{path.name}{WORKSPACE_SUFFIX}")
 
 
 def is_workspace(name: str) -> bool:
-    """Return whether `name` is the name of such a temporary directory."""
+    """Return whether `name` is the name of a temporary directory that `workspace_of` returns."""
     return name.startswith(".") and name.endswith(WORKSPACE_SUFFIX)

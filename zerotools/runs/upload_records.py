@@ -21,8 +21,9 @@ from zerotools.runs.manifest import write_durably
 
 UPLOADS = ".uploads"
 FETCHED = ".resumed-from"
-"""The directory in the output directory with the local copy of the checkpoint that `resume_from`
-names in a store."""
+"""The name of the directory, in the output directory, for the local copy of a checkpoint in an
+object store that `resume_from` names.
+"""
 _RUN = "run.json"
 _SENDING = "sending"
 _FETCHED_FROM = "fetched-from"
@@ -30,12 +31,16 @@ _LARGEST = 4096
 
 
 def uploaded_run(output_dir: Path) -> str | None:
-    """Return the run of the checkpoints in `output_dir`, or None if nothing was uploaded."""
+    """Return the name, in the object store, of the run that the checkpoints in `output_dir` belong
+    to; None if nothing was uploaded.
+    """
     return _noted(output_dir, "run")
 
 
 def uploading_job(output_dir: Path) -> str | None:
-    """Return the job that recorded the run last, or None if nothing was uploaded."""
+    """Return the job that last recorded the run of `output_dir`, or None if nothing was
+    uploaded.
+    """
     return _noted(output_dir, "job")
 
 
@@ -49,15 +54,17 @@ def _noted(output_dir: Path, word: str) -> str | None:
 
 
 def record_run(output_dir: Path, run: str, job: str) -> None:
-    """Record that the checkpoints in `output_dir` belong to `run`, and that `job` continues it.
-    Raises OSError."""
+    """Record that the checkpoints in `output_dir` belong to the run `run`, which job `job`
+    continues. Raises OSError.
+    """
     (output_dir / UPLOADS).mkdir(parents=True, exist_ok=True)
     write_durably(output_dir / UPLOADS / _RUN, json.dumps({"run": run, "job": job}) + "\n")
 
 
 def checkpoint_in_upload(output_dir: Path) -> Path | None:
-    """Return the checkpoint that is being uploaded, or that was being uploaded by a killed
-    process."""
+    """Return the checkpoint that is being uploaded now, or that was being uploaded when the
+    process was killed; None without an upload.
+    """
     try:
         data = read_regular(output_dir / UPLOADS / _SENDING, _LARGEST, is_source=False)
         name = data.decode().strip()
@@ -67,7 +74,9 @@ def checkpoint_in_upload(output_dir: Path) -> Path | None:
 
 
 def fetched_url(output_dir: Path) -> str | None:
-    """Return the URL of the checkpoint in `FETCHED`, or None if it is not recorded."""
+    """Return the URL from which the checkpoint in the directory `FETCHED` was downloaded, or None
+    if it is not recorded.
+    """
     try:
         data = read_regular(output_dir / UPLOADS / _FETCHED_FROM, _LARGEST, is_source=False)
         return data.decode().strip()
@@ -76,12 +85,16 @@ def fetched_url(output_dir: Path) -> str | None:
 
 
 def record_fetched_url(output_dir: Path, url: str | None) -> None:
-    """Record that `FETCHED` is the checkpoint at `url`; None removes the record. Raises OSError."""
+    """Record that the directory `FETCHED` has the checkpoint at `url`. If `url` is None, remove
+    the record. Raises OSError.
+    """
     _note(output_dir / UPLOADS / _FETCHED_FROM, url)
 
 
 def record_upload(output_dir: Path, path: Path | None) -> None:
-    """Record that `path` is being uploaded; None removes the record. Raises OSError."""
+    """Record that the checkpoint `path` is being uploaded. If `path` is None, remove the record.
+    Raises OSError.
+    """
     _note(output_dir / UPLOADS / _SENDING, None if path is None else path.name)
 
 

@@ -32,7 +32,8 @@ _WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "~": No
 
 
 def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
-    """Return `facts` with the values that these files have and common.pt lacks.
+    """Return `facts`, completed with values from Megatron-Bridge's files that common.pt does not
+    have.
 
     Raises:
         BadFile: a file is damaged.
@@ -45,7 +46,9 @@ def bridge_facts(path: Path, facts: MegatronFacts) -> MegatronFacts:
 
 
 def section_of(path: Path, word: str) -> dict[str, Any]:
-    """Return the values directly below the key `word` in the run_config.yaml at `path`."""
+    """Return the values that are directly below the key `word` in the file run_config.yaml at
+    `path`, by name.
+    """
     text = read_regular(path, _LARGEST).decode("utf-8", "replace")
     found: dict[str, Any] = {}
     inside = False
@@ -69,7 +72,9 @@ def _scalar(text: str) -> Any:
 
 
 def _arguments(model: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments by their names in Megatron-LM's training script."""
+    """Return the run's arguments, under the names that Megatron-LM's training script uses for
+    them.
+    """
     heads, groups = model.get("num_attention_heads"), model.get("num_query_groups")
     tied = model.get("share_embeddings_and_output_weights")
     more = {
@@ -82,7 +87,8 @@ def _arguments(model: dict[str, Any]) -> dict[str, Any]:
 
 
 def step_in(path: Path, name: str) -> int | None:
-    """Return the step in the counter file `name` below `path`, or None if it has none.
+    """Return the training step in the counter file `name` below `path`, or None if there is no
+    such file or step.
 
     Raises:
         BadFile: it is damaged.

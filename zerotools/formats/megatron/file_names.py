@@ -11,4 +11,6 @@ TRACKER = "latest_checkpointed_iteration.txt"
 BRIDGE_TRACKER = "latest_train_state.pt"
 ITERATION = re.compile(r"iter_\d{7,}|release")
 SLIME = "meta.json"
-"""A file that slime writes next to an FSDP DCP with Megatron's names."""
+"""A file that slime writes next to an FSDP DCP. The directories have the same names as Megatron's,
+and this file shows the difference.
+"""

@@ -61,7 +61,9 @@ part of the layer that follows it."""
 
 
 class _Param(NamedTuple):
-    """A parameter of one rank with local `shape`, at element `begin` of `bucket`."""
+    """A parameter of one rank: its shape on this rank, and its first element `begin` in the bucket
+    number `bucket`.
+    """
 
     name: str
     shape: tuple[int, ...]
@@ -71,17 +73,20 @@ class _Param(NamedTuple):
 
 
 _Buckets = Mapping[tuple[int, str], Sequence[Tensor]]
-"""Buckets in order, by group number and role."""
+"""The buckets in order, by (number of the group, role)."""
 _Found = Mapping[str, Sequence[tuple[int, _Param]]]
-"""The pieces of a parameter in each group, by parameter name."""
+"""For each parameter name, (number of the group, the parameter there) for each group that has a
+part of it.
+"""
 
 
 def proved_state(
     stored: Mapping[Key, Tensor], weights: Mapping[Key, Tensor], facts: MegatronFacts
 ) -> dict[Key, Tensor]:
-    """Return masters and moments by parameter, from the buckets in `stored`.
+    """Return the masters and moments of each parameter, from the buckets in `stored`.
 
-    The result is empty if their order cannot be proved. `weights` has one tensor for each layer.
+    The result is empty if the order of the parameters in the buckets cannot be proved. `weights`
+    has one tensor for each layer.
     """
     buckets = _buckets(stored)
     ranks, stages = facts.sizes.get("TP"), facts.sizes.get("PP")
@@ -119,8 +124,9 @@ def with_state(tensors: Mapping[Key, Tensor], state: Mapping[Key, Tensor]) -> di
 
 
 def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
-    """Return the buckets; empty if parameters have several types, or a bucket or role is
-    missing."""
+    """Return the buckets. Return an empty result if parameters have several types, or if a bucket
+    or a role is missing.
+    """
     found: dict[tuple[int, str], dict[int, Tensor]] = {}
     types = set()
     for key, tensor in stored.items():
@@ -141,7 +147,9 @@ def _buckets(stored: Mapping[Key, Tensor]) -> _Buckets:
 
 
 def _is_special(facts: MegatronFacts) -> bool:
-    """Return whether the model is of a kind that is not supported here."""
+    """Return whether the model is of a kind for which this module does not try to find the order
+    of the parameters.
+    """
     virtual = ("virtual_pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage")
     return any(facts.args.get(name) not in (None, 1) for name in virtual) or bool(
         facts.count("num_experts")
@@ -156,8 +164,9 @@ def _params(
     weights: Mapping[Key, Tensor],
     facts: MegatronFacts,
 ) -> list[_Param]:
-    """Return one rank's parameters in the order of their creation by the model; empty if one is
-    unknown."""
+    """Return one rank's parameters in the order in which its model creates them. Return an empty
+    list if one of them is unknown.
+    """
     shapes = {key.name: tensor.shape for key, tensor in weights.items() if key.role == "param"}
     layers = facts.count("num_layers") or 0
     if not layers or layers % stages or layers > len(shapes):
@@ -189,7 +198,9 @@ def _params(
 
 
 def _placed(params: Sequence[_Param], buckets: Sequence[Tensor]) -> list[_Param]:
-    """Return the parameters with their positions; empty if the chunks do not fit."""
+    """Return the parameters with their positions in the buckets. Return an empty list if a
+    parameter does not begin and end with a chunk.
+    """
     found = []
     bucket, end = 0, 0
     edges = _edges(buckets[0])
@@ -207,7 +218,7 @@ def _placed(params: Sequence[_Param], buckets: Sequence[Tensor]) -> list[_Param]
 
 
 def _edges(bucket: Tensor) -> set[int]:
-    """Return the positions at which chunks begin or end."""
+    """Return the elements of the bucket at which a chunk begins or ends."""
     boxes = cast(ItemChunks, bucket.chunks).boxes
     return {box.start[0] for box in boxes} | {box.stop[0] for box in boxes}
 
@@ -238,7 +249,9 @@ def _pieces(
 
 
 def _of_rank(bucket: Tensor, param: _Param, rank: int, ranks: int) -> Iterator[StoredPiece]:
-    """Yield the pieces of one rank's parameter in the chunks of one bucket."""
+    """Yield the pieces of one rank's parameter in the chunks of one bucket, at their positions in
+    the whole tensor.
+    """
     source = cast(ItemChunks, bucket.chunks)
     strides = row_major_strides(param.shape)
     for number, box in enumerate(source.boxes):

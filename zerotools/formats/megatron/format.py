@@ -38,9 +38,10 @@ class MegatronFormat(Format):
     needs_map = True
 
     def find(self, path: Path, names: set[str], options: ReadOptions) -> Found | None:
-        """Return the directory of the iteration, also if `path` is the directory of one rank.
+        """Return the checkpoint of an iteration. `path` is its directory, or the directory of one
+        rank inside it.
 
-        Its files may be a DCP too, which is then not a separate checkpoint.
+        The files of the iteration may be a DCP too. It is then not a separate checkpoint.
         """
         return _iteration(path) if _is_megatron(path, names) else None
 
@@ -48,7 +49,9 @@ class MegatronFormat(Format):
         return _iteration(path.parent) if path.name in RANK_FILES else None
 
     def find_in_run(self, path: Path, names: set[str]) -> Found | None:
-        """Return the iteration that the tracker names, else the newest."""
+        """Return the iteration that the tracker file (latest_checkpointed_iteration.txt) names,
+        else the newest iteration.
+        """
         iterations = sorted(
             (name for name in names if ITERATION.fullmatch(name) and (path / name).is_dir()),
             key=lambda name: (name != "release", len(name), name),
@@ -146,7 +149,7 @@ def _iteration(path: Path) -> Found:
 
 
 def _is_megatron(path: Path, names: set[str]) -> bool:
-    """Return whether `path` is one iteration, or has the files of one rank.
+    """Return whether `path` is the directory of one iteration, or of one rank in it.
 
     An iteration is torch_dist (a DCP next to common.pt), another form of it, or legacy rank files.
     """

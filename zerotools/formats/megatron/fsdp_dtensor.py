@@ -63,7 +63,8 @@ def is_fsdp_dtensor(metadata: Metadata) -> bool:
 
 
 def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
-    """Return the checkpoint with `metadata`, which was read from the directory `path`.
+    """Return the checkpoint in the directory `path`; `metadata` is the content of its
+    `.metadata`.
 
     Raises:
         BadFile: a value is damaged, or halves of a layer do not fit each other.
@@ -106,7 +107,7 @@ def read_fsdp_dtensor(path: Path, metadata: Metadata) -> Checkpoint:
 def _of_run(
     path: Path, metadata: Metadata, values: BlobTrees, whole: Mapping[str, bool]
 ) -> Iterator[tuple[str, Any]]:
-    """Yield the values of a run, without lost ones."""
+    """Yield the values of the run, such as the arguments. Lost values are left out."""
     for name in (name for name in _OF_RUN if name in values):
         file, found = path / metadata.blobs[name].file, None
         if whole[name]:
@@ -126,7 +127,8 @@ def _of_run(
 def _with_lost_arguments(
     problems: Iterable[Problem], metadata: Metadata, whole: Mapping[str, bool]
 ) -> Iterator[Problem]:
-    """Yield the problems; one of the file with the arguments also blocks the output.
+    """Yield the problems, changed so that a problem of the file with the arguments blocks any
+    output.
 
     Without the arguments, it is unknown which weights are tied.
     """
@@ -152,7 +154,9 @@ def _keys(metadata: Metadata) -> dict[str, Key]:
 
 
 def _whole(path: Path, stored: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the tensors with the halves of gated layers joined; the two halves have one step."""
+    """Return the tensors with the two halves of each gated layer joined. The halves have one
+    common step.
+    """
     numbers = {key: tensor for key, tensor in stored.items() if not tensor.shape}
     found = join_halves(path, {key: t for key, t in stored.items() if key not in numbers})
     for key, tensor in numbers.items():
@@ -181,7 +185,9 @@ def _groups(values: BlobTrees) -> tuple[ParamGroup, ...]:
 
 
 def _is_plain(value: Any) -> bool:
-    """Return whether a value can be compared quickly: a number, a string, or a few of them."""
+    """Return whether a value can be compared quickly: it is a number, a string, or a short
+    sequence of numbers or strings.
+    """
     parts = value if isinstance(value, list | tuple) and len(value) < _LONGEST else (value,)
     return all(part is None or isinstance(part, bool | int | float | str) for part in parts)
 
@@ -195,7 +201,7 @@ _ADVICE = (
 
 
 def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
-    """Yield a problem if there are fewer layers than in the arguments.
+    """Yield a problem if the checkpoint has fewer layers than the run's arguments say.
 
     A checkpoint that ranks save by names keeps one tensor of each name. If two ranks use one name
     for different tensors, torch's writer keeps the first, and only the expected number shows that
@@ -212,7 +218,9 @@ def lost_layers(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterat
 
 
 def lost_experts(path: Path, facts: MegatronFacts, keys: Iterable[Key]) -> Iterator[Problem]:
-    """Yield a problem if a layer has a tensor for fewer experts than in the arguments."""
+    """Yield a problem for each tensor that a layer has for fewer experts than the run's arguments
+    say.
+    """
     wanted = facts.count("num_experts")
     found: dict[tuple[str, str, str], set[int]] = {}
     for key in keys:

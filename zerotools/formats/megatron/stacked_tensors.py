@@ -35,7 +35,8 @@ _Index = tuple[int, ...]
 def unstack(
     path: Path, tensors: Mapping[Key, Tensor], shapes: Mapping[Key, tuple[int, ...]]
 ) -> dict[Key, Tensor]:
-    """Return one tensor for each layer and expert from `tensors`, which have the chunks of a DCP.
+    """Split `tensors`, which have the chunks of a DCP, into one tensor for each layer and each
+    expert.
 
     `shapes` has the true shape of each tensor that is stored flat.
 
@@ -56,7 +57,7 @@ def unstack(
 def _each(
     path: Path, key: Key, tensor: Tensor, shape: tuple[int, ...]
 ) -> tuple[dict[Key, Tensor], int]:
-    """Return the tensors in one stored tensor, and the number of their pieces."""
+    """Return the single tensors that one stored tensor contains, and the number of their pieces."""
     stack = stack_of(key.name) if key.role != "state" else None
     axes = stack.axes if stack is not None and len(shape) > stack.axes else 0
     is_flat = shape != tensor.shape
@@ -106,7 +107,9 @@ def _local_shape(
 
 
 def _touched(box: Box, local: tuple[int, ...] | None, axes: int) -> Iterator[_Index]:
-    """Yield the indices along the leading axes at which a stored chunk has elements."""
+    """Yield each index along the leading axes (layer, expert) at which a stored chunk has
+    elements.
+    """
     if local is None:
         yield from product(*(range(a, b) for a, b in _spans(box, axes)))
     else:
@@ -140,7 +143,9 @@ def _flat_boxes(
 def _pieces(
     source: ItemChunks, numbers: Sequence[int], index: _Index, local: tuple[int, ...] | None
 ) -> list[StoredPiece]:
-    """Return the pieces, from stored chunks with these numbers, of the tensor at `index`."""
+    """Return the pieces of the tensor at `index` along the leading axes. They come from the stored
+    chunks with the numbers `numbers`.
+    """
     axes, found = len(index), []
     for number in numbers:
         box = source.box(number)
@@ -202,8 +207,8 @@ def _both(gate: Tensor, other: Tensor) -> list[StoredPiece]:
 def reorder_gated_lora(
     tensors: Mapping[Key, Tensor], ranks: int | None
 ) -> tuple[dict[Key, Tensor], list[Key]]:
-    """Reorder the rows of lora_B of gated layers as in their weights: the gate, then the other
-    half.
+    """Reorder the rows of lora_B of gated layers, so that they are in the order of the weight's
+    rows: the gate, then the other half.
 
     `ranks` is the number of tensor-parallel ranks that saved it; None: the number of its chunks
     along the rows. Return the tensors, and the keys that were reordered.
@@ -228,7 +233,9 @@ def reorder_gated_lora(
 
 
 def _in_order(source: ItemChunks, rows: int) -> list[StoredPiece]:
-    """Return blocks of this number of rows, first those with even numbers."""
+    """Return the blocks of `rows` rows as pieces in a new order: first the blocks with even
+    numbers, then those with odd numbers.
+    """
     found = []
     half = max((box.stop[0] for box in source.boxes), default=0) // 2
     for number, box in enumerate(source.boxes):

@@ -40,7 +40,8 @@ HALVES = ("_w", "_v")
 
 
 def keys_of(saved: Mapping[str, DType]) -> dict[str, Key]:
-    """Return name and role of each flat key, which is passed with its type.
+    """Return the name and role of each flat key. `saved` maps the flat keys to the types of their
+    tensors.
 
     A master has the role `param`, a 16-bit weight with a master `param16`. A key that names no
     parameter has the role `state`, and so has a second copy of a weight in the type of the weight.
@@ -93,8 +94,9 @@ def megatron_expert_name(name: str) -> str:
 
 
 def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
-    """Return the tensors without masters and moments; a weight with a master gets the role
-    `param`."""
+    """Return the tensors without masters and moments. The role of a 16-bit weight with a master
+    becomes `param`.
+    """
     found = {}
     for key, tensor in tensors.items():
         if key.role == "param16":
@@ -107,8 +109,9 @@ def weights_alone(tensors: Mapping[Key, Tensor]) -> dict[Key, Tensor]:
 
 
 class Stack(NamedTuple):
-    """A key with a number left out for each leading axis; `parts` are the texts between the
-    numbers."""
+    """The key of a stored tensor with several layers or experts. `parts` are the texts of the key
+    between the numbers, which are left out: one for each leading axis.
+    """
 
     parts: tuple[str, ...]
 
@@ -118,22 +121,26 @@ class Stack(NamedTuple):
 
     @property
     def of_layers(self) -> bool:
-        """True if its first axis counts layers."""
+        """True if the first axis of the stored tensor counts layers."""
         return self.axes > 0 and self.parts[0].endswith(_LAYERS)
 
     def names(self, shape: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], str]]:
-        """Yield (index along the leading axes, name) of each tensor in a stack of `shape`."""
+        """Yield (index along the leading axes, name) of each single tensor in a stored tensor of
+        `shape`.
+        """
         for index in product(*map(range, shape[: self.axes])):
             yield index, self.name(index)
 
     def name(self, index: Iterable[int]) -> str:
-        """Return the name of one tensor."""
+        """Return the name of the single tensor at `index` along the leading axes."""
         first, *others = self.parts
         return first + "".join(f"{n}{text}" for n, text in zip(index, others, strict=True))
 
 
 def stack_of(name: str) -> Stack:
-    """Return the stack of the tensor with the key `name`; `axes` is 0 if it is not stacked."""
+    """Return the stack for the key `name` of a stored tensor. Its `axes` is 0 if the tensor is not
+    stacked.
+    """
     parts = [name]
     at = name.find(_LAYERS)
     if at == 0 or (at > 0 and name[at - 1] == "."):

@@ -37,29 +37,32 @@ _GATED = "linear_fc1"
 
 
 class CutPart(NamedTuple):
-    """A part of a split tensor: `box` of the whole tensor begins at `start` of one rank's
-    tensor."""
+    """A part of a tensor that is split over ranks: block `box` of the whole tensor begins at index
+    `start` of one rank's tensor.
+    """
 
     start: tuple[int, ...]
     box: Box
 
 
 class Cut(NamedTuple):
-    """The split of a tensor along `axis` (None: not split); with `halves`, each half is split
-    separately."""
+    """How a tensor is split over tensor-parallel ranks: along `axis`, or not at all (None). With
+    `halves`, each half of the tensor is split separately.
+    """
 
     axis: int | None
     halves: int = 1
 
     def whole(self, shape: tuple[int, ...], ranks: int) -> tuple[int, ...]:
-        """Return the whole shape if each rank has `shape`."""
+        """Return the shape of the whole tensor if each rank has a tensor of shape `shape`."""
         if self.axis is None:
             return shape
         return (*shape[: self.axis], shape[self.axis] * ranks, *shape[self.axis + 1 :])
 
     def parts(self, shape: tuple[int, ...], rank: int, ranks: int) -> list[CutPart]:
-        """Return the position, in the whole tensor, of each part of one rank's tensor of
-        `shape`."""
+        """Return the parts of one rank's tensor of shape `shape`, with their positions in the
+        whole tensor.
+        """
         zeros = (0,) * len(shape)
         if self.axis is None:
             return [CutPart(zeros, Box(zeros, shape))]
@@ -77,10 +80,11 @@ class Cut(NamedTuple):
 
 
 def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]) -> Cut:
-    """Return the split of the weight `name` over `ranks` ranks; one rank has `shape`.
+    """Return how the weight `name` is split over `ranks` ranks; `shape` is its shape on one
+    rank.
 
     Raises:
-        Unsupported: it is unknown, or depends on a value that the arguments lack.
+        Unsupported: the split is unknown, or depends on a value that the arguments do not record.
     """
     if ranks == 1:
         return Cut(None)
@@ -107,8 +111,9 @@ def cut_of(name: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any
 
 
 def _whole(name: str, module: str, leaf: str) -> Cut:
-    """Return the split of a tensor that all ranks hold whole: norms, the router, expert
-    counters."""
+    """Return the split of a tensor that all ranks hold whole, such as a norm, the router or expert
+    counters. Raises Unsupported for another tensor.
+    """
     known = "norm" in module or leaf.startswith("layer_norm_") or module in _WHOLE
     if not known:
         raise _unknown(name, "is not known")
@@ -118,7 +123,8 @@ def _whole(name: str, module: str, leaf: str) -> Cut:
 def _down(
     name: str, module: str, shape: tuple[int, ...], ranks: int, args: Mapping[str, Any]
 ) -> Cut:
-    """Return the split of a latent attention weight, which the number of rows shows.
+    """Return the split of a down projection weight of latent attention, which the number of its
+    rows shows.
 
     It is split without Transformer Engine, and whole on each rank with it.
     """

@@ -52,10 +52,10 @@ _OTHER_FORMS = "its tensors are in another form"
 
 
 def read_directory(path: Path) -> Checkpoint:
-    """Return the checkpoint below `path`, with a tensor for each layer and each expert.
+    """Return the checkpoint below `path`, with a separate tensor for each layer and each expert.
 
-    Names are those in a model on one rank. Masters have the role `param`, and 16-bit weights with a
-    master `param16`.
+    Tensors have the names of a model on one rank. Masters have the role `param`, and 16-bit weights
+    with a master the role `param16`.
 
     Raises:
         BadFile: the save did not finish, or `.metadata` or metadata.json is damaged.
@@ -151,7 +151,7 @@ def _with_ordered_adapters(
 
 
 def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
-    """Return the keys without those that have the bytes of an earlier key."""
+    """Return the flat keys, without those that share the bytes of an earlier key."""
     seen: set[tuple[Item, tuple[int, ...]]] = set()
     found = []
     for flat, saved in tensors.items():
@@ -164,7 +164,7 @@ def _first_names(tensors: Mapping[str, SavedTensor]) -> list[str]:
 
 
 def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
-    """Return a master or moment with another shape than its weight, or None."""
+    """Return the key of a master or moment that has another shape than its weight, or None."""
     for key, tensor in tensors.items():
         weight = tensors.get(Key(key.name, "param16")) or tensors.get(Key(key.name, "param"))
         is_state = key.role not in ("param16", "buffer", "state") and bool(tensor.shape)
@@ -174,14 +174,18 @@ def _misshapen(tensors: Mapping[Key, Tensor]) -> Key | None:
 
 
 def _groups_of_buckets(state: BlobTrees) -> tuple[Mapping[Any, Any], ...]:
-    """Return the param groups, which are stored next to the buckets of each rank."""
+    """Return the param groups of an optimizer that stores flat buckets; they are stored next to
+    the buckets of each rank.
+    """
     tree = state.get(_GROUPS)
     found = tree[0] if isinstance(tree, list) and tree else None
     return (found,) if isinstance(found, Mapping) else ()
 
 
 def _layout(stored: Mapping[Key, Tensor]) -> str:
-    """Return a description of how the layers are stored."""
+    """Return a phrase for the user that says how the files store the layers: stacked, or each
+    separately.
+    """
     names = [key.name for key in stored if key.role in ("param", "param16")]
     if any(stack_of(name).of_layers for name in names):
         return "layers are stacked in the files; here each has a tensor"
@@ -190,7 +194,9 @@ def _layout(stored: Mapping[Key, Tensor]) -> str:
 
 
 def _unread(metadata: Metadata) -> str:
-    """Return a note on optimizer state without parameter names, which is left out."""
+    """Return a note for the user on optimizer state that is left out, because it has no parameter
+    names.
+    """
     flat: Iterable[str] = (*metadata.tensors, *metadata.blobs)
     if not any(map(BUCKETS.match, flat)):
         return ""
@@ -202,7 +208,9 @@ def _unread(metadata: Metadata) -> str:
 
 
 def _backend(path: Path) -> str:
-    """Return `torch_dist` or `zarr`. Without Megatron's metadata.json the format is torch's DCP."""
+    """Return the kind of the checkpoint, `torch_dist` or `zarr`. Without Megatron's metadata.json,
+    it is torch's DCP.
+    """
     if not (path / CONFIG).exists():
         return "torch_dist" if (path / COMMON).exists() else _PLAIN
     try:
@@ -214,8 +222,9 @@ def _backend(path: Path) -> str:
 
 
 def _common(path: Path) -> tuple[TorchFile | None, MegatronFacts, list[Problem]]:
-    """Return common.pt, and the facts in it or in the files that Megatron-Bridge writes next to
-    it."""
+    """Return the opened common.pt, and the values that it or Megatron-Bridge's files next to it
+    record.
+    """
     common, problems, tree = None, list[Problem](), dict[Any, Any]()
     if (path / COMMON).exists():
         try:

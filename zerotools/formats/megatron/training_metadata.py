@@ -29,7 +29,7 @@ EMBEDDING, OUTPUT = "embedding.word_embeddings.weight", "output_layer.weight"
 
 @dataclass(frozen=True, slots=True)
 class MegatronFacts:
-    """The recorded values of a checkpoint.
+    """The values that a checkpoint records besides its tensors.
 
     `args` are the arguments of the training script, by name; `tree` has the other values of the
     file.
@@ -41,7 +41,9 @@ class MegatronFacts:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """The degrees of parallelism by short name."""
+        """The degrees of parallelism by their short names, such as TP; degrees that are not
+        recorded are left out.
+        """
         found = {short: self.count(name) for name, short in _PARALLEL.items()}
         return {short: size for short, size in found.items() if size is not None}
 
@@ -69,12 +71,12 @@ class MegatronFacts:
         return FLOAT32 if self.args.get("bf16") is False is self.args.get("fp16") else None
 
     def count(self, name: str) -> int | None:
-        """Return an argument that is a count; None if it is not."""
+        """Return the argument `name` if it is a count (a whole number), else None."""
         return _count(self.args.get(name))
 
 
 def facts_of(tree: Any) -> MegatronFacts:
-    """Return the facts in the dict of common.pt or of a rank's file."""
+    """Return the recorded values in the dict of common.pt or of a rank's file."""
     table = tree if isinstance(tree, Mapping) else {}
     args = table.get("args")
     values = args.state if isinstance(args, Opaque) and isinstance(args.state, Mapping) else {}
@@ -95,9 +97,9 @@ def origin_of(
     notes: Sequence[str] = (),
     refusal: str = "",
 ) -> Origin:
-    """Return the origin of the checkpoint.
+    """Return the origin of a Megatron checkpoint.
 
-    `refusal` is a clause with the reason why no output can be made from it.
+    `refusal` is the reason, as part of a sentence, why no output can be made from it.
     """
     named = _ITERATION.fullmatch(path.name)
     step = facts.iteration if facts.iteration is not None else int(named[1]) if named else None
@@ -141,13 +143,17 @@ def _said(facts: MegatronFacts) -> Iterator[str]:
 
 
 def aliases_of(facts: MegatronFacts, tensors: Mapping[Key, Tensor]) -> dict[str, str]:
-    """Return the output layer as an alias of the embedding if it has no separate tensor."""
+    """Return {output layer: embedding} if the output layer has no tensor of its own, else an empty
+    dict.
+    """
     names = {key.name for key in tensors}
     return {OUTPUT: EMBEDDING} if facts.is_tied and EMBEDDING in names - {OUTPUT} else {}
 
 
 def disagreement(path: Path, facts: MegatronFacts, name: str) -> list[Problem]:
-    """Return a problem if the directory name has another iteration than the file in it."""
+    """Return a problem if the name of the directory has another iteration than the file in it,
+    else None.
+    """
     named = _ITERATION.fullmatch(path.name)
     if named is None or facts.iteration is None or int(named[1]) == facts.iteration:
         return []
@@ -163,8 +169,9 @@ Group = Mapping[str, Any]
 
 
 def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
-    """Return the optimizer trees in common.pt or in a rank's file: one tree, or several by
-    number."""
+    """Return the optimizers' trees in common.pt or in a rank's file. There is one tree, or several
+    in the order of their numbers.
+    """
     found = tree.get("optimizer")
     if isinstance(found, list):
         found = dict(enumerate(found[:_MOST_OPTIMIZERS]))
@@ -175,7 +182,7 @@ def optimizers_in(tree: Mapping[Any, Any]) -> tuple[Mapping[Any, Any], ...]:
 
 
 def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
-    """Yield the param groups of one optimizer, without copies of their values."""
+    """Yield the param groups of one optimizer. Their values are not copied."""
     inner = optimizer.get("optimizer", optimizer)
     groups = inner.get("param_groups") if isinstance(inner, Mapping) else None
     for group in groups if isinstance(groups, list) else ():
@@ -186,7 +193,8 @@ def groups_in(optimizer: Mapping[Any, Any]) -> Iterator[Group]:
 def fitting(
     name: str, shape: tuple[int, ...], groups: Sequence[Group], args: Mapping[str, Any]
 ) -> Iterator[int]:
-    """Yield the numbers of the groups that a parameter may be in.
+    """Yield the numbers of the param groups that a parameter with this name and shape may belong
+    to.
 
     Param groups are saved without their parameters. Megatron-Core makes them by a rule. With expert
     parallelism, experts are in separate groups. Tensors with one dimension, and biases, have no
@@ -229,6 +237,8 @@ class MegatronNative:
 
 
 def native_of(checkpoint: Checkpoint) -> MegatronNative:
-    """Return the native values of a Megatron checkpoint, or empty ones for another format."""
+    """Return the values that the Megatron reader stored; an empty `MegatronNative` if another
+    reader made the checkpoint.
+    """
     found = checkpoint.native
     return found if isinstance(found, MegatronNative) else MegatronNative(MegatronFacts(None, {}))

@@ -91,7 +91,9 @@ def _groups(
 def _common_step(
     found: Sequence[tuple[Group, int | float | None]], trained: Mapping[str, Any]
 ) -> dict[str, int | float]:
-    """Return the step if all groups have the same, for parameters without a known group."""
+    """Return the step of each parameter by name, if all param groups have the same step; else an
+    empty dict. It is used if the groups of the parameters are unknown.
+    """
     steps = {step for _, step in found}
     step = steps.pop() if len(steps) == 1 else None
     return {} if step is None else dict.fromkeys(trained, step)
@@ -109,7 +111,9 @@ def _step(native: MegatronNative, optimizer: Mapping[Any, Any], group: Group) ->
 
 
 def _step_of(state: Mapping[Any, Any]) -> Any:
-    """Return the step of an optimizer: that of all parameters, or of the first."""
+    """Return the step that an optimizer records: the common step of all parameters, else that of
+    the first parameter.
+    """
     if "common_step" in state:
         return state["common_step"]
     first = next((each for number, each in state.items() if type(number) is int), None)

@@ -51,8 +51,9 @@ class SafetensorsFormat(Format):
         return lost_shards(source.root, source.tensors, list(source.files)).doubtful
 
     def job_record(self, source: Checkpoint) -> JobRecord | None:
-        """Return the record of a job that saved only weights, because DeepSpeed keeps its state
-        elsewhere."""
+        """Return the record of the zerotools job that saved the weights, or None. It is that of a
+        job with DeepSpeed, which stores its training state elsewhere.
+        """
         from zerotools.runs.checkpoint_dirs import RECORD, read_record
 
         if not (source.root / RECORD).is_file():
@@ -75,8 +76,9 @@ class SafetensorsFormat(Format):
         return self.export(source, destination, options)
 
     def thin(self, source: Checkpoint, keep: Keep, options: ReadOptions) -> Thinning:
-        """Return the thinning: only optimizer files are removed, because safetensors hold only
-        weights."""
+        """Plan how to remove the optimizer files. The safetensors files stay, because they contain
+        only weights.
+        """
         from zerotools.io.huggingface.model_sidecars import optimizer_files
 
         removed = optimizer_files(source.root) if source.origin.path.is_dir() else frozenset()

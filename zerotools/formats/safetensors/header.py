@@ -28,14 +28,16 @@ from zerotools.io.files.regular_files import source_file
 LARGEST_HEADER = 100_000_000
 METADATA = "__metadata__"
 REMARK = "zerotools.remark"
-"""The metadata key of a sentence on the weights, such as that they are a mixture."""
+"""The key in `__metadata__` for a sentence on the weights, such as that they are a mixture of
+several models.
+"""
 _LFS = b"version https://git-lfs.github.com/"
 SHARDING_INFO = "DCP_SHARDING_INFO"
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderEntry:
-    """One tensor; its bytes are [begin, end) of the file."""
+    """The entry of one tensor; its data is the bytes [begin, end) of the file."""
 
     dtype: DType
     shape: tuple[int, ...]
@@ -45,10 +47,11 @@ class HeaderEntry:
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """A checked header, in the order of the file.
+    """A checked header; the tensors are in the order of the file.
 
-    `starts` has the start of each tensor in a larger tensor; None means that all tensors are whole.
-    `unread` has the tensors of unknown types, each with a sentence.
+    If the file has one rank's blocks, `starts` has the index in the whole tensor at which each
+    block begins; it is None if all tensors are whole. `unread` maps the tensors of unknown types to
+    sentences that say why they are not read.
     """
 
     entries: Mapping[str, HeaderEntry]
@@ -136,7 +139,7 @@ def _metadata(path: Path, value: Any) -> dict[str, str]:
 
 
 def _span(path: Path, name: str, value: Any, data_begin: int) -> tuple[int, int]:
-    """Return the start and end of a tensor in the file."""
+    """Return the first byte of a tensor in the file, and the byte after its last one."""
     if not isinstance(value, dict):
         raise BadFile(f"{path}: the header's {name!r} is not an object")
     dtype, shape, offsets = value.get("dtype"), value.get("shape"), value.get("data_offsets")
@@ -166,7 +169,9 @@ def _entry(path: Path, name: str, value: Mapping[str, Any], begin: int, end: int
 def _starts(
     path: Path, metadata: Mapping[str, str], entries: Mapping[str, HeaderEntry]
 ) -> dict[str, tuple[int, ...]] | None:
-    """Return the starts of one rank's blocks, which torch's HuggingFaceStorageWriter records."""
+    """Return the index at which each of one rank's blocks begins in the whole tensor, as torch's
+    HuggingFaceStorageWriter records it.
+    """
     if SHARDING_INFO not in metadata:
         return None
     try:

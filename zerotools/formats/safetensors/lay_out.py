@@ -41,16 +41,18 @@ def lay_out(
     metadata: Mapping[str, str] | None = None,
     stem: str = "model",
 ) -> Target:
-    """Lay out the weights of `source` in `destination`, under their names and in their types.
+    """Plan safetensors files with the weights of `source` in `destination`, under their names and
+    in their types.
 
-    Only the roles `param` and `buffer` are allowed; the caller selects and casts. Aliases are left
-    out. A tensor larger than `max_shard_bytes` gets a separate file. `metadata` is the files'
-    `__metadata__`, by default `{"format": "pt"}`, which loaders require. `stem` is the start of the
-    file names.
+    The roles must be `param` or `buffer`; the caller selects and casts the tensors. Tied names are
+    left out. A tensor larger than `max_shard_bytes` gets a file of its own. `metadata` is the
+    `__metadata__` of the files, by default `{"format": "pt"}`, which loaders require. File names
+    begin with `stem`.
 
     Raises:
-        BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
-        Unsupported: an element type that safetensors lacks.
+        BadRequest: there is nothing to write, a tensor has another role, two tensors have the same
+            name, or the shard size is not valid.
+        Unsupported: safetensors does not have the type of a tensor.
     """
     for key, tensor in source.tensors.items():
         if tensor.dtype.safetensors is None:
@@ -70,8 +72,9 @@ def lay_out(
 def _header(
     shard: Mapping[str, Tensor], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, int]]:
-    """Return the first bytes of the file, padded with spaces to a multiple of 8, and each tensor's
-    offset."""
+    """Return the header of the file, padded with spaces to a multiple of 8 bytes, and the offset
+    of each tensor.
+    """
     tree: dict[str, object] = {METADATA: dict(metadata)}
     relative: dict[str, int] = {}
     at = 0

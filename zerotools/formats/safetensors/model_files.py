@@ -28,10 +28,10 @@ _PREFERRED = "model.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class FileChoice:
-    """The files to read.
+    """The files of the model that are to be read.
 
-    `weight_map` is the index's map of tensors to files, if there is an index. `notes` are for the
-    user.
+    If there is an index, `weight_map` is its mapping of tensor names to file names. `notes` are
+    sentences for the user.
     """
 
     names: list[str]

@@ -38,10 +38,10 @@ _EMBEDDING = re.compile(r"(.*\.)?(embed_tokens|wte|word_embeddings|tok_embedding
 
 
 def sharded_tensors(root: Path, headers: Mapping[str, Header]) -> dict[Key, Tensor]:
-    """Return every tensor with the blocks from all files.
+    """Return all tensors; each is joined from its blocks in all files.
 
     Raises:
-        BadFile: files disagree on a tensor's type or number of dimensions.
+        BadFile: two files record different types or numbers of dimensions for one tensor.
     """
     found: dict[str, list[tuple[str, Box]]] = {}
     for name, header in headers.items():
@@ -69,18 +69,20 @@ def _tensor(
 
 
 def shards(names: Iterable[str]) -> list[int]:
-    """Return the shard numbers in the names; a shard number is the rank plus one."""
+    """Return the shard number in each file name. It is the number of the rank, from 0, plus one."""
     return sorted({int(match[1]) for name in names if (match := SHARD.fullmatch(name))})
 
 
 def name_of_next(names: Iterable[str]) -> str:
-    """Return the name that the shard after the last of `names` would have."""
+    """Return the file name that would follow the last of `names`: the name of the next shard."""
     last = max(name for name in names if SHARD.fullmatch(name))
     return re.sub(r"(?<=shard-)\d+", f"{max(shards([last])) + 1:05d}", last, count=1)
 
 
 def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
-    """Yield a problem for each missing shard number, and for a model file that is not a shard."""
+    """Yield a problem for each shard number that is missing among the files, and for each model
+    file that is not a shard.
+    """
     matches = [match for name in names if (match := SHARD.fullmatch(name))]
     numbers = {int(match[1]) for match in matches}
     known = matches[0] if matches else None
@@ -101,10 +103,11 @@ def missing_shards(root: Path, names: Iterable[str]) -> Iterator[Problem]:
 def problems_from_other_files(
     root: Path, last: str, tensors: Mapping[Key, Tensor]
 ) -> Iterator[Problem]:
-    """Yield a problem for each tensor that an index, NeMo's list of names or config.json requires
-    and the shards lack.
+    """Yield a problem for each tensor, or part of it, that the shards lack according to another
+    file: an index, NeMo's list of names or config.json.
 
-    The file of each problem is `last`, the last shard. With such a problem nothing can be exported.
+    The problem names the last shard (`last`) as its file. With such a problem nothing can be
+    exported.
     """
     index = _json(root / INDEX)
     listed = (
@@ -120,8 +123,8 @@ def problems_from_other_files(
 
 
 def is_end_known(root: Path, tensors: Mapping[Key, Tensor]) -> bool:
-    """Return whether another file records where the tensors end, so that a missing last shard is
-    detected.
+    """Return whether another file shows where the tensors end. Without such a file, nobody notices
+    if the last shard is missing.
 
     These are the files that `problems_from_other_files` compares.
     """
@@ -153,7 +156,7 @@ def _vocabularies(root: Path) -> Iterator[tuple[Path, int]]:
 def _short_total(
     root: Path, last: str, about: Any, tensors: Mapping[Key, Tensor]
 ) -> Iterator[Problem]:
-    """Yield a problem if the file has fewer elements, or fewer bytes, than the index says.
+    """Yield a problem if the shards have fewer elements, or fewer bytes, than the index records.
 
     The number of bytes depends on the type that the model had.
     """
@@ -197,10 +200,11 @@ def _json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """A tensor that is split along one dimension.
+    """The pieces of a tensor that is split along one dimension.
 
-    It has the number of pieces, the sizes of the first and last piece along the dimension, and the
-    end of the last piece. `has_hole` means that a piece between them is missing.
+    `pieces` is their number, `first` and `last` are the sizes of the first and the last piece along
+    the dimension, and `end` is the index after the last piece. `has_hole` means that a piece
+    between them is missing.
     """
 
     pieces: int
@@ -211,21 +215,23 @@ class _Cut:
 
     @property
     def is_ended(self) -> bool:
-        """True if the last piece is smaller than the first, so that no piece follows it."""
+        """True if the last piece is smaller than the first one: then it is the end of the
+        tensor.
+        """
         return self.last < self.first
 
     def is_cut_into(self, ranks: int) -> bool:
-        """Return whether a split over `ranks` ranks gives exactly these pieces."""
+        """Return whether torch splits a tensor over `ranks` ranks into exactly these pieces."""
         return not self.has_hole and self.pieces == ranks and -(-self.end // ranks) == self.first
 
 
 @dataclass(frozen=True, slots=True)
 class LostShards:
-    """The lost files of a model.
+    """The files of a model that are lost, or may be.
 
-    `problems` are for files that are certainly missing, and for tensors that are unknown without
-    them; `unknown` are the tensors without a known shape. `doubtful` has sentences on files that
-    may never have existed, by an existing file.
+    `problems` are for files that are certainly missing, and for tensors that cannot be known
+    without them; `unknown` are the keys of tensors with unknown shapes. `doubtful` has sentences on
+    files that may never have existed, by the existing file that suggests them.
     """
 
     problems: tuple[Problem, ...]
@@ -234,7 +240,8 @@ class LostShards:
 
 
 def lost_shards(root: Path, tensors: Mapping[Key, Tensor], names: Sequence[str]) -> LostShards:
-    """Return the lost files that the existing files `names` of one model imply.
+    """Find the lost files of a model, from the names `names` of its existing files and from its
+    tensors.
 
     Torch's writer makes one file for each rank and each file of the model: rank 1's part of the
     tensors in file 1 of 3 is in `shard-00002-model-00001-of-00003`. A rank writes a piece of every
@@ -296,7 +303,9 @@ def _files(tensor: Tensor) -> set[str]:
 
 
 def _cut_of(tensor: Tensor) -> _Cut | None:
-    """Return the split of a tensor; None if it is whole or split along several dimensions."""
+    """Return the pieces of a tensor that is split along one dimension. Return None if it is whole,
+    or split along several dimensions.
+    """
     cut_along = list(_dimensions(tensor))
     if len(tensor.chunks) < 2 or len(cut_along) != 1:
         return None

@@ -33,16 +33,15 @@ _LONGEST_REMARK = 1000
 
 
 def read(path: Path) -> Checkpoint:
-    """Return the weights in `path`: one file, or a directory with an index or with all of its
-    files.
+    """Return the weights at `path`: one file, or a directory of files with or without an index.
 
-    `choose_files` chooses the files. If each file belongs to one rank, a tensor has the blocks from
-    all files.
+    `choose_files` selects the files that are read. If each file belongs to one rank, a tensor is
+    joined from its blocks in all files.
 
     Raises:
         BadRequest: `path` does not exist, or it is the file of one rank.
         BadFile: a file is damaged or missing, or the index and the files disagree.
-        Unsupported: an element type that zerotools cannot move.
+        Unsupported: zerotools cannot move the type of a tensor.
     """
     root = path if path.is_dir() else path.parent
     chosen = choose_files(path)
@@ -74,9 +73,9 @@ def read(path: Path) -> Checkpoint:
 def _unread(
     root: Path, headers: Mapping[str, Header], weight_map: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Yield a problem for each tensor with a known name and lost data.
+    """Yield a problem for each tensor that has a known name but cannot be read.
 
-    If lost bytes are tolerated, the tensors are also recorded as lost.
+    If losses are tolerated, the tensors are also recorded as lost.
     """
     for name, header in headers.items():
         for tensor, why in header.unread.items():
@@ -99,8 +98,9 @@ def _remarks(headers: Mapping[str, Header]) -> list[str]:
 def _read_shards(
     path: Path, root: Path, headers: Mapping[str, Header], names: Sequence[str]
 ) -> Checkpoint:
-    """Return the checkpoint of one file per rank, from the files `names`; missing files are
-    problems."""
+    """Return the checkpoint in the rank files `names`, one file for each rank. A missing file is a
+    problem.
+    """
     if path.is_file():
         raise BadRequest(f"{path} is one rank's part of a model; name its directory")
     tensors = sharded_tensors(root, headers)
@@ -135,11 +135,11 @@ def _read_shards(
 
 
 def _headers(root: Path, names: Sequence[str], *, has_index: bool) -> Iterator[tuple[str, Header]]:
-    """Yield the header of each file; lost files are left out if this is tolerated.
+    """Yield the header of each file. If losses are tolerated, lost files are skipped.
 
     Raises:
-        BadFile: a file is missing or damaged; or the last file of several ranks, which determines
-            the shapes, is.
+        BadFile: a file is missing or damaged, and losses are not tolerated; or the last rank's
+            file, from which the shapes are read, is missing or damaged.
     """
     found: dict[str, Header] = {}
     for name in names:
@@ -190,5 +190,7 @@ def _in_order(
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return the training state: only the type of most of the weights is known."""
+    """Return a training state in which only the precision is known: the type of most of the
+    weights.
+    """
     return TrainingState(precision=weights_dtype(checkpoint))

@@ -28,9 +28,9 @@ _TRAILING = re.compile(r"\d*$")
 
 @dataclass
 class RankGroup:
-    """The files of all ranks that hold the parts of one model or optimizer.
+    """The files, one for each rank, that together hold one model or one optimizer.
 
-    `size` is the number of ranks, if the names contain it.
+    `size` is the number of ranks, if the file names contain it; else None.
     """
 
     stem: str
@@ -53,9 +53,10 @@ def rank_groups(names: Iterable[str]) -> list[RankGroup]:
 
 
 def numbered_groups(names: Iterable[str]) -> list[RankGroup]:
-    """Return the groups of files with other names that are numbered from 0, as ranks are.
+    """Return the groups of files with other names that end with a number counted from 0, as ranks
+    are.
 
-    Only their content shows whether they are rank files.
+    Only the content of the files shows whether they are rank files.
     """
     return [group for group in _groups(names, _OWN_NAME) if 0 in group.files]
 
@@ -74,10 +75,10 @@ def _groups(names: Iterable[str], pattern: re.Pattern[str]) -> list[RankGroup]:
 
 
 def optimizer_of(model: RankGroup, groups: Iterable[RankGroup]) -> RankGroup | None:
-    """Return the optimizer files that belong to a group of model files.
+    """Return the group of optimizer files that belongs to a group of model files, or None.
 
-    They are for the same number of ranks, and have the same number if there are several
-    (`pytorch_model_fsdp_1`, `optimizer_1`).
+    Both groups are for the same number of ranks. If there are several models, both names have the
+    same number (`pytorch_model_fsdp_1`, `optimizer_1`).
     """
     found = [group for group in groups if group.is_optimizer and group.size == model.size]
     number = _number(model)
@@ -93,5 +94,7 @@ def _number(group: RankGroup) -> str:
 
 
 def shards(names: Iterable[str]) -> list[str]:
-    """Return the numbered files of a Hugging Face model."""
+    """Return the names of the numbered files of a Hugging Face model
+    (`pytorch_model-00001-of-00002.bin`).
+    """
     return sorted(name for name in names if SHARD.fullmatch(name))

@@ -21,20 +21,24 @@ INDEX = "pytorch_model.bin.index.json"
 
 
 def lay_out(source: Checkpoint, destination: Path, *, max_shard_bytes: int) -> Target:
-    """Lay out the weights of `source` in `destination`, under their names and in their types.
+    """Plan torch files with the weights of `source` in `destination`, under their names and in
+    their types.
 
-    Only the roles `param` and `buffer` are allowed; the caller selects and casts. Aliases are left
-    out. A tensor larger than `max_shard_bytes` gets a separate file.
+    The roles must be `param` or `buffer`; the caller selects and casts the tensors. Tied names are
+    left out. A tensor larger than `max_shard_bytes` gets a file of its own.
 
     Raises:
-        BadRequest: nothing to write, another role, two tensors of one name, or a bad shard size.
+        BadRequest: there is nothing to write, a tensor has another role, two tensors have the same
+            name, or the shard size is not valid.
     """
     style = ModelFileStyle("torchfile", "pytorch_model", ".bin", INDEX, _archive)
     return lay_out_model(source, destination, style, max_shard_bytes=max_shard_bytes)
 
 
 def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
-    """Return one file, and the offset of each tensor in it; 0 for an empty tensor."""
+    """Return the plan of one file, and the byte offset of each tensor in it; the offset of an
+    empty tensor is 0.
+    """
     tree = Ordered(
         {
             name: stored_tensor(str(number), tensor)
@@ -54,9 +58,9 @@ def _archive(shard: Mapping[str, Tensor]) -> tuple[FilePlan, dict[str, int]]:
 
 
 def stored_tensor(key: str, tensor: Tensor) -> StoredTensor:
-    """Return a contiguous tensor that is alone in storage `key`.
+    """Return a contiguous tensor that is the only one in its storage, which has the key `key`.
 
-    A type without a storage class uses an untyped storage.
+    If torch has no storage class for the type, the storage is untyped.
     """
     dtype = tensor.dtype
     typed = dtype.torch_storage is not None

@@ -40,14 +40,14 @@ STEP = "step"
 
 
 def lay_out_training_file(source: Checkpoint, training: TrainingState, destination: Path) -> Target:
-    """Lay the weights of `source` and the optimizer state out in one file in `destination`.
+    """Plan one torch file in `destination` with the weights and the optimizer state of `source`.
 
-    The weights are the unchanged masters, because plain torch has no 16-bit copies.
+    The weights are the masters, unchanged, because plain torch has no 16-bit copies.
 
     Raises:
-        BadRequest: no weights, a name that is both parameter and buffer, or optimizer state without
-            param groups or learning rates.
-        Unsupported: optimizer state of a parameter that is in no group.
+        BadRequest: there are no weights, a name is both a parameter and a buffer, or there is
+            optimizer state without param groups or learning rates.
+        Unsupported: a parameter has optimizer state and is in no param group.
     """
     drops = _Drops()
     file = OneFile(TRAINING)
@@ -95,7 +95,7 @@ def _why(role: str) -> str:
 
 @dataclass
 class _Drops:
-    """The values that the file does not hold, each once."""
+    """The parts that the file does not hold; each is listed only once."""
 
     found: list[Dropped] = field(default_factory=list)
 
@@ -125,7 +125,9 @@ def _model(source: Checkpoint, file: OneFile) -> Ordered:
 def _optimizer(
     source: Checkpoint, training: TrainingState, file: OneFile, drops: _Drops
 ) -> dict[str, Any] | None:
-    """Return torch's state_dict; its numbers follow the order of the groups."""
+    """Return the state dict of a torch optimizer. Parameters are numbered in the order of the
+    param groups.
+    """
     state = _state_by_name(source, training)
     if not training.groups:
         if state:
@@ -150,8 +152,10 @@ def _optimizer(
 
 
 def _names_in_file(training: TrainingState) -> dict[str, str]:
-    """Return the names that this format's reader gives to the optimizer state of the groups'
-    members. If a parameter has no name, the groups have no names, and it is the number."""
+    """Return the name that the reader of this file will give to each parameter in the param
+    groups. If one parameter has no name, the file has no names, and each name is made from a
+    number.
+    """
     members = [name for group in training.groups for name in group.params]
     if training.unnamed.keys().isdisjoint(members):
         return {name: name for name in members}
@@ -159,7 +163,9 @@ def _names_in_file(training: TrainingState) -> dict[str, str]:
 
 
 def _renamed(source: Checkpoint, training: TrainingState) -> dict[Key, Key]:
-    """Return the keys of optimizer state that are others in the file."""
+    """Return {key in the source: key in the file} for optimizer state that has another key in the
+    file.
+    """
     called = _names_in_file(training)
     keys = (key for key in source.tensors if key.role not in (*WEIGHTS, "param16", LOOSE))
     renamed = {key: Key(called.get(key.name, key.name), key.role) for key in keys}
@@ -184,7 +190,7 @@ def _check_grouped(source: Checkpoint, training: TrainingState, state: Iterable[
 def _state_by_name(
     source: Checkpoint, training: TrainingState
 ) -> dict[str, dict[str, Tensor | Scalar]]:
-    """Return tensors and plain numbers of every parameter with optimizer state."""
+    """Return the optimizer state (tensors and plain numbers) of each parameter, by name."""
     known = {key.name for key in source.tensors if key.role == "param"}
     known |= {name for group in training.groups for name in group.params}
     found: dict[str, dict[str, Tensor | Scalar]] = {}
@@ -196,8 +202,9 @@ def _state_by_name(
 
 
 def _common_steps(training: TrainingState) -> dict[str, float]:
-    """Return a group's step for its parameters without one: FSDP1 keeps one step for all parameters
-    that it joined."""
+    """Return the step of each parameter by name, also of those without one: the common step of all
+    parameters in the param group. FSDP1 stores one step for all parameters that it joined.
+    """
     steps: dict[str, float] = {}
     for group in training.groups:
         own = (training.scalars.get(Key(name, STEP)) for name in group.params)
@@ -232,7 +239,9 @@ def _options(group: ParamGroup, drops: _Drops) -> dict[str, Any]:
 
 
 def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
-    """Return numbers, and names where all are known: a torch file need not have any."""
+    """Return `params`, the parameter numbers of a param group, and `param_names` if all names are
+    known. A torch file need not have names.
+    """
     members: dict[str, Any] = {"params": list(numbered)}
     if all(Key(name, "param") in source.tensors for name in numbered.values()):
         members["param_names"] = list(numbered.values())
@@ -240,7 +249,9 @@ def _members(numbered: Mapping[int, str], source: Checkpoint) -> dict[str, Any]:
 
 
 def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
-    """Return the known values of the run, as plain values; others are dropped."""
+    """Return the known values of the run that are stored next to model and optimizer, by key.
+    Values that are not plain are dropped.
+    """
     scale = training.loss_scale
     beside: dict[str, Any] = {
         state_dict.MARK: state_dict.VERSION,
@@ -269,7 +280,9 @@ def _beside(training: TrainingState, drops: _Drops) -> dict[str, Any]:
 
 @dataclass
 class OneFile:
-    """The storages of file `name` in order, each a tensor of the source or a known number."""
+    """The storages of the file `name`, in order. Each holds a tensor of the source or a known
+    number.
+    """
 
     name: str
     tensors: dict[Key, Tensor] = field(default_factory=dict)
@@ -280,7 +293,7 @@ class OneFile:
         return self._add(key, tensor, None)
 
     def number(self, key: Key, value: float) -> StoredTensor:
-        """Return a 0-d float32 tensor."""
+        """Add a number to the file, and return it as a 0-d float32 tensor."""
         return self._add(key, Tensor(FLOAT32, (), ()), struct.pack("<f", value))
 
     def _add(self, key: Key, tensor: Tensor, data: bytes | None) -> StoredTensor:
@@ -288,8 +301,9 @@ class OneFile:
         return stored_tensor(str(len(self._order) - 1), tensor)
 
     def plan(self, tree: Mapping[str, Any]) -> FilePlan:
-        """Return the file of `tree`; afterwards `tensors` and `known` say where everything is in
-        it."""
+        """Return the plan of the file with the tree `tree`. Afterwards, `tensors` and `known` have
+        the position of every tensor in the file.
+        """
         crcs = {n: crc32(data) for n, (_, _, data) in enumerate(self._order) if data is not None}
         layout = archives.lay_out(dumps(tree), [t.nbytes for _, t, _ in self._order], crcs)
         literals = [LiteralBytes(at, data) for at, data in layout.literals]
@@ -315,7 +329,9 @@ _PLAIN = (type(None), bool, int, float, str, bytes, list, tuple, dict, Size, DTy
 
 
 def is_plain(value: Any) -> bool:
-    """Return whether a tree holds only numbers, text, bytes, element types and their containers."""
+    """Return whether a tree contains only numbers, text, bytes, element types, and containers of
+    these.
+    """
     return all(
         type(part) in _PLAIN or (type(part) is Ordered and part.attributes is None)
         for part in walk(value)

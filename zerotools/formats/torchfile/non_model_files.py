@@ -49,10 +49,11 @@ def is_partition(value: Any) -> bool:
 
 
 def refuse_partition(tree: Any) -> None:
-    """Raise an error for one rank's optimizer state, which has neither names nor shapes of weights.
+    """Raise an error if a value is one rank's optimizer state, which has neither names nor shapes
+    of weights.
 
     Raises:
-        Unsupported: names the program, and the path to name instead.
+        Unsupported: it is; the message says which program saved it, and which path to use instead.
     """
     program = _program(tree)
     if program is not None:
@@ -64,13 +65,15 @@ def refuse_partition(tree: Any) -> None:
 
 
 def _program(value: Any) -> str | None:
-    """Return the program that saved the partition in it, or None."""
+    """Return the name of the program that saved the optimizer partition in a value, or None if
+    there is no partition.
+    """
     found = (program for each in _tables(value) if (program := _owner(each)) is not None)
     return next(found, None)
 
 
 def _tables(value: Any) -> Iterator[Mapping[Any, Any]]:
-    """Yield the value and the dicts in it, each once even if the tree shares it."""
+    """Yield the value and all dicts inside it. A dict that occurs several times is yielded once."""
     level, seen = [value], set[int]()
     for _ in range(_LEVELS + 1):
         tables = [each for each in level if isinstance(each, Mapping) and id(each) not in seen]
@@ -89,10 +92,11 @@ def _owner(table: Mapping[Any, Any]) -> str | None:
 
 
 def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> None:
-    """Raise an error if the weights are one rank's part of a model, or placeholders of it.
+    """Raise an error if the weights are only one rank's part of a model, or placeholders without
+    elements.
 
     Raises:
-        Unsupported: names the sign of it.
+        Unsupported: they are; the message says what shows it.
     """
     flat = next((name for name in weights if _FLAT_PARAM.fullmatch(name)), None)
     if flat is not None:
@@ -119,8 +123,9 @@ def refuse_part_of_model(tree: Any, weights: Mapping[str, PartialTensor]) -> Non
 
 
 def _model_parallel(tree: Any) -> Iterator[str]:
-    """Yield the number of ranks that share the model, as DeepSpeed's and Megatron's files record
-    it."""
+    """Yield the number of ranks that share the model, from the places where files of DeepSpeed and
+    Megatron record it.
+    """
     if not isinstance(tree, Mapping):
         return
     ranks = tree.get(_MODEL_PARALLEL)
@@ -144,11 +149,11 @@ _ELSEWHERE = "name the file or directory of the model"
 
 
 def refuse_other(tree: Any) -> None:
-    """Raise an error that names the kind of a value that is not a tree of named tensors.
+    """Raise an error that says what a value is, for a value that is not a tree of named tensors.
 
     Raises:
-        BadFile: it is state without weights, or not a part of a checkpoint.
-        Unsupported: it is a placeholder, or a pickled object.
+        BadFile: the value is state without weights, or is not a part of a checkpoint.
+        Unsupported: the value is a placeholder, or a pickled object.
     """
     if isinstance(tree, str | bytes):
         raise Unsupported(

@@ -24,24 +24,27 @@ FORMAT = "torchfile"
 
 @dataclass(frozen=True, slots=True)
 class TorchFileNative:
-    """The names of numbered parameters, which the reader stores for the writer."""
+    """The names of parameters that the optimizer has only by number. The reader stores them for
+    the writer.
+    """
 
     numbered: Mapping[int, str]
 
 
 class OpenedFile(NamedTuple):
-    """An opened file with its sorted content."""
+    """An opened torch file, with its tensors sorted into weights, optimizer state and the rest."""
 
     file: TorchFile
     contents: FileContents
 
 
 def open_file(root: Path, name: str) -> OpenedFile:
-    """Open the file `root / name` and sort its content; no tensor data is read.
+    """Open the torch file `root / name` and sort its content into weights, optimizer state and the
+    rest. No tensor data is read.
 
     Raises:
-        BadFile: it is missing or damaged, or holds no tensors.
-        Unsupported: it does not hold a tree of tensors.
+        BadFile: the file is missing or damaged, or holds no tensors.
+        Unsupported: the file does not hold a tree of tensors.
     """
     file = TorchFile.open(root, name, alone=True)
     try:
@@ -56,9 +59,9 @@ def with_keys(
     numbered: Mapping[int, str],
     tied: Mapping[str, str],
 ) -> dict[Key, Tensor]:
-    """Return weights (without aliases) and optimizer tensors by key.
+    """Return the weights (without tied names) and the optimizer's tensors, by key.
 
-    Numbered parameters get their name if `numbered` has it.
+    A parameter that the optimizer has by number gets its name if `numbered` has it.
     """
     tensors = {Key(n, "param"): tensor for n, tensor in weights.items() if n not in tied}
     for (parameter, role), tensor in moments.items():
@@ -72,14 +75,17 @@ Moments = Mapping[tuple[str | int, str], PartialTensor]
 
 
 def numbered_name(number: int) -> str:
-    """Return the made-up name of a parameter that the optimizer has only by number."""
+    """Return the artificial name, made from the number, of a parameter that the optimizer has only
+    by number.
+    """
     return f"optimizer.state.{number}"
 
 
 def names_by_number(
     groups: Sequence[Any], moments: Moments, weights: Mapping[str, Shape]
 ) -> tuple[dict[int, str], str | None]:
-    """Return the names of the numbered parameters of a torch optimizer, and a note for the user.
+    """Return the names of the parameters that a torch optimizer has by number, and a note for the
+    user.
 
     The groups have names (`param_names`, torch 2.6 and later) if the optimizer was made from named
     parameters. Else shapes may prove the names. Else the state keeps its numbers. `weights` are

@@ -39,10 +39,10 @@ _FEWEST_COMPARED = 3
 
 
 def choose_rank_group(path: Path, groups: Iterable[RankGroup]) -> RankGroup:
-    """Return the only group of rank files in a directory that holds a model.
+    """Return the group of rank files in a directory that holds a model. There must be only one.
 
     Raises:
-        BadRequest: there are several.
+        BadRequest: there are several groups with a model.
         BadFile: no group holds a model.
     """
     models = [group for group in groups if not group.is_optimizer]
@@ -114,8 +114,9 @@ def read_ranks(path: Path, model: RankGroup, groups: Sequence[RankGroup]) -> Che
 
 
 def _open_all(path: Path, group: RankGroup) -> tuple[RankGroup, list[OpenedFile]]:
-    """Open the files of all ranks in order. Lost files are removed from the group if this is
-    tolerated."""
+    """Open the files of all ranks, in rank order. If losses are tolerated, lost files are removed
+    from the group.
+    """
     opened = {}
     for rank in sorted(group.files):
         try:
@@ -135,9 +136,9 @@ def _refuse_unaddressed(path: Path, parts: Sequence[OpenedFile]) -> None:
 
 
 def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
-    """Return the world size in the names, else in the first rank's pickle.
+    """Return the number of ranks: from the file names, else from the pickle of the first rank.
 
-    Other files may be of an older run.
+    Files of other ranks may be of an older run.
     """
     if model.size is not None:
         return model.size
@@ -149,7 +150,7 @@ def _world_size(model: RankGroup, parts: Sequence[OpenedFile]) -> int:
 
 
 def _within(group: RankGroup, parts: Sequence[OpenedFile], size: int) -> list[OpenedFile]:
-    """Return the files of the ranks of this run."""
+    """Return the opened files without those of ranks that this run does not have."""
     return [
         part for rank, part in zip(sorted(group.files), parts, strict=True) if rank < size
     ] or list(parts)
@@ -184,9 +185,10 @@ def _misplaced(parts: Sequence[OpenedFile], model: RankGroup) -> Iterable[Proble
 
 
 def _mixed_steps(path: Path, files: Sequence[OpenedFile]) -> Iterable[Problem]:
-    """Yield a problem for each file of another step than most files.
+    """Yield a problem for each file that is from another training step than most of the files.
 
-    Each rank counts the steps of its parameters, and one count of each file is read.
+    The optimizer of each rank counts steps for each of its parameters; one such count is read from
+    each file.
     """
     steps: dict[str, int | float] = {}
     for file, contents in files:
@@ -247,7 +249,7 @@ def _notes(model: RankGroup, parts: Sequence[OpenedFile], said: str | None) -> t
 
 
 def _said_size(path: Path) -> int | None:
-    """Return the number of ranks in verl's fsdp_config.json, or None."""
+    """Return the number of ranks that verl's fsdp_config.json records, or None."""
     try:
         tree: Any = json.loads(read_regular(path / _VERL_CONFIG, _LARGEST_CONFIG))
     except (OSError, BadFile, ValueError, RecursionError):
@@ -261,12 +263,12 @@ FileTensors = tuple[TorchFile, Mapping[K, PartialTensor]]
 
 
 def merge_rank_files(files: Sequence[FileTensors[K]]) -> dict[K, Tensor]:
-    """Return each tensor with the blocks from all files.
+    """Return all tensors; each is joined from its blocks in all files.
 
-    A tensor that every rank holds whole has as many copies, and the first rank's is taken.
+    If every rank holds a tensor whole, the first rank's copy is used.
 
     Raises:
-        BadFile: files disagree on type, shape or kind of a tensor.
+        BadFile: two files have a different type, shape or kind of one tensor.
     """
     first: dict[K, tuple[TorchFile, PartialTensor]] = {}
     chunks: dict[K, list[Chunk]] = {}
@@ -306,8 +308,9 @@ def _chunk(file: TorchFile, box: Box, stored: StoredTensor) -> Chunk:
 
 
 def aliases(files: Sequence[FileTensors[str]]) -> dict[str, str]:
-    """Return names that have the same elements in every file with some of them: alias -> first
-    name."""
+    """Return {alias: first name} for names that have the same elements in every file that has one
+    of them.
+    """
     tied: dict[str, set[str]] = {}
     for _, found in files:
         places: dict[tuple[object, ...], str] = {}

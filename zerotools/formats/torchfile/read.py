@@ -88,7 +88,8 @@ def read(path: Path) -> Checkpoint:
 
 
 def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
-    """Return the optimizer in one file, for a model with `weights`.
+    """Return the optimizer in one file that lies next to a model; `weights` has the shapes of the
+    model's weights.
 
     Raises:
         BadFile: the file is damaged, or holds no optimizer.
@@ -103,7 +104,9 @@ def read_state(path: Path, weights: Mapping[str, Shape]) -> Checkpoint:
 
 
 def _read_file(path: Path) -> Checkpoint:
-    """Return the checkpoint of one file; if it is one rank's file, that of all ranks' files."""
+    """Return the checkpoint in one file. If it is the file of one rank, return the checkpoint in
+    the files of all ranks.
+    """
     opened = open_file(path.parent, path.name)
     if opened.contents.is_whole:
         _refuse_state(path, opened)
@@ -177,7 +180,7 @@ def read_shards(path: Path, files: list[str], weight_map: Mapping[str, str] | No
 
 
 def _readable(path: Path, name: str, weight_map: Mapping[str, str] | None) -> Checkpoint | None:
-    """Return one file's checkpoint, or None if it is lost and this is tolerated."""
+    """Return the checkpoint in one file, or None if the file is lost and losses are tolerated."""
     try:
         return _read(path, name)
     except BadFile as error:
@@ -205,12 +208,12 @@ def _read(path: Path, name: str) -> Checkpoint:
 def read_single(
     path: Path, opened: OpenedFile, weights: Mapping[str, Shape] | None = None
 ) -> Checkpoint:
-    """Return the checkpoint in one file; `path` is the requested path.
+    """Return the checkpoint in one file; `path` is the path that the user named.
 
-    `weights` are those of the model, if the file holds only its optimizer.
+    `weights` are the weights of the model, if the file holds only the model's optimizer.
 
     Raises:
-        BadFile: it holds no tensors.
+        BadFile: the file holds no tensors.
     """
     file, contents = opened
     tied = aliases([(file, contents.weights)])
@@ -259,7 +262,9 @@ def _buffers(contents: FileContents) -> Set[str]:
 
 
 def _notes(name: str, contents: FileContents) -> list[str]:
-    """Return notes on where the weights are in the file, and on other values next to them."""
+    """Return notes for the user that say under which key the weights are in the file, and which
+    other values are next to them.
+    """
     if contents.wrapper is None:
         return []
     notes = [f"took the weights below {contents.wrapper!r} in {name}"]

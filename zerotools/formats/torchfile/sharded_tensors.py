@@ -73,7 +73,7 @@ def _global_shape(spec: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
-    """Return the number of ranks along each dimension of the mesh."""
+    """Return the number of ranks along each dimension of the device mesh."""
     tensor = mesh.get("mesh")
     if isinstance(tensor, StoredTensor):
         return tensor.shape
@@ -87,7 +87,9 @@ def _mesh_sizes(mesh: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _product(axis: Any) -> int:
-    """Return the size of one mesh dimension, which may be a combination of several."""
+    """Return the number of ranks along one mesh dimension, which may combine several dimensions of
+    a larger mesh.
+    """
     if type(axis) is int and 0 < axis < 2**31:
         return axis
     return prod(counts(axis, "the size of a mesh dimension"))
@@ -101,7 +103,9 @@ def _coordinates(mesh: Mapping[str, Any]) -> tuple[int, ...]:
 
 
 def _ranks(mesh: Mapping[str, Any]) -> int | None:
-    """Return the number of ranks of the run: those of the whole mesh that contains this one."""
+    """Return the number of ranks in the run: the size of the whole device mesh that this mesh is a
+    part of.
+    """
     for _ in range(8):
         root = mesh.get("_root_mesh")
         if not isinstance(root, Opaque):
@@ -116,8 +120,9 @@ def _ranks(mesh: Mapping[str, Any]) -> int | None:
 def _cuts(
     spec: Mapping[str, Any], sizes: tuple[int, ...], place: tuple[int, ...], dimensions: int
 ) -> Iterator[tuple[int, int, int]]:
-    """Yield, for each mesh dimension that splits: its size, this rank's coordinate, and the tensor
-    dimension."""
+    """Yield (number of ranks, coordinate of this rank, tensor dimension) for each mesh dimension
+    that splits the tensor, in the order of the splits.
+    """
     placements = _sequence(spec.get("placements"))
     if not len(placements) == len(sizes) == len(place):
         raise BadFile(
@@ -144,16 +149,18 @@ def _cuts(
 
 
 class _Placement(NamedTuple):
-    """How a mesh dimension splits: the tensor dimension, and the number of parts it was split into
-    before."""
+    """How one mesh dimension splits the tensor: the tensor dimension, and the number of parts that
+    the tensor was already split into.
+    """
 
     dimension: int
     split_factor: int
 
 
 def _turn(split_factor: int, sizes: Sequence[int]) -> int:
-    """Return the number of splits, into `sizes` parts each, after which the tensor has
-    `split_factor` parts."""
+    """Return how many of the splits, into `sizes` parts each, come first, so that the tensor then
+    has `split_factor` parts.
+    """
     turn = next((n for n in range(len(sizes) + 1) if prod(sizes[:n]) == split_factor), None)
     if turn is None:
         raise Unsupported(
@@ -165,7 +172,9 @@ def _turn(split_factor: int, sizes: Sequence[int]) -> int:
 
 
 def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
-    """Return the tensor dimension that a placement splits, or None if it replicates."""
+    """Return the tensor dimension that a placement splits; None if the placement replicates the
+    tensor.
+    """
     if not isinstance(placement, Opaque):
         raise BadFile(f"a DTensor's placement is a {describe(placement)}")
     if placement.name == "Replicate":
@@ -187,8 +196,9 @@ def _cut_of(placement: Any, dimensions: int) -> _Placement | None:
 
 
 def _said_order(spec: Mapping[str, Any]) -> Iterator[tuple[int, list[int]]]:
-    """Yield, for each tensor dimension, the mesh dimensions that split it, in order, if the torch
-    version records it."""
+    """Yield, for each tensor dimension, the mesh dimensions that split it, in order. Only some
+    versions of torch record this.
+    """
     for entry in _sequence(spec.get("shard_order") or ()):
         if isinstance(entry, Opaque) and len(entry.args) == 2 and type(entry.args[0]) is int:
             yield entry.args[0], list(counts(entry.args[1], "a DTensor's shard order"))
@@ -215,10 +225,10 @@ WHOLE, DTENSOR, SHARDED = "", "DTensor", "ShardedTensor"
 
 @dataclass(frozen=True, slots=True)
 class PartialTensor:
-    """A tensor of `shape`, and the blocks of it that one file holds.
+    """A tensor of shape `shape`, of which one file holds some blocks.
 
-    `kind` is WHOLE for a plain tensor. `rank` and `ranks` are the saving rank and the number of
-    ranks; None if the value does not record them.
+    `kind` is WHOLE for a plain tensor. `rank` is the rank that saved the file, and `ranks` the
+    number of ranks; both are None if the value does not record them.
     """
 
     dtype: DType
@@ -230,10 +240,11 @@ class PartialTensor:
 
 
 def attributes(value: Any, name: str) -> Mapping[str, Any]:
-    """Return the attributes of an object of class `name`: its `__dict__` and its slots.
+    """Return the attributes of a pickled object of class `name`: those in its `__dict__` and in
+    its slots.
 
     Raises:
-        BadFile: it is of another class.
+        BadFile: the object is of another class.
     """
     if not isinstance(value, Opaque) or value.name != name:
         raise BadFile(f"a distributed tensor has a {type(value).__name__} instead of a {name}")
@@ -241,7 +252,9 @@ def attributes(value: Any, name: str) -> Mapping[str, Any]:
 
 
 def table(state: Any, name: str) -> Mapping[str, Any]:
-    """Return the attributes in the state of an object: a dict, or (dict or None, dict of slots)."""
+    """Return the attributes in the pickled state of an object, which is a dict, or (dict or None,
+    dict of slots).
+    """
     if isinstance(state, tuple) and len(state) == 2:
         parts = [part for part in state if part is not None]
         if all(isinstance(part, dict) for part in parts):
@@ -326,11 +339,12 @@ _DISTRIBUTED = "torch.distributed."
 
 
 def partial_tensor_of(value: Any) -> PartialTensor | None:
-    """Return `value` as a tensor, whole or in part, or None if it is not a tensor that is read.
+    """Return `value` as a whole tensor or a part of one; None if it is not a tensor that is
+    read.
 
     Raises:
         BadFile: the parts of a distributed tensor contradict each other.
-        Unsupported: a tensor that is not split into blocks, or of an unknown class.
+        Unsupported: the tensor is not split into blocks, or is of an unknown class.
     """
     plain = as_tensor(value)
     if plain is not None:
@@ -348,7 +362,9 @@ def partial_tensor_of(value: Any) -> PartialTensor | None:
 
 
 def _of_class(kind: Any, state: Any) -> PartialTensor:
-    """Return a tensor of a class other than torch's."""
+    """Return the tensor in a pickled object of class `kind`, which is torch's DTensor or
+    ShardedTensor. Raises Unsupported for any other class.
+    """
     if isinstance(kind, Global) and kind.module.startswith(_DISTRIBUTED):
         if kind.name == DTENSOR:
             return dtensor_pieces(state)

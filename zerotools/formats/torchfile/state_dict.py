@@ -34,10 +34,11 @@ _STEPS_PER_PART = 2 * _DEEPEST
 
 @dataclass
 class FileContents:
-    """The tensors of one file.
+    """The sorted tensors of one file.
 
-    `weights` and `rest` are by dotted name, `moments` by role and the parameter's name or number in
-    the optimizer. `wrapper` is the key below which the weights were found.
+    `weights` and `rest` are by dotted name. `moments`, the tensors of the optimizer, are by (name
+    or number of the parameter, role). `wrapper` is the key in the file that the weights were below,
+    or None.
     """
 
     weights: dict[str, PartialTensor] = field(default_factory=dict)
@@ -60,16 +61,16 @@ class FileContents:
 
 
 def sort_tensors(tree: Any) -> FileContents:
-    """Sort the tensors of a saved tree.
+    """Sort the tensors of a saved tree into weights, optimizer state and the rest.
 
     A dict is a state dict; nested dicts give dotted names. If weights are below a key such as
-    "model", only they are weights, and tensors next to this key are state. A torch optimizer is
-    recognised by its two keys.
+    "model", only the tensors there are weights, and the tensors next to this key are other state. A
+    torch optimizer is recognised by its two keys, `state` and `param_groups`.
 
     Raises:
-        BadFile: it is not a tree of tensors, or a damaged one.
-        Unsupported: it is a pickled object, a placeholder, one rank's part of a model in a file of
-            another name, or has weights that are not read.
+        BadFile: the value is not a tree of tensors, or a damaged one.
+        Unsupported: the value is a pickled object, has placeholders instead of weights, has only
+            one rank's part of a model, or has weights of a kind that zerotools does not read.
     """
     refuse_other(tree)
     partitions = {key for key, value in tree.items() if is_partition(value)}
@@ -109,16 +110,18 @@ def is_optimizer(value: Any) -> bool:
 
 
 def _optimizer(value: Any) -> dict[Any, Any] | None:
-    """Return a torch optimizer's state_dict, also from a list with only one (Lightning); else
-    None."""
+    """Return the state dict of a torch optimizer, or the only one in a list (Lightning); None if a
+    value is neither.
+    """
     if isinstance(value, list) and len(value) == 1:
         (value,) = value
     return value if is_optimizer(value) else None
 
 
 def without_optimizers(tree: Any) -> Any:
-    """Return a saved tree without its optimizers and lists of optimizers; the same object if it has
-    none."""
+    """Return a saved tree without optimizers and lists of optimizers. If there are none in it,
+    return the same object.
+    """
     if not isinstance(tree, dict):
         return tree
     left = {key: value for key, value in tree.items() if not _is_of_optimizers(value)}
@@ -132,11 +135,11 @@ def _is_of_optimizers(value: Any) -> bool:
 
 
 def _wrapper(tree: Mapping[Any, Any], taken: _TensorSorter, *, trained: bool) -> str | None:
-    """Return the key below which the weights are, or None.
+    """Return the key that the weights of a saved tree are below, or None if they are at the top.
 
-    If there are weights next to the key, it is a part of a larger model, and None is returned. A
-    loss, a counter, the state of a generator and the values of a training file do not count as
-    weights.
+    If other weights are next to the key, the tree is one larger model, and None is returned. A
+    loss, a counter, the state of a random number generator and the values of a training file do not
+    count as weights.
     """
     for name in WRAPPERS:
         if isinstance(tree.get(name), dict) and taken.holds_tensors(tree[name]):
@@ -150,8 +153,9 @@ def _is_weight(value: Any) -> bool:
 
 
 class _TensorSorter:
-    """Fills `contents` with the tensors of a tree; its steps are limited, so that a small crafted
-    file cannot keep it busy for hours."""
+    """Sorts the tensors of a tree into `contents`. The number of its steps is limited, so that a
+    small malicious file cannot keep it busy for hours.
+    """
 
     def __init__(self, most_steps: int) -> None:
         self.contents = FileContents()
@@ -167,8 +171,9 @@ class _TensorSorter:
                 _add(self.contents.weights, dotted(at), pieces)
 
     def _pieces(self, at: tuple[Any, ...], leaf: Any) -> PartialTensor | None:
-        """Return a tensor, or None for another value. A tensor that is not read is recorded for
-        `refuse_unread`."""
+        """Return the value as a tensor; None for another value. A tensor that zerotools does not
+        read is recorded for `refuse_unread`.
+        """
         try:
             pieces = partial_tensor_of(leaf)
         except ZerotoolsError as error:
@@ -226,7 +231,9 @@ class _TensorSorter:
         return False
 
     def _holds_weights(self, value: Any) -> bool:
-        """Return the same as `holds_tensors`, also counting tensors that are not read."""
+        """Return whether a tree contains tensors, like `holds_tensors`; tensors that zerotools
+        does not read count too.
+        """
         for part in walk(value):
             self._step()
             if isinstance(part, StoredTensor) or unread(part) is not None:
@@ -236,7 +243,9 @@ class _TensorSorter:
     def _leaves(
         self, value: Any, path: tuple[Any, ...], is_of_interest: Callable[[Any], bool]
     ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-        """Yield the leaves of a tree in order; a container without a tensor is one leaf."""
+        """Yield (path, value) of the leaves of a tree, in order. A container without tensors is
+        one leaf.
+        """
         self._step()
         is_table = isinstance(value, dict)
         if not (is_table or isinstance(value, list | tuple)) or not is_of_interest(value):
@@ -262,7 +271,7 @@ def _is_object(value: Opaque) -> bool:
 
 
 def dotted(path: tuple[Any, ...]) -> str:
-    """Return a path as one name."""
+    """Return a path as one name: its parts, joined with dots."""
     return ".".join(str(part)[:4096] for part in path)
 
 
@@ -273,7 +282,7 @@ def _add(found: dict[Any, PartialTensor], key: Any, pieces: PartialTensor) -> No
 
 
 def _put(tree: dict[str, Any], path: tuple[Any, ...], leaf: Any) -> None:
-    """Set a value in a tree of dicts."""
+    """Set the value at `path` in a tree of nested dicts."""
     *above, last = path or (STATE_ROLE,)
     for part in above:
         inner = tree.setdefault(str(part), {})

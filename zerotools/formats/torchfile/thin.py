@@ -23,7 +23,7 @@ _STAYS = ("param", "param16", "buffer", "state")
 
 
 def thin(source: Checkpoint) -> Thinning:
-    """Return the thinning of `source`, a result of the reader of torch files.
+    """Plan how to remove the optimizers from `source`, a result of the reader of torch files.
 
     Raises:
         Unsupported: only the optimizers show which tensors are weights.
@@ -48,9 +48,10 @@ def thin(source: Checkpoint) -> Thinning:
 
 
 def _state_lost(file: TorchFile, left: object) -> set[str]:
-    """Return the tensors of several optimizers, which are read as other state.
+    """Return the names of tensors that disappear with the optimizers. With several optimizers in a
+    file, their tensors are read as other state.
 
-    The tensors that are read as the model must stay the same.
+    Raises Unsupported if other tensors would then be read as the model.
     """
     before, after = sort_tensors(file.tree), sort_tensors(left)
     if before.wrapper != after.wrapper or before.weights.keys() != after.weights.keys():

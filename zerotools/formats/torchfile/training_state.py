@@ -47,9 +47,10 @@ _NOT_OPTIONS = ("params", "param_names")
 
 
 def training_of(checkpoint: Checkpoint) -> TrainingState:
-    """Return param groups and numbers by the names of the weights.
+    """Return the training state, with param groups and numbers such as `step` by the names of the
+    weights.
 
-    If the name of a numbered parameter is unknown, it is `optimizer.state.<number>`, as for its
+    If the name of a parameter is unknown, it is `optimizer.state.<number>`, as for the parameter's
     tensors.
     """
     state = checkpoint.state
@@ -69,8 +70,9 @@ def training_of(checkpoint: Checkpoint) -> TrainingState:
 
 
 def _said(found: TrainingState, state: Mapping[str, Any]) -> TrainingState:
-    """Return `found` with the values that `lay_out_training_file` writes besides model and
-    optimizer."""
+    """Return the training state `found`, completed with the values that `lay_out_training_file`
+    writes next to model and optimizer.
+    """
     frozen, precision, client = (state.get(key) for key in (FROZEN, PRECISION, CLIENT))
     name = state.get(OPTIMIZER)
     return replace(
@@ -101,7 +103,7 @@ def _count(value: Any) -> int | None:
 
 
 def _groups(checkpoint: Checkpoint) -> tuple[tuple[ParamGroup, ...], dict[str, int]]:
-    """Return the param groups, and the numbers of the parameters without a name."""
+    """Return the param groups, and the numbers of the parameters that have no known name."""
     saved = checkpoint.state.get("param_groups")
     groups: list[ParamGroup] = []
     unnamed: dict[str, int] = {}
@@ -129,7 +131,9 @@ def _name(checkpoint: Checkpoint, member: int | str) -> str:
 
 
 def _plain_scalars(checkpoint: Checkpoint) -> dict[Key, Scalar]:
-    """Return the numbers that are not tensors; torch before 1.12 stored steps this way."""
+    """Return the numbers of the optimizer state that are stored as plain numbers; torch before
+    1.12 stored steps in this way.
+    """
     saved = checkpoint.state.get("optimizer")
     found: dict[Key, Scalar] = {}
     for parameter, entry in (saved if isinstance(saved, Mapping) else {}).items():

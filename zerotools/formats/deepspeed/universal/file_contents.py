@@ -52,12 +52,13 @@ _LONGEST_NAME = 255 - len(".pt")
 
 @dataclass(frozen=True)
 class UniversalContents:
-    """The content of a universal checkpoint.
+    """The tensors and numbers that a universal checkpoint will contain.
 
-    `groups` are names and shapes in the optimizer's order. `states` are the tensors of trained
-    parameters, with `step` if it is a tensor; `numbers` are the steps of all of them. `begun` are
-    states with their initial value zero, of parameters that had no gradient yet. `whole` are the
-    tensors of the model file: buffers, frozen weights and 16-bit copies.
+    `groups` has the names and shapes of the trained parameters for each param group, in the
+    optimizer's order. `states` are their masters and optimizer state, including `step` if it is a
+    tensor; `numbers` are the steps of all of them. `begun` are state tensors that are zero, for
+    parameters that had no gradient yet. `whole` are the tensors in the model file: buffers, frozen
+    weights and 16-bit copies.
     """
 
     groups: Sequence[Mapping[str, tuple[int, ...]]]
@@ -69,7 +70,7 @@ class UniversalContents:
 
     @property
     def roles(self) -> set[str]:
-        """The roles of optimizer state without masters and `step`."""
+        """The roles of the optimizer state, such as `exp_avg`, without the masters and `step`."""
         return {key.role for key in (*self.states, *self.begun)} - {"param", STEP}
 
     def steps_of(self, group: Mapping[str, tuple[int, ...]]) -> set[float]:
@@ -79,10 +80,10 @@ class UniversalContents:
 def contents_of(
     source: Checkpoint, training: TrainingState, stage: int | None = None
 ) -> UniversalContents:
-    """Sort the tensors of `source` by their use.
+    """Sort the tensors of `source` by their use in a universal checkpoint.
 
-    At `stage` 3 Adam's state exists also before its first step, because DeepSpeed's loader reads
-    it.
+    At stage 3, Adam's state is created even if the optimizer made no step yet, because DeepSpeed's
+    loader reads it.
 
     Raises:
         BadRequest: the trained parameters are not listed, or one of them is missing.
@@ -132,7 +133,9 @@ def contents_of(
 
 
 def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
-    """Return the steps by name, in the type that the resuming run's optimizer uses for them."""
+    """Return the step of each parameter by name, in the type in which the optimizer of the
+    resuming run stores steps.
+    """
     found = {key.name: number for key, number in training.scalars.items() if key.role == STEP}
     is_native = isinstance(source.native, DeepSpeedNative | UniversalNative)
     if is_native or not steps_are_numbers(training.ds_config):
@@ -143,7 +146,9 @@ def _numbers(source: Checkpoint, training: TrainingState) -> dict[str, Scalar]:
 def _begun(
     groups: Sequence[Mapping[str, tuple[int, ...]]], states: Mapping[Key, Tensor]
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Return the initial state of parameters without state in a group with state."""
+    """Yield the initial (zero) state for the parameters without state in groups in which others
+    have state.
+    """
     for group in groups:
         kinds = {
             key.role: tensor.dtype
@@ -159,8 +164,8 @@ def _begun(
 
 
 def _first_step(training: TrainingState) -> Scalar | None:
-    """Return Adam's first step: a tensor for torch's Adam, a number for DeepSpeed's; None for
-    another optimizer.
+    """Return the value of `step` before Adam's first step: a tensor for torch's Adam, a number for
+    DeepSpeed's. Return None for another optimizer.
 
     Only torch's Adam has the option `capturable`.
     """
@@ -223,7 +228,7 @@ _KEPT = (*keys.SCALER_KEYS, keys.CLIP_GRAD, keys.ZERO_STAGE, pt_trees.DS_VERSION
 
 
 def source_model(source: Checkpoint) -> ModelStates | None:
-    """Return the model file of a checkpoint of DeepSpeed."""
+    """Return the content of the model file, if DeepSpeed saved `source`; else None."""
     native = source.native
     if isinstance(native, DeepSpeedNative):
         return native.mp_shards[0].model
@@ -231,19 +236,24 @@ def source_model(source: Checkpoint) -> ModelStates | None:
 
 
 def source_experts(source: Checkpoint) -> StackedExperts:
-    """Return AutoEP's experts in a DeepSpeed checkpoint; other formats have no such experts."""
+    """Return AutoEP's experts in `source`; empty if DeepSpeed did not save it, because other
+    formats have no such experts.
+    """
     model = source_model(source)
     return model.stacked_experts if model is not None else StackedExperts()
 
 
 def expert_tree(stored: StoredTensor, experts: int) -> dict[str, Any]:
-    """Return the tree of a file with a weight of all of AutoEP's `experts`, or with its state."""
+    """Return the tree of a file for a stacked weight of AutoEP, or for a state of it; `experts` is
+    the number of experts in it.
+    """
     return {"param": stored, "cat_dim": 0, "is_expert_param": True, "ep_num_experts": experts}
 
 
 def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str, Any]]:
-    """Return an optimizer file of the source and its values for all ranks; None if no file
-    exists."""
+    """Return one optimizer file of the source, and the tree in it. The file is None, and the tree
+    empty, if no such file exists.
+    """
     native = source.native
     if isinstance(native, DeepSpeedNative):
         present = [optim for optim in native.mp_shards[0].optim_states if optim is not None]
@@ -254,7 +264,7 @@ def source_optimizer(source: Checkpoint) -> tuple[TorchFile | None, Mapping[str,
 
 
 def is_writable(value: Any, file: TorchFile | None) -> bool:
-    """Return whether a tree can be pickled with the values in `file`."""
+    """Return whether a tree can be pickled if its tensors are those in `file`."""
     return not any(
         isinstance(part, TensorRef) or (file is None and isinstance(part, StoredTensor | Storage))
         for part in walk(value)
@@ -268,7 +278,9 @@ def universal_model_tree(
     weights: Mapping[str, StoredTensor],
     client: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return the tree of `mp_rank_00_model_states.pt`; `weights` are the values of its `module`."""
+    """Return the tree of `mp_rank_00_model_states.pt`; `weights` are the tensors for its
+    `module`.
+    """
     model = source_model(source)
     known = dict(model.fields.tree) if model is not None else {}
     buffers = [key.name for key in source.tensors if key.role == "buffer"]
@@ -298,7 +310,9 @@ def universal_model_tree(
 def _module(
     model: ModelStates | None, weights: Mapping[str, StoredTensor], aliases: Mapping[str, str]
 ) -> Ordered:
-    """Return `module` in the source's order; a tied name is another name of the same tensor."""
+    """Return `module` with the names in the order of the source. A tied name refers to the same
+    tensor as the first name.
+    """
     named = dict(weights) | {
         alias: weights[name] for alias, name in aliases.items() if name in weights
     }
@@ -307,8 +321,9 @@ def _module(
 
 
 def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> dict[str, Any]:
-    """Return the tree of `zero/optimizer_state.pt`; `step` is that of the first parameter, or
-    None."""
+    """Return the tree of `zero/optimizer_state.pt`. `step` is the step of the first parameter, or
+    None.
+    """
     _, saved = source_optimizer(source)
     kept = (
         _KEPT if loss_scaler_of(saved) == training.loss_scaler else _KEPT[len(keys.SCALER_KEYS) :]
@@ -332,7 +347,7 @@ def optimizer_tree(source: Checkpoint, training: TrainingState, step: Any) -> di
 
 
 def common_options(groups: Sequence[ParamGroup]) -> dict[str, Any]:
-    """Return the options that all groups have with equal values."""
+    """Return the options that have the same value in all param groups."""
     first = groups[0].options if groups else {}
     return {
         key: value

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 
 class UniversalFormat(Format):
-    """A directory per parameter, made by `ds_to_universal` for any number of ranks."""
+    """Universal checkpoints: a directory for each parameter, written by DeepSpeed's
+    `ds_to_universal`, and loaded on any number of ranks.
+    """
 
     name = "universal"
     title = "a DeepSpeed universal checkpoint"

@@ -63,7 +63,9 @@ _SCRIPTS = ("zero_to_fp32.py", "zero_to_torch.py")
 
 @dataclass
 class _Files:
-    """The output laid out so far, below the tag. `carried` are tensors with known bytes."""
+    """The files of the output that are planned so far, in the tag directory. `carried` are tensors
+    with bytes that are known or copied from a file of the source.
+    """
 
     tag: str
     plans: dict[str, FilePlan] = field(default_factory=dict)
@@ -112,7 +114,8 @@ def lay_out_universal(
     *,
     stage: int | None = None,
 ) -> Target:
-    """Lay `source` out for any number of ranks and, without a `stage`, for stages 1 to 3.
+    """Plan a universal checkpoint, made from `source`. It can be loaded on any number of ranks
+    and, if `stage` is None, with stages 1 to 3.
 
     With a `stage`, only engines of this stage load the output; with 3, also those before DeepSpeed
     0.19.2.
@@ -149,7 +152,9 @@ def lay_out_universal(
 
 
 def _tag(source: Checkpoint, training: TrainingState) -> str:
-    """Return the tag of a DeepSpeed source, or the tag that DeepSpeed would use for this step."""
+    """Return the name of the output's tag: that of the DeepSpeed source, or the tag that DeepSpeed
+    would use at this step.
+    """
     if source_model(source) is not None:
         return source.root.name.removesuffix(SUFFIX) + SUFFIX
     name = source.root.name if training.steps is None else f"global_step{training.steps}"
@@ -159,10 +164,10 @@ def _tag(source: Checkpoint, training: TrainingState) -> str:
 def _add_parameters(
     files: _Files, contents: UniversalContents, experts: StackedExperts, *, bare: bool
 ) -> None:
-    """Add a file for each tensor and each `step`; a number that is not a tensor is pickled as a
-    number.
+    """Plan the files of all parameters: one for each tensor and for each `step`. A `step` that is
+    not a tensor is pickled as a number.
 
-    Experts of AutoEP are marked: every rank loads its block of them.
+    Files of AutoEP's experts are marked, so that every rank loads only its block of experts.
     """
     for key, tensor in (*contents.states.items(), *contents.begun.items()):
         name = f"{ZERO}/{key.name}/{'fp32' if key.role == 'param' else key.role}.pt"
@@ -210,7 +215,9 @@ def _add_models(
     client: Mapping[str, Any],
     stage: int | None,
 ) -> None:
-    """Add the two model files. Both have counters and client state; the second has no tensors."""
+    """Plan the two model files. Both have counters and client state; the second file has no
+    tensors.
+    """
     model = source_model(source)
     named: dict[str, Key] = {}
     for key in contents.whole:
@@ -235,7 +242,9 @@ def _add_models(
 
 
 def _client(source: Checkpoint, training: TrainingState) -> tuple[dict[str, Any], list[str]]:
-    """Return the caller's values that can be written, and the names of the others."""
+    """Return the values of the caller's client state that can be written, and the names of the
+    other values.
+    """
     model = source_model(source)
     file = model.file if model is not None else None
     kept = {key: value for key, value in training.client.items() if is_writable(value, file)}
@@ -255,8 +264,9 @@ def _dropped(
 
 
 def _around(source: Checkpoint) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """Return the files next to the tag of a DeepSpeed source, or the model's files of another
-    source."""
+    """Return the plans for the files next to the tag, and notes. For a DeepSpeed source they are
+    copies of its files, for another source the model's files such as config.json.
+    """
     if source_model(source) is not None:
         plans, notes = run_sidecars(source, same_ranks=False)
         return {n: plan for n, plan in plans.items() if n not in (*LATEST, *_SCRIPTS)}, notes
@@ -270,7 +280,7 @@ _NATIVE = "a native checkpoint (zerotools reshard, or convert --to deepspeed) ha
 def notes_of(
     contents: UniversalContents, training: TrainingState, stage: int | None, *, model_parallel: int
 ) -> tuple[str, ...]:
-    """Return notes on DeepSpeed's loaders, the most important first.
+    """Return notes for the user on what DeepSpeed's loaders need, the most important note first.
 
     `model_parallel` is the number of model-parallel ranks in the source.
     """
@@ -312,7 +322,7 @@ def notes_of(
 
 
 def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator[str]:
-    """Yield notes on stages 1 and 2."""
+    """Yield notes for runs that load the output with stage 1 or 2."""
     zero = (training.ds_config or {}).get("zero_optimization")
     if isinstance(zero, Mapping) and zero.get(ROUND_ROBIN) is True:
         yield (
@@ -333,8 +343,9 @@ def _of_zero12(contents: UniversalContents, training: TrainingState) -> Iterator
 
 
 def max_ranks(group: Mapping[str, tuple[int, ...]]) -> int:
-    """Return the largest number of ranks with which every rank has a part of a group (stages 1 and
-    2)."""
+    """Return the largest number of ranks with which, at stages 1 and 2, every rank has elements of
+    the group and not only padding.
+    """
     total = sum(map(prod, group.values()))
     fits = (
         (ranks - 1) * partition_size(total, ranks) < total for ranks in range(1, _MANY_RANKS + 1)
@@ -375,7 +386,7 @@ def _of_stage_3(contents: UniversalContents, training: TrainingState) -> Iterato
 
 
 def _other_types(contents: UniversalContents) -> list[str]:
-    """Return the roles of state with another type than the master."""
+    """Return the roles of optimizer state that have another type than the master."""
     found = {
         key.role
         for key, tensor in contents.states.items()

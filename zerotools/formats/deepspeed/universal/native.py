@@ -12,10 +12,10 @@ from zerotools.formats.deepspeed.universal.optimizer_state import UniversalState
 
 @dataclass(frozen=True, slots=True)
 class UniversalNative:
-    """Values that the universal reader stores for the writer.
+    """Values that the reader of universal checkpoints stores for the writer.
 
-    `model` is one model file, `saved` the content of `optimizer_state.pt`. `numbers` are the
-    numbers of optimizer state that are not tensors.
+    `model` is the content of one model file, and `saved` that of `optimizer_state.pt`. `numbers`
+    are the values of optimizer state that are stored as plain numbers.
     """
 
     model: ModelStates
@@ -24,7 +24,7 @@ class UniversalNative:
 
 
 def native_of(checkpoint: Checkpoint) -> UniversalNative:
-    """Return the native values of a checkpoint that `universal.read` returned."""
+    """Return the values that the reader stored in a checkpoint that `universal.read` returned."""
     native = checkpoint.native
     if not isinstance(native, UniversalNative):
         raise TypeError(f"{checkpoint.origin.path} is not a universal checkpoint")
@@ -44,7 +44,9 @@ def check_weights(source: Checkpoint) -> None:
 
 
 def weight_pairs(source: Checkpoint) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield name, master and weight. Stage 3 has placeholders instead of weights."""
+    """Yield (name, master, weight) for each weight that has a master. A checkpoint of stage 3 has
+    placeholders instead of weights, so it has no pairs.
+    """
     model = native_of(source).model
     trained = {name for group in model.groups or () for name in group}
     for name, stored in (model.module or {}).items():

@@ -32,10 +32,11 @@ ORDER, OPTIMIZERS, UNKNOWN = "param_shapes_order", "optimizer", "unknown"
 
 @dataclass(frozen=True)
 class UniversalState:
-    """The content of the file.
+    """The content of `zero/optimizer_state.pt`.
 
-    Without the file, `file` has the value None, and `tree` is empty. `shapes` are the names in each
-    mapping of the model file's `param_shapes`, which is a group or, at stage 3, a sub-group.
+    If the file does not exist, `file` is None and `tree` is empty. `shapes` has the names in each
+    mapping of the model file's `param_shapes`: one mapping is a param group or, at stage 3, a
+    sub-group.
     """
 
     file: TorchFile | None
@@ -44,7 +45,9 @@ class UniversalState:
     shapes: tuple[tuple[str, ...], ...]
 
     def numbers(self) -> Iterator[tuple[Key, Tensor | int | float]]:
-        """Yield the numbers of stage 3, such as `step`, for each parameter of a sub-group."""
+        """Yield the numbers that a stage-3 file stores for a sub-group, such as `step`, for each
+        parameter of the sub-group.
+        """
         inner = self.tree.get(keys.STATE_DICT)
         states = inner.get(keys.STATE) if isinstance(inner, Mapping) else None
         if self.file is None or not isinstance(states, Mapping) or is_ours(self.tree):
@@ -66,10 +69,11 @@ def is_ours(tree: Mapping[str, Any]) -> bool:
 
 
 def parse_state(directory: Path, model: ModelStates) -> UniversalState:
-    """Return the content of the file for the parameters that the model file lists.
+    """Return the content of `zero/optimizer_state.pt`, for the parameters that the model file
+    lists.
 
     Raises:
-        BadFile: it is damaged.
+        BadFile: the file is damaged.
     """
     shapes = tuple(tuple(group) for group in model.groups or ())
     if not (directory / OPTIMIZER_STATE).is_file():
@@ -96,7 +100,7 @@ def _named(
     shapes: tuple[tuple[str, ...], ...],
     model: ModelStates,
 ) -> list[tuple[str, ...]]:
-    """Return the names of each group, in the optimizer's order."""
+    """Return the parameter names of each param group, in the optimizer's order."""
     if is_ours(tree):
         return list(shapes)
     if integer_of(tree.get(keys.ZERO_STAGE)) == 3:
@@ -123,10 +127,11 @@ def _is_round_robin(tree: Mapping[str, Any], model: ModelStates) -> bool:
 
 
 def misplaced_values(saved: UniversalState, model: ModelStates) -> Iterator[Problem]:
-    """Yield problems for values that `ds_to_universal` stored under wrong names.
+    """Yield a problem for each value that `ds_to_universal` stored under the name of another
+    parameter.
 
-    Under round robin it assumes the optimizer's order. If parameters are aligned, DeepSpeed records
-    their real positions, and the names are right.
+    If the run used round robin, `ds_to_universal` wrongly assumes the optimizer's order. If
+    parameters are aligned, DeepSpeed records their real positions, and the names are right.
     """
     aligned = saved.tree.get(keys.ALIGNMENT_PADDINGS)
     if is_ours(saved.tree) or not _is_round_robin(saved.tree, model):

@@ -95,8 +95,9 @@ def read(path: Path, *, tag: str | None = None) -> Checkpoint:
 
 
 def _whole_groups(model: ModelStates) -> list[Shapes]:
-    """Return `param_shapes` with the shapes of AutoEP's experts over all ranks; the file has those
-    on one rank."""
+    """Return `param_shapes` with the shapes that AutoEP's experts have over all ranks. The file
+    has their shapes on one rank.
+    """
     experts = model.stacked_experts
     return [
         {name: experts.whole_shape(name, shape) for name, shape in group.items()}
@@ -111,8 +112,9 @@ def _rest(
     *,
     is_stage_3: bool,
 ) -> dict[Key, Tensor]:
-    """Return the buffers and frozen weights of the model file, and at stages 1 and 2 the 16-bit
-    copies."""
+    """Return the tensors that the model file holds in addition: buffers and frozen weights, and at
+    stages 1 and 2 the 16-bit copies.
+    """
     mp_shard: MpShard = read_mp_rank(models, [], whole_tensors(model), is_zero3=is_stage_3)
     trained = {name: shape for group in groups for name, shape in group.items()}
     rest = {}
@@ -155,8 +157,9 @@ _KINDS = ("fp32", "exp_avg", "exp_avg_sq", "step")
 def states_of(
     directory: Path, model: ModelStates, shapes: Shapes, problems: list[Problem]
 ) -> Iterator[tuple[Key, Tensor | int | float]]:
-    """Yield tensors, and numbers that are not tensors, by name and role; a lost master is a
-    hole."""
+    """Yield (key, value) of each tensor, and of each number that is not a tensor, in the
+    directories of the parameters. A lost master is yielded as a hole.
+    """
     # Of a tensor-parallel run the model file has the shapes of one rank.
     is_whole = model.model_parallel_size in (None, 1)
     for name, shape in shapes.items():
@@ -187,7 +190,9 @@ def states_of(
 
 
 def _swapped(file: TorchFile) -> Iterator[Problem]:
-    """Yield a problem for a file that contains another kind of state than its name."""
+    """Yield a problem if a file contains another kind of state than its name says, for example
+    `exp_avg` in exp_avg_sq.pt.
+    """
     saved = saved_as(file)
     if saved in _KINDS and saved != file.path.stem:
         yield Problem(
@@ -202,10 +207,11 @@ def lost_state(
     problems: list[Problem],
     muons: Set[str] = frozenset(),
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield holes for roles that a parameter lacks and other parameters of its group have.
+    """Yield a hole for each role of optimizer state that a parameter lacks although other
+    parameters of its group have it.
 
-    If no parameter of a group has any, the group never made a step. `muons` are the parameters that
-    Muon updates; their state has other roles.
+    If no parameter of a group has any state, the group never made a step, and nothing is lost.
+    `muons` are the parameters that Muon updates; their state has other roles.
     """
     of_muon = {key: value for key, value in found.items() if key.name in muons}
     of_others = {key: value for key, value in found.items() if key.name not in muons}
@@ -229,7 +235,7 @@ def lost_state(
 
 
 def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
-    """Return the roles that any parameter has, and their types."""
+    """Return the type of each role of optimizer state that at least one parameter has."""
     kinds: dict[str, DType] = {}
     for key, value in found.items():
         if key.role != "param":
@@ -238,7 +244,9 @@ def _kinds(found: Mapping[Key, Tensor | int | float]) -> dict[str, DType]:
 
 
 def unlisted_directories(directory: Path, model: ModelStates, shapes: Shapes) -> Iterator[Problem]:
-    """Yield directories of parameters that the model file does not list as trained."""
+    """Yield a problem for each directory of a parameter that the model file does not list as
+    trained.
+    """
     known = {
         *(model.module or ()),
         *(model.buffer_names or ()),
@@ -268,7 +276,7 @@ def empty_directories(directory: Path, shapes: Shapes) -> Iterator[Problem]:
 
 
 def _value(file: TorchFile, shape: tuple[int, ...], role: str) -> Tensor | int | float:
-    """Return the content of one file: a tensor in its full shape, or the number of `step`."""
+    """Return the content of one file: a tensor in its full shape, or `step` as a number."""
     value = file.tree.get("param") if isinstance(file.tree, Mapping) else file.tree
     stored, scalar = as_tensor(value), role == "step"
     if stored is None and scalar and isinstance(value, int | float):

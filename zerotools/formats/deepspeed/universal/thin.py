@@ -21,7 +21,9 @@ from zerotools.io.torchzip.pt_file import repacked
 
 
 def thin_universal(source: Checkpoint, keep: Keep) -> Thinning:
-    """Return the thinning of `source`, a result of the universal reader."""
+    """Plan how to remove the optimizer state from `source`, a result of the reader of universal
+    checkpoints.
+    """
     native = source.native
     assert isinstance(native, UniversalNative), "a universal checkpoint"
     removed = {

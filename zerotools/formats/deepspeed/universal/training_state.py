@@ -26,8 +26,8 @@ _NOT_STATE = ("param", "param16", "buffer")
 
 
 def universal_training(checkpoint: Checkpoint) -> TrainingState:
-    """Return the state from the model file and `optimizer_state.pt`. A `step` that is a tensor is
-    read on access.
+    """Return the training state, from the model file and `optimizer_state.pt`. If a `step` is
+    stored as a tensor, its file is read when the value is accessed.
 
     Raises:
         BadFile: the file with the param groups is missing.
@@ -72,7 +72,9 @@ def _precision(said: DType | None, config: Any) -> DType | None:
 
 
 def _scalars(checkpoint: Checkpoint, numbers: Mapping[Key, int | float]) -> Mapping[Key, Scalar]:
-    """Return the numbers of each parameter: 0-d tensors and plain numbers."""
+    """Return the numbers of each parameter, such as `step`, whether they are stored as 0-d tensors
+    or as plain numbers.
+    """
     found: dict[Key, Tensor | Scalar] = {
         key: tensor
         for key, tensor in checkpoint.tensors.items()

@@ -21,18 +21,19 @@ from zerotools.io.torchzip.pickle_values import Ordered, Storage, StoredTensor
 from zerotools.io.torchzip.tree_tensors import as_tensor
 
 BufferRole = tuple[int, str]
-"""The number of a flat buffer, and a role."""
+"""(number of a flat buffer, role)."""
 
 
 @dataclass(frozen=True)
 class FlatBuffer:
-    """A flat buffer of the output.
+    """One flat buffer of the output, over all ranks that share it.
 
-    `state_part` is one of the sources of its parameters; these differ only in the parameters.
-    `geometry` is the layout over the ranks that share the buffer, `expert_placement` that over all
-    ranks. `experts` are the names of its parameters on each expert-parallel rank, if these differ.
-    For `whole_roles`, a rank stores each parameter whole if its partition has a part of it.
-    `is_stacked` marks AutoEP's experts; each expert-parallel rank has a block of them.
+    `state_part` has the optimizer state for its parameters; if they come from several parts of the
+    source, these differ only in the parameters. `geometry` is the layout over the ranks that share
+    the buffer, and `expert_placement` the layout over all ranks. `experts` has the names of its
+    parameters on each expert-parallel rank, if these ranks have different ones. For a role in
+    `whole_roles`, a rank stores every parameter that its partition touches as a whole. `is_stacked`
+    marks AutoEP's experts; each expert-parallel rank has a block of them.
     """
 
     geometry: FlatLayout
@@ -43,18 +44,19 @@ class FlatBuffer:
     is_stacked: bool = False
 
     def part_of(self, rank: int) -> int:
-        """Return the index of `rank`'s partition."""
+        """Return the number of the partition that data-parallel rank `rank` stores."""
         return self.expert_placement.of(rank)[1]
 
     def names(self, expert_rank: int) -> Sequence[str]:
-        """Return the names, over all ranks, of the parameters on one expert-parallel rank."""
+        """Return the names over all ranks of the parameters that one expert-parallel rank has."""
         return list(self.experts[expert_rank].values() if self.experts else self.geometry.shapes)
 
     def tensors(
         self, role: str, partitions: Sequence[FlatPartition | None]
     ) -> Iterator[tuple[str, Tensor]]:
-        """Yield the parameters by these names, cut from one partition per rank; None if a rank
-        lacks a role."""
+        """Yield (name over all ranks, tensor) of each parameter, made from one partition for each
+        rank; the partition is None if a rank lacks the role.
+        """
         dtype = self.state_part.dtypes[role]
         layout = WholeParameters(self.geometry) if role in self.whole_roles else self.geometry
         stacked: dict[str, list[tuple[ExpertBlock, Tensor]]] = {}
@@ -76,10 +78,11 @@ class FlatBuffer:
 
 @dataclass
 class BufferScalars:
-    """The 0-d tensors, such as `step`, by buffer and role.
+    """The 0-d tensors in the optimizer state, such as `step`, by (number of the flat buffer,
+    role).
 
-    `copies` maps the key of a copy to the storage of the source: each part of a split group has its
-    own copy.
+    If a group of the source is split into several buffers, each needs its own copy: `copies` maps
+    the key of the copy to the storage in the source.
     """
 
     found: dict[BufferRole, StoredTensor] = field(default_factory=dict)
@@ -109,9 +112,10 @@ def placed_scalars(
     outputs: Sequence[FileLayout],
     files: Sequence[str],
 ) -> Iterator[tuple[Key, Tensor]]:
-    """Yield the position of each 0-d tensor in the output.
+    """Yield (key, tensor) with the position of each 0-d tensor, such as `step`, in the output.
 
-    All ranks' files have equal values; the first rank that has a parameter is taken.
+    The files of all ranks have equal values; the position is in the file of the first rank that has
+    the parameter.
     """
     for (number, role), stored in scalars.found.items():
         buffer = buffers[number]
@@ -122,7 +126,9 @@ def placed_scalars(
 
 
 def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> list[Ordered]:
-    """Return the parameters of each buffer in order, with the shapes that files have."""
+    """Return `param_shapes`: for each flat buffer the names of its parameters, in order, with the
+    shapes that the files record.
+    """
     return [
         Ordered(
             {
@@ -135,14 +141,16 @@ def param_shapes_of(logical: LogicalState, buffers: Sequence[FlatBuffer]) -> lis
 
 
 def _shape_like(saved: Any, shape: tuple[int, ...]) -> Any:
-    """Return `shape` in the type that the source uses: torch.Size or a plain tuple."""
+    """Return `shape` in the type in which the source stores shapes: torch.Size or a plain tuple."""
     return saved if tuple(saved) == shape else type(saved)(shape)
 
 
 def optimizer_state_of(
     buffers: Sequence[FlatBuffer], values: Mapping[BufferRole, StoredTensor]
 ) -> dict[int, dict[str, Any]]:
-    """Return torch's `state` by buffer number, with tensors replaced and numbers kept."""
+    """Return torch's `state`, by the number of the flat buffer. Tensors in it are replaced by
+    those of the output; numbers are kept.
+    """
     return {
         number: {role: values.get((number, role), value) for role, value in state.items()}
         for number, state in enumerate(buffer.state_part.state for buffer in buffers)

@@ -54,7 +54,7 @@ from zerotools.runs.manifest import MANIFEST
 def lay_out(
     source: Checkpoint, destination: Path, *, world_size: int, settings: ZeroSettings = AS_IS
 ) -> Target:
-    """Lay `source`, a result of the DeepSpeed reader, out for `world_size` ranks.
+    """Plan the files of `source`, a result of the DeepSpeed reader, for `world_size` ranks.
 
     Raises:
         BadRequest: `world_size` is not a multiple of the model- or expert-parallel ranks, or a
@@ -103,7 +103,9 @@ def lay_out(
 
 @dataclass(frozen=True)
 class _Laid:
-    """One model-parallel rank: its logical state as read, its target layout, and its files."""
+    """The planned output of one model-parallel rank: the logical state of the source, the layout
+    of the target, and the files.
+    """
 
     source: LogicalState
     layout: TargetLayout
@@ -146,16 +148,18 @@ def lay_out_mp_rank(
 
 
 def unlisted_keys(tensors: Iterable[Key]) -> frozenset[Key]:
-    """Return the keys of tensors that repeat others, and that the reader therefore does not
-    list."""
+    """Return the keys of tensors in the output that the reader does not list, because they repeat
+    other tensors.
+    """
     return frozenset(key for key in tensors if key.role == COPY or REPEATED in key.role)
 
 
 def data_parallel(source: Checkpoint, world_size: int) -> int:
-    """Return how many of `world_size` ranks share the flat buffers of each model-parallel rank.
+    """Return the number of data-parallel ranks: how many of the `world_size` ranks share the flat
+    buffers of one model-parallel rank.
 
     Raises:
-        BadRequest: `world_size` does not fit the number of model-parallel ranks.
+        BadRequest: `world_size` is not a multiple of the number of model-parallel ranks.
     """
     count = len(native_of(source).mp_shards)
     if world_size < 1:
@@ -171,8 +175,9 @@ def data_parallel(source: Checkpoint, world_size: int) -> int:
 
 
 def layer_files(source: Checkpoint) -> list[str]:
-    """Return the layer files of a pipeline and the expert files, which do not depend on the world
-    size."""
+    """Return the plans of the pipeline's layer files and of the expert files. They are the same
+    for every world size.
+    """
     return sorted(name for name in source.files if is_layer_file(name))
 
 
@@ -186,10 +191,10 @@ def _below(tag: str, tensor: Tensor) -> Tensor:
 
 
 def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
-    """Return the files of model-parallel rank `mp_rank`, with the rank added to their tensors'
-    keys.
+    """Return the files of model-parallel rank `mp_rank`, with the number of this rank added to the
+    keys of all tensors.
 
-    Several model-parallel ranks have tensors with the same name, and the output has all of them.
+    Tensors of several model-parallel ranks have the same name, and the output contains all of them.
     """
     sources = {key: files.sources.get(key) or mp_shard.tensors[key] for key in files.tensors}
     return OutputFiles(
@@ -202,9 +207,10 @@ def _apart(files: OutputFiles, mp_rank: int, mp_shard: MpShard) -> OutputFiles:
 
 
 def _target_keys(mp_shards: Sequence[MpShard]) -> dict[Key, tuple[Key, ...]]:
-    """Return the keys of each tensor in the output: one for each model-parallel rank that has it.
+    """Return, for each tensor of the source, its keys in the output: one for each model-parallel
+    rank that has it.
 
-    The result is empty for one model-parallel rank.
+    The result is empty if there is only one model-parallel rank.
     """
     found: dict[Key, tuple[Key, ...]] = {}
     for mp_rank, mp_shard in enumerate(mp_shards if len(mp_shards) > 1 else ()):
@@ -218,8 +224,9 @@ def _of_rank(mp_rank: int, key: Key) -> Key:
 
 
 def _compared(found: Checkpoint) -> dict[Key, Tensor]:
-    """Return the tensors of an output of several model-parallel ranks, with the rank in each
-    key."""
+    """Return the tensors that the reader finds in an output of several model-parallel ranks. Each
+    key contains the number of the rank.
+    """
     return {
         _of_rank(mp_rank, key): tensor
         for mp_rank, mp_shard in enumerate(native_of(found).mp_shards)
@@ -235,10 +242,11 @@ def _dropped(source: Checkpoint, layout: TargetLayout) -> tuple[Dropped, ...]:
 
 
 def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSettings) -> bool:
-    """Return whether `source` is already laid out for `world_size` ranks and with `settings`.
+    """Return whether the files of `source` are already those for `world_size` ranks with the
+    settings `settings`.
 
     Raises:
-        BadRequest: settings that contradict each other.
+        BadRequest: two settings contradict each other.
     """
     if source.origin.world_size != world_size or native_of(source).is_elastic:
         return False
@@ -259,10 +267,10 @@ def is_already_laid_out(source: Checkpoint, world_size: int, settings: ZeroSetti
 
 
 def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
-    """Return `target` with a job's record and manifest if `source` is a job's checkpoint; else
-    `target`.
+    """Return `target` completed with a job record and a manifest, if `source` is the checkpoint of
+    a zerotools job; else `target` unchanged.
 
-    Random number states of other ranks are left out.
+    The random number states of ranks that the output does not have are left out.
 
     Raises:
         BadFile: the record is damaged.
@@ -297,10 +305,10 @@ def as_job(source: Checkpoint, target: Target, world_size: int) -> Target:
 def run_sidecars(
     source: Checkpoint, *, same_ranks: bool
 ) -> tuple[dict[str, FilePlan], tuple[str, ...]]:
-    """Return the files next to the tag directory, with a `latest` that names the tag, and notes on
-    them.
+    """Return the plans for the files next to the tag directory, including a `latest` that names
+    the tag, and notes for the user on them.
 
-    They are copied so that the output can replace the source.
+    They are copied, so that the output can be used instead of the source.
     """
 
     def is_own(path: Path) -> bool:

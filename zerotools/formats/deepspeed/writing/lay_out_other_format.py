@@ -58,10 +58,10 @@ def lay_out_zero(
     world_size: int,
     settings: ZeroSettings = AS_IS,
 ) -> Target:
-    """Lay a checkpoint of any format out for `world_size` ranks of DeepSpeed.
+    """Plan DeepSpeed's files for `world_size` ranks, made from a checkpoint of any format.
 
     Raises:
-        BadRequest: a value that DeepSpeed needs is unknown; the message lists all of them.
+        BadRequest: values that DeepSpeed needs are unknown; the message lists all of these values.
         Unsupported: optimizer state that differs within a param group, or experts.
     """
     settled = settings.settled()
@@ -98,10 +98,11 @@ def lay_out_zero(
 
 
 def _as_zero_counts(source: Checkpoint, training: TrainingState) -> TrainingState:
-    """Return the steps as ZeRO counts them.
+    """Return the training state with the optimizer's steps counted as ZeRO counts them.
 
-    Without ZeRO, in 16 bits, DeepSpeed begins with a step of zeros. The optimizer counts this step
-    and the run does not. In the files of a run with ZeRO both counts must agree.
+    A 16-bit run without ZeRO begins in DeepSpeed with a step of zeros, which the optimizer counts
+    and the run does not. In the files of a run with ZeRO both counts must agree, so one step is
+    subtracted.
     """
     if source.origin.format != "deepspeed" or source.origin.stage != 0 or not training.steps:
         return training
@@ -126,7 +127,9 @@ def _check_dense(source: Checkpoint) -> None:
 def _foreign(
     source: Checkpoint, training: TrainingState, settled: ZeroSettings
 ) -> ForeignCheckpoint:
-    """Return the source with all that DeepSpeed needs. Raises BadRequest as `lay_out_zero` does."""
+    """Return the source with all values that DeepSpeed needs. Raises BadRequest like
+    `lay_out_zero` if a value is unknown.
+    """
     config = settled.ds_config if settled.ds_config is not None else training.ds_config
     precision = _precision(source, training, settled)
     missing = []
@@ -155,13 +158,15 @@ def _foreign(
 
 
 def counted_steps(training: TrainingState) -> int | None:
-    """Return the number of steps that the optimizer counted, for runs without a step counter."""
+    """Return the number of steps that the optimizer counted, for a run that has no step counter of
+    its own.
+    """
     counts = (scalar.value for key, scalar in training.scalars.items() if key.role == "step")
     return int(max(counts, default=0)) or None
 
 
 def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSettings) -> DType | None:
-    """Return the precision of the run.
+    """Return the type that the run computes in.
 
     Raises BadRequest if the configuration trains in another type than the source.
     """
@@ -176,13 +181,16 @@ def _precision(source: Checkpoint, training: TrainingState, settled: ZeroSetting
 
 
 def _least_config(precision: DType) -> dict[str, Any]:
-    """Return the smallest configuration to record for a run without a known configuration."""
+    """Return the smallest DeepSpeed configuration that records the precision of a run. It is used
+    if the run's configuration is unknown.
+    """
     return {key: {"enabled": True} for key, dtype in PRECISION_KEYS.items() if dtype == precision}
 
 
 def _with_zeros(files: OutputFiles, names: set[str]) -> OutputFiles:
-    """Add zeros as the state of parameters without state, which is its value before their first
-    step."""
+    """Return the files with zeros as the optimizer state of the parameters `names`, which have
+    none. Zero is the value of this state before the first step.
+    """
     if not names:
         return files
     filled = {
@@ -284,7 +292,9 @@ def logical_state_from(foreign: ForeignCheckpoint) -> LogicalState:
 
 
 def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
-    """Return the optimizer's state; the writer replaces None values."""
+    """Return the value of `optimizer_state_dict`. The writer replaces the values in it that are
+    None.
+    """
     scaler = scaler_of(foreign.training.loss_scale, foreign.config, foreign.precision).keys()
     if foreign.kind == STAGE_3:
         return pt_trees.zero3_state(scaler, {})
@@ -296,8 +306,9 @@ def _optimizer_state(foreign: ForeignCheckpoint) -> dict[str, Any]:
 def _module(
     foreign: ForeignCheckpoint,
 ) -> tuple[Ordered, dict[Key, StoredTensor], dict[Key, Tensor]]:
-    """Return the weights as the model has them (stage 3: empty ones), the tensors that fill them,
-    and their sources."""
+    """Return the weights as `module` has them (at stage 3: empty placeholders), the tensors to
+    fill, and the source of each of these tensors.
+    """
     module, trained, tensors = Ordered(), foreign.trained, foreign.source.tensors
     weights: dict[Key, StoredTensor] = {}
     sources: dict[Key, Tensor] = {}
@@ -354,7 +365,7 @@ def _is_buffer(foreign: ForeignCheckpoint, key: Key) -> bool:
 
 
 def carried_client(training: TrainingState) -> Iterator[tuple[str, Any]]:
-    """Yield the caller's values that contain no tensors."""
+    """Yield (key, value) of those values in the caller's client state that contain no tensors."""
     for key, value in training.client.items():
         if not any(isinstance(part, StoredTensor) for part in walk(value)):
             yield key, value

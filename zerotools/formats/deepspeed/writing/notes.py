@@ -18,7 +18,9 @@ from zerotools.formats.deepspeed.writing.target_layout import TargetLayout, need
 def notes_on(
     mp_shard: MpShard, logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> tuple[str, ...]:
-    """Return the notes on one model-parallel rank; `logical` is the state of the source."""
+    """Return notes for the user on the output of one model-parallel rank. `logical` is the logical
+    state of the source.
+    """
     return (
         *_elastic(mp_shard, settings),
         *needed_settings(logical, layout, settings),
@@ -33,8 +35,9 @@ def notes_on(
 def needed_settings(
     logical: LogicalState, layout: TargetLayout, settings: ZeroSettings
 ) -> list[str]:
-    """Return the configuration keys that the resuming run must set; empty if a configuration was
-    passed."""
+    """Return sentences for the user on the settings that the resuming run must have. It is empty
+    if the user passed a configuration.
+    """
     needed = needed_keys(logical, layout)
     if settings.ds_config is not None:
         return []

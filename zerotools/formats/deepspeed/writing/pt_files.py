@@ -31,9 +31,10 @@ Gaps = Iterable[tuple[int, int]]
 def new_partition(
     key: str, dtype: DType, numel: int, *, requires_grad: bool = False
 ) -> StoredTensor:
-    """Return a flat tensor in a new storage, which copies fill.
+    """Return a flat tensor, alone in a new storage, that is filled when tensors are copied.
 
-    `key` is unique in its tree, and not a number, so that it differs from the source's keys.
+    `key` is unique in its tree, and is not a number, so that it differs from the keys of the
+    source.
     """
     storage = Storage(key, dtype, numel)
     return StoredTensor(storage, dtype, 0, (numel,), (1,), requires_grad)
@@ -41,9 +42,11 @@ def new_partition(
 
 @dataclass(frozen=True)
 class FileDraft:
-    """The content of a file without its name; ranks with equal trees share one draft.
+    """The content of one `.pt` file that has no name yet. Ranks with equal trees use the same
+    draft.
 
-    `storages` are those of the pickle by number, and `origins` the sources of their bytes.
+    `storages` are the storages of the pickle, by number, and `origins` say where the bytes of each
+    storage come from.
     """
 
     pickle: bytes
@@ -64,8 +67,8 @@ class FileDraft:
         copies: Mapping[str, Storage] = MappingProxyType({}),
         known: Mapping[str, bytes] = MappingProxyType({}),
     ) -> FileDraft:
-        """Return the draft of `tree`, with the storages of `new_tensors`, of `source` and of
-        copies.
+        """Return the draft of a file with the tree `tree`. Its storages are those of
+        `new_tensors`, those of the file `source`, and copies of storages.
 
         `copies` maps the key of a copy to a storage of the source. `known` are the bytes of
         storages that are in no file.
@@ -90,7 +93,7 @@ class FileDraft:
         return cls(pickle, storages, origins, crcs, data, source, new, kept)
 
     def at(self, file: str) -> FileLayout:
-        """Return the layout of the file with this name.
+        """Return the layout of the file if it gets this name.
 
         The folder in the archive has the file's name, as torch's archives do, so that a file under
         another rank's name is detected.
@@ -117,9 +120,9 @@ class FileDraft:
 
 @dataclass(frozen=True)
 class FileLayout:
-    """The layout of a file, without the padding of its new partitions.
+    """The positions of all bytes in one `.pt` file, without the padding of its new partitions.
 
-    `offsets` has the offset of each storage, by its key in the tree.
+    `offsets` has the byte offset of each storage in the file, by the storage's key in the tree.
     """
 
     base: FilePlan
@@ -129,7 +132,9 @@ class FileLayout:
     kept: Mapping[str, Storage]
 
     def plan(self, gaps: Mapping[str, Gaps]) -> FilePlan:
-        """Return the file plan; `(start, count)` are the padding elements of each new partition."""
+        """Return the plan of the file. `gaps` has (start, count) of the padding elements in each
+        new partition, which become zeros.
+        """
         zeros = list(self._zeros(gaps))
         plan = self.base
         return FilePlan(plan.size, plan.literals, plan.carried, plan.checksums, zeros)
@@ -141,19 +146,22 @@ class FileLayout:
                 yield ZeroBytes(self.offsets[key] + start * dtype.itemsize, count * dtype.itemsize)
 
     def partition(self, file: str, tensor: StoredTensor) -> FlatPartition:
-        """Return the position of a new partition in `file`, a file with this layout."""
+        """Return the new partition as a position in `file`, which has this layout."""
         offset = self.offsets.get(tensor.storage.key, 0)
         return FlatPartition(file, offset, tensor.shape[0], tensor.dtype)
 
     def placed(self, file: str, stored: StoredTensor) -> Tensor:
-        """Return the position of a small tensor of the tree in `file`."""
+        """Return a small tensor of the tree, such as `step`, as a tensor at its position in
+        `file`.
+        """
         offset = self.offsets[stored.storage.key] + stored.offset * stored.dtype.itemsize
         chunk = Chunk(Box.whole(stored.shape), file, offset, stored.strides)
         return Tensor(stored.dtype, stored.shape, [chunk])
 
     def carried(self, file: str, tensor: Tensor) -> Tensor | None:
-        """Return the position of a source's tensor in `file`, or None if its bytes are not
-        copied."""
+        """Return a tensor of the source as a tensor at its position in `file`, or None if its
+        bytes are not copied into this file.
+        """
         chunks = [self._moved(file, chunk) for chunk in tensor.chunks]
         moved = [chunk for chunk in chunks if chunk is not None]
         if len(moved) < len(chunks):
@@ -175,10 +183,11 @@ class FileLayout:
 
 @dataclass(frozen=True)
 class OutputFiles:
-    """The files of the output by name, and their tensors.
+    """The planned files of the output, by name, and the tensors in them.
 
-    There are tensors to copy, tensors in bytes of the source, and the sources of tensors that only
-    the output has under their names.
+    `tensors` are copied element by element, `carried` lie in bytes that are copied unchanged from
+    the source. `sources` has the source of those tensors that only the output has under their
+    names.
     """
 
     plans: Mapping[str, FilePlan]
@@ -188,14 +197,17 @@ class OutputFiles:
 
 
 REPEATED = " of rank "
-"""The mark in the role of a tensor that repeats another; readers do not list it."""
+"""A mark that is added to the role of a tensor that repeats another tensor. Readers do not list
+such a tensor.
+"""
 
 
 def carried_tensors(
     held: Mapping[Key, Tensor], elsewhere: Collection[Key], files: Mapping[str, FileLayout]
 ) -> dict[Key, Tensor]:
-    """Return the positions of tensors in the bytes that `files` copy from the source, without those
-    `elsewhere`."""
+    """Return the tensors in `held`, at their positions in the bytes that `files` copy unchanged
+    from the source. Keys in `elsewhere` are left out.
+    """
     found = {}
     for key, tensor in held.items():
         if key in elsewhere:

@@ -30,11 +30,11 @@ COMPARED = 64
 
 
 def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
-    """Check that the checkpoint can be laid out again; `count` is the number of model-parallel
-    ranks.
+    """Check that the files of a DeepSpeed checkpoint can be written again; `count` is the number
+    of model-parallel ranks.
 
     Raises:
-        Unsupported: it cannot.
+        Unsupported: zerotools cannot write files of this kind.
         BadFile: a rank is missing, and its experts with it.
     """
     if not mp_shard.groups:
@@ -89,7 +89,9 @@ def check_supported(path: Path, mp_shard: MpShard, count: int, settings: ZeroSet
 
 
 def _check_experts(path: Path, mp_shard: MpShard, count: int, settings: ZeroSettings) -> None:
-    """Check that experts can be resharded: only over the ranks that share them."""
+    """Check that the experts can be written for another number of ranks: only the number of ranks
+    that share the same experts may change.
+    """
     optim, stage = first_of(mp_shard.optim_states), settings.settled().stage
     is_stacked = bool(mp_shard.model.stacked_experts.layers)
     if count > 1:
@@ -141,11 +143,11 @@ def check_masters(source: Checkpoint, mp_rank: int) -> None:
 
 
 def compare_weights(source: Checkpoint, pairs: Iterable[tuple[str, Tensor, Tensor]]) -> None:
-    """Compare the first elements of every part of each master with its weight, for (name, master,
-    weight).
+    """Compare masters with the weights that were cast from them, for each (name, master, weight).
+    The first elements of every part of the master are compared.
 
     Raises:
-        Unsupported: they disagree.
+        Unsupported: a weight is not the cast of its master.
         BadFile: a file is truncated.
     """
     with OpenFiles(source.root) as files:
@@ -178,8 +180,9 @@ def _path(source: Checkpoint, tensor: Tensor) -> Path:
 
 
 def _samples(files: OpenFiles, master: Tensor, weight: Tensor) -> Iterator[tuple[Array, Array]]:
-    """Yield up to COMPARED elements from the start of each range of the master, and those of the
-    weight."""
+    """Yield two arrays for each range of the master: its first elements (at most `COMPARED`), and
+    the same elements of the weight.
+    """
     whole = ranges_of(weight)
     if whole is None or len(whole) != 1:
         return

@@ -67,13 +67,13 @@ class TargetLayout:
     autoep_size: int | None = None
 
     def placement_of(self, group: LogicalGroup) -> ExpertPlacement:
-        """Return the placement of ranks for a param group."""
+        """Return how the data-parallel ranks share the parameters of a param group."""
         ep_size = self.autoep_size or 1 if group.is_stacked else group.ep_size
         return ExpertPlacement(self.dp_size, ep_size, self.data_first)
 
     @property
     def autoep_placement(self) -> ExpertPlacement | None:
-        """The placement of ranks for AutoEP's experts; None without AutoEP."""
+        """How the data-parallel ranks share AutoEP's experts; None without AutoEP."""
         if self.autoep_size is None:
             return None
         return ExpertPlacement(self.dp_size, self.autoep_size, self.data_first)
@@ -82,12 +82,14 @@ class TargetLayout:
 def target_layout_of(
     logical: LogicalState, settings: ZeroSettings, dp_size: int, saved_dp_size: int | None = None
 ) -> TargetLayout:
-    """Return the target layout for `dp_size` ranks.
+    """Return the layout of the output for `dp_size` data-parallel ranks.
 
-    `saved_dp_size` is the number of DeepSpeed ranks that saved the state; None for another source.
+    `saved_dp_size` is the number of DeepSpeed ranks that saved the state; None if another program
+    saved it.
 
     Raises:
-        BadRequest: a setting that the stage does not have, or ranks that cannot share experts.
+        BadRequest: a setting does not exist at this stage, or the number of ranks does not allow
+            them to share the experts.
         Unsupported: the source's sub-groups do not match its configuration.
     """
     settled = settings.settled()
@@ -138,8 +140,9 @@ def target_layout_of(
 
 
 def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> bool:
-    """Return whether consecutive ranks share experts. The number of expert-parallel ranks stays the
-    same."""
+    """Return whether consecutive ranks have the same experts in the output. The number of
+    expert-parallel ranks stays as it was.
+    """
     for group in logical.groups:
         if dp_size % group.ep_size:
             where = group.parts[0].where
@@ -153,8 +156,9 @@ def _data_first(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> 
 
 
 def _autoep_size(logical: LogicalState, settings: ZeroSettings, dp_size: int) -> int | None:
-    """Return the number of AutoEP's expert-parallel ranks: from the configuration passed, else as
-    before."""
+    """Return the number of AutoEP's expert-parallel ranks in the output: that of the configuration
+    that the user passed, else that of the source.
+    """
     if logical.autoep_size is None:
         return None
     size = configured_ranks(settings.ds_config) or logical.autoep_size
@@ -187,7 +191,7 @@ def _check_precision(logical: LogicalState, settings: ZeroSettings) -> None:
 def _class_of(
     logical: LogicalState, settings: ZeroSettings, stage: int | None
 ) -> tuple[str, int | None]:
-    """Return the class that writes the optimizer files.
+    """Return the kind of the optimizer files (the class that writes them) and their ZeRO stage.
 
     BF16_Optimizer also loads the files of the other class.
     """
@@ -201,7 +205,9 @@ def _class_of(
 
 
 def _is_bf16_optimizers(logical: LogicalState, settings: ZeroSettings, stage: int | None) -> bool:
-    """Return whether the resuming run has BF16_Optimizer with its buffers in plain order."""
+    """Return whether the resuming run uses BF16_Optimizer with the parameters of its buffers in
+    plain order.
+    """
     was = logical.kind == BF16_OPTIMIZER
     if stage is None:
         return was
@@ -226,7 +232,9 @@ def _alignment(logical: LogicalState, settings: ZeroSettings) -> int | None:
 
 
 def with_config(logical: LogicalState, layout: TargetLayout) -> LogicalState:
-    """Return the logical state with a recorded configuration that matches the target layout."""
+    """Return the logical state with its recorded configuration changed, so that it matches the
+    layout of the output.
+    """
     changed = dict(_differing(logical, layout))
     placed = dict(_placed(logical, layout))
     if not changed and not placed and not mics_keys(logical.zero):
@@ -240,7 +248,9 @@ def with_config(logical: LogicalState, layout: TargetLayout) -> LogicalState:
 
 
 def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, Any]]:
-    """Yield the configuration changes outside `zero_optimization`."""
+    """Yield (key, value) of the changes in the configuration that are outside
+    `zero_optimization`.
+    """
     known = is_data_first(logical.model.get(pt_trees.DS_CONFIG))
     if logical.has_experts and known != layout.data_first:
         yield DATA_FIRST, layout.data_first
@@ -252,8 +262,9 @@ def _placed(logical: LogicalState, layout: TargetLayout) -> Iterator[tuple[str, 
 
 
 def _renamed(logical: LogicalState, layout: TargetLayout, group: LogicalGroup) -> LogicalGroup:
-    """Return a group of AutoEP's experts with its name, which has the number of expert-parallel
-    ranks."""
+    """Return a param group of AutoEP's experts under its new name, which contains the number of
+    expert-parallel ranks. Other groups are returned unchanged.
+    """
     before, after = logical.autoep_size, layout.autoep_size
     if not group.is_stacked or before is None or after is None:
         return group
@@ -288,8 +299,9 @@ def _with_config(
 
 
 def needed_keys(source: LogicalState, layout: TargetLayout) -> dict[str, Any]:
-    """Return the keys of `zero_optimization` that the resuming run must set: those that differ from
-    DeepSpeed's default or from the source."""
+    """Return the keys of `zero_optimization` that the user must set in the resuming run, because
+    the value differs from DeepSpeed's default or from the source.
+    """
     needed = dict(_differing(source, layout))
     if layout.round_robin:
         needed[ROUND_ROBIN] = True
@@ -326,7 +338,8 @@ def check_sub_groups(logical: LogicalState, ranks: int) -> None:
 
 
 def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> list[FlatBuffer]:
-    """Return the sub-groups of one param group for a placement of ranks.
+    """Return the sub-groups (stage 3) of one param group, for ranks that share it as `placement`
+    says.
 
     Raises:
         Unsupported: merged parts differ in a value that must be equal.
@@ -344,7 +357,8 @@ def sub_groups(group: LogicalGroup, placement: ExpertPlacement, limit: int) -> l
 
 
 def split_sub_groups(shapes: Shapes, ranks: int, limit: int) -> list[Shapes]:
-    """Return the sub-groups (stage 3) of one param group; empty if it has no parameters.
+    """Split the parameters of one param group into sub-groups, as stage 3 does; return an empty
+    list if it has no parameters.
 
     A param group is one sub-group if all partitions of one rank have no more than `sub_group_size`
     elements together. Otherwise parameters are added one by one, and a sub-group is closed as soon

@@ -38,7 +38,7 @@ _DEEPEST = 4
 
 
 def masters_alone(source: Checkpoint) -> Thinning:
-    """Return the thinning of `source` that removes optimizer state and keeps the masters."""
+    """Plan how to remove the optimizer state from `source` and keep its masters."""
     files: dict[str, FilePlan] = {}
     removed: list[str] = []
     for mp_shard in native_of(source).mp_shards:
@@ -54,10 +54,10 @@ def masters_alone(source: Checkpoint) -> Thinning:
 
 
 def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
-    """Return the thinning of `source` that removes its optimizer files.
+    """Plan how to remove the optimizer files of `source`, so that only weights stay.
 
-    `after` is the result of reading `source` without them. Return None if some weights are only in
-    those files.
+    `after` is the result of reading `source` without its optimizer files. Return None if some
+    weights are only in these files.
     """
     kept: dict[Key, Key] = {}
     for key, tensor in after.tensors.items():
@@ -77,7 +77,9 @@ def weights_alone(source: Checkpoint, after: Checkpoint) -> Thinning | None:
 
 
 def has_weights_beside(source: Checkpoint) -> bool:
-    """Return whether the model files can hold the weights: at stages 1 and 2, and without ZeRO."""
+    """Return whether the weights can be in the model files. They can at stages 1 and 2, and
+    without ZeRO.
+    """
     kinds = {optim.kind for shard in native_of(source).mp_shards for optim in _present(shard)}
     return kinds <= {STAGE_1_AND_2}
 
@@ -87,8 +89,9 @@ def _present(mp_shard: MpShard) -> Iterator[OptimStates]:
 
 
 def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
-    """Return the source's key of a kept tensor: a 16-bit weight had another role next to its
-    master."""
+    """Return the key that a kept tensor has in the source. A 16-bit weight with a master has
+    another role there (`param16`). Return None if the source has no such tensor.
+    """
     for role in ("param16", "param") if key.role == "param" else (key.role,):
         held = source.tensors.get(Key(key.name, role))
         if held is not None and (held.dtype, held.shape) == (tensor.dtype, tensor.shape):
@@ -97,7 +100,7 @@ def _same(source: Checkpoint, key: Key, tensor: Tensor) -> Key | None:
 
 
 def _model_files(mp_shard: MpShard, keep: Keep) -> dict[str, FilePlan]:
-    """Return the model file of a run without ZeRO, which has the optimizer in it."""
+    """Plan the model file of a run without ZeRO again, because it contains the optimizer."""
     saved, file = mp_shard.model.optimizer, mp_shard.model.file
     if saved is None:
         return {}
@@ -120,8 +123,9 @@ def _without_state_of(optim: OptimStates) -> Any:
 
 
 def without_state(saved: Any, depth: int = _DEEPEST) -> Any:
-    """Return a tree of dicts without the `state` of torch optimizers; the same object if it has
-    none."""
+    """Return a tree of dicts without the `state` of torch optimizers in it. If there is no such
+    state, return the same object.
+    """
     if not isinstance(saved, dict) or not depth:
         return saved
     if saved.get(keys.STATE) and keys.PARAM_GROUPS in saved:

@@ -1,6 +1,6 @@
-"""Lay out the files of ZeRO stages 1 and 2 and of BF16_Optimizer for any number of ranks.
+"""Plan the files of ZeRO stages 1 and 2 and of BF16_Optimizer for any number of ranks.
 
-They are as DeepSpeed 0.19.8 writes them. Masters have no trailing padding, except where
+The files are as DeepSpeed 0.19.8 writes them. Masters have no trailing padding, except where
 BF16_Optimizer wrote it. Rigid optimizer state has trailing padding of zeros.
 
 Source: DeepSpeed `runtime/zero/stage_1_and_2.py` and `bf16_optimizer.py`: `state_dict`.
@@ -54,10 +54,11 @@ from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 def lay_out_zero12(
     logical: LogicalState, layout: TargetLayout, model_name: str, names: Sequence[str]
 ) -> OutputFiles:
-    """Return the model file `model_name`, and `names[r]` with the partitions of rank r.
+    """Plan the model file `model_name`, and for each rank r the optimizer file `names[r]` with the
+    partitions of this rank.
 
     Raises:
-        Unsupported: parts of a group differ in a value that must be equal.
+        Unsupported: parts of a param group differ in a value that must be equal.
     """
     buffers = _buffers(logical, layout)
     scalars = scalars_of(buffers)
@@ -125,9 +126,9 @@ def _buffers(logical: LogicalState, layout: TargetLayout) -> list[FlatBuffer]:
 
 
 def _whole_roles(layout: TargetLayout, group: LogicalGroup, part: StatePart) -> frozenset[str]:
-    """Return the roles for which ranks store whole parameters.
+    """Return the roles for which each rank stores whole parameters instead of a partition.
 
-    DeepSpeed silently discards a momentum with another length.
+    DeepSpeed silently discards a momentum that has another length.
     """
     if layout.is_offloaded:
         return frozenset()
@@ -153,7 +154,7 @@ def _model_file(
 def _new_partitions(
     logical: LogicalState, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[BufferRole, StoredTensor]:
-    """Return one rank's partitions by group and role."""
+    """Return the new partitions of one rank, by (number of the group, role)."""
     is_cut = logical.kind != BF16_OPTIMIZER and keys.GROUP_PADDINGS in logical.optimizer_state
     new_partitions = {}
     for number, buffer in enumerate(buffers):
@@ -171,14 +172,14 @@ def _new_partitions(
 
 
 def _padding(geometry: FlatLayout, part: int) -> int:
-    """Return the elements of a partition after the end of the group."""
+    """Return the number of elements in a partition that lie after the end of the group."""
     return min(
         geometry.partition_numel, max(0, (part + 1) * geometry.partition_numel - geometry.total)
     )
 
 
 def _clipped(content: PartitionContents, length: int) -> list[tuple[int, int]]:
-    """Return the gaps of a partition, without the part that is cut off at its end."""
+    """Return the gaps (start, count) of a partition that is cut off after `length` elements."""
     return [(start, min(count, length - start)) for start, count in content.gaps if start < length]
 
 
@@ -190,7 +191,9 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     contents: Sequence[PartitionContents],
 ) -> dict[str, Any]:
-    """Return the optimizer file tree of one rank, with partitions and layout replaced."""
+    """Return the tree of one rank's optimizer file, in which the partitions and the values that
+    depend on the layout are replaced.
+    """
     saved = logical.optimizer_state
     geometries = [buffer.geometry for buffer in buffers]
     base = saved.get(keys.BASE_STATE)
@@ -239,6 +242,8 @@ def _group_paddings(kind: str, buffer: FlatBuffer, rank: int) -> int:
 
 
 def _mapping(content: PartitionContents, order: Sequence[str], kind: Opaque) -> Ordered:
-    """Return positions by name, in the optimizer's order, which may differ from the buffer's."""
+    """Return the positions of the parameters in a partition, by name. They are in the optimizer's
+    order, which may differ from the order in the buffer.
+    """
     places = {name: (start, count) for name, start, count in content.parts}
     return keys.slice_mapping(kind, ((name, *places[name]) for name in order if name in places))

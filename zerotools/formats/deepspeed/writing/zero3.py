@@ -1,4 +1,5 @@
-"""Lay out the files of ZeRO stage 3 for any number of ranks: one model and one optimizer file each.
+"""Plan the files of ZeRO stage 3 for any number of ranks: one model file and one optimizer file
+each.
 
 The trees of all optimizer files are equal, and so are those of all model files but the first. Ranks
 differ in the bytes of their partitions, and in the elements that are padding (zeros). With AutoEP,
@@ -43,10 +44,10 @@ from zerotools.io.torchzip.pickle_values import Ordered, StoredTensor
 def lay_out_zero3(
     logical: LogicalState, layout: TargetLayout, model_names: Sequence[str], names: Sequence[str]
 ) -> OutputFiles:
-    """Return the files `model_names[r]` and `names[r]` of each rank r.
+    """Plan the model file `model_names[r]` and the optimizer file `names[r]` of each rank r.
 
     Raises:
-        Unsupported: sub-groups that cannot be joined.
+        Unsupported: sub-groups that must be joined differ in a value that must be equal.
     """
     grouped = [
         sub_groups(group, layout.placement_of(group), layout.sub_group_size)
@@ -102,14 +103,16 @@ def lay_out_zero3(
 
 
 def _differing_ranks(layout: TargetLayout) -> range:
-    """Return the ranks with different trees; without AutoEP, one rank stands for all."""
+    """Return the ranks with trees that differ from each other. Without AutoEP this is only rank 0,
+    because all ranks have equal trees.
+    """
     return range(layout.dp_size if layout.autoep_size is not None else 1)
 
 
 def _on_rank(
     tree: dict[str, Any], layout: TargetLayout, buffers: Sequence[FlatBuffer], rank: int
 ) -> dict[str, Any]:
-    """Return the optimizer tree of a rank."""
+    """Return the tree of the optimizer file as rank `rank` writes it."""
     if layout.autoep_size is None:
         return tree
     placements = [buffer.expert_placement for buffer in buffers]
@@ -118,7 +121,7 @@ def _on_rank(
 
 
 def _gaps(buffer: FlatBuffer) -> list[list[tuple[int, int]]]:
-    """Return the padding in the partition of each rank."""
+    """Return, for each rank, the padding (start, count) in its partition of the buffer."""
     parts = partition_contents(buffer.geometry)
     return [
         list(parts[buffer.part_of(rank)].gaps) for rank in range(buffer.expert_placement.dp_size)
@@ -128,7 +131,9 @@ def _gaps(buffer: FlatBuffer) -> list[list[tuple[int, int]]]:
 def _repeated(
     logical: LogicalState, models: Sequence[FileLayout], names: Sequence[str]
 ) -> dict[Key, tuple[Key, Tensor]]:
-    """Return the tensors that the model files of all ranks but the first repeat."""
+    """Return the tensors that the first rank's model file has and that the model files of all
+    other ranks repeat.
+    """
     return {
         Key(key.name, f"{key.role}{REPEATED}{rank}"): (key, models[rank].placed(name, each))
         for rank, name in enumerate(names)
@@ -142,7 +147,7 @@ def _plans(
     names: Sequence[str],
     gaps: Mapping[str, Sequence[Sequence[tuple[int, int]]]],
 ) -> dict[str, FilePlan]:
-    """Return the file of each rank, with the padding of its new partitions."""
+    """Return the planned file of each rank, with zeros as the padding of its new partitions."""
     return {
         name: output.plan({key: of_ranks[rank] for key, of_ranks in gaps.items()})
         for rank, (name, output) in enumerate(zip(names, outputs, strict=True))
@@ -156,7 +161,9 @@ def _tree(
     new_partitions: Mapping[BufferRole, StoredTensor],
     values: Mapping[BufferRole, StoredTensor],
 ) -> dict[str, Any]:
-    """Return the optimizer file tree, with partitions and sub-groups replaced."""
+    """Return the tree of the optimizer files, in which the partitions and the values that depend
+    on the sub-groups are replaced.
+    """
     saved = logical.optimizer_state
     buffers = [buffer for group in grouped for buffer in group]
     groups, first = [], 0
@@ -175,7 +182,7 @@ def _tree(
 
 
 def _model_tree(tree: dict[str, Any], layout: TargetLayout, rank: int) -> dict[str, Any]:
-    """Return the model tree of a rank."""
+    """Return the tree of the model file as rank `rank` writes it."""
     placement = layout.autoep_placement
     return tree if placement is None else model_tree_on(tree, placement, rank)
 
@@ -187,10 +194,10 @@ def _model_files(
     names: Sequence[str],
     plans: dict[str, FilePlan],
 ) -> tuple[list[FileLayout], dict[Key, Tensor]]:
-    """Add the model files to `plans`, and return them with the tensors to fill.
+    """Add the model files to `plans`, and return their tensors that are to be filled.
 
-    These are the partitions of frozen parameters in all files, and in the first file the weights of
-    `logical`.
+    These tensors are the partitions of frozen parameters in all files, and in the first file the
+    weights of `logical`.
     """
     frozen, ranks = logical.frozen, layout.dp_size
     layouts = {

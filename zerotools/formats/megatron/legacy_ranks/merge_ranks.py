@@ -20,7 +20,7 @@ from zerotools.io.torchzip.tree_tensors import as_tensor, unread
 
 
 class WholeModel:
-    """The merged model: the parts of each tensor from all ranks, by key."""
+    """The model merged from all ranks: for each tensor, its parts on the ranks."""
 
     def __init__(self, path: Path, degrees: Degrees, facts: MegatronFacts) -> None:
         self.path, self.degrees, self.facts = path, degrees, facts
@@ -29,11 +29,11 @@ class WholeModel:
         self._found: dict[Key, tuple[Local, Cut, list[Chunk]]] = {}
 
     def add(self, local: Local, place: RankPlace) -> None:
-        """Add a tensor of one rank.
+        """Add the tensor `local` of one rank, which has the position `place` in the model.
 
         Raises:
-            BadFile: another rank has it with another shape or type.
-            Unsupported: it is unknown how ranks share the tensor.
+            BadFile: another rank has this tensor with another shape or type.
+            Unsupported: it is unknown how the ranks share the tensor.
         """
         is_expert = ".local_experts." in local.name
         ranks = self.degrees.expert_tensor if is_expert else self.degrees.tensor
@@ -56,7 +56,9 @@ class WholeModel:
             chunks.append(_chunk(local, start, box))
 
     def notes(self, unread_state: str) -> list[str]:
-        """Return notes for the user."""
+        """Return notes for the user on the merged model, for example on optimizer state that is
+        left out.
+        """
         found = [unread_state] if unread_state else []
         if self.extra_states:
             said = counted(self.extra_states, "extra state")
@@ -88,11 +90,11 @@ _JOINED = re.compile(r".*\.experts\.weight[12]", re.S)
 def first_layers(
     ranks: list[SavedRank], merged: WholeModel
 ) -> dict[tuple[int, int], dict[str, int]]:
-    """Return the number of the first layer of each virtual stage of each stage, by the text before
-    the number in the names.
+    """Return the number, in the whole model, of the first layer on each (virtual stage, pipeline
+    stage). It is by the text before the layer number in names.
 
     Raises:
-        BadFile: the number of layers differs from the arguments.
+        BadFile: the number of layers differs from the one in the arguments.
     """
     counts: dict[tuple[int, int], dict[str, int]] = {}
     for rank in ranks:
@@ -118,10 +120,11 @@ def first_layers(
 def weights_of(
     merged: WholeModel, rank: SavedRank, part: Mapping[Any, Any], firsts: Mapping[str, int]
 ) -> Iterator[Local]:
-    """Yield the weights of one part of the model, under their names in the whole model.
+    """Yield the weights in one rank's part of the model, under the names that they have in the
+    whole model.
 
     Raises:
-        Unsupported: one is not a tensor, or is of a kind that is not read.
+        Unsupported: a weight is not a tensor, or is a tensor of a kind that is not read.
     """
     for name, value in part.items():
         stored = as_tensor(value)

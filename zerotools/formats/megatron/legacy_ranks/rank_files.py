@@ -108,7 +108,7 @@ def read_ranks(path: Path) -> Checkpoint:
 
 
 def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
-    """Add the tensors of each rank.
+    """Add the tensors of each rank to the merged model.
 
     If the optimizer's order cannot be proved for one rank, no rank's optimizer state is added.
     """
@@ -133,7 +133,9 @@ def _read_each(merged: WholeModel, ranks: list[SavedRank]) -> None:
 
 
 def _state(merged: WholeModel, rank: SavedRank, weights: list[Local]) -> list[Local]:
-    """Return the optimizer state of the rank's weights."""
+    """Return the optimizer state for the weights of one rank; empty if it cannot be proved which
+    state belongs to which weight.
+    """
     where = optimizer_of(rank.name)
     try:
         if (merged.path / where).exists():
@@ -154,7 +156,9 @@ def disagreements(
     ranks: list[SavedRank],
     opened: Mapping[str, TorchFile],
 ) -> Iterator[Problem]:
-    """Yield problems for missing ranks, surplus ranks, and ranks of another save."""
+    """Yield a problem for each rank that is missing, that the run does not have, or with files of
+    another save.
+    """
     for name in expected:
         if name not in opened:
             where = model_of(name)
@@ -189,7 +193,9 @@ def disagreements(
 
 
 def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Iterator[Problem]:
-    """Yield the distributed optimizer file of each rank that lacks it, if other ranks have one."""
+    """Yield a problem for each rank without a distributed optimizer file, if other ranks have
+    one.
+    """
     lost = [name for name in names if not (path / name).exists()]
     for name in lost if len(lost) < len(names) else ():
         yield Problem(f"{path / name} is missing, but other ranks have theirs", name, blocks=True)
@@ -199,7 +205,7 @@ def lost_optimizers(path: Path, names: list[str], facts: MegatronFacts) -> Itera
 
 
 def _is_distributed(facts: MegatronFacts) -> bool:
-    """Return whether a rank's optimizer keeps its state in a separate file."""
+    """Return whether a rank keeps its optimizer state in a separate file (distrib_optim.pt)."""
     groups = [group for each in optimizers_in(facts.tree) for group in groups_in(each)]
     is_said = facts.args.get("use_distributed_optimizer") is True
     return is_said and bool(groups) and not any("params" in group for group in groups)

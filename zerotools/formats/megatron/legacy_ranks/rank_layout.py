@@ -23,8 +23,10 @@ from zerotools.io.torchzip.pt_file import TorchFile
 
 
 class RankPlace(NamedTuple):
-    """The position of a rank: `tensor` of TP, `stage` of PP, `expert` of EP, `expert_tensor` of
-    ETP."""
+    """The position of one rank: its number `tensor` among the tensor-parallel ranks, `stage` among
+    the pipeline stages, `expert` among the expert-parallel ranks, and `expert_tensor` among the
+    expert-tensor-parallel ranks.
+    """
 
     tensor: int
     stage: int
@@ -33,7 +35,7 @@ class RankPlace(NamedTuple):
 
 
 class Degrees(NamedTuple):
-    """The degree of each kind of parallelism."""
+    """The degrees of parallelism: the number of ranks or stages of each kind."""
 
     tensor: int
     stages: int
@@ -49,14 +51,16 @@ _MOST = 2**20
 
 
 def degrees_of(facts: MegatronFacts) -> Degrees:
-    """Return the degrees in the arguments; a degree that is not recorded is 1."""
+    """Return the degrees of parallelism that the arguments record. A degree that they do not
+    record is 1.
+    """
     sizes = facts.sizes
     tensor = sizes.get("TP") or 1
     return Degrees(tensor, sizes.get("PP") or 1, sizes.get("EP") or 1, sizes.get("ETP") or tensor)
 
 
 def places(degrees: Degrees) -> dict[str, RankPlace]:
-    """Return the directory and position of each saved rank.
+    """Return the position of each rank that saves files, by the name of its directory.
 
     The result is empty if there would be more ranks than any run has.
     """
@@ -83,7 +87,9 @@ _CHUNK = re.compile(r"model(\d{0,4})")
 
 @dataclass(frozen=True, slots=True)
 class SavedRank:
-    """One opened rank file of the model: `name` is its directory, `facts` are its records."""
+    """One rank with its opened model file. `name` is the rank's directory, and `facts` are the
+    values that the file records besides tensors.
+    """
 
     name: str
     place: RankPlace
@@ -101,10 +107,10 @@ class SavedRank:
 
 
 def model_of(rank: str) -> str:
-    """Return the model file of the rank in a directory."""
+    """Return the path of the model file in a rank's directory."""
     return f"{rank}/{RANK_FILES[0]}" if rank else RANK_FILES[0]
 
 
 def optimizer_of(rank: str) -> str:
-    """Return the distributed optimizer file of the rank in a directory."""
+    """Return the path of the distributed optimizer file in a rank's directory."""
     return f"{rank}/{RANK_FILES[1]}" if rank else RANK_FILES[1]

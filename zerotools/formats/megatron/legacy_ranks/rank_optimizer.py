@@ -30,7 +30,9 @@ _FLAT_ROLES = ("param", "exp_avg", "exp_avg_sq")
 
 
 class Local(NamedTuple):
-    """A tensor of one rank: `name` and `role` in the model, and the position of its elements."""
+    """A tensor of one rank: its `name` and `role` in the whole model, and the position of its
+    elements in the file.
+    """
 
     name: str
     role: str
@@ -42,7 +44,9 @@ class Local(NamedTuple):
 
 
 class Unproved(Exception):
-    """The state does not fit the parameters; the message says how."""
+    """Raised if the optimizer state does not fit the parameters of the rank; the message says
+    why.
+    """
 
 
 def numbered_state(

@@ -71,11 +71,13 @@ def lay_out(
     expert_parallel: int | None = None,
     chunk_bytes: int = LARGEST_CHUNK,
 ) -> Target:
-    """Lay `source`, which has Megatron's tensor names, out in the run directory `destination`.
+    """Plan a torch_dist checkpoint in the run directory `destination`, made from `source`, which
+    has Megatron's tensor names.
 
-    Files have at most `shard_bytes`, and chunks at most `chunk_bytes`, unless one row is larger.
-    `expert_parallel` is the number of ranks that will share the experts; None: as in the source,
-    else more than one.
+    Files have at most `shard_bytes` bytes, and chunks at most `chunk_bytes`, unless one row is
+    larger. `expert_parallel` is the number of ranks that will share the experts. If it is None,
+    experts get a separate optimizer if they have one in the source; for another source, more than
+    one rank is assumed.
 
     Raises:
         BadRequest: other names, a missing layer or expert, no experts to share, or unknown options
@@ -128,7 +130,7 @@ def lay_out(
 
 
 def _renamed(singles: SingleTensors) -> SingleTensors:
-    """Return the tensors with the new names of norms."""
+    """Return the tensors, with the names under which the norms are written."""
     known = norm_names({key.name for key in singles.tensors}).written
 
     def new(key: Key) -> Key:
@@ -141,7 +143,9 @@ def _renamed(singles: SingleTensors) -> SingleTensors:
 
 
 def _weights(tensors: Mapping[Key, Tensor]) -> dict[str, Tensor]:
-    """Return the model's weights by name: the 16-bit weights, if there are masters too."""
+    """Return the model's weights by name. If there are masters too, these are the 16-bit
+    weights.
+    """
     found = {key.name: t for key, t in tensors.items() if key.role in ("param", "buffer")}
     return found | {key.name: t for key, t in tensors.items() if key.role == "param16"}
 
@@ -158,7 +162,9 @@ def _refuse_other_names(source: Checkpoint, weights: Mapping[str, Tensor]) -> No
 def _are_experts_apart(
     source: Checkpoint, weights: Mapping[str, Tensor], expert_parallel: int | None
 ) -> bool | None:
-    """Return whether experts have a separate optimizer; None if the user did not choose."""
+    """Return whether experts get a separate optimizer, by the options that the user set; None if
+    the user did not choose.
+    """
     if expert_parallel is None:
         return None
     if expert_parallel < 1 or not any(map(is_expert_weight, weights)):
@@ -186,7 +192,9 @@ def _stored(
 
 
 def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> list[str]:
-    """Return the key prefixes of a tensor. A master without a 16-bit weight has both."""
+    """Return the prefixes of the keys under which a tensor is written. A master without a 16-bit
+    weight is written twice: as weight and as master.
+    """
     if key.role in MOMENTS:
         return [f"{_STATE}{key.role}."] if with_state else []
     if key.role == "param16":
@@ -197,7 +205,9 @@ def _prefixes(key: Key, tensor: Tensor, *, has_half: bool, with_state: bool) -> 
 
 
 def _places(name: str, places: StoredPlaces, norms: NormNames) -> Iterator[StoredPlace]:
-    """Yield the position of a weight, and of its second name if it has one."""
+    """Yield the position of a weight in the stored tensors; and its second position, if it is
+    written under two names.
+    """
     yield places.of(name)
     if (second := norms.second.get(name)) is not None:
         yield places.of(second)
@@ -219,7 +229,9 @@ def _iteration(
 
 
 def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
-    """Return the recorded arguments of Megatron's script, or None if the source has none."""
+    """Return the arguments of Megatron's script that the source records, or None if it records
+    none.
+    """
     found = training.client.get("args")
     return found if isinstance(found, Mapping) and "num_layers" in found else None
 
@@ -227,8 +239,9 @@ def _run_arguments(training: TrainingState) -> Mapping[str, Any] | None:
 def _arguments(
     source: Checkpoint, training: TrainingState, weights: Mapping[str, Tensor]
 ) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return config.json and the script's arguments: those of the run, else those from
-    config.json."""
+    """Return config.json, and the arguments of Megatron's script: those of the run, else those
+    that config.json gives.
+    """
     run = _run_arguments(training)
     rows = weights[EMBEDDING].shape[0] if EMBEDDING in weights else None
     if run is not None:

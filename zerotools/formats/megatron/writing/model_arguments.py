@@ -34,9 +34,9 @@ _PLAIN_ROPE = (None, "default")
 
 
 def model_arguments(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> dict[str, Any]:
-    """Return the arguments for the model that config.json describes.
+    """Return the arguments of Megatron's script for the model that config.json describes.
 
-    `tensors` are its weights, by their names in a model on one rank.
+    `tensors` are its weights, by the names that they have in a model on one rank.
     """
     is_tied = ties_embeddings(config)
     config = full_config(config)
@@ -97,8 +97,8 @@ def _sizes(
 
 
 def _multiple(rows: int | None, vocabulary: Any) -> int | None:
-    """Return the multiple to which the vocabulary was padded, so that readers find the padding
-    rows.
+    """Return the multiple of which the padded vocabulary has its size, so that readers can find
+    the padding rows.
 
     It is the usual multiple if it fits, else the largest power of two that fits.
     """
@@ -193,7 +193,9 @@ def _precision(tensors: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def unset_options(config: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the settings in config.json that must be passed to the script as options."""
+    """Yield the settings in config.json that the user must pass to Megatron's script as options,
+    because the checkpoint cannot set them.
+    """
     config = flat_config(config)
     rope = rope_of(config)
     if rope.get("rope_type", rope.get("type")) not in _PLAIN_ROPE:

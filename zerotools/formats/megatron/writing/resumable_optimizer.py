@@ -34,10 +34,10 @@ _EXPERT = ".experts.local_experts."
 
 @dataclass(frozen=True)
 class WrittenOptimizer:
-    """The optimizer in the output.
+    """The optimizer state in the output.
 
-    `optimizers` are the param groups of each optimizer: one optimizer, or one for all other weights
-    followed by one for experts. `steps` is the number of steps.
+    `optimizers` has the param groups of each optimizer. There is one optimizer; or two, the second
+    of them for the experts. `steps` is the number of steps.
     """
 
     optimizers: tuple[tuple[Mapping[str, Any], ...], ...]
@@ -47,8 +47,9 @@ class WrittenOptimizer:
 
 @dataclass(frozen=True)
 class DroppedOptimizer:
-    """The reason why Megatron cannot resume from the state; empty if the source has no
-    optimizer."""
+    """The result if Megatron cannot resume from the optimizer state: the reason, or an empty text
+    if the source has no optimizer.
+    """
 
     why: str = ""
 
@@ -61,13 +62,14 @@ def written_optimizer(
     *,
     apart: bool | None = None,
 ) -> WrittenOptimizer | DroppedOptimizer:
-    """Return the optimizer of `source` for the output.
+    """Return the optimizer state of `source` in the form that Megatron resumes from.
 
-    `tensors` has one tensor for each weight; `names` maps each name in `training` to their names.
-    `apart` is True if experts have a separate optimizer; None: as in the source, else True.
+    `tensors` has one tensor for each weight; `names` maps each name in `training` to the names of
+    these tensors. `apart` is True if experts have a separate optimizer; None means: as in the
+    source, else True.
 
     Raises:
-        BadRequest: its options are unknown, and the user can pass them.
+        BadRequest: options of the optimizer are unknown, and the user can pass them.
     """
     roles = {key.role for key in tensors if key.role not in (*WEIGHT_ROLES, STATE_ROLE)}
     if not roles:
@@ -95,7 +97,9 @@ def written_optimizer(
 
 
 def _steps(training: TrainingState) -> int | str:
-    """Return the step if all weights have the same, or the text of an error."""
+    """Return the step if all weights have the same step; else a text that says why there is no
+    common step.
+    """
     found = {scalar.value for key, scalar in training.scalars.items() if key.role == "step"}
     known = sorted(found) or ([] if training.steps is None else [training.steps])
     if not known:
@@ -111,7 +115,7 @@ def _groups_by_name(
     weights: Mapping[str, Tensor],
     names: Mapping[str, Sequence[str]],
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the options of each weight."""
+    """Return the options of each weight, by the weight's name."""
     found = {
         new: group.options
         for group in training.groups
@@ -138,7 +142,9 @@ def _groups_by_name(
 def _of_megatron(
     training: TrainingState, weights: Mapping[str, Tensor], steps: int, apart: bool | None
 ) -> WrittenOptimizer | None:
-    """Return Megatron's groups unchanged, or with experts separated or joined."""
+    """Return the param groups that Megatron saved, unchanged; or with the experts moved to a
+    separate optimizer or back.
+    """
     options = [{**group.options, "step": steps} for group in training.groups]
     if not all({"wd_mult", "lr_mult", "is_expert_parallel"} <= each.keys() for each in options):
         return None

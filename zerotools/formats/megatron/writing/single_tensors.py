@@ -30,15 +30,17 @@ _Index = tuple[int, ...]
 
 @dataclass(frozen=True)
 class SingleTensors:
-    """Separate tensors: `tensors` by the reader's keys; `keys` has these for each tensor of the
-    source."""
+    """One tensor for each layer and each expert. `tensors` has them by the keys that the reader
+    uses; `keys` has, for each tensor of the source, the keys of the tensors made from it.
+    """
 
     tensors: Mapping[Key, Tensor]
     keys: Mapping[Key, tuple[Key, ...]]
 
 
 def single_tensors(source: Checkpoint) -> SingleTensors:
-    """Return the tensors of `source`, one for each weight; no data is read.
+    """Return the tensors of `source`, split into one for each weight of a layer or expert. No
+    tensor data is read.
 
     Tensors without a parameter's name, and numbers of an optimizer, are left out.
 
@@ -84,16 +86,18 @@ def _singles(
 
 
 class _StackedChunks:
-    """The chunks of the last few stacked tensors, by index along the leading axes.
+    """The chunks of the most recently used stacked tensors, by the index along the leading axes.
 
-    The parts of one stacked tensor are planned one after the other.
+    They are stored because the single tensors in one stacked tensor are planned one after another.
     """
 
     def __init__(self) -> None:
         self._found: OrderedDict[int, tuple[Tensor, dict[_Index, list[Chunk]]]] = OrderedDict()
 
     def at(self, tensor: Tensor, index: _Index) -> list[Chunk]:
-        """Return the chunks of the part at `index`, in the coordinates of the part."""
+        """Return the chunks of the single tensor at `index`, with boxes in the coordinates of this
+        tensor.
+        """
         known = self._found.get(id(tensor))
         if known is None:
             known = self._found[id(tensor)] = tensor, _by_index(tensor, len(index))
@@ -130,8 +134,9 @@ _LATENT = {
 
 @dataclass(frozen=True)
 class NormNames:
-    """The names of norms. `written` maps each norm to its written name, `second` a written name to
-    its second name."""
+    """The names under which norms are written. `written` maps the name of each norm to its name in
+    the output; `second` maps this name to a second name, if the norm is written twice.
+    """
 
     written: Mapping[str, str]
     second: Mapping[str, str]
@@ -175,7 +180,9 @@ def norm_names(names: Collection[str]) -> NormNames:
 
 
 def _pairs(layer: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yield (a norm's name in Transformer Engine's layer, its name in Megatron's layer)."""
+    """Yield (name in Transformer Engine's layers, name in Megatron's own layers) of each norm that
+    has two names.
+    """
     if f"{layer}self_attention.linear_qkv.weight" in names:
         yield _QKV, _INPUT
     is_dense = f"{layer}mlp.linear_fc1.weight" in names
@@ -186,6 +193,8 @@ def _pairs(layer: str, names: Collection[str]) -> Iterator[tuple[str, str]]:
 
 
 def _asks_for_both(layer: str, own: str, fused: str, names: Collection[str]) -> bool:
-    """Return whether the two kinds of layers save this norm under different names."""
+    """Return whether layers of the two kinds load this norm under different names, so that it must
+    be written twice.
+    """
     is_latent = f"{layer}self_attention.linear_kv_up_proj.weight" in names
     return fused == _PRE_MLP or own in _LATENT or (is_latent and fused == _FC1)

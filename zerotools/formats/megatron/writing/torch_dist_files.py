@@ -28,9 +28,10 @@ LARGEST_CHUNK = 2**28
 
 @dataclass(frozen=True)
 class StoredTensorPlace:
-    """The position of a tensor `key`: the part at `index` of each tensor with a key in `flats`.
+    """One tensor `tensor`, and its positions in the stored tensors: it is the part at `index` of
+    each stored tensor in `flats`.
 
-    Such a tensor has `counts` parts along its leading axes.
+    Such a stored tensor has `counts` parts along its leading axes.
     """
 
     key: Key
@@ -42,9 +43,9 @@ class StoredTensorPlace:
 
 @dataclass
 class StoredFiles:
-    """The files laid out so far, in the directory `prefix` of the output.
+    """The data files that are planned so far, in the directory `prefix` of the output.
 
-    `tensors` are those of the target, by key.
+    `tensors` are the tensors of the output that are in them, by key.
     """
 
     prefix: str
@@ -55,7 +56,7 @@ class StoredFiles:
     _items: dict[str, list[WrittenItem]] = field(default_factory=dict)
 
     def add(self, place: StoredTensorPlace) -> None:
-        """Lay one tensor out."""
+        """Plan the position of one tensor in the files."""
         tensor = place.tensor
         stored = (*place.counts, *tensor.shape)
         chunks = []
@@ -71,7 +72,7 @@ class StoredFiles:
         self.tensors[place.key] = Tensor(tensor.dtype, tensor.shape, chunks)
 
     def add_extra_states(self, keys: Sequence[str]) -> None:
-        """Add empty extra states, which all share one archive."""
+        """Plan empty extra states for these keys. All of them share the bytes of one archive."""
         if keys:
             item = self._file(0).add_archive(archive_of(EMPTY))
             for key in keys:
@@ -85,7 +86,9 @@ class StoredFiles:
         return {**plans, self.prefix + METADATA: literal(metadata_bytes(written, paths))}
 
     def _file(self, nbytes: int) -> PlannedFile:
-        """Return a file with space for `nbytes`; an empty file always has space."""
+        """Return a file that has space for `nbytes` bytes. A file without content always has
+        space.
+        """
         if not self._files or (
             self._files[-1].size and self._files[-1].size + nbytes > self.shard_bytes
         ):
@@ -110,7 +113,7 @@ _END = ".weight"
 _ATTENTION, _PROJECTION = "self_attention.core_attention", "self_attention.linear_proj"
 _NONE = re.compile(r"embedding\..*|output_layer|.*\.router")
 EMPTY = [None]
-"""An empty extra state; an object is saved as a list with one entry."""
+"""The object that stands for an empty extra state. It is saved in a list with one entry."""
 
 
 def extra_state_keys(place: StoredPlace, counts: tuple[int, ...]) -> Iterator[str]:
@@ -145,8 +148,9 @@ _EXPERT = re.compile(r"(.*\.experts\.)local_experts\.(\d+)\.(.+)", re.S)
 
 @dataclass(frozen=True, slots=True)
 class StoredPlace:
-    """The part at `index` of the tensor stored as `flat`; `index` is empty if the tensor is not
-    stacked."""
+    """The position of a weight: the part at `index` of the tensor that is stored as `flat`.
+    `index` is empty if that tensor is not stacked.
+    """
 
     flat: str
     index: tuple[int, ...]
@@ -154,10 +158,11 @@ class StoredPlace:
 
 @dataclass(frozen=True)
 class StoredPlaces:
-    """The position of each weight in the stored tensors.
+    """The positions of all weights in the stored tensors.
 
-    `counts` has the number of parts along the leading axes of each weight's key, by the weight's
-    name. `alike` records for each block of layers whether it is stacked.
+    For each weight, by name, `counts` has the numbers of parts that its stored tensor has along the
+    leading axes. `alike` says for each block of layers whether its layers are alike, so that they
+    are stacked.
     """
 
     counts: Mapping[str, tuple[int, ...]]
@@ -320,7 +325,9 @@ def _unsharded(groups: tuple[Mapping[str, Any], ...]) -> dict[str, Any]:
 
 
 def _schedule(optimizer: WrittenOptimizer, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a schedule with the known values, for runs that override it with their options."""
+    """Return the state of a learning rate schedule with the known values. It is for runs that
+    replace it by their own options.
+    """
     group = optimizer.optimizers[0][0]
     return {
         "max_lr": group["lr"],
