@@ -502,8 +502,8 @@ class DaemonClient(DaemonRequests):
     def events(self, since: int = 0, *, wait_seconds: float = 0) -> dict[str, Any]:
         """Return the daemon's events: `{"events": [...], "next": int}`.
 
-        Pass `next` as `since` to get only later events. If there is none yet, wait up to
-        `wait_seconds` for one.
+        Pass `next` as `since` to get only later events. The daemon waits up to `wait_seconds` for
+        the first event.
         """
         query = {"since": since, "wait": wait_seconds}
         return self._object("GET", "/v1/events", query, patience=wait_seconds)

@@ -142,8 +142,8 @@ def look_at_gpu_locks(
 ) -> Iterator[DoctorFinding]:
     """Check the lock files of GPUs.
 
-    The argument `told` is the daemon's report on the locks. If there is no report (the daemon does
-    not run, or is older), check the files in `directory`.
+    `told` is the daemon's report on the locks. If there is no report (the daemon does not run, or
+    is older), check the files in `directory`.
     """
     what = "GPUs of several users"
     if told is not None:
@@ -181,8 +181,8 @@ def look_at_memory_nodes(
 ) -> Iterator[DoctorFinding]:
     """Check the memory nodes (NUMA) of the GPUs. On a machine with one node there is no finding.
 
-    The argument `told` is the daemon's report on the nodes, and on those that it may use. If there
-    is no report (the daemon does not run, or is older), this process reads the nodes.
+    `told` is the daemon's report on the nodes, and on those that it may use. If there is no report
+    (the daemon does not run, or is older), this process reads the nodes.
     """
     topology = _told(told) or read()
     if not topology.is_divided:

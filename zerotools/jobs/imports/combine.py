@@ -87,11 +87,11 @@ class Imported:
     """The result of an import.
 
     `tree` is the job; its paths are absolute if `spec` is set. `origins` maps each key that was not
-    in the job file to the source of its value. Without a job file, `spec` is None, and `missing`
-    lists the keys that the user must add. `problem` is the reason why the job cannot be run, or
-    None; with a problem, `tree` is incomplete. `deepspeed` is the final config for DeepSpeed, and
-    `changes` are the lines of the diff from the original file to it. `formulas` maps a missing key
-    to a formula for its value.
+    in the job file to the source of its value. Without a job file, there is no `spec`, and
+    `missing` lists the keys that the user must add. `problem` is the reason why the job cannot be
+    run, or None; with a problem, `tree` is incomplete. `deepspeed` is the final config for
+    DeepSpeed, and `changes` are the lines of the diff from the original file to it. `formulas` maps
+    a missing key to a formula for its value.
     """
 
     tree: JobTree

@@ -25,8 +25,10 @@ _STOP = (
 def import_script(
     job: JobFile | None, recipe: Recipe, configs: Mapping[str, Path], findings: Findings
 ) -> Imported:
-    """Return a job for the program of `recipe`. Keys that `job` sets are kept. `configs` has the
-    files that replace those in the program's command.
+    """Return a job of engine `script` that runs the program of `recipe`.
+
+    Keys that the job file `job` sets are kept. `configs` maps a config path in the program's
+    command to the file that replaces it.
 
     Raises:
         BadRequest: the recipe has no program, for example because it is a YAML.
@@ -59,8 +61,9 @@ def import_script(
 
 
 def _directory(recipe: Recipe, program: Program) -> Path:
-    """Return the start directory of the program: the working directory, or that of the script if
-    the program is only there."""
+    """Return the directory in which the program starts: the working directory, or the directory
+    of the script if the program exists only there.
+    """
     here, beside = Path.cwd(), Path.cwd() / recipe.beside
     file = next((word for word in program.command if word.endswith(".py")), None)
     is_beside = file is not None and not (here / file).exists() and (beside / file).exists()
@@ -92,8 +95,9 @@ def _keys(
 
 
 def _ranks_of(recipe: Recipe) -> Any:
-    """Return the number of ranks that the command, an option of accelerate or a preset states; None
-    if none does."""
+    """Return the number of ranks from the command, an option of accelerate or a preset; None if
+    none of them states it.
+    """
     if recipe.ranks is not None:
         return recipe.ranks.value
     return None if recipe.accelerate is None else recipe.accelerate.tree.get("num_processes")
@@ -115,7 +119,7 @@ def _steps(recipe: Recipe, program: Program, directory: Path) -> list[str]:
 
 
 def _words(words: Iterable[str], configs: Mapping[str, Path]) -> list[str]:
-    """Return `words` with paths replaced as in `configs`."""
+    """Return `words`, in which each path that is a key of `configs` is replaced by its value."""
     return [_replaced(word, configs) for word in words]
 
 

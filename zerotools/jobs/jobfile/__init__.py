@@ -1,4 +1,4 @@
-"""Conversion between a job file's text, a stored job, and one valid `JobSpec`.
+"""Convert a job file's text or a stored job to a valid `JobSpec`, and back.
 
 Imports `jobs.binding`, `jobs.text` and `jobs.tables`.
 """

@@ -1,7 +1,7 @@
-"""Make the job file of a job that runs a conversion or a verification on CPUs.
+"""Make the job file of a job that converts or verifies a checkpoint on CPUs.
 
-Each rank does one part, with the number that RANK and WORLD_SIZE give. So a new attempt of an
-interrupted job continues after the completed parts.
+Each rank does one part of the work, chosen by RANK and WORLD_SIZE. So if the job is interrupted, a
+new attempt continues after the completed parts.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ _INSTEAD = {
 
 
 def check_conversion(words: Sequence[str], parts: int) -> None:
-    """Raise an error if `words` are not a conversion, or have options that the job sets itself.
+    """Raise an error if `words` are not a conversion or verification command, or have options that
+    the job sets itself.
 
     Raises:
-        BadRequest: with the right form.
+        BadRequest: the message has the right form of the command.
     """
     if not words or words[0] not in COMMANDS:
         given = repr(words[0]) if words else "nothing"
@@ -52,10 +53,10 @@ def check_conversion(words: Sequence[str], parts: int) -> None:
 
 
 def ways(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
-    """Return the options for the processes of the job, the best first.
+    """Return the sets of options with which the processes of the job can run, the best one first.
 
-    The first runs in parts, which may be started again at any time. For one process, the second
-    resumes an interrupted conversion.
+    The first set makes each process do its part, so that the job can be started again at any time.
+    For one process, the second set resumes an interrupted conversion.
     """
     if parts > 1:
         return [IN_PARTS]
@@ -63,15 +64,20 @@ def ways(words: Sequence[str], parts: int) -> list[tuple[str, ...]]:
 
 
 def command_words(words: Sequence[str], options: Sequence[str]) -> list[str]:
-    """Return the command with `options` before all of its arguments, which may follow a `--`."""
+    """Return the words of the command, with `options` before all of its arguments.
+
+    Arguments may follow a `--`, after which options are not possible.
+    """
     return ["-m", "zerotools", words[0], *options, *words[1:]]
 
 
 def conversion_tree(
     words: Sequence[str], way: Sequence[str], parts: int, *, python: str, directory: Path
 ) -> dict[str, Any]:
-    """Return the job file that runs `words`, as typed in `directory`, with the interpreter
-    `python`. `way` is one of `ways`."""
+    """Return the job file of a job that runs the command `words` with the interpreter `python`.
+
+    The command was typed in `directory`. `way` is one of the sets of options that `ways` returns.
+    """
     name = shlex.join(words)
     tree: dict[str, Any] = {
         "name": name[:_LONGEST_NAME] if name.isprintable() else words[0],

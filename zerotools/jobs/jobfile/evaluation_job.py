@@ -1,7 +1,7 @@
-"""Make the job that evaluates the trained model of another job on tasks of lm-evaluation-harness.
+"""Make a job that evaluates the model of a finished job on tasks of lm-evaluation-harness.
 
-Its program is `zerotools.integrations.evaluation_harness`. The daemon exports the model that
-`script.evaluates` names.
+The new job runs the program `zerotools.integrations.evaluation_harness`. The daemon exports the
+model of the job that `script.evaluates` names.
 """
 
 from __future__ import annotations
@@ -14,16 +14,18 @@ from zerotools.jobs.tables.eval import EvalSpec
 from zerotools.jobs.tables.spec import JobSpec
 
 HARNESS = ("-m", "zerotools.integrations.evaluation_harness")
-"""The first words of the job's `script.command`."""
+"""The first words of the evaluation job's `script.command`."""
 _LONGEST_NAME = 200
 _ENDING = "-eval"
 _SAME = ("python", "device", "numa", "env", "captured_env", "limits", "notify")
-"""Keys and tables that are copied from the evaluated job."""
+"""Keys and tables that are copied from the evaluated job to the evaluation job."""
 
 
 def is_evaluated(spec: JobSpec) -> bool:
-    """Return whether the daemon queues a job that evaluates the model of this job. With several
-    nodes, the daemon of node 0 queues it."""
+    """Return whether the daemon queues an evaluation job after this job.
+
+    For a job on several nodes, only the daemon of node 0 does so.
+    """
     return bool(spec.eval.tasks) and spec.rendezvous.node_rank == 0
 
 
@@ -33,8 +35,10 @@ def evaluation_name(name: str) -> str:
 
 
 def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
-    """Return the job `name` that evaluates the model of the job `spec` in `output_dir`. It takes
-    one GPU, or one process on CPUs."""
+    """Return the evaluation job for the job `spec`, which has its output in `output_dir`.
+
+    The new job has the name `name`, and runs on one GPU, or in one process on CPUs.
+    """
     given = given_of(spec)
     tree: dict[str, Any] = {each: given[each] for each in _SAME if each in given}
     if isinstance(spec.gpus, tuple):
@@ -54,7 +58,10 @@ def evaluation_job(spec: JobSpec, output_dir: str, name: str) -> JobSpec:
 
 
 def _options(spec: EvalSpec, device: str) -> list[str]:
-    """Return the options of the program, which have the names of `lm_eval`'s options."""
+    """Return the command-line options of the evaluation program.
+
+    They have the same names as those of `lm_eval`.
+    """
     options: Mapping[str, object] = {
         "--tasks": ",".join(spec.tasks),
         "--include_path": spec.task_dir,

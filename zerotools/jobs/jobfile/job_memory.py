@@ -1,4 +1,4 @@
-"""Compute the memory layout that a job file asks for."""
+"""Compute how a job distributes model and optimizer state over memory."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from zerotools.jobs.tables.spec import JobSpec
 
 
 def memory_layout_of(spec: JobSpec) -> MemoryLayout:
-    """Return the layout of `spec`. With engine deepspeed, DeepSpeed's config determines the
-    offload."""
+    """Return the memory layout of the job `spec`: its sharding and offload.
+
+    With engine deepspeed, DeepSpeed's config determines the offload.
+    """
     optimizer, params = offloaded_to(spec)
     return MemoryLayout(
         stage=spec.zero.stage,
@@ -30,11 +32,12 @@ def memory_layout_of(spec: JobSpec) -> MemoryLayout:
 
 
 def shard_size_of(spec: JobSpec) -> int | None:
-    """Return how many ranks share one copy of the weights; None means all.
+    """Return the number of ranks that share one copy of the weights; None means all ranks.
 
-    With several nodes and several ranks on each, the ranks of one node share a copy. Weights are
-    gathered twice a step, and the link between nodes is many times slower than the links within
-    one. Then the link between nodes carries only gradients.
+    With several nodes and several ranks on each node, the ranks of one node share a copy. The
+    reason is that weights are gathered twice a step, and the link between nodes is many times
+    slower than the links within a node. With a copy on each node, only gradients pass between
+    nodes.
     """
     is_spread = spec.fewest_nodes > 1 and spec.world_size > 1 and spec.zero.stage > 1
     is_spread = is_spread and spec.zero.tensor_ranks == 1

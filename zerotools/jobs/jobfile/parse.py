@@ -1,6 +1,6 @@
-"""Parse a job file's text, or a client's JSON, into one valid `JobSpec`; and convert it back.
+"""Parse a job file's text, or the JSON of a client, into a valid `JobSpec`; and convert it back.
 
-Paths become absolute. A message on a wrong key names its line.
+Paths become absolute. A message about a wrong key has the line of the key.
 """
 
 from __future__ import annotations
@@ -39,15 +39,20 @@ _SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 MAX_LINES = 2000
-"""Longer files are not searched for a line, because the search parses the file from every
-beginning."""
+"""The length limit, in lines, of files that are searched for the line of a key.
+
+The search parses the beginning of the file many times.
+"""
 _TOML_PLACE = re.compile(
     r"^(?P<why>.*?) \(at (?:line (?P<line>\d+), column (?P<column>\d+)|end of document)\)$"
 )
 _KEY = re.compile(r"[A-Za-z_][\w-]*(?:\.[\w-]+)*")
 _TABS = 4
 PathFix = Callable[[str, str, bool], str]
-"""A function (dotted key, path, whether it may be a URL) -> absolute path."""
+"""A function that makes a path absolute.
+
+Its arguments are the dotted key, the path, and whether the path may be a URL.
+"""
 _FROM_A_DISK = "a job reads this from a disk, and not from a URL; fetch it, and name the copy"
 _ON_A_DISK = {
     "output_dir": "a job writes to a disk, and not to a URL; name a directory, and set "
@@ -57,17 +62,18 @@ SHARED = (
     *("engine", "device", "seed", "output_dir", "model", "data", "train", "fp16", "zero", "lora"),
     *("eval", "offload", "checkpoint", "deepspeed"),
 )
-"""Keys and tables that must agree on all nodes, because their ranks train one model with the same
-steps."""
+"""Keys and tables that must have the same values on all nodes, because the ranks of all nodes
+train one model with the same steps.
+"""
 
 
 def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
-    """Return the job in `text`: TOML, or JSON if the first character is `{`.
+    """Parse `text` into a job. It is TOML, or JSON if the first character is `{`.
 
-    Relative paths are relative to `base_dir`, `~` is expanded, a bare `python` is searched in PATH,
-    and the default name is that of the file `source`.
+    Relative paths are relative to `base_dir`, `~` is expanded, and a bare `python` is searched in
+    PATH. The default name of the job is that of the file `source`.
 
-    Raises BadRequest or Unsupported, with every problem by its dotted key.
+    Raises BadRequest or Unsupported; the message lists every problem with its dotted key.
     """
     tree = read_tree(text, source=source)
     return job_from_tree(tree, source=source, base_dir=base_dir, text=text)
@@ -76,8 +82,8 @@ def parse_job(text: str, *, source: str, base_dir: Path) -> JobSpec:
 def job_from_tree(
     tree: Mapping[str, Any], *, source: str, base_dir: Path | None, text: str | None = None
 ) -> JobSpec:
-    """Return the job in a tree that `read_tree` made of `text`, as `parse_job` does. With `text`,
-    messages name lines.
+    """Convert `tree`, the values that `read_tree` read from a job file, to a job, as `parse_job`
+    does. If the file's `text` is given, messages have line numbers.
 
     Without `base_dir` every path must be absolute, because the file is from another machine.
     """
@@ -89,9 +95,9 @@ def job_from_tree(
 
 
 def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
-    """Return the job in a tree of plain values; its paths must be absolute.
+    """Convert plain values to a job. Paths must be absolute.
 
-    Raises BadRequest or Unsupported, listing every problem by its dotted key.
+    Raises BadRequest or Unsupported; the message lists every problem with its dotted key.
     """
     if not isinstance(tree, Mapping):
         raise BadRequest(f"{source}: a job must be a table, not {show(tree)}")
@@ -99,9 +105,9 @@ def job_from_dict(tree: Mapping[str, Any], *, source: str) -> JobSpec:
 
 
 def job_to_dict(spec: JobSpec) -> dict[str, Any]:
-    """Return `spec` as JSON values. `job_from_dict` makes the same spec from them.
+    """Return `spec` as JSON values, from which `job_from_dict` makes the same job.
 
-    A key without a value is omitted, or null if a missing key would mean another value.
+    A key with the value None is omitted. It is null if a missing key would mean another value.
     """
     tree = tree_of(spec)
     for name in list(misplaced_keys(tree)):
@@ -110,7 +116,7 @@ def job_to_dict(spec: JobSpec) -> dict[str, Any]:
 
 
 def tree_of(table: Any) -> dict[str, Any]:
-    """Return a table of the job file as JSON values; see `job_to_dict`."""
+    """Return a table of the job file as JSON values, with the rules of `job_to_dict`."""
     tree: dict[str, Any] = {}
     for name, is_table, writes_none, _ in _layout(table.__class__):
         value = getattr(table, name)
@@ -125,9 +131,11 @@ def tree_of(table: Any) -> dict[str, Any]:
 
 @cache
 def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
-    """Return for each key of the table `kind`: its name, whether it is a table, whether None is
-    written, and whether it is required. Cached, because it is needed for every key when a job is
-    queued or shown."""
+    """Return four facts for each key of the table `kind`: its name, whether it is a table, whether
+    None is written, and whether it is required.
+
+    The result is cached, because it is needed for every key when a job is queued or shown.
+    """
     hints = hints_of(kind)
     return tuple(
         (item.name, is_dataclass(hints[item.name]), means_none(item), is_required(item))
@@ -136,11 +144,11 @@ def _layout(kind: Any) -> tuple[tuple[str, bool, bool, bool], ...]:
 
 
 def given_of(spec: JobSpec) -> dict[str, Any]:
-    """Return the keys of `spec` that the job's author set.
+    """Return only the keys of `spec` that the job's author set.
 
-    `job_from_dict` makes the same spec from them; another version of zerotools uses its own
-    defaults for all other keys. A key counts as set if it was in the job file, or if its value is
-    not the default.
+    `job_from_dict` makes the same job from them; another version of zerotools uses its own defaults
+    for all other keys. A key counts as set if it was in the job file, or if its value is not the
+    default.
     """
     tree = _given(spec, _UNSET, spec.given or {})
     for name in list(misplaced_keys({"engine": spec.engine, **tree})):
@@ -164,7 +172,9 @@ def _given(table: Any, unset: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def keys_set(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the dotted keys that the tables of a job's `tree` set: `train.steps`, `env.HOME`."""
+    """Yield the dotted name of each key that the job `tree` sets, such as `train.steps` and
+    `env.HOME`.
+    """
     for name, value in tree.items():
         if type(value) not in _SCALARS and isinstance(value, Mapping):
             yield from keys_set(value, f"{prefix}{name}.")
@@ -173,7 +183,7 @@ def keys_set(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
 
 
 def read_tree(text: str, *, source: str) -> dict[str, Any]:
-    """Return the values in a job file's `text`, unchecked. Raises BadRequest."""
+    """Parse a job file's `text`, and return its values unchecked. Raises BadRequest."""
     try:
         if text.lstrip().startswith("{"):
             tree = json.loads(text, object_pairs_hook=_no_duplicates, parse_constant=_no_constant)
@@ -229,8 +239,10 @@ def _build(
 
 
 def _not_text(value: Any, where: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the strings with lone surrogates. A stored job may have them in file names, a request
-    may not."""
+    """Yield a problem for each string with lone surrogates.
+
+    A stored job may have such strings in file names, but a request may not.
+    """
     if depth > MAX_DEPTH:
         return  # such deep nesting is refused anyway
     if isinstance(value, Mapping):
@@ -271,8 +283,10 @@ def _message(source: str, problems: list[str], text: str | None) -> str:
 
 
 def line_of(text: str, key: str) -> int | None:
-    """Return the line, counted from 1, on which the TOML in `text` sets the dotted `key`; None if
-    no line does, or if the file is too long to search."""
+    """Return the line, from 1, on which the TOML `text` sets the dotted `key`.
+
+    Return None if no line sets it, or if the file is too long to search.
+    """
     lines = text.splitlines()
     trail = key.split(".")
     if len(lines) > MAX_LINES or not _has(_tree("\n".join(lines)), trail):
@@ -289,7 +303,9 @@ def line_of(text: str, key: str) -> int | None:
 
 
 def _first_statement(lines: list[str], after: int) -> int:
-    """Return the first line after line `after` that is not blank or a comment, counted from 1."""
+    """Return the number of the first line after line `after` that is neither blank nor a
+    comment. Lines are counted from 1.
+    """
     for number, line in enumerate(lines[after:], after + 1):
         if line.strip() and not line.strip().startswith("#"):
             return number
@@ -312,8 +328,9 @@ def _has(tree: Any, trail: list[str]) -> bool:
 
 
 def problem_line(text: str, problem: str) -> int | None:
-    """Return the line of the key at the beginning of `problem`, such as `train.steps = 0: must be
-    at least 1`. The job file may be TOML or JSON. None if the key is not in it."""
+    """Return the line of the key at the beginning of `problem`, such as `train.steps = 0: must
+    be at least 1`. Return None if the job file `text` (TOML or JSON) does not have the key.
+    """
     found = _KEY.match(problem)
     if found is None:
         return None
@@ -325,7 +342,9 @@ def problem_line(text: str, problem: str) -> int | None:
 
 
 def toml_problem(text: str, error: tomllib.TOMLDecodeError) -> tuple[str, int, int]:
-    """Return why `text` is not TOML, and the line and column of the error, counted from 1."""
+    """Return the reason why `text` is not valid TOML, and the line and column of the error,
+    from 1.
+    """
     found = _TOML_PLACE.match(str(error))
     lines = text.splitlines() or [""]
     if found is None:
@@ -337,7 +356,7 @@ def toml_problem(text: str, error: tomllib.TOMLDecodeError) -> tuple[str, int, i
 
 
 def excerpt(text: str, line: int, column: int) -> str:
-    """Return the line, and a caret under the column."""
+    """Return line `line` of `text`, and below it a caret that marks the column."""
     lines = text.splitlines()
     shown = lines[line - 1] if line <= len(lines) else ""
     before = shown[: column - 1].expandtabs(_TABS)
@@ -374,8 +393,11 @@ def _table(table: Any, where: str, fix: PathFix, left_out: tuple[str, ...] = ())
 
 @cache
 def _path_keys(kind: Any) -> tuple[tuple[str, Mapping[str, Any] | None], ...]:
-    """Return the keys of the table `kind` that are paths, with their declarations; and, with None,
-    the tables in it that have such keys."""
+    """Return the keys of the table `kind` that hold paths.
+
+    An item is (key, declaration of the key). For a table inside of `kind` that has such keys, it is
+    (name of the table, None).
+    """
     hints, found = hints_of(kind), list[tuple[str, Mapping[str, Any] | None]]()
     for item in keys_of(kind):
         hint = hints[item.name]
@@ -420,10 +442,10 @@ def _absolute(
 
 
 def shared_keys(spec: JobSpec) -> dict[str, Any]:
-    """Return the values of `SHARED` without paths.
+    """Return the values that must be the same on all nodes: the keys in `SHARED`, without paths.
 
-    All nodes of a job must have the same values. Each node may have its copy of the model or the
-    data at another path; the contents are compared later.
+    Each node may have its copy of the model or the data at another path; the contents are compared
+    later.
     """
     found: dict[str, Any] = {}
     for name in SHARED:

@@ -1,9 +1,9 @@
-"""Read a job that an earlier version of zerotools accepted, by the rules of that version.
+"""Read a job that an earlier version of zerotools accepted, without checking today's rules.
 
-The rules between keys, and the bounds of numbers, are checked only when a job is submitted. This
-version must only be able to read the job: every key that was set, with a valid type. A key that the
-job lacks is newer than the job, and gets its `stored_default`: the behaviour of zerotools before
-the key existed.
+The rules between keys, and the bounds of numbers, are checked only when a job is submitted. Here it
+is only checked that this version can read the job: it knows every key that was set, and the value
+has a valid type. If a key is newer than the job, the job gets the `stored_default` of the key: the
+behaviour of zerotools before the key existed.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from zerotools.jobs.tables.spec import JobSpec
 class StoredJob(NamedTuple):
     """The readable part of a stored job. `problems` lists the keys that cannot be read.
 
-    With problems, `spec` has defaults for these keys, and serves only to count resources. It is
-    None if not even that is possible.
+    If there are problems, these keys have their defaults in `spec`, and `spec` may only be used to
+    count resources. `spec` is None if not even that is possible.
     """
 
     spec: JobSpec | None
@@ -38,11 +38,13 @@ class StoredJob(NamedTuple):
 
 
 def read_stored(tree: object, given: object = None) -> StoredJob:
-    """Read the job in `tree`, which has all keys with the values that they got when the job was
-    accepted.
+    """Read a stored job.
 
-    `given` has the keys that were set, or is None if they are not known. An unknown key that was
-    set is a problem. An unknown key that was not set is ignored: it is a newer version's default.
+    `tree` has all keys, with the values that they got when the job was accepted.
+
+    `given` has only the keys that the user set; None if they are not known. If a key is unknown to
+    this version and the user set it, it is a problem. If the user did not set it, it is ignored: it
+    is the default of a newer version.
     """
     if not isinstance(tree, Mapping):
         return StoredJob(None, (f"the job must be a table, not {show(tree)}",))
@@ -63,8 +65,9 @@ def read_table(
     where: str,
     problems: list[str],
 ) -> Any:
-    """Return the table `kind` of a stored job. If `tree` lacks a required key, add to `problems`
-    and return None.
+    """Read the table `kind` of a stored job.
+
+    If `tree` does not have a required key, add a problem and return None.
 
     `where` is the dotted prefix of the table's keys.
     """
@@ -100,8 +103,9 @@ def read_table(
 
 @cache
 def _of_an_older_job(item: Field[Any]) -> dict[str, Any]:
-    """Return the value of a key, or of a table, for a job that was stored before the key
-    existed."""
+    """Return the name of the key or table `item` -> its value for a job that was stored before
+    the key existed. The mapping is empty if the key has no default.
+    """
     if item.default_factory is not MISSING and is_dataclass(table := item.default_factory()):
         return {item.name: with_stored_defaults(table)}
     value = stored_default_of(item)

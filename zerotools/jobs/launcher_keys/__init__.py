@@ -1,4 +1,5 @@
-"""Tables of the keys in the configs of other launchers and programs, with their meaning for a job.
+"""Tables of the keys in the configs of other launchers and programs, and what each key means for a
+job.
 
 Data only. Imports no other package of `jobs`.
 """

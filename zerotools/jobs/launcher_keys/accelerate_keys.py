@@ -1,4 +1,4 @@
-"""The keys of accelerate's YAML, as accelerate 1.15 writes them.
+"""The keys of accelerate's YAML, with the names that accelerate 1.15 writes.
 
 Names: accelerate/commands/config/{config_args,cluster}.py and commands/launch.py.
 """
@@ -36,9 +36,9 @@ DEEPSPEED = {
     "offload_param_nvme_path": "zero_optimization.offload_param.nvme_path",
     "zero3_save_16bit_model": "zero_optimization.stage3_gather_16bit_weights_on_model_save",
 }
-"""Key of `deepspeed_config` -> its place in DeepSpeed's configuration.
+"""Key in the section `deepspeed_config` -> dotted key in DeepSpeed's own configuration.
 
-accelerate refuses each of them together with `deepspeed_config_file` (utils/dataclasses.py,
+accelerate refuses each of these keys together with `deepspeed_config_file` (utils/dataclasses.py,
 `_deepspeed_config_checks`).
 """
 
@@ -114,7 +114,7 @@ IGNORED = {
         "how FSDP1 communicates; the result is the same",
     ),
 }
-"""Ignored key -> the reason in the report."""
+"""Key that the import ignores -> the reason in the report."""
 
 FEATURES = frozenset(
     {
@@ -125,16 +125,19 @@ FEATURES = frozenset(
         "fsdp_config.fsdp_activation_checkpointing_offload",
     }
 )
-"""Keys that have no effect if they are empty or off; otherwise they are refused."""
+"""Keys that a job does not support.
+
+They are ignored if they are empty or off, and refused otherwise.
+"""
 
 SECTIONS = ("deepspeed_config", "fsdp_config")
 KNOWN = (*READ, *IGNORED, *FEATURES, *(f"deepspeed_config.{key}" for key in DEEPSPEED), *SECTIONS)
 TABLES = (*SECTIONS, "parallelism_config", "dynamo_config", "fp8_config", "megatron_lm_config")
-"""Keys with a mapping of further keys."""
+"""Keys with a mapping as their value."""
 PREFIXES = {
     "fsdp_config": "fsdp_",
     "parallelism_config": "parallelism_config_",
     "dynamo_config": "dynamo_",
     "megatron_lm_config": "megatron_lm_",
 }
-"""Table -> the prefix of its keys' names in accelerate."""
+"""Section -> the prefix that accelerate writes before the names of the keys in it."""

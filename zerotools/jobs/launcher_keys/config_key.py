@@ -1,4 +1,6 @@
-"""The declaration of one key of a config: its type, its treatment, and its default."""
+"""The declaration of one key of a config: its type, what the import does with it, and its
+default.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,11 @@ from typing import Any
 
 
 class ValueKind(Enum):
-    """The type of a value. The member's text completes a sentence of a message. Numbers and
-    booleans may be quoted."""
+    """The type of a key's value.
+
+    The text of a member completes the sentence "must be ..." of a message. Numbers and booleans may
+    be in quotes.
+    """
 
     BOOL = "true or false"
     COUNT = "a whole number"
@@ -20,7 +25,7 @@ class ValueKind(Enum):
 
 
 class KeyAction(Enum):
-    """What an import does with a key."""
+    """The ways in which an import treats a key of a config."""
 
     READ = "read"  # a reader interprets it
     TUNING = "tuning"  # DeepSpeed's own way to the same results
@@ -30,7 +35,10 @@ class KeyAction(Enum):
 
 @dataclass(frozen=True)
 class ConfigKey:
-    """One key of a config. `why` is the reason in a report, `default` DeepSpeed's default."""
+    """The declaration of one key of a config.
+
+    `why` is the reason that the report shows, `default` is DeepSpeed's default.
+    """
 
     kind: ValueKind
     action: KeyAction
@@ -40,8 +48,10 @@ class ConfigKey:
 
 
 def is_off(value: Any, default: Any) -> bool:
-    """Return whether a value leaves a feature off: false, none, the feature's default, or
-    `{"enabled": false}`."""
+    """Return whether `value` switches a feature off.
+
+    This is so for false, none, `default` (the feature's default), and `{"enabled": false}`.
+    """
     if isinstance(value, dict):
         return not value or str(value.get("enabled")).lower() == "false"
     if default is not None:

@@ -1,4 +1,4 @@
-"""The keys of DeepSpeed's JSON, as DeepSpeed 0.19 reads them, and their meaning for a job.
+"""The keys of DeepSpeed's JSON, as DeepSpeed 0.19 reads them, and what each key means for a job.
 
 Names, kinds and defaults: deepspeed/runtime/{config,precision_config}.py.
 """
@@ -35,8 +35,10 @@ NEVER_TAKEN: dict[str, ConfigKey] = {
         "auto_cast",
     )
 }
-"""Keys of `bf16` that were copied from `fp16` and have no meaning. DeepSpeed does not start with
-them."""
+"""Keys in `bf16` that exist only in `fp16`.
+
+People copy them; DeepSpeed does not start with them.
+"""
 _OF_COMPILING = (
     "kwargs",
     "autoep_non_moe",
@@ -66,22 +68,32 @@ OPTIMIZER_DEFAULTS: dict[str, dict[str, Any]] = {
     "adamw": {"lr": 1e-3, "betas": [0.9, 0.999], "eps": 1e-8, "weight_decay": 0.0},
     "sgd": {"lr": 1e-3, "momentum": 0.0, "weight_decay": 0.0},
 }
-"""The job's name of an optimizer -> the keys of `optimizer.params` that the job file also has, with
-DeepSpeed's defaults: deepspeed/ops/adam/fused_adam.py; for SGD torch's."""
+"""The job file's name of an optimizer -> DeepSpeed's defaults of those keys in `optimizer.params`
+that the job file has, too.
+
+From deepspeed/ops/adam/fused_adam.py; for SGD torch's.
+"""
 MUON_DEFAULTS: dict[str, Any] = {"betas": [0.9, 0.95], "eps": 1e-10, "weight_decay": 0.0}
 MUON_RATES = {"muon_lr": 0.02, "adam_lr": 3e-4}
-"""The learning rates of Muon's two halves if `lr` is not set. MUON_DEFAULTS has its other defaults;
-its momentum is 0.95: deepspeed/runtime/zero/muon/original_muon.py."""
+"""The learning rates of the two parts of Muon (Muon itself, and Adam) if `lr` is not set.
+
+MUON_DEFAULTS has its other defaults; its momentum is 0.95:
+deepspeed/runtime/zero/muon/original_muon.py.
+"""
 TORCH_ADAM_DECAY = 0.01
-"""The default weight decay of torch's AdamW, which DeepSpeed uses with `torch_adam`.
-torch/optim/adamw.py."""
+"""The default weight decay of torch's AdamW (torch/optim/adamw.py).
+
+DeepSpeed uses it if `torch_adam` is set.
+"""
 
 
 def _zero(
     why: str, kind: ValueKind, *, stage3: bool = False, **defaults: Any
 ) -> dict[str, ConfigKey]:
-    """Return the keys in `defaults`, all of one kind. With `stage3`, DeepSpeed accepts each name
-    with and without the prefix `stage3_`."""
+    """Declare the keys in `defaults` (name -> default), which all have the type `kind`.
+
+    With `stage3`, DeepSpeed accepts each name also with the prefix `stage3_`.
+    """
     return {
         f"zero_optimization.{spelling}": ConfigKey(kind, KeyAction.TUNING, why, default, stage3)
         for name, default in defaults.items()
@@ -411,4 +423,4 @@ SECTIONS = frozenset(
     for parts in (name.split(".") for name in KEYS)
     for count in range(1, len(parts))
 )
-"""Keys of the table that are sections with further keys."""
+"""Keys with an object as their value that has keys of its own."""

@@ -18,17 +18,21 @@ DEADLINE_SECONDS = 10.0
 _ASK = "from importlib.metadata import version; print(version('deepspeed'))"
 
 NEWEST: Release = (0, 19, 8)
-"""The newest release that these tables cover. It is assumed if the job's Python has no
-DeepSpeed."""
+"""The newest DeepSpeed release that these tables cover.
+
+It is assumed if DeepSpeed is not installed for the job's Python.
+"""
 _CLIPS: Release = (0, 19, 3)
 _COMPILES: Release = (0, 16, 6)
 LEAF_MODULES: Release = (0, 18, 0)
-"""The first release with `zero_optimization.leaf_module`."""
+"""The first release of DeepSpeed that has the key `zero_optimization.leaf_module`."""
 
 
 @dataclass(frozen=True)
 class Removal:
-    """The first release that refuses to start with a key, and what to use in its place."""
+    """The removal of a key from DeepSpeed: the first release that does not start with the key,
+    and what to use instead.
+    """
 
     since: Release
     instead: str = "remove it"
@@ -61,7 +65,7 @@ REMOVED: Mapping[str, Removal] = {
 OPTIMIZERS: Mapping[str, Removal] = {
     name: Removal((0, 19, 7), "write AdamW") for name in ("onebitadam", "onebitlamb", "zerooneadam")
 }
-"""Removed optimizers, by `optimizer.type` in lower case."""
+"""Removed optimizer, as `optimizer.type` in lower case -> its removal."""
 
 STRICT = (
     "zero_optimization",
@@ -71,13 +75,14 @@ STRICT = (
     "bf16",
     "compile",
 )
-"""Sections with pydantic's `extra="forbid"`: DeepSpeed does not start if one has an unknown key. In
-other sections it ignores an unknown key."""
+"""Sections in which DeepSpeed accepts no unknown key (pydantic's `extra="forbid"`): it does not
+start. In other sections it ignores unknown keys.
+"""
 
 
 def clipping(release: Release) -> float:
-    """Return the gradient norm that `release` clips to if the JSON has no `gradient_clipping`; 0
-    means no clipping.
+    """Return the gradient norm to which DeepSpeed `release` clips if the JSON has no
+    `gradient_clipping`. 0 means no clipping.
 
     runtime/constants.py, GRADIENT_CLIPPING_DEFAULT; pull request 8068.
     """
@@ -85,13 +90,17 @@ def clipping(release: Release) -> float:
 
 
 def removal(name: str, release: Release) -> Removal | None:
-    """Return the removal of the key `name`, if `release` does not start with it; else None."""
+    """Return the removal of the key `name` if DeepSpeed `release` does not start with this key;
+    None if it does.
+    """
     found = REMOVED.get(name)
     return found if found is not None and release >= found.since else None
 
 
 def removed_optimizer(kind: str, release: Release) -> Removal | None:
-    """Return the removal of the optimizer `kind`, if `release` does not have it; else None."""
+    """Return the removal of the optimizer `kind` if DeepSpeed `release` does not have it any
+    more; None if it has.
+    """
     found = OPTIMIZERS.get(kind.lower())
     return found if found is not None and release >= found.since else None
 
@@ -102,7 +111,9 @@ def release_text(release: Release) -> str:
 
 
 def parse_release(text: str) -> Release | None:
-    """Return the release in a version such as `0.19.8+cu12`; None if `text` is no version."""
+    """Return the release number in a version text such as `0.19.8+cu12`; None if `text` is not
+    a version.
+    """
     numbers: list[int] = []
     for part in text.split("+")[0].split(".")[:3]:
         digits = "".join(c for c in part if c.isascii() and c.isdigit())
@@ -113,10 +124,11 @@ def parse_release(text: str) -> Release | None:
 
 
 def installed_release(python: str | None) -> Release | None:
-    """Return the release of DeepSpeed that the interpreter `python` has (None: this interpreter).
+    """Return the release of DeepSpeed that is installed for the interpreter `python` (None: this
+    interpreter).
 
     DeepSpeed is not imported. Return None if it is not installed, or if the interpreter does not
-    answer within some seconds; the check is repeated when the job is queued.
+    answer within some seconds. The check is repeated when the job is queued.
     """
     if python is None:
         return _own()
@@ -138,8 +150,11 @@ def _own() -> Release | None:
 
 
 def is_disabled(value: Any) -> bool:
-    """Return whether the value of a removed key has no effect: null, false, -1, an empty section,
-    or a section with all `enabled` false."""
+    """Return whether the value of a removed key has no effect.
+
+    This is so for null, false, -1, an empty section, and a section in which every `enabled` is
+    false.
+    """
     if isinstance(value, Mapping):
         switches = list(_switches(value))
         return not value or (bool(switches) and not any(switches))
@@ -147,7 +162,7 @@ def is_disabled(value: Any) -> bool:
 
 
 def _switches(section: Mapping[str, Any]) -> list[bool]:
-    """Return every `enabled` in `section`, at any depth."""
+    """Return the value of every key `enabled` in `section`, at any depth."""
     found: list[bool] = []
     for name, value in section.items():
         if name == "enabled":

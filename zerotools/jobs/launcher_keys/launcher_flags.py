@@ -1,4 +1,4 @@
-"""The options of launchers, and the number of words that follow each option.
+"""The options of launchers, and how many words follow each option as its value.
 
 DeepSpeed 0.19 launcher/runner.py, torch 2.13 distributed/run.py, accelerate 1.15
 commands/launch.py, Python's own.
@@ -12,7 +12,7 @@ SEVERAL_MACHINES = (
     "this makes the job of one machine; set it to 1 with the processes of one, and give the job "
     "file [rendezvous] with address and nodes"
 )
-"""The reason why a launcher's options for several machines are not imported."""
+"""The message for launcher options that need several machines, which are not imported."""
 
 _DEEPSPEED = (
     "hostfile include exclude num_nodes min_elastic_nodes max_elastic_nodes num_gpus "
@@ -56,8 +56,10 @@ WORDS_AFTER: Mapping[str, Mapping[str, int]] = {
         ),
     },
 }
-"""Launcher -> option without its dashes -> number of words after it. Every other option of
-accelerate has one word."""
+"""Launcher -> option without its dashes -> number of words after the option that are its value.
+
+An option of accelerate that is not listed has one word.
+"""
 
 MEETING = frozenset(
     (
@@ -86,8 +88,10 @@ MEETING = frozenset(
         "venv_script",
     )
 )
-"""Options for the rendezvous and the output of processes. No key of a job depends on their
-values."""
+"""Options that determine how processes find each other and where their output goes.
+
+No key of a job depends on them.
+"""
 
 PLACING = frozenset(
     (
@@ -107,7 +111,7 @@ PLACING = frozenset(
         "world_info",
     )
 )
-"""Options for the GPUs and the number of ranks, which keys of the job replace."""
+"""Options that choose the GPUs and the number of ranks. Keys of the job replace them."""
 
 PLACING_VARIABLES = frozenset(
     (
@@ -116,8 +120,10 @@ PLACING_VARIABLES = frozenset(
         *("PET_MODULE", "PET_NO_PYTHON", "PET_RUN_PATH"),
     )
 )
-"""Environment variables that change how torchrun and accelerate start ranks. No option can undo
-some of these changes."""
+"""Environment variables that change how torchrun and accelerate start ranks.
+
+Some of these changes cannot be undone by an option.
+"""
 
 SHORT: Mapping[str, Mapping[str, str]] = {
     "deepspeed": {"H": "hostfile", "i": "include", "e": "exclude", "q": "quiet"},
@@ -133,11 +139,13 @@ ACCELERATE_KINDS: Mapping[str, str] = {
     "multi_gpu": "MULTI_GPU",
     "tpu": "XLA",
 }
-"""Flag of `accelerate launch` -> the `distributed_type` of its YAML."""
+"""Option of `accelerate launch` -> the value of `distributed_type` in its YAML."""
 
 ACCELERATE_NAMES: Mapping[str, str] = {"cpu": "use_cpu"}
-"""Option of `accelerate launch` -> key of its YAML, if the names differ. The keys after `dynamo_`
-and `fsdp_` are in tables."""
+"""Option of `accelerate launch` -> key of its YAML, for options with another name there.
+
+Options with the prefixes `dynamo_` and `fsdp_` are keys of sections.
+"""
 
 MODULES: Mapping[str, str] = {
     "deepspeed": "deepspeed",
@@ -146,9 +154,9 @@ MODULES: Mapping[str, str] = {
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate",
 }
-"""MODULE of `python -m MODULE` -> the launcher that it is."""
+"""MODULE in `python -m MODULE` -> the launcher that this module is."""
 KEYWORDS = frozenset(("do", "then", "else", "!", "{"))
-"""Keywords of the shell that may precede a command."""
+"""Shell keywords that may stand before a command."""
 SHELLS = frozenset(("bash", "sh", "zsh", "dash"))
 WRAPPERS = frozenset(
     [
@@ -171,7 +179,7 @@ WRAPPERS = frozenset(
         "nsys",
     ]
 )
-"""Programs that start a launcher and do not change its options."""
+"""Programs that may stand before a launcher without changing its options, such as nohup."""
 RUNNERS = frozenset(
     (
         ("uv", "run"),
@@ -194,7 +202,7 @@ RUNNERS = frozenset(
         ("kubectl", "exec"),
     )
 )
-"""Wrappers of two words."""
+"""Programs as in `WRAPPERS`, but with two words, such as `uv run`."""
 STARTED_BY: Mapping[str, str] = {
     "srun": "the daemon starts the ranks on this machine; for Slurm, see zerotools submit --slurm",
     **dict.fromkeys(
@@ -215,7 +223,7 @@ STARTED_BY: Mapping[str, str] = {
         "set python of the job file to the interpreter of that environment",
     ),
 }
-"""Program that starts a launcher -> a remark in the report."""
+"""Program that starts a launcher -> the remark about this program in the report."""
 CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
     "llamafactory-cli": frozenset(("train",)),
     "axolotl": frozenset(("train",)),
@@ -233,13 +241,13 @@ CONSOLE_PROGRAMS: Mapping[str, frozenset[str]] = {
         )
     ),
 }
-"""Console program that starts its ranks itself -> its commands that train."""
+"""Program that starts its ranks itself, such as axolotl -> those of its commands that train."""
 PROGRAM_MODULES: Mapping[str, str] = {
     "axolotl.cli.train": "axolotl",
     "llamafactory.cli": "llamafactory-cli",
     "llamafactory.launcher": "llamafactory-cli",
 }
-"""MODULE of `python -m MODULE` -> the console program that it belongs to."""
+"""MODULE in `python -m MODULE` -> the program in `CONSOLE_PROGRAMS` that this module belongs to."""
 CONSOLE_MODULES: Mapping[str, tuple[str, str]] = {
     "llamafactory-cli": ("torchrun", "llamafactory.launcher"),
     "axolotl": ("accelerate", "axolotl.cli.train"),
@@ -247,8 +255,10 @@ CONSOLE_MODULES: Mapping[str, tuple[str, str]] = {
     "xtuner": ("torchrun", "xtuner.tools.train"),
     "litgpt": ("plain", "litgpt"),
 }
-"""Console program -> the launcher of its ranks, and the module that the ranks run."""
+"""Program in `CONSOLE_PROGRAMS` -> the launcher that starts its ranks, and the module that each
+rank runs.
+"""
 ONE_RANK = frozenset(("swift", "xtuner", "litgpt"))
-"""Console programs that start one rank by default."""
+"""Programs in `CONSOLE_PROGRAMS` that start only one rank by default."""
 RANKS_BY = "NPROC_PER_NODE"
-"""The environment variable with the number of ranks of console programs."""
+"""The environment variable that sets the number of ranks for programs in `CONSOLE_PROGRAMS`."""

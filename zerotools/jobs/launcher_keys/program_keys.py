@@ -1,4 +1,4 @@
-"""Arguments, names and defaults of training programs.
+"""The arguments of training programs, with their other names and their defaults.
 
 Programs known by name or by special arguments: alpaca-lora, finetune.py; DeepSpeedExamples,
 applications/DeepSpeed-Chat, step 1, main.py and utils/ds_utils.py; Qwen, finetune.py; TRL 0.20 and
@@ -43,8 +43,9 @@ DEEPSPEED_CHAT_OWN = frozenset(
         "num_padding_at_beginning",
     )
 )
-"""Arguments that identify DeepSpeed-Chat: no other program has them together with
-`model_name_or_path`."""
+"""Arguments by which DeepSpeed-Chat is recognised: no other program has one of them together
+with `model_name_or_path`.
+"""
 DEEPSPEED_CHAT_DEFAULTS: Mapping[str, object] = {
     **{name: each for name, each in TRAINER_DEFAULTS.items() if name != "save_steps"},
     "per_device_train_batch_size": 16,
@@ -57,9 +58,15 @@ DEEPSPEED_CHAT_DEFAULTS: Mapping[str, object] = {
     "sequence_length": 512,
     "lora_alpha": 1,
 }
-"""The defaults of DeepSpeed-Chat, which saves the model once, at the end."""
+"""The defaults of DeepSpeed-Chat's arguments.
+
+There is no `save_steps`, because it saves the model only at the end.
+"""
 DEEPSPEED_CHAT_DPO = frozenset(("beta", "label_smoothing"))
-"""Arguments that only DeepSpeed-Chat's DPO has; the others are those of its fine-tuning."""
+"""Arguments that only DeepSpeed-Chat's DPO program has.
+
+Its other arguments are those of the program for fine-tuning.
+"""
 DEEPSPEED_CHAT_DPO_RATE = 5e-5
 
 QWEN_DEFAULTS: Mapping[str, object] = {
@@ -73,7 +80,7 @@ QWEN_TARGETS: Mapping[str, tuple[str, ...]] = {
     "qwen": ("c_attn", "c_proj", "w1", "w2"),
     "qwen1.5": ALL_LINEAR["qwen2"],
 }
-"""Model of Qwen's repository -> the layers with adapters if the arguments name none."""
+"""Model family of Qwen -> the layers that get adapters if the arguments name none."""
 MEDICAL_TEXT, MEDICAL_DPO = "pretraining", "dpo_training"
 MEDICAL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
     MEDICAL_TEXT: {
@@ -107,15 +114,19 @@ MEDICAL_DEFAULTS: Mapping[str, Mapping[str, object]] = {
         "lora_dropout": 0.05,
     },
 }
-"""Part of the name of MedicalGPT's program -> its defaults."""
+"""Part of the file name of a MedicalGPT program (its training stage) -> the defaults of its
+arguments.
+"""
 MEDICAL_COLUMNS: Mapping[str, str] = {
     "prompt_column": "question",
     "chosen_column": "response_chosen",
     "rejected_column": "response_rejected",
 }
 MEDICAL_DPO_SETS: Mapping[str, object] = {"max_steps": 200, "eval_strategy": "steps"}
-"""Arguments of MedicalGPT's DPO with other defaults than a Trainer's. It does not use a Trainer's
-arguments."""
+"""Arguments of MedicalGPT's DPO program that have other defaults than in the Trainer.
+
+The program does not use the Trainer's arguments.
+"""
 MEDICAL_IGNORED: Mapping[str, str] = {
     "template_name": "examples are rendered by the chat template of the tokenizer",
     "max_train_samples": "the whole data is read; write a shorter file",
@@ -145,7 +156,9 @@ TRL_LAUNCH = frozenset(
         "zero_stage",
     )
 )
-"""Options of `accelerate launch` with a value, with names that no script of TRL has."""
+"""Options of `accelerate launch` that have a value, and that no script of TRL has as an
+argument.
+"""
 _SEVERAL = {"num_processes": 8}
 TRL_PRESETS: Mapping[str, Mapping[str, object]] = {
     "single_gpu": {"num_processes": 1},
@@ -159,11 +172,14 @@ TRL_PRESETS: Mapping[str, Mapping[str, object]] = {
         **_SEVERAL,
     },
 }
-"""Name of a config that TRL contains -> its options of `accelerate launch`. All use bf16, like
-TRL's arguments."""
+"""Name of an accelerate config that TRL contains -> the equivalent options of `accelerate
+launch`. All of them use bf16, as TRL's arguments do.
+"""
 TRL_OWN = frozenset(("dataset_name", "dataset_mixer", "dataset_mixture", "use_peft"))
-"""Arguments that identify TRL: its programs need one of them, and other programs are named sft.py,
-too."""
+"""Arguments by which TRL is recognised.
+
+Its programs need one of them; other programs are named sft.py, too.
+"""
 TRL_DEFAULTS: Mapping[str, object] = {
     **TRAINER_DEFAULTS,
     "precision": "bf16",
@@ -195,9 +211,9 @@ LLAMAFACTORY_DEFAULTS: Mapping[str, object] = {
     "double_quantization": True,
 }
 LLAMAFACTORY_STAGES: Mapping[str, bool] = {"sft": True, "pt": False, "dpo": True}
-"""`stage` -> whether it trains on examples."""
+"""LLaMA-Factory's `stage` -> whether the training data are examples (not plain text)."""
 LLAMAFACTORY_METHODS: Mapping[str, bool] = {"full": False, "lora": True}
-"""`finetuning_type` -> whether adapters are trained."""
+"""LLaMA-Factory's `finetuning_type` -> whether adapters are trained."""
 LLAMAFACTORY_IGNORED: Mapping[str, str] = {
     "template": "examples are rendered by the chat template of the tokenizer",
     "dataset_dir": "where dataset_info.json was looked for",
@@ -280,7 +296,7 @@ EXAMPLE_TYPES: Mapping[str, str] = {
     "chat_template": "messages",
     "completion": "",
 }
-"""axolotl's `type` of a dataset -> `data.format`; the empty string for plain text."""
+"""axolotl's `type` of a dataset -> the job's `data.format`; the empty string means plain text."""
 
 AXOLOTL_PAIRS: Mapping[str, Mapping[str, str]] = {
     "argilla": {
@@ -293,8 +309,11 @@ AXOLOTL_PAIRS: Mapping[str, Mapping[str, str]] = {
     "prompt_pairs": {"prompt_column": "prompt"},
     "default": {"prompt_column": "messages"},
 }
-"""Last part of axolotl's `type` of a dataset of pairs -> its columns, if they are not `chosen` and
-`rejected`. `ultra` and `argilla_chat` repeat the prompt in each answer, and are not supported."""
+"""Last part of axolotl's `type` of a preference dataset -> its columns, if their names are not
+`chosen` and `rejected`.
+
+`ultra` and `argilla_chat` repeat the prompt in each answer, and are not supported.
+"""
 NOT_PACKED = "pairs of answers are not packed"
 AXOLOTL_PAIR_FIELDS: Mapping[str, str] = {
     "field_messages": "prompt_column",
@@ -330,7 +349,9 @@ SWIFT_DEFAULTS: Mapping[str, object] = {
     "double_quantization": True,
 }
 SWIFT_PRECISIONS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": ""}
-"""`torch_dtype` -> the Trainer's argument; the empty string for neither fp16 nor bf16."""
+"""ms-swift's `torch_dtype` -> the Trainer's argument that is true; the empty string if neither
+fp16 nor bf16 is.
+"""
 SWIFT_IGNORED: Mapping[str, str] = {
     **dict.fromkeys(
         ("model_author", "model_name"), "is put into the examples of swift/self-cognition alone"

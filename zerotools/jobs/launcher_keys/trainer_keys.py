@@ -38,7 +38,7 @@ DIRECT: Mapping[str, tuple[str, ValueKind]] = {
     "tensor_ranks": ("zero.tensor_ranks", ValueKind.COUNT),
     "sequence_ranks": ("zero.sequence_ranks", ValueKind.COUNT),
 }
-"""Argument -> the key of the job file with the same meaning."""
+"""Argument of the Trainer -> the job's key with the same meaning, and its type."""
 
 OF_EVAL: Mapping[str, tuple[str, ValueKind]] = {
     "per_device_eval_batch_size": ("eval.batch_size", ValueKind.COUNT),
@@ -49,7 +49,9 @@ OF_EVAL: Mapping[str, tuple[str, ValueKind]] = {
     "num_beams": ("eval.num_beams", ValueKind.COUNT),
     "generation_num_beams": ("eval.num_beams", ValueKind.COUNT),
 }
-"""Arguments that have an effect only if the model is evaluated during training."""
+"""Arguments that have an effect only if the model is evaluated during training -> the job's
+key, and its type.
+"""
 
 SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -95,7 +97,7 @@ SYNONYMS: Mapping[str, str] = {
     **dict.fromkeys(("epochs", "num_epochs", "n_epochs"), "num_train_epochs"),
     **dict.fromkeys(("target_column", "summary_column"), "response_column"),
 }
-"""Other name of an argument -> its name in these tables."""
+"""Another name of an argument -> the name that these tables use."""
 
 TRAINER_DEFAULTS: Mapping[str, object] = {
     "per_device_train_batch_size": 8,
@@ -112,7 +114,7 @@ TRAINER_DEFAULTS: Mapping[str, object] = {
     "seed": 42,
     "save_steps": 500,
 }
-"""The Trainer's defaults."""
+"""The defaults of the Trainer's arguments."""
 
 TRAINERS_OWN = frozenset(
     {
@@ -126,7 +128,7 @@ TRAINERS_OWN = frozenset(
         "do_train",
     }
 )
-"""Arguments that identify a program built on the Trainer."""
+"""Arguments by which a program built on the Trainer is recognised."""
 
 OPTIMIZERS: Mapping[str, str] = {
     **dict.fromkeys(
@@ -154,14 +156,15 @@ SCHEDULES: Mapping[str, str] = {
     "constant_with_warmup": "constant",
     "warmup_stable_decay": "wsd",
 }
-"""Schedule of transformers (optimization.py) -> schedule of the job file."""
+"""Learning rate schedule of transformers (optimization.py) -> schedule of the job file."""
 
 TRACKERS: Mapping[str, tuple[str, str, str]] = {
     "wandb": ("wandb_project", "WANDB_PROJECT", "huggingface"),
     "mlflow": ("mlflow_experiment_name", "MLFLOW_EXPERIMENT_NAME", "Default"),
 }
-"""Value of `report_to` -> where the project or experiment is named: axolotl's argument, the
-Trainer's environment variable, and its default."""
+"""Experiment tracker in `report_to` -> three things that name its project or experiment:
+axolotl's argument, the environment variable that the Trainer reads, and the default.
+"""
 
 _HABITS = "it does not change the training"
 _DAEMON = "the daemon does this by itself"
@@ -284,7 +287,7 @@ IGNORED: Mapping[str, str] = {
     ),
     "tf32": "fp32 products follow torch's default; weights and optimizer stay fp32",
 }
-"""Ignored argument -> the reason in the report."""
+"""Argument that the import ignores -> the reason in the report."""
 
 FEATURES: frozenset[str] = frozenset(
     [
@@ -321,7 +324,10 @@ FEATURES: frozenset[str] = frozenset(
         "early_stopping_patience",
     ]
 )
-"""Arguments that change the training, and are refused unless they are off."""
+"""Arguments that change the training in a way that jobs do not support.
+
+They are refused unless they are off.
+"""
 
 ALL_LINEAR: Mapping[str, tuple[str, ...]] = {
     **dict.fromkeys(
@@ -345,7 +351,9 @@ ALL_LINEAR: Mapping[str, tuple[str, ...]] = {
     "phi3": ("qkv_proj", "o_proj", "gate_up_proj", "down_proj"),
     "gpt_neox": ("query_key_value", "dense", "dense_h_to_4h", "dense_4h_to_h"),
 }
-"""`model_type` -> the linear layers of its blocks, by the last part of their names."""
+"""`model_type` -> the linear layers in each block of such a model, by the last part of their
+names.
+"""
 MODEL_NAMES: Mapping[str, str] = {
     r"llava|vision|-vl-|audio|omni|paligemma|recurrentgemma|gemma-?3|mistral-small-3\.\d": "",
     r"qwen(?:1\.5|2|2\.5)-(?!moe|\d+b-a\d)": "qwen2",
@@ -357,5 +365,6 @@ MODEL_NAMES: Mapping[str, str] = {
     r"phi-3(?:\.5)?-mini": "phi3",
     r"pythia-": "gpt_neox",
 }
-"""Pattern in a model's name on a hub -> its `model_type`; the first match counts. The empty string
-is a model with images, sound or other layers, which needs its config."""
+"""Pattern for a model's name on a hub -> its `model_type`; the first pattern that matches is
+used. The empty string means a model with images, sound or other layers: its config is needed.
+"""

@@ -1,1 +1,3 @@
-"""Estimates of the memory that a job needs, or a model with the config of another launcher."""
+"""Estimate the memory that a job needs, or that a model needs with the config of another
+launcher.
+"""

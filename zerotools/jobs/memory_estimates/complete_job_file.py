@@ -1,7 +1,7 @@
-"""Complete a job file: the values that an estimate knows, and usual values for the rest.
+"""Complete a job file that an estimate has begun, with usual values for all missing keys.
 
-A value that the user did not give has a default for a first run, such as one epoch or a usual
-learning rate. The model and the data have placeholder paths, which the user has to set.
+A value that the user did not give gets a default for a first run, such as one epoch or a usual
+learning rate. The model and the data get placeholder paths, which the user has to replace.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ RATES = {
     (EXAMPLES, True): 1e-4,
     (PREFERENCES, True): 5e-6,
 }
-"""Usual learning rates by kind of data: for all weights, and for adapters."""
+"""(Kind of data, whether adapters are trained) -> a usual learning rate."""
 LEARNED = {
     TEXT: "continued pretraining",
     EXAMPLES: "fine-tuning",
@@ -40,25 +40,32 @@ _SAID = {TEXT: "plain text", EXAMPLES: "prompts and answers", PREFERENCES: "pair
 _TOKENIZERS = ("tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json")
 CHECKPOINTS_OF_A_RUN = 500
 MODEL_PLACE, DATA_PLACE = "model", "data/*.txt"
-"""The placeholder paths of model and data."""
+"""The placeholder paths of model and data in a job file."""
 
 
 _ANY_DATA = "/"
 _MANY_STEPS = 2**62
 WITH_CONFIG = ("batch", "sequence_length", "engine", "activation_checkpointing")
-"""Options with values that no config has. With a config, other options are refused."""
+"""Options that may be given together with the config of another launcher, because no config has
+their values. Other options are refused then.
+"""
 
 
 @dataclass(frozen=True)
 class WholeJob:
-    """A job file as a tree, and comments on its keys. `places` has the placeholder paths of model
-    and data, by key."""
+    """A complete job file as a tree, and comments on its keys.
+
+    `places` maps each key that has a placeholder path (model and data) to this path.
+    """
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
     places: Mapping[str, str]
     exported: str | None = None
-    """A checkpoint that the user gave as the model; its weights must be exported first."""
+    """The path of a checkpoint that the user gave as the model: it must be exported first.
+
+    None for other models.
+    """
 
     @property
     def text(self) -> str:
@@ -67,7 +74,7 @@ class WholeJob:
 
     @property
     def advice(self) -> Iterator[str]:
-        """Sentences on what to set before the job is submitted."""
+        """Yield a sentence for each thing that the user has to set before the job is submitted."""
         if self.places:
             named = " and ".join(f"{key} (now {place})" for key, place in self.places.items())
             yield f"set {named}, or put yours there"
@@ -82,7 +89,10 @@ class WholeJob:
 
 
 def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
-    """Return `tree`, the keys for the configuration `way`, with all other keys that a job needs."""
+    """Return the job file in `tree` with all other keys that a job needs.
+
+    `tree` has the keys for the configuration `way`; `found` is the estimate.
+    """
     tree = {
         name: dict(table) if isinstance(table, Mapping) else table for name, table in tree.items()
     }
@@ -108,16 +118,18 @@ def whole_job(found: Estimate, way: Way, tree: Mapping[str, Any]) -> WholeJob:
 
 
 def _exported(model: Mapping[str, Any]) -> str | None:
-    """Return the path of the table `[model]` if it is a checkpoint and not a model directory; else
-    None."""
+    """Return the path in the table `[model]` if it is a checkpoint of zerotools, which must be
+    exported first. Return None if it is a model directory.
+    """
     path = model.get("path")
     is_one = path is None or not Path(path).is_dir() or (Path(path) / CONFIG).is_file()
     return None if is_one else str(path)
 
 
 def tokenizer_of(model: Mapping[str, Any]) -> str | None:
-    """Return the directory of the tokenizer for a table `[model]`; None if it has none. A model
-    directory that does not exist yet is assumed to have one."""
+    """Return the directory of the tokenizer for the table `[model]`; None if the model has no
+    tokenizer. A model directory that does not exist yet is assumed to have one.
+    """
     named = model.get("path", model.get("config"))
     if not isinstance(named, str):
         return None
@@ -164,8 +176,8 @@ def _comments(found: Estimate, way: Way, kind: str, tree: Mapping[str, Any]) -> 
 
 
 def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> JobFile:
-    """Return a job that trains `model` on placeholder data, with the options of the command line.
-    The config of another launcher can be imported into it.
+    """Return a job that trains `model` on placeholder data, with the command-line options `given`.
+    The config of another launcher can then be imported into this job.
 
     Raises:
         BadRequest: `model` is only a number of parameters.
@@ -197,7 +209,7 @@ def job_with_config(model: str, gpus: int | None, given: Mapping[str, Any]) -> J
 
 
 def without_placeholders(job: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the keys of a job of `job_with_config` without the placeholders for data and steps."""
+    """Return a job that `job_with_config` made, without its placeholders for data and steps."""
     data = {name: value for name, value in job["data"].items() if name != "text"}
     train = {name: value for name, value in job["train"].items() if name != "steps"}
     return {**job, "data": data, "train": train}

@@ -1,7 +1,8 @@
-"""Write the configs for the choice of an estimate: a job file, DeepSpeed's JSON, accelerate's YAML.
+"""Write config files for a configuration that an estimate chose: a job file, DeepSpeed's JSON,
+accelerate's YAML.
 
-The configs have every value that affects memory, and no learning rates. `complete_job_file` adds
-the missing values to a job file (data, steps, learning rate).
+The files have every value that affects memory, and no learning rates. `complete_job_file` adds the
+missing values to a job file (data, steps, learning rate).
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ _ACCELERATE = {"none": "none", "cpu": "cpu", "disk": "nvme"}
 
 
 OFFLOAD_DIRECTORY = "offload"
-"""The directory for an optimizer on disk, next to the job file. A local NVMe disk is best."""
+"""The directory, next to the job file, for an optimizer that is offloaded to disk.
+
+A local NVMe disk is best.
+"""
 
 
 def job_tree(
@@ -31,10 +35,11 @@ def job_tree(
     *,
     on_gpu: bool,
 ) -> dict[str, Any]:
-    """Return the keys of a job file for `layout` and `micro`.
+    """Return the keys of a job file for the memory layout `layout` and the micro batch `micro`.
 
     `tables` are the job file's tables for the model and its adapters. `batch` is the number of
-    sequences of a step, rounded up so that micro batches divide it; None: the fewest possible.
+    sequences per step, which is rounded up to a multiple of the micro batches of all ranks. If it
+    is None, the smallest possible number is used.
     """
     tree: dict[str, Any] = {"gpus": layout.world_size}
     if not on_gpu:
@@ -72,7 +77,7 @@ def job_tree(
 
 
 def deepspeed_tree(layout: MemoryLayout, micro: MicroBatch | None) -> dict[str, Any]:
-    """Return DeepSpeed's config."""
+    """Return DeepSpeed's config for a memory layout and a micro batch."""
     zero: dict[str, Any] = {"stage": layout.stage}
     if layout.offload_optimizer == "cpu":
         zero["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
@@ -90,7 +95,7 @@ def deepspeed_tree(layout: MemoryLayout, micro: MicroBatch | None) -> dict[str, 
 
 
 def accelerate_text(layout: MemoryLayout) -> str:
-    """Return accelerate's config file."""
+    """Return the text of accelerate's config file for a memory layout."""
     kind = "DEEPSPEED"
     if layout.stage == 0:
         kind = "MULTI_GPU" if layout.world_size > 1 else "NO"
@@ -122,10 +127,13 @@ def accelerate_text(layout: MemoryLayout) -> str:
 def way_keys(
     way: Way, work: Workload, asked: MemoryLayout | None, batch: int | None = None
 ) -> dict[str, Any]:
-    """Return the keys that the configuration `way` changes, by dotted name; None removes a key.
+    """Return the job keys that the configuration `way` changes, by dotted name.
 
-    `work` is the requested training. For a job file, `asked` is its layout, and keys that it
-    already has are omitted; `batch` is its number of sequences of a step.
+    The value None means that the key is removed.
+
+    `work` is the requested training. If it comes from a job file, `asked` is the memory layout of
+    this file, keys that the file already has are omitted, and `batch` is its number of sequences
+    per step.
     """
     layout, micro = way.row.layout, way.work.micro
     found: dict[str, Any] = {}
@@ -152,8 +160,10 @@ def way_keys(
 
 
 def layout_keys(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]:
-    """Return the keys for stage and offload that differ between `layout` and `asked`; None removes
-    a key."""
+    """Return the job keys for ZeRO stage and offload in which `layout` differs from `asked`.
+
+    The value None means that the key is removed.
+    """
     return _sharding(layout, asked) | _offload(layout, asked)
 
 
@@ -193,7 +203,7 @@ def _offload(layout: MemoryLayout, asked: MemoryLayout | None) -> dict[str, Any]
 
 
 def keys_text(keys: Mapping[str, Any]) -> str:
-    """Return the keys as in a job file, on one line for a message."""
+    """Return the keys in the form of a job file, but on one line, for a message."""
     said = [
         f"no {name}" if value is None else f"{name} = {show(value)}" for name, value in keys.items()
     ]
@@ -201,7 +211,9 @@ def keys_text(keys: Mapping[str, Any]) -> str:
 
 
 def with_keys(tree: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of the job's `tree` with these keys set, or removed if the value is None."""
+    """Return a copy of the job `tree` in which the `keys` are set, or removed if the value is
+    None.
+    """
     changed = dict(tree)
     for name, value in keys.items():
         first, _, rest = name.partition(".")

@@ -1,5 +1,6 @@
-"""Write the first job file for a model, some data and a machine: the cheapest that fits, with
-reasons.
+"""Write a first job file for a model, some data and a machine.
+
+It has the cheapest configuration that fits, with reasons.
 
 The data determines the training: text means continued pretraining, examples mean fine-tuning, and
 preferences mean DPO. Other values are usual ones: one epoch, a usual learning rate, and as many
@@ -38,20 +39,26 @@ from zerotools.ops.estimate.recommendation import gib, largest_batch, needs_of
 
 MOST_SEQUENCES = 8
 _BYTES = 256
-"""The number of tokens without a tokenizer: one for each value of a byte."""
+"""The vocabulary size without a tokenizer: one token for each value of a byte."""
 FULL, LORA, QLORA = "full", "lora", "qlora"
 METHODS = (FULL, LORA, QLORA)
-"""What is trained: all weights, adapters, or adapters of a base model in 4 bits."""
+"""The methods of training: of all weights, of adapters, or of adapters on a base model in 4
+bits.
+"""
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 
 Chooser = Callable[[Sequence[Way]], Way]
-"""A function that selects one of the configurations that fit, which are sorted by cost."""
+"""A function that selects one of the configurations that fit.
+
+They are passed in the order of their costs.
+"""
 
 
 @dataclass(frozen=True)
 class FirstJob:
-    """A job file as a tree, comments for some of its keys, its estimate, and the chosen
-    configuration."""
+    """A first job file as a tree, comments for some of its keys, the memory estimate, and the
+    chosen configuration (`way`).
+    """
 
     tree: Mapping[str, Any]
     comments: Mapping[str, str]
@@ -61,10 +68,10 @@ class FirstJob:
 
 @dataclass(frozen=True, kw_only=True)
 class FirstTraining:
-    """The requested training: a model, data, a precision, one of METHODS, and a sequence length in
-    tokens (None: a usual length).
+    """The training that a user requests: a model, data, a precision, one of METHODS, and a
+    sequence length in tokens (None: a usual length).
 
-    Files of the job are in `directory`. `free` is the free space of its disk in bytes (None:
+    Files of the job are in `directory`. `free_disk` is the free space of its disk in bytes (None:
     unknown).
     """
 
@@ -78,9 +85,9 @@ class FirstTraining:
 
 
 def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = None) -> FirstJob:
-    """Return the job file for the training `wanted`.
+    """Make the job file for the training `wanted` on `machine`.
 
-    `choose` selects one of the configurations that fit; None selects the cheapest.
+    `choose` selects one of the configurations that fit. If it is None, the cheapest is used.
 
     Raises:
         BadRequest: the model does not exist, has no weights to train adapters on, or nothing fits
@@ -122,7 +129,9 @@ def first_job(wanted: FirstTraining, machine: Machine, choose: Chooser | None = 
 
 
 def _check_tokenizer(wanted: FirstTraining, directory: str | None) -> None:
-    """Raise an error if the data are examples and the model has no tokenizer for them."""
+    """Raise an error if the data are examples and the model has no tokenizer that can encode
+    them. `directory` is that of the tokenizer, or None.
+    """
     if directory is None:
         raise BadRequest(
             f"{wanted.model}: has no tokenizer, which examples are read with; put its "
@@ -146,7 +155,9 @@ def has_chat_template(directory: Path) -> bool:
 
 
 def _work_of(wanted: FirstTraining, machine: Machine) -> Workload:
-    """Return the work for one example at a time, before any change that makes it fit."""
+    """Return the requested training with one example at a time, before any change that reduces
+    memory.
+    """
     shape = read_shape(str(wanted.model))
     sequence = wanted.sequence or shape.usual_length
     packs, pair = wanted.method == QLORA, 2 if wanted.data.key == PREFERENCES else 1
@@ -196,7 +207,9 @@ def _chosen(wanted: FirstTraining, found: Estimate, choose: Chooser | None) -> W
 
 
 def _with_batch(way: Way, machine: Machine) -> Way:
-    """Return `way` with the largest micro batch that fits and is a power of two."""
+    """Return the configuration `way` with the largest micro batch that fits on the machine and
+    is a power of two.
+    """
     micro = way.work.micro
     if micro is None:
         return way

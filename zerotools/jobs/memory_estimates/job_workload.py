@@ -1,4 +1,6 @@
-"""The values of a job file that determine its memory: the model, the layout and the micro batch."""
+"""Read from a job file the values that determine its memory: the model, the layout and the
+micro batch.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,10 @@ from zerotools.ops.estimate.rank_memory import Buckets
 
 
 def workload_of(spec: JobSpec, *, asks: bool = True) -> Workload:
-    """Return the workload of `spec`. It determines the memory of each rank.
+    """Return the values of the job `spec` that determine the memory of each rank.
 
-    Shapes may need a process that imports transformers; without `asks` no process is started.
+    To find the shapes of a model, a process that imports transformers may be needed. With
+    `asks=False`, no process is started.
 
     Raises:
         BadRequest: the model's config cannot be read.
@@ -69,7 +72,10 @@ def _model(spec: JobSpec, *, asks: bool) -> ModelShape:
 
 
 def micro_batch_of(spec: JobSpec, model: ModelShape) -> MicroBatch | None:
-    """Return the micro batch of a rank; None if the sequence length is not known."""
+    """Return the micro batch of a rank: the number and the length of its sequences.
+
+    Return None if the sequence length is not known.
+    """
     positions = None if model.architecture is None else model.architecture.positions or None
     sequence = longest_sequence(spec.data, positions)
     if sequence is None:
@@ -113,7 +119,7 @@ def _buckets(spec: JobSpec) -> Buckets:
 
 
 def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
-    """Return the job with another number of ranks.
+    """Return the job `spec` with another number of ranks.
 
     Raises:
         BadRequest: the number does not divide the job's batch.
@@ -136,7 +142,7 @@ def with_ranks(spec: JobSpec, ranks: int) -> JobSpec:
 
 
 def is_job_file(path: Path) -> bool:
-    """Return whether the file is a job file rather than a model's config."""
+    """Return whether the file `path` is a job file. If not, it is a model's config."""
     if path.suffix == ".toml":
         return True
     if path.suffix != ".json":

@@ -1,7 +1,7 @@
-"""Find models and data in a directory that a first job could use.
+"""Find models and data in a directory that can be used in a first job.
 
-The search covers the directory and its direct subdirectories, in the order of their names. It reads
-only configs, and the first record of files of examples.
+The directory and its direct subdirectories are searched, in the order of their names. Only configs
+and the first record of data files are read.
 """
 
 from __future__ import annotations
@@ -27,17 +27,22 @@ _EXAMPLES = (
     frozenset({"prompt", "response"}),
     frozenset({"instruction", "output"}),
 )
-"""Sets of columns that identify a file of examples (`[data]` of the job file)."""
+"""Sets of column names.
+
+A file that has all columns of a set contains examples (`[data]` of the job file).
+"""
 _PREFERENCES = frozenset({"prompt", "chosen", "rejected"})
-"""The columns that identify a file of preferences."""
+"""Column names. A file that has all of them contains preferences."""
 _DOCUMENTS = "text"
 TEXT, EXAMPLES, PREFERENCES = "text", "examples", "preferences"
 
 
 @dataclass(frozen=True)
 class FoundData:
-    """The pattern of some data files, and the key of `[data]` for them. Examples that are
-    conversations need a chat template."""
+    """A path pattern for data files, and the key of `[data]` that fits to them.
+
+    If `is_conversation` is true, a chat template is needed.
+    """
 
     pattern: str
     key: str
@@ -45,8 +50,10 @@ class FoundData:
 
 
 def models_in(directory: Path) -> Iterator[Path]:
-    """Yield the model directories, which have a config.json with a `model_type`. Those with weights
-    come first."""
+    """Yield the model directories in `directory`: they have a config.json with a `model_type`.
+
+    Directories with weights come first.
+    """
     found = (
         place
         for place in _places(directory)
@@ -61,8 +68,10 @@ def has_weights(directory: Path) -> bool:
 
 
 def data_in(directory: Path) -> Iterator[FoundData]:
-    """Yield the data files: first examples and preferences, then text. Files of one kind in a
-    directory are one pattern."""
+    """Yield the data files in `directory`: first examples and preferences, then text.
+
+    Files of one kind in the same directory are one pattern.
+    """
     found = []
     for place in _places(directory):
         if (place / CONFIG).is_file():  # the texts of a model directory are its licence
@@ -76,7 +85,7 @@ def data_in(directory: Path) -> Iterator[FoundData]:
 
 
 def data_of(path: Path) -> FoundData | None:
-    """Return the kind of data of a file, or of a directory of files; None if unknown."""
+    """Return the kind of data in a file, or in a directory of files; None if it is unknown."""
     if path.is_dir():
         files = (entry for entry in _entries(path) if entry.is_file())
         inside = [data for file in files if (data := data_of(file)) is not None]

@@ -1,5 +1,6 @@
-"""The processes that tokenise a job's data in addition to rank 0: their number and their host
-memory."""
+"""Compute the number and the host memory of the processes that help rank 0 to tokenise a job's
+data.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +15,27 @@ from zerotools.jobs.tables.data import BYTES, kind_of, patterns_of, tokenizer_of
 from zerotools.jobs.tables.spec import JobSpec
 
 BYTES_FOR_EACH = 16 << 20
-"""The least bytes of text for each process. A process takes two seconds to start, and reads this
-much in about ten."""
+"""The smallest amount of text for a process, in bytes.
+
+A process takes two seconds to start, and tokenises this amount in about ten.
+"""
 MOST_PROCESSES = 16
 MEMORY_FOR_EACH = 1 << 30
-"""The memory limit of a job is divided by this to get the most processes. A process uses less than
-a third of it."""
+"""Bytes of the job's memory limit for each process: limit / this = the largest number of
+processes. A process uses less than a third of this.
+"""
 PROCESS_BYTES = 300 << 20
-"""The host memory of one process: libraries, a tokenizer with 150,000 tokens, and its cache of
-words. A tokenizer with 16,000 tokens needs half as much."""
+"""The host memory of one tokenising process, in bytes: libraries, a tokenizer with 150,000
+tokens, and its cache of words. A tokenizer with 16,000 tokens needs half as much.
+"""
 MOST_FILES = 1000
-"""The most files to get the size of, because the file system may be slow."""
+"""The largest number of files to get the size of, because the file system may be slow."""
 
 
 def count_for(nbytes: int, memory_limit: int | None = None) -> int:
-    """Return the number of processes that tokenise `nbytes` bytes of text; 0 if rank 0 does it
-    alone."""
+    """Return the number of processes that tokenise `nbytes` bytes of text; 0 means that rank 0
+    does it alone. `memory_limit` is the job's limit of host memory in bytes.
+    """
     cores = len(os.sched_getaffinity(0))
     fits = MOST_PROCESSES if memory_limit is None else memory_limit // MEMORY_FOR_EACH
     count = min(cores, MOST_PROCESSES, nbytes // BYTES_FOR_EACH, fits)
@@ -37,16 +43,18 @@ def count_for(nbytes: int, memory_limit: int | None = None) -> int:
 
 
 def memory_limit_of(spec: JobSpec) -> int:
-    """Return the bytes of host memory that the job may use: the least of its limits and the
-    machine's memory."""
+    """Return the host memory that the job may use, in bytes: the smallest of its limits and the
+    machine's memory.
+    """
     stated = (spec.limits.memory, spec.memory.host)
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     return min([machine, *(bytes_of(each) for each in stated if each is not None)])
 
 
 def tokenizing_bytes(spec: JobSpec) -> int:
-    """Return the host memory of all tokenising processes together, if the data is not in the cache.
-    These processes end before the training begins."""
+    """Return the host memory of all tokenising processes together, in bytes; 0 if the tokenised
+    data is in the cache. These processes end before the training begins.
+    """
     named = tokenizer_of(spec.data, spec.model.path)
     if named in (None, BYTES) or kind_of(spec.data) == "tokens":
         return 0
@@ -60,8 +68,10 @@ def tokenizing_bytes(spec: JobSpec) -> int:
 
 
 def _sizes(patterns: Iterable[str]) -> Iterator[int]:
-    """Yield the sizes of files. A pattern with ** is left out, because it may search a whole
-    disk."""
+    """Yield the size in bytes of each file that the patterns match.
+
+    A pattern with ** is left out, because it may search a whole disk.
+    """
     for pattern in patterns:
         if "**" in pattern:
             continue

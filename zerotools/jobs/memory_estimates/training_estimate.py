@@ -1,4 +1,4 @@
-"""Estimate the memory that a model with options, or a job, needs on a machine."""
+"""Estimate the memory that a job, or a model with command-line options, needs on a machine."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ SCORES = "the scores of all pairs of tokens are kept"
 
 @dataclass(frozen=True)
 class Estimate:
-    """The estimate of one training on one machine.
+    """The memory estimate for one training on one machine.
 
-    `rows` has the memory for each stage and offload, `search` the configurations that fit, and
-    `choice` the cheapest of these. For a job file, `asked` is the row of the job as written, `job`
-    all its keys, and `batch` its number of sequences of a step. `tables` are the tables of a job
-    file for the model and its adapters. `assumed` is a sentence on the assumed sequence length, if
-    the request has none.
+    `rows` has the memory for each ZeRO stage and offload, `search` the configurations that fit, and
+    `choice` the cheapest of them. For a job file, `asked` is the estimate of the job as written,
+    `job` has all its keys, and `batch` is its number of sequences per step. `tables` are the tables
+    of a job file for the model and its adapters. `assumed` is a sentence about the assumed sequence
+    length, if the request does not state a length.
     """
 
     work: Workload = field(repr=False)
@@ -71,54 +71,71 @@ class Estimate:
 
     @property
     def ways(self) -> tuple[Way, ...]:
-        """Every smallest set of changes that makes the training fit, cheapest first."""
+        """The configurations that make the training fit, cheapest first.
+
+        Each changes as few settings as possible.
+        """
         return self.search.found
 
     @property
     def fits(self) -> bool:
-        """True if the job fits as written; without a job file, if any stage and offload fits for
-        training all weights. If activations are not known, only the model state counts."""
+        """True if the training fits on the machine.
+
+        For a job file, this is the job as written; otherwise training of all weights with any ZeRO
+        stage and offload. If the memory of activations is not known, only weights, gradients and
+        optimizer state count.
+        """
         row = self.choice.row if self.asked is None else self.asked
         return row is not None and row.fits is not False
 
     @property
     def stage(self) -> int | None:
-        """The ZeRO stage of the cheapest configuration that fits; None if none fits."""
+        """The ZeRO stage of the cheapest configuration that fits; None if nothing fits."""
         return None if self.choice.row is None else self.choice.row.stage
 
     @property
     def offload(self) -> str | None:
-        """What the cheapest configuration that fits offloads, such as "none" or "optimizer"."""
+        """The offload of the cheapest configuration that fits, such as "none" or "optimizer";
+        None if nothing fits.
+        """
         return None if self.choice.row is None else self.choice.row.offload
 
     @property
     def peak_bytes(self) -> int | None:
-        """The memory of each GPU that the chosen row needs."""
+        """The memory that each GPU needs in the cheapest configuration that fits, in bytes;
+        None if nothing fits.
+        """
         return None if self.choice.row is None else self.choice.row.peak_bytes
 
     @property
     def host_bytes(self) -> int | None:
-        """The host memory that all ranks of one node need in the chosen row."""
+        """The host memory that all ranks of one node need in the cheapest configuration that
+        fits, in bytes; None if nothing fits.
+        """
         return None if self.choice.row is None else self.choice.row.host_bytes
 
     @property
     def reason(self) -> str:
-        """Why the row was chosen, or why no row fits."""
+        """The reason why this configuration is the cheapest, or why nothing fits."""
         return self.choice.reason
 
     @property
     def advice(self) -> tuple[str, ...]:
-        """Further advice, as sentences."""
+        """Advice for the user, as sentences."""
         return self.choice.advice
 
     @property
     def largest_batch(self) -> int | None:
-        """The largest number of sequences of this length at a time that fits in the chosen row."""
+        """The largest micro batch that fits in the cheapest configuration, in sequences of the
+        requested length.
+        """
         return self.choice.largest_batch
 
     @property
     def largest_sequence_length(self) -> int | None:
-        """The longest single sequence that fits in the chosen row, in tokens."""
+        """The length of the longest sequence that fits in the cheapest configuration, one at a
+        time, in tokens.
+        """
         return self.choice.largest_sequence
 
     @property
@@ -128,14 +145,14 @@ class Estimate:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """The assumptions of the estimate, as sentences."""
+        """The assumptions that the estimate makes, as sentences."""
         micro = self.work.micro if self.machine.on_gpu else None
         kernel = None if micro is None else attention_assumption(micro)
         assumed = (each for each in (self.assumed, kernel) if each is not None)
         return (*assumed, *self.work.model.notes, *self.machine.notes)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the estimate as plain values; sizes in bytes."""
+        """Return the estimate as values for JSON. All sizes are in bytes."""
         work, chosen = self.work, self.choice.row
         micro = work.micro
         return {
@@ -176,7 +193,7 @@ class Estimate:
         }
 
     def configs(self, way: Way) -> dict[str, Any]:
-        """Return the config files for the configuration `way`, by launcher."""
+        """Return the config files for the configuration `way`: launcher -> its file."""
         micro, layout = way.work.micro, way.row.layout
         tables = {**self._model_table(way), **self.tables, **way.lora_table}
         batch = self.batch or self._batch_of_step
@@ -187,21 +204,27 @@ class Estimate:
         }
 
     def job_of(self, way: Way) -> dict[str, Any]:
-        """Return the job file for the configuration `way`: all keys of the job with the changes of
-        `way`. For an estimate without a job file, return the values that the estimate knows."""
+        """Return the job file for the configuration `way`: all keys of the job, with the
+        changes of `way`. For an estimate without a job file, return only the keys that the
+        estimate knows.
+        """
         if self.job is None:
             tree: dict[str, Any] = self.configs(way)["job"]
             return tree
         return with_keys(self.job, self.keys_of(way))
 
     def keys_of(self, way: Way) -> dict[str, Any]:
-        """Return the keys of the job file that `way` sets, by dotted name; None removes a key."""
+        """Return the keys of the job file that `way` changes, by dotted name.
+
+        The value None means that the key is removed.
+        """
         asked = None if self.asked is None else self.asked.layout
         return way_keys(way, self.work, asked, self.batch)
 
     def _model_table(self, way: Way) -> dict[str, Any]:
-        """Return the table `[model]` for a model that is only a number of parameters. It has no
-        weights, so adapters are not possible."""
+        """Return the table `[model]` for a model of which only the number of parameters is
+        known. It has no weights, so adapters are not possible.
+        """
         shape, micro = self.work.model.config, way.work.micro
         if shape is None or way.lora_table:
             return {}
@@ -263,7 +286,7 @@ def estimate_model(
     offloads: Sequence[str] = OFFLOADS,
     model_table: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """Estimate every stage and offload for a model.
+    """Estimate the memory of training a model, for every ZeRO stage and offload.
 
     Each rank processes `batch` sequences (default 1) of `sequence` tokens (default: the model's
     usual length) at a time.
@@ -294,8 +317,9 @@ def estimate_job(
     offloads: Sequence[str] = OFFLOADS,
     job: Mapping[str, Any] | None = None,
 ) -> Estimate:
-    """Estimate the job of `work` as written, and with every other stage and offload. `job` has the
-    keys of the job file."""
+    """Estimate the memory of the job `work` as written, and with every other ZeRO stage and
+    offload. `job` has the keys of the job file.
+    """
     work = replace(work, layout=replace(work.layout, world_size=machine.gpus))
     asked = row_of_layout(work, machine, work.layout, offload_of(work.layout))
     keys = job or {}
@@ -327,7 +351,9 @@ def estimate_job(
 
 
 def offload_of(layout: MemoryLayout) -> str:
-    """Return the offload of a layout by its name in the table of estimates."""
+    """Return the offload of a memory layout by its name in the table of estimates, such as
+    "optimizer".
+    """
     optimizer, params = layout.offload_optimizer, layout.offload_params != "none"
     if optimizer == "disk":
         return ALL_DISK if params else DISK
@@ -339,7 +365,8 @@ def offload_of(layout: MemoryLayout) -> str:
 def estimate_work(
     work: Workload, machine: Machine, free: Freedom, tables: Mapping[str, Mapping[str, Any]]
 ) -> Estimate:
-    """Estimate every stage and offload of `work`, and find the changes with which it fits.
+    """Estimate the memory of `work` for every ZeRO stage and offload, and find the changes with
+    which it fits. `free` says which settings may be changed.
 
     `tables` are the tables of a job file for the model and its adapters.
     """
@@ -350,7 +377,9 @@ def estimate_work(
 
 
 def assumed_length(model: ModelShape) -> str:
-    """Return a sentence on the assumed sequence length, for a request without one."""
+    """Return a sentence about the sequence length that is assumed if the request does not state
+    one.
+    """
     return (
         f"sequences of {model.usual_length:,} tokens are assumed; --sequence-length sets another "
         "length"
@@ -358,8 +387,10 @@ def assumed_length(model: ModelShape) -> str:
 
 
 def model_table_of(model: str) -> dict[str, Any]:
-    """Return the job file's `[model]` for the path `model` of a command line; empty if nothing
-    exists there."""
+    """Return the job file's table `[model]` for the model path of a command line.
+
+    The table is empty if nothing exists at this path.
+    """
     path = Path(model)
     if not path.exists():
         return {}
@@ -367,8 +398,9 @@ def model_table_of(model: str) -> dict[str, Any]:
 
 
 def attention_assumption(micro: MicroBatch) -> str | None:
-    """Return a sentence on the attention kernel that the estimate assumes; None for the flash
-    kernel."""
+    """Return a sentence about the attention kernel that the estimate assumes; None if it is the
+    flash kernel.
+    """
     if micro.attention == EAGER:
         return f"attention: eager, so {SCORES}"
     if micro.attention != REPEATED:
@@ -382,8 +414,9 @@ def attention_assumption(micro: MicroBatch) -> str | None:
 
 
 def kernels_of(spec: JobSpec, snapshot: Snapshot) -> str | None:
-    """Return a sentence on the attention kernel of a job on each kind of GPU of this machine; None
-    if no GPU is known."""
+    """Return a sentence about the attention kernel that the job uses on each kind of GPU of
+    this machine; None if no GPU is known.
+    """
     wanted = spec.model.attention
     if wanted == EAGER:
         return f"attention: eager, so {SCORES}"

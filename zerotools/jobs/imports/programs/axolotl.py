@@ -33,8 +33,7 @@ _READ = ("path", "type", "data_files", "ds_type")
 def read_axolotl(document: Document, beside: Path) -> Recipe:
     """Return the training arguments in axolotl's YAML `document`.
 
-    The second argument is the directory of the file. Raises BadRequest if the YAML is not
-    axolotl's.
+    `beside` is the directory of the file. Raises BadRequest if the YAML is not axolotl's.
     """
     others = {"model_name_or_path": "LLaMA-Factory's is given with --llamafactory"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}

@@ -36,7 +36,7 @@ _RUNS_TEXT = re.compile(r"-[a-z]*c")
 _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 _ENV = "--env="
 _BEFORE_VARIABLES = frozenset({"--env", "--ignore-environment", "--preserve-env"})
-"""Long options that do not take a value: the next word may be a variable such as `A=1`."""
+"""Long options after which an environment variable such as `A=1` may follow."""
 _TOOLS = frozenset({"pip", "venv", "http.server", "nltk.downloader"})
 _DEEPEST = 4
 """The largest depth of nested shells (`bash -c` in `bash -c`) that is read."""
@@ -151,7 +151,9 @@ def _given_to_a_shell(words: Sequence[Word]) -> tuple[Word | None, Sequence[Word
 
 
 def started(words: Sequence[Word]) -> StartCommand | None:
-    """Return the command in `words` that starts a training program; None if there is none."""
+    """Return the command in `words` that starts a training program; None if no word is a
+    launcher.
+    """
     rest = _without_keywords(words)
     if not rest:
         return None

@@ -67,7 +67,8 @@ def ranks_of(
 ) -> tuple[ConfigValue | None, bool]:
     """Return the number of ranks that the launcher's `options` ask for, or None.
 
-    Also return whether the launcher starts one rank for each GPU in that case.
+    Also return whether the launcher starts one rank for each GPU, because no option states the
+    number.
 
     `visible` is CUDA_VISIBLE_DEVICES, if set. Every option is reported in `findings`. The options
     of accelerate are not read here.
@@ -136,9 +137,9 @@ def _listed(given: ConfigValue) -> ConfigValue | None:
 
 
 def _included(given: ConfigValue) -> ConfigValue | None:
-    """Return the GPU indices in a value such as `localhost:0,1`.
+    """Return the GPU indices in the value of `--include`, such as `localhost:0,1`.
 
-    A host without indices means all of its GPUs; then return None.
+    Return None if the value has no indices (all GPUs of a host) or names several hosts.
     """
     _, _, slots = str(given.value).partition(":")
     return _listed(replace(given, value=slots)) if "@" not in str(given.value) else None

@@ -33,8 +33,7 @@ _ALPACA = {"prompt": "instruction", "query": "input", "response": "output"}
 def read_llamafactory(document: Document, beside: Path) -> Recipe:
     """Return the training arguments in LLaMA-Factory's YAML `document`.
 
-    The second argument is the directory of the file. Raises BadRequest if the YAML is not
-    LLaMA-Factory's.
+    `beside` is the directory of the file. Raises BadRequest if the YAML is not LLaMA-Factory's.
     """
     others = {"base_model": "axolotl's is given with --axolotl"}
     others |= {"distributed_type": "accelerate's is given with --accelerate"}

@@ -38,11 +38,11 @@ class Recipe:
     """The arguments of a training program, under the names that Hugging Face's Trainer uses.
 
     `defaults` has the program's defaults under the same names; it is empty if the program is not
-    known to use a Trainer. The directory of the file with the arguments is kept, too. `deepspeed`
-    is the DeepSpeed config that the arguments name. `accelerate` has the options of `accelerate
-    launch`, which are used in addition to the file `accelerate_file`. `launcher` is the program
-    that starts one rank for each GPU, if any; `numa` is the launcher's option that binds ranks to
-    CPU cores.
+    known to use a Trainer. `beside` is the directory of the file that contains the arguments.
+    `deepspeed` is the DeepSpeed config that the arguments name. `accelerate` has the options of
+    `accelerate launch`, which are used in addition to the file `accelerate_file`. `launcher` is the
+    program that starts one rank for each GPU, if any; `numa` is the launcher's option that binds
+    ranks to CPU cores.
 
     `examples` is true if the data are examples, false if they are text, and None if this is only
     known from the data files. `preferences` is true if the data are pairs of answers. `documents`

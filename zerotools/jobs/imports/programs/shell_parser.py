@@ -1,9 +1,9 @@
 r"""Split a shell script into commands and words, as bash would pass them to programs.
 
-No command is run. Quotes, a backslash at the end of a line, comments, redirections and variables
-that the script itself sets are resolved. A value that only a shell could compute (`$(...)`, an
-external variable) is recorded as a `problem` of its word. The caller refuses the command only if it
-needs that word.
+No command is run. The parser resolves quotes, a backslash at the end of a line, comments,
+redirections and variables that the script itself sets. If only a shell could compute the value of a
+word (`$(...)`, an external variable), the reason is recorded as the `problem` of the word. The
+caller refuses the command only if it needs that word.
 
     LR=1e-4                          -> sets LR
     deepspeed main.py \              -> deepspeed, main.py, --lr, 1e-4   (line 2)
@@ -30,13 +30,17 @@ _BEGIN = frozenset(("if", "case", "for", "while", "until", "select"))
 _ARMS = frozenset(("then", "else", "elif", "do", "{"))
 _END = frozenset(("fi", "esac", "done"))
 _MOST_LETTERS = 1 << 16
-"""The most characters of one word: variables that contain each other can grow without limit."""
+"""The largest number of characters of one word.
+
+Without this limit, variables that contain each other could grow for ever.
+"""
 _HERE = re.compile(r"<<-?\s*(['\"]?)([A-Za-z_][A-Za-z0-9_]*)\1")
 _REDIRECTS = re.compile(r"(?:\d*|&)(?:>>|>\||>&|<&|>|<)")
 _END_OF_WORD = " \t\n;|&()<>"
 _TAKEN, _SKIPPED = 0, -1
-"""The numbers for an arm that runs and one that does not, if the script itself decides. They belong
-to no branch."""
+"""Branch numbers for a branch that certainly runs and for one that certainly does not, because
+the script itself decides. Other branches have numbers above 0.
+"""
 UNSET = "is not set in the text; write its value"
 ARGUMENT = "is an argument of the script; write its value"
 LOOP = "is the variable of a loop; write its value"
@@ -47,8 +51,8 @@ REST = "stands for the arguments of the script; write them out"
 class Word:
     """One word of a command.
 
-    If the text of the word is not known, `problem` is the reason, and `written` has the unknown
-    parts as in the script, such as `$LR`.
+    If the text of the word is not known, `problem` is the reason. `written` is the word as it is in
+    the script, with its unknown parts such as `$LR`.
     """
 
     text: str
@@ -58,16 +62,16 @@ class Word:
 
     @property
     def source(self) -> str:
-        """The word quoted as a shell would read it."""
+        """The text of the word; if the text is not known, the word as it is in the script."""
         return self.written if self.problem else self.text
 
 
 @dataclass
 class Command:
-    """The words of a simple command, and the variables that are set before it.
+    """The words of a simple command, and the variables that are set in front of it.
 
-    `by` are the words of another command that starts the shell of this one. `documents` are the
-    here-documents that `cat` and `tee` write, by path.
+    If another command starts the shell that runs this command, `by` are the words of that other
+    command. `documents` maps a path to the here-document that `cat` or `tee` writes to it.
     """
 
     words: list[Word] = field(default_factory=list)
@@ -75,11 +79,13 @@ class Command:
     documents: dict[str, str] = field(default_factory=dict)
     by: list[Word] = field(default_factory=list)
     skipped: bool = False
-    """True if the command is in an arm that does not run."""
+    """True if the command is in a branch that certainly does not run."""
 
 
 def commands_of(text: str, source: str) -> Iterator[Command]:
-    """Yield the commands of a script, in order.
+    """Yield the commands of the shell script `text`, in order.
+
+    `source` names the script in messages.
 
     Raises:
         BadRequest: a quote is not closed.
@@ -93,14 +99,16 @@ def commands_of(text: str, source: str) -> Iterator[Command]:
 
 @dataclass
 class _Text:
-    """A word while it is read."""
+    """The text of a word while the scanner reads it."""
 
     line: int
     text: str = ""
     problem: str = ""
     written: str = ""
     stands: bool = False
-    """True if the word exists even without text, because it has quotes or an unknown part."""
+    """True if the word exists even if its text is empty, because it has quotes or an unknown
+    part.
+    """
     before: list[Word] = field(default_factory=list)
 
     def begin_next(self) -> None:
@@ -109,12 +117,15 @@ class _Text:
         self.text, self.written, self.problem, self.stands = "", "", "", False
 
     def add(self, text: str, written: str | None = None) -> None:
-        """Append `text`. `written` is its form in the script, if it differs."""
+        """Append `text` to the word.
+
+        `written` is the same text as it is in the script, if it differs.
+        """
         self.text += text
         self.written += text if written is None else written
 
     def words(self) -> list[Word]:
-        """Return all words, without an empty word that has no quotes."""
+        """Return the words that were read. An empty word without quotes is left out."""
         if not self.text and not self.stands:
             return self.before
         return [*self.before, Word(self.text, self.line, self.problem, self.written)]
@@ -189,7 +200,9 @@ class _Scanner:
 
     @property
     def _within(self) -> tuple[tuple[int, int], ...]:
-        """The branches around this position that may run or not."""
+        """Return the `if` and `case` branches that contain this position, except those that
+        certainly run.
+        """
         return tuple(branch for branch in self._branches if branch[0] != _TAKEN)
 
     def _write_documents(self, command: Command) -> None:
@@ -203,7 +216,7 @@ class _Scanner:
             self._set(names[-1], self._document(self._texts[-1]))
 
     def _document(self, text: str) -> Word:
-        """Return the text of a here-document, with its variables expanded."""
+        """Return the text of a here-document, with the values of its variables."""
         inner = _Scanner(text.replace('"', '\\"') + '"', self._source)
         inner._line = self._line - text.count("\n")
         inner._variables, inner._arrays = self._variables, self._arrays
@@ -230,7 +243,9 @@ class _Scanner:
                     command.settings[setting[1]] = value
 
     def _enter_and_leave(self, word: str) -> None:
-        """Update the list of branches around a command: `word` may begin or end one."""
+        """Update the list of branches that contain the current position, if `word` begins or
+        ends a branch (such as `if`, `else` and `fi`).
+        """
         if word in _BEGIN:
             self._begun += 1
             self._branches.append((self._begun, 0))
@@ -249,8 +264,10 @@ class _Scanner:
             self._branches.append((number, arm + 1))
 
     def _judge(self, words: list[Word]) -> None:
-        """Choose the arm of an `if` that tests whether an argument or a variable is empty. The
-        script is read as if it was run without arguments."""
+        """Choose the branch of an `if` that tests for an empty argument or variable.
+
+        The script is read as if it was run without arguments.
+        """
         if not self._branches or [word.text for word in words[:1]] != ["if"]:
             return
         empty = _is_empty(words[1:])
@@ -258,7 +275,7 @@ class _Scanner:
             self._branches[-1] = (_TAKEN if empty else _SKIPPED, 0)
 
     def _assigned(self, setting: re.Match[str], word: Word) -> Word:
-        """Return the value after `NAME=value` or `NAME+=value`."""
+        """Return the new value of a variable after `NAME=value` or `NAME+=value`."""
         value = Word(
             word.text[setting.end() :], word.line, word.problem, word.written[setting.end() :]
         )
@@ -303,8 +320,11 @@ class _Scanner:
         return taken
 
     def _begins(self) -> str:
-        """Skip blanks and comments, and return the kind of the next token: `w` a word, `>` a
-        redirection, or the end of the command, which is consumed."""
+        """Skip blanks and comments, and return the kind of the next token.
+
+        `w` is a word, `>` a redirection, and anything else the end of the command, which is
+        consumed.
+        """
         while not self.at_end:
             if self._peek(2) == "\\\n":
                 self._take(2)
@@ -356,8 +376,11 @@ class _Scanner:
         self._here = []
 
     def _word(self) -> list[Word]:
-        """Return the word at this position. Variables outside of quotes may give several words, or
-        none."""
+        """Return the words at this position.
+
+        A word in the script may become several words, or none, if it has variables outside of
+        quotes.
+        """
         array = _ARRAY.match(self._text, self._at)
         if array is not None and array[2] in self._arrays:
             self._take(len(array[0]))
@@ -428,7 +451,10 @@ class _Scanner:
         word.add(self._take())
 
     def _split(self, word: _Text, sign: str) -> None:
-        """Split a variable outside of quotes into words, as bash does."""
+        """Append the value of a variable that is outside of quotes.
+
+        As in bash, the value is split into words at blanks.
+        """
         value = _Text(word.line)
         self._expand(value, sign)
         head, *rest = _split_at_blanks(value.written)
@@ -438,8 +464,10 @@ class _Scanner:
             self._add_part(word, part, value.problem)
 
     def _add_part(self, word: _Text, part: str, problem: str) -> None:
-        """Append a part of a variable's value to `word`, with the `problem` of the part if its text
-        is not known."""
+        """Append `part`, a part of a variable's value, to `word`.
+
+        `problem` is the reason if the text of the part is not known.
+        """
         unknown = re.search(r"[$`]", part) if problem else None
         if unknown is None:
             word.add(part)
@@ -451,7 +479,9 @@ class _Scanner:
         word.stands = True
 
     def _expand(self, word: _Text, sign: str) -> None:
-        """Append the expansion after the `$` or the backquote that was consumed."""
+        """Append the value of the expansion that begins after `sign`, the `$` or backquote that
+        was just read.
+        """
         begin, before = self._at - 1, (len(word.written), word.problem)
         word.problem = ""
         self._resolve(word, sign)
@@ -481,8 +511,10 @@ class _Scanner:
             word.add(sign)
 
     def _substitute(self, word: _Text, command: str, title: str) -> None:
-        """Append the output of a command substitution, if it is known: sums of `expr`, and the
-        working directory of the script."""
+        """Append the output of a command substitution, if it is known.
+
+        Known are the sums of `expr` and the working directory of the script.
+        """
         if found := _EXPR.fullmatch(command):
             total = self._total(found[1])
             if total is not None:
@@ -532,7 +564,10 @@ class _Scanner:
             word.problem = word.problem or known.problem
 
     def _sum(self, word: _Text) -> bool:
-        """Append the value of `$((...))`. Return False if it is not arithmetic of whole numbers."""
+        """Append the value of `$((...))` to `word`.
+
+        Return False if it is not arithmetic with whole numbers.
+        """
         end = self._text.find("))", self._at)
         total = None if end < 0 else self._total(self._text[self._at + 2 : end])
         if total is None:
@@ -542,8 +577,9 @@ class _Scanner:
         return True
 
     def _total(self, formula: str) -> int | None:
-        """Return the value of an expression of whole numbers and variables; None if it has
-        something else."""
+        """Return the value of an expression with whole numbers and variables; None if it
+        contains anything else.
+        """
         inside = _Text(self._line)
         for part in re.split(r"(\$?\{?[A-Za-z_]\w*\}?)", formula):
             name = part.strip("${}")
@@ -555,7 +591,7 @@ class _Scanner:
 
 
 def _split_at_blanks(text: str) -> list[str]:
-    """Return the parts of `text` between blanks, outside of substitutions."""
+    """Split `text` at blanks that are not inside a substitution."""
     parts, last = [], 0
     for found in _BLANK_OR_WHOLE.finditer(text):
         if found[0].isspace():
@@ -565,8 +601,9 @@ def _split_at_blanks(text: str) -> list[str]:
 
 
 def _is_empty(words: list[Word]) -> bool | None:
-    """Return the result of `[ -z X ]`, `[ -n X ]` and `[ X = "" ]` for an unset value; None:
-    another test, or an unknown result."""
+    """Return the result of the test `[ -z X ]`, `[ -n X ]` or `[ X = "" ]`, in which X has no
+    value. Return None for another test, or if the result is unknown.
+    """
     texts = [word.text for word in words]
     if texts[:1] not in (["["], ["[["]) or texts[-1] not in ("]", "]]"):
         return None

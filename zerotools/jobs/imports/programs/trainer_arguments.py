@@ -1,4 +1,4 @@
-"""Read the arguments of a Trainer as claims on the keys of a job file."""
+"""Translate the arguments of Hugging Face's Trainer to keys of a job file."""
 
 from __future__ import annotations
 
@@ -50,10 +50,12 @@ RATIO = "train.warmup_ratio"
 
 
 def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentReading:
-    """Add the settings of `recipe` to `claims` and `findings`.
+    """Translate the arguments in `recipe`: add their values to `claims`, and the report to
+    `findings`.
 
-    The batch is read later by `read_batch_of`, because accelerate may set the number of ranks.
-    Configs that the recipe names are read later, because their `"auto"` values come from here.
+    The batch size is read later by `read_batch_of`, because accelerate may set the number of ranks.
+    Configs that the recipe names are read later, too: their `"auto"` values come from these
+    arguments.
     """
     findings.take(recipe.findings)
     given = _named(recipe, findings)
@@ -78,7 +80,10 @@ def read_recipe(recipe: Recipe, claims: Claims, findings: Findings) -> ArgumentR
 
 
 def _named(recipe: Recipe, findings: Findings) -> dict[str, ConfigValue]:
-    """Return the arguments by the names in the tables of keys."""
+    """Return the arguments under the names that the tables in `launcher_keys` use.
+
+    Synonyms are replaced.
+    """
     found: dict[str, ConfigValue] = {}
     for name, given in recipe.given.items():
         if name == "test_file" and "validation_file" in recipe.given:
@@ -189,7 +194,7 @@ def _read_optimizer(reading: ArgumentReading) -> None:
 
 
 def read_batch_of(reading: ArgumentReading) -> None:
-    """Claim the batch: the stated one, or micro batch x accumulation x ranks."""
+    """Set the job's batch size: the stated one, or micro batch x accumulation x ranks."""
     config = reading.config
     if "total_batch_size" in reading.recipe.given:
         return
@@ -273,7 +278,10 @@ def _judge_rest(reading: ArgumentReading, name: str) -> None:
 
 
 def read_sharding(reading: ArgumentReading) -> None:
-    """Map `fsdp`. Without it and without a DeepSpeed config, every rank has the whole model."""
+    """Translate `fsdp` to keys of the job file.
+
+    Without `fsdp` and without a DeepSpeed config, every rank has the whole model.
+    """
     config, recipe = reading.config, reading.recipe
     for name in [n for n in config.remaining if n.startswith("fsdp_")]:
         option = config.remaining.pop(name)
@@ -310,7 +318,10 @@ def read_sharding(reading: ArgumentReading) -> None:
 
 
 def read_trackers(reading: ArgumentReading, environment: Mapping[str, str] = os.environ) -> None:
-    """Map the trackers in `report_to` that a job supports. Others are ignored, with the reason."""
+    """Translate the experiment trackers in `report_to` that a job supports.
+
+    Other trackers are ignored, and the reason is reported.
+    """
     config = reading.config
     asked, entity = config.take("report_to"), config.take("wandb_entity")
     named = _names(asked)
@@ -340,7 +351,9 @@ def _names(asked: ConfigValue | None) -> set[str]:
 
 
 def read_schedule(reading: ArgumentReading) -> None:
-    """Map steps or epochs, the learning rate's schedule and its warm-up."""
+    """Translate the number of steps or epochs, the schedule of the learning rate and its
+    warm-up to keys of the job file.
+    """
     steps = _read_length(reading)
     kind = reading.typed("lr_scheduler_type", ValueKind.TEXT)
     if kind is None:
@@ -425,8 +438,9 @@ def _part(reading: ArgumentReading, given: ConfigValue, steps: int | None) -> No
 
 
 def _read_options(reading: ArgumentReading, kind: str) -> None:
-    """Map `lr_scheduler_kwargs`: the minimum of a cosine schedule, or the parts of
-    `warmup_stable_decay`."""
+    """Translate `lr_scheduler_kwargs` to keys of the job file: the minimum of a cosine
+    schedule, or the parts of `warmup_stable_decay`.
+    """
     given = reading.config.take("lr_scheduler_kwargs")
     if given is None:
         return

@@ -1,8 +1,8 @@
-"""Read the arguments of programs that use a Trainer with other defaults.
+"""Read the arguments of programs that are built on the Trainer but have other names or defaults.
 
 These are alpaca-lora (finetune.py, and programs derived from it), the programs of DeepSpeed-Chat,
-Qwen's finetune.py, MedicalGPT's, and those of TRL and the alignment handbook, which are recognised
-by their names. Also read is TRL's console program (`trl sft`).
+Qwen's finetune.py, MedicalGPT's, and those of TRL and the alignment handbook. Programs are
+recognised by their names. TRL's console program (`trl sft`) is read, too.
 """
 
 from __future__ import annotations
@@ -57,8 +57,10 @@ _FLAGS = WORDS_AFTER["accelerate"]
 
 
 def read_as_known(recipe: Recipe, program: str) -> Recipe:
-    """Return `recipe` with the names and defaults of `program`; unchanged if the program is not
-    known here."""
+    """Return `recipe` with the argument names and defaults of the program.
+
+    If the program is not known here, return `recipe` unchanged.
+    """
     given = recipe.given
     if "base_model" in given and TRAINERS_OWN.isdisjoint(given.keys() - {"output_dir"}):
         return _alpaca_lora(recipe)
@@ -140,14 +142,17 @@ def _deepspeed_chat(recipe: Recipe) -> Recipe:
 
 
 def is_unread_trl(program: str) -> bool:
-    """Return whether the program is a script of TRL for a method that is not supported, such as
-    rewards."""
+    """Return whether the program is a TRL script for a training method that jobs do not
+    support, such as reward models.
+    """
     return program.startswith(SCRIPTS) and program.removeprefix(SCRIPTS) not in ("sft", "dpo")
 
 
 def _medical(recipe: Recipe, program: str) -> Recipe:
-    """Read the arguments of MedicalGPT: data are directories, and the program's name has the
-    stage."""
+    """Convert the arguments of MedicalGPT to those of the Trainer.
+
+    Its data arguments are directories, and the name of the program shows the training stage.
+    """
     stage = next((name for name in MEDICAL_DEFAULTS if name in Path(program).name), None)
     if stage is None:
         recipe.findings.unsupported.append(
@@ -221,7 +226,9 @@ def _trl(recipe: Recipe, *, is_dpo: bool) -> Recipe:
 
 
 def _as_launched(recipe: Recipe) -> Recipe:
-    """Move the options of accelerate from TRL's YAML to the recipe's options of accelerate."""
+    """Return `recipe`, in which the accelerate options in TRL's YAML are moved to the options
+    of `accelerate launch`.
+    """
     given = dict(recipe.given)
     count, preset = given.pop("num_processes", None), given.pop(PRESET, None)
     if preset is not None:
@@ -240,15 +247,18 @@ def _renamed(given: Mapping[str, ConfigValue], names: Mapping[str, str]) -> dict
 
 
 def _always(recipe: Recipe, name: str, value: Any) -> ConfigValue:
-    """Return an argument that the program always has."""
+    """Return an argument with a value that the program always uses, although the user did not
+    give it.
+    """
     place = recipe.source if recipe.program is None else recipe.program.place
     title = "the program" if recipe.program is None else Path(recipe.program.name).name
     return ConfigValue(name, title, place, value)
 
 
 def as_accelerate(start: StartCommand) -> StartCommand:
-    """Return the `accelerate launch` command that a command of TRL's console program runs. Other
-    commands are returned unchanged."""
+    """Convert a command of TRL's console program to the `accelerate launch` command that it
+    runs. Return other commands unchanged.
+    """
     if start.kind != "trl":
         return start
     first, method, *rest = start.words
@@ -263,7 +273,7 @@ def as_accelerate(start: StartCommand) -> StartCommand:
 
 
 def _divided(words: Sequence[Word]) -> tuple[list[Word], list[Word]]:
-    """Return the options of accelerate, and the arguments of the script."""
+    """Split `words` into the options for accelerate and the arguments of the script."""
     options: list[Word] = []
     arguments: list[Word] = []
     preset: Word | None = None
@@ -287,8 +297,9 @@ def _divided(words: Sequence[Word]) -> tuple[list[Word], list[Word]]:
 
 
 def _preset(given: Word, others: Sequence[Word]) -> list[Word]:
-    """Return the options of the preset `given` without those in `others`. If `given` is a file,
-    return accelerate's option for a config file."""
+    """Return the options of the accelerate preset `given`, without those that `others` also
+    has. If `given` is a file, return the option `--config_file` with it.
+    """
     if given.problem or given.text not in TRL_PRESETS:
         return [Word("--config_file", given.line), given]
     named = {word.text.partition("=")[0] for word in others}
@@ -300,6 +311,6 @@ def _preset(given: Word, others: Sequence[Word]) -> list[Word]:
 
 
 def preset_options(given: ConfigValue) -> dict[str, ConfigValue]:
-    """Return the options of accelerate for a preset that TRL's YAML names."""
+    """Return the options of `accelerate launch` for the preset named in TRL's YAML."""
     preset = TRL_PRESETS.get(str(given.value), {"config_file": given.value})
     return {name: replace(given, name=name, value=value) for name, value in preset.items()}

@@ -1,4 +1,4 @@
-"""Read the arguments of a recipe by type, with the defaults of the program that reads them."""
+"""Read program arguments by type, and use the program's defaults for absent arguments."""
 
 from __future__ import annotations
 
@@ -23,14 +23,16 @@ _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 @dataclass
 class ArgumentReading:
-    """The state of reading one recipe for one job."""
+    """The state while the arguments of one recipe are translated to one job."""
 
     recipe: Recipe
     config: ConfigReading
 
     def typed(self, name: str, kind: ValueKind) -> ConfigValue | None:
-        """Return the argument converted to `kind`, and mark it as read; None if it is absent, empty
-        or invalid."""
+        """Return the argument `name` converted to the type `kind`, and mark it as read.
+
+        Return None if the argument is absent, empty or invalid.
+        """
         given = self.config.take(name)
         if given is None:
             return None
@@ -46,22 +48,32 @@ class ArgumentReading:
         return replace(given, value=value)
 
     def default(self, name: str, key: str) -> None:
-        """Add a weak claim with the program's default of the absent argument `name`."""
+        """Use the program's default for the job's `key`, because the argument `name` is absent.
+
+        Other sources override a default.
+        """
         if name in self.recipe.defaults:
             self.weak(name, key, self.recipe.defaults[name])
 
     def weak(self, name: str, key: str, value: Any) -> None:
-        """Add a weak claim: `value` is the value of `key` if the argument `name` is absent."""
+        """Use `value` for the job's `key`, because the argument `name` is absent.
+
+        Other sources override this value.
+        """
         self.config.default(name, key, value, f"{self.recipe.who}, its default")
 
     def unsupported(self, given: ConfigValue, which: str) -> None:
-        """Refuse a value that another program supports."""
+        """Report the value of an argument as not supported by jobs.
+
+        `which` names the supported values.
+        """
         what = f"{given.said} = {show(given.value)}: is not supported; {which}"
         self.config.findings.unsupported.append(what)
 
     def path(self, given: ConfigValue, key: str, *, new: bool = False) -> None:
-        """Claim a path. It is made absolute, because the job file may be read from another
-        directory. Unless the path is `new`, a missing file is reported."""
+        """Set the job's `key` to the path in an argument, made absolute: the job file may be
+        read from another directory. A missing file is reported, unless `new` is true.
+        """
         found = self.recipe.found(str(given.value))
         value: Any = str(Path.cwd() / found)
         why = "" if new or found.exists() else "is not there now"

@@ -1,4 +1,6 @@
-"""Code that the readers of all configs share: typed keys, claims on keys of the job, the report.
+"""Code that the readers of all configs share: values by type, claims on keys of the job, the
+report.
 
-Imports `jobs.launcher_keys`, `jobs.text`, `jobs.tables` and `jobs.binding`.
+A claim is the value that one source gives to one key of the job file. Imports `jobs.launcher_keys`,
+`jobs.text`, `jobs.tables` and `jobs.binding`.
 """

@@ -1,7 +1,7 @@
 """Compute batch sizes and the number of ranks: batch = micro batch x accumulation x ranks.
 
-The known numbers may come from any source. Ranks that compute a sequence together
-(`zero.sequence_ranks`) share one micro batch, so they count as one.
+Each of these numbers may come from any source. Ranks that compute a sequence together
+(`zero.sequence_ranks`) share one micro batch, so they count as one rank.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _JOB_KEYS = {TOTAL: JOB_TOTAL, MICRO: JOB_MICRO, STEPS: JOB_TOTAL}
 
 @dataclass(frozen=True)
 class BatchFact:
-    """One of the four numbers, and its source."""
+    """One of the four numbers (batch, micro batch, accumulation, ranks), and its source."""
 
     value: int
     place: str
@@ -43,10 +43,11 @@ BatchFacts = dict[str, BatchFact | None]
 
 
 def read_batch(reading: ConfigReading) -> None:
-    """Map the three batch keys of a config, and compute a missing number from the others.
+    """Translate the three batch keys of a config to the job file, and compute a missing number
+    from the others.
 
-    This follows DeepSpeed: two numbers determine the third, and a micro batch alone is not
-    accumulated.
+    This follows DeepSpeed: two numbers determine the third. If only the micro batch is given,
+    accumulation is 1.
     """
     stated = {name: _stated(reading, name) for name in (TOTAL, MICRO, STEPS)}
     facts: BatchFacts = dict.fromkeys(stated)
@@ -57,7 +58,9 @@ def read_batch(reading: ConfigReading) -> None:
 
 
 def _stated(reading: ConfigReading, name: str) -> BatchFact | None:
-    """Return the number that the config states; claim it and report it."""
+    """Return the batch number that the config states under `name`, add it to the claims, and
+    report it. Return None if the config does not state it.
+    """
     given = reading.remaining.get(name)
     if given is None or not isinstance(given.value, int):
         return None
@@ -90,8 +93,9 @@ def world_size(claims: Claims) -> BatchFact | None:
 
 
 def shares(claims: Claims) -> BatchFact | None:
-    """Return the number of parts into which a step's sequences are divided; None if unknown. Each
-    rank gets a part, or each group of ranks that compute the same sequences."""
+    """Return the number of parts into which the sequences of a step are divided; None if
+    unknown. Each part goes to one rank, or to a group of ranks that compute the same sequences.
+    """
     ranks = world_size(claims)
     for key, whose in _TOGETHER.items():
         together = _said(claims, key)
@@ -104,7 +108,7 @@ def shares(claims: Claims) -> BatchFact | None:
 
 
 def ranks_key(claims: Claims) -> str:
-    """Return the key of the job file that holds the number of ranks (`gpus` or `ranks`)."""
+    """Return the job's key for the number of ranks: `gpus`, or `ranks` for a job on CPUs."""
     device = claims.of("device")
     return "ranks" if device is not None and device.value == "cpu" else "gpus"
 
@@ -130,7 +134,10 @@ def _infer_world(
 
 
 def _settle(reading: ConfigReading, stated: BatchFacts) -> BatchFacts:
-    """Compute each of the three numbers that follows from the others."""
+    """Return the three batch numbers.
+
+    Each number that the config does not state is computed from the others.
+    """
     total, micro = _said(reading.claims, JOB_TOTAL), _said(reading.claims, JOB_MICRO)
     steps, world = stated[STEPS], shares(reading.claims)
     if world is None and total and micro and steps:

@@ -1,5 +1,6 @@
-"""Classes that the readers of all configs use: the keys not read yet, claims on the job,
-findings."""
+"""Classes that the readers of all configs use: the keys not read yet, claims on keys of the
+job, and findings.
+"""
 
 from __future__ import annotations
 
@@ -30,9 +31,13 @@ TRAINER: Mapping[str, Any] = {
     "train.warmup_steps": 0,
     "zero.stage": 2,
 }
-"""The defaults of Hugging Face's Trainer, for an `"auto"` and for a config without an optimizer.
+"""Defaults of Hugging Face's Trainer for keys of the job.
+
+They replace `"auto"`, and are used if a config has no optimizer.
+
 From transformers 5.23, training_args.py; the stage is accelerate 1.15's, utils/dataclasses.py,
-DeepSpeedPlugin."""
+DeepSpeedPlugin.
+"""
 
 
 _KEY = "train.compile"
@@ -40,7 +45,7 @@ _KEY = "train.compile"
 
 @dataclass(frozen=True)
 class JobValue:
-    """A value of a key of the job, and its source."""
+    """A value of a key of the job, and the source of the value."""
 
     value: Any
     origin: str
@@ -48,10 +53,10 @@ class JobValue:
 
 @dataclass
 class ConfigReading:
-    """The state of reading one config for one job.
+    """The state while one config is translated to one job.
 
-    `remaining` has the keys that no reader has taken yet. The table of keys decides the outcome of
-    keys that remain at the end.
+    `remaining` has the keys of the config that no reader has taken yet. If keys remain at the end,
+    the table of keys in `launcher_keys` says what happens with them.
     """
 
     source: str
@@ -61,22 +66,28 @@ class ConfigReading:
     engine: str = "torch"
     release: Release = NEWEST
     settled: dict[str, Any] = field(init=False)
-    """The final values for DeepSpeed, by dotted key; None for DeepSpeed's default."""
+    """The final values in DeepSpeed's config, by dotted key; None means DeepSpeed's default."""
 
     def __post_init__(self) -> None:
         self.settled = {name: given.value for name, given in self.remaining.items()}
 
     def peek(self, name: str) -> Any:
-        """Return the value of a key; None if the key is absent."""
+        """Return the value of the config's key `name` without taking it; None if the key is
+        absent.
+        """
         return self.remaining[name].value if name in self.remaining else None
 
     def take(self, name: str) -> ConfigValue | None:
-        """Return the key and remove it from `remaining`; None if it is absent."""
+        """Return the config's key `name`, and remove it from `remaining`; None if the key is
+        absent.
+        """
         return self.remaining.pop(name, None)
 
     def known(self, key: str) -> JobValue | None:
-        """Return the value of the job's key `key`: from a claim, else the Trainer's default, else
-        the job file's default."""
+        """Return the value of the job's `key` so far.
+
+        It is from a claim, else the Trainer's default, else the job file's default.
+        """
         claim = self.claims.of(key)
         if claim is not None:
             return JobValue(claim.value, claim.place)
@@ -86,14 +97,18 @@ class ConfigReading:
         return None if default is None else JobValue(default, f"the job file's default, {key}")
 
     def said(self, key: str) -> bool:
-        """Return whether a source states the job's key `key`. A launcher's default is no
-        statement."""
+        """Return whether a source states a value for the job's `key`.
+
+        The default of a launcher does not count.
+        """
         claim = self.claims.of(key)
         return claim is not None and not claim.weak
 
     def map(self, given: ConfigValue, key: str, value: Any, why: str = "") -> None:
-        """Claim `value` for the job's `key`, and report it. For an `"auto"`, another source's value
-        is kept."""
+        """Record `value` as the config's value for the job's `key`, and report it.
+
+        If the config has `"auto"`, the value of another source is kept.
+        """
         if given.note != AUTO:
             self.claims.add(key, value, given.said, shown=given.value)
         elif self.claims.of(key) is None and value is not None:
@@ -103,23 +118,29 @@ class ConfigReading:
     def row(
         self, outcome: KeyOutcome, given: ConfigValue, job: str | None = None, why: str = ""
     ) -> None:
-        """Add a row for `given` to the report."""
+        """Add a row about the config's key `given` to the report.
+
+        `job` is the key of the job file that gets the value, `why` a remark.
+        """
         note = '"auto"' if given.note == AUTO else given.note
         text = "; ".join(part for part in (note, why) if part)
         row = ReportRow(outcome, given.title, given.place, given.value, job, text)
         self.findings.rows.append(row)
 
     def refuse(self, given: ConfigValue, why: str) -> None:
-        """Refuse a key that engine torch does not support. With engine deepspeed, the key is passed
-        to DeepSpeed."""
+        """Report a config key that engine torch does not support; `why` is the reason.
+
+        With engine deepspeed, the key is passed to DeepSpeed instead.
+        """
         if self.engine == "deepspeed":
             self.row(KeyOutcome.PASSED, given)
         else:
             self.findings.unsupported.append(f"{given.said} = {show(given.value)}: {why}")
 
     def default(self, name: str, key: str, value: Any, why: str = "") -> None:
-        """Claim a launcher's default for the absent key `name`, and report it. Values of other
-        sources and of earlier launchers stay."""
+        """Record a launcher's default as the value of the job's `key`, because the config's key
+        `name` is absent. Values of other sources and of earlier launchers are kept.
+        """
         before = self.claims.of(key)
         self.claims.add(key, value, f"{self.source} (no {name})", weak=True)
         if before is not None and before.weak and before.shown == value:
@@ -130,8 +151,9 @@ class ConfigReading:
         self.findings.rows.append(row)
 
     def resolve(self, name: str, value: Any, origin: str) -> None:
-        """Replace the `"auto"` of `name` by `value`, and report `origin`, the source of the
-        value."""
+        """Replace the `"auto"` of the config's key `name` by `value`, and report that the value
+        comes from `origin`.
+        """
         given = self.remaining[name]
         self.findings.autos.append(ResolvedAuto(given.title, given.place, value, origin))
         self.remaining[name] = replace(given, value=value, note=AUTO)
@@ -139,8 +161,10 @@ class ConfigReading:
 
 
 def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
-    """Return the claims of the job file. Invalid values are left out; the job is refused for them
-    later."""
+    """Return the values in the job file as claims.
+
+    Invalid values are left out: the job is refused for them later.
+    """
     claims = Claims()
     for key in job_keys():
         value = look_up(tree, key)
@@ -151,10 +175,11 @@ def claims_of_job(tree: Mapping[str, Any], source: str) -> Claims:
 
 @dataclass(frozen=True)
 class Claim:
-    """One source's value for a key of the job.
+    """The value that one source gives to one key of the job.
 
-    `place` is the source, such as `ds.json:12 gradient_clipping`, and `shown` the value as written
-    there. A `weak` claim is a launcher's default, which any other claim overrides.
+    `place` is the source, such as `ds.json:12 gradient_clipping`, and `shown` the value as it is
+    written in the source. A `weak` claim is the default of a launcher; any other claim overrides
+    it.
     """
 
     key: str
@@ -177,17 +202,21 @@ class Claims:
         self.said.append(Claim(key, value, place, value if shown is None else shown, weak))
 
     def of(self, key: str) -> Claim | None:
-        """Return the strongest claim on `key`, the first of equally strong ones; None without a
-        claim."""
+        """Return the claim that determines `key`: the first claim that is not weak, else the
+        first weak one. Return None if there is no claim.
+        """
         about = [claim for claim in self.said if claim.key == key]
         return next((claim for claim in about if not claim.weak), about[0] if about else None)
 
     def about(self) -> list[str]:
-        """Return every key with a claim."""
+        """Return every key that has a claim."""
         return list(dict.fromkeys(claim.key for claim in self.said))
 
     def contradictions(self) -> Iterator[str]:
-        """Yield a sentence for each key with two different claims, with both sources."""
+        """Yield a sentence for each key with two different claims that are not weak.
+
+        The sentence names both sources.
+        """
         for key in self.about():
             strong = [claim for claim in self.said if claim.key == key and not claim.weak]
             for other in strong[1:]:
@@ -200,14 +229,19 @@ class Claims:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Return whether two values mean the same: 1 and 1.0 do, true and 1 do not."""
+    """Return whether two values have the same meaning. 1 and 1.0 are the same; true and 1 are
+    not.
+    """
     if isinstance(left, (list, tuple)) and isinstance(right, (list, tuple)):
         return len(left) == len(right) and all(map(same, left, right))
     return isinstance(left, bool) == isinstance(right, bool) and bool(left == right)
 
 
 def read_compile(reading: ConfigReading) -> None:
-    """Map the backend in accelerate's `dynamo_config`. Other settings of dynamo are ignored."""
+    """Translate the backend in accelerate's `dynamo_config` to the job file.
+
+    Other settings of dynamo are ignored.
+    """
     given = reading.take("dynamo_config")
     if given is None:
         return
@@ -227,7 +261,10 @@ def read_compile(reading: ConfigReading) -> None:
 
 
 def read_compile_section(reading: ConfigReading) -> None:
-    """Map DeepSpeed's `compile`: `deepcompile`, or in releases before 0.14.4 `enabled`."""
+    """Translate DeepSpeed's section `compile` to the job file.
+
+    Its switch is `deepcompile`, or `enabled` in releases before 0.14.4.
+    """
     if reading.engine == "deepspeed":
         return
     names = ("compile.deepcompile", "compile.enabled", "compile.disable")

@@ -1,4 +1,4 @@
-"""Report the outcome of every key of a config, as text and as JSON."""
+"""Write the report on an import: the outcome of every key of a config, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from zerotools.jobs.text.document import Document
 
 
 class KeyOutcome(StrEnum):
-    """The outcome of one key. A report lists the outcomes in this order."""
+    """The outcome of one key of a config. In a report, outcomes have this order."""
 
     MAPPED = "mapped"
     DEFAULT = "default"
@@ -24,7 +24,7 @@ class KeyOutcome(StrEnum):
 
 
 WIDTH = 80
-"""The width of a line of the report in columns. Only a longer word exceeds it."""
+"""The width of a report line in columns. Only a line with one longer word is wider."""
 FIRST, LATER = "#   ", "#     "
 AUTO_WHY = '"auto"'
 AUTO_BECAME = '"auto" became'
@@ -54,8 +54,11 @@ def _wrapped(line: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Wording:
-    """The language of a report. `translated` returns a sentence in this language. `wrapped` returns
-    the lines of a translated sentence, which begin with FIRST and LATER."""
+    """The language of a report.
+
+    `translated` translates a sentence. `wrapped` translates a sentence and returns its lines, which
+    begin with FIRST and LATER.
+    """
 
     translated: Callable[[str], str] = str
     wrapped: Callable[[str], Iterable[str]] = _wrapped
@@ -66,9 +69,9 @@ ENGLISH = Wording()
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One key of a config: its position, its value, and its outcome.
+    """One key of a config in the report: its position, its value, and its outcome.
 
-    `job` is the key of the job file that got the value; `why` is a remark for the reader.
+    `job` is the key of the job file that got the value; `why` is a remark for the user.
     """
 
     outcome: KeyOutcome
@@ -81,7 +84,7 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class ResolvedAuto:
-    """An `"auto"`: the value that replaced it, and its source."""
+    """A key with the value `"auto"`: the value that replaced it, and the source of this value."""
 
     key: str
     place: str
@@ -91,11 +94,12 @@ class ResolvedAuto:
 
 @dataclass
 class Findings:
-    """What the readers of configs found; each reader adds to the lists.
+    """The results of the readers of configs; each reader adds to these lists.
 
-    `mended` has the text that `--lenient` made of a file, by file name. `differs` lists differences
-    between the job's training and the program's. `steps` lists what the user has to do before the
-    job runs.
+    `rows` and `autos` are the report on keys. `wrong` lists errors, `unsupported` settings that
+    jobs do not support, and `accepted` the corrections of `--lenient`. `mended` maps a file name to
+    the corrected text of the file. `differs` lists differences between the job's training and the
+    program's. `steps` lists the things that the user has to do before the job can run.
     """
 
     rows: list[ReportRow] = field(default_factory=list)
@@ -108,13 +112,13 @@ class Findings:
     steps: list[str] = field(default_factory=list)
 
     def take(self, others: Findings) -> None:
-        """Add the findings of `others`."""
+        """Add all findings in `others` to these."""
         for name in ("rows", "autos", "accepted", "wrong", "unsupported", "differs", "steps"):
             getattr(self, name).extend(getattr(others, name))
         self.mended |= others.mended
 
     def to_json(self) -> dict[str, Any]:
-        """Return rows and `"auto"` values as JSON."""
+        """Return the rows and the replaced `"auto"` values of the report, as JSON values."""
         return {
             "keys": [{**asdict(row), "outcome": row.outcome.value} for row in self.rows],
             "auto": [asdict(auto) for auto in self.autos],
@@ -126,7 +130,7 @@ class Findings:
 
 
 def note_mends(findings: Findings, document: Document) -> None:
-    """Add the corrections that `--lenient` made in `document` to `findings`."""
+    """Add the corrections that `--lenient` made in `document` to the findings."""
     findings.accepted += document.accepted
     if document.mended is not None:
         findings.mended[document.source] = document.mended
@@ -135,12 +139,15 @@ def note_mends(findings: Findings, document: Document) -> None:
 def render(
     findings: Findings, *, written: bool = False, wording: Wording = ENGLISH
 ) -> Iterator[str]:
-    """Yield the lines of the report. Each begins with `#`, so that a TOML file may contain them.
+    """Yield the lines of the report.
 
-    Keys with the same outcome and reason share a line. With `written`, a job file with the source
-    of every key is printed too, so its keys, its defaults and their reasons are omitted. A refused
-    job has only its problems and no report. Headlines and fixed sentences are in the language of
-    `wording`; names of keys and reasons of single keys are not translated.
+    Each line begins with `#`, so that a TOML file may contain it.
+
+    Keys with the same outcome and reason share a line. If `written` is true, a job file with the
+    source of every key is printed, too; then the report leaves out keys, defaults and reasons that
+    the job file shows. If the job is refused, only its problems are printed, and no report.
+    Headlines and fixed sentences are in the language of `wording`; names of keys and reasons of
+    single keys are not translated.
     """
     tell = wording.translated
     if findings.wrong or findings.unsupported:
@@ -170,7 +177,9 @@ def render(
 def next_steps(
     findings: Findings, closing: Iterable[str] = (), wording: Wording = ENGLISH
 ) -> Iterator[str]:
-    """Yield lines on what to do before the job runs, and then `closing`."""
+    """Yield lines that say what the user has to do before the job can run, and then the lines
+    in `closing`.
+    """
     steps = [*findings.steps, *closing]
     if steps:
         yield f"# {wording.translated('next')}"
@@ -178,7 +187,10 @@ def next_steps(
 
 
 def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield the lines for the rows of one outcome; rows with the same reason are together."""
+    """Yield the report's lines for the rows of one outcome.
+
+    Rows with the same reason share a line.
+    """
     groups: dict[str, list[str]] = {}
     for row in rows:
         groups.setdefault(row.why if row.why != AUTO_WHY else "", []).append(_named(row))
@@ -187,8 +199,9 @@ def _with_reasons(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
-    """Yield remarks on the rows of one outcome that the job file does not show: changed values, and
-    the names of omitted keys."""
+    """Yield only those remarks on the rows of one outcome that the job file does not show:
+    changed values, and names of omitted keys.
+    """
     shown = [row for row in rows if row.outcome is not KeyOutcome.IGNORED and _says_more(row)]
     yield from _with_reasons(shown)
     names = [row.key for row in rows if row.outcome not in _IN_FILE and row not in shown]
@@ -198,13 +211,19 @@ def _in_short(rows: Sequence[ReportRow]) -> Iterator[str]:
 
 
 def _says_more(row: ReportRow) -> bool:
-    """Return whether the row's reason says more than the comment in the job file."""
+    """Return whether the reason in a row tells the user more than the comment in the job file
+    does.
+    """
     is_usual = row.why.startswith(NOT_TAKEN) or row.why.endswith(USUAL)
     return row.why not in ("", AUTO_WHY) and not (row.outcome is KeyOutcome.DEFAULT and is_usual)
 
 
 def _without_tables(names: Iterable[str]) -> Iterator[str]:
-    """Yield the names of keys. A key of the same table as the key before it begins with a point."""
+    """Yield the names of keys in a short form.
+
+    If a key is in the same table as the key before it, its name is written without the table, such
+    as `.steps`.
+    """
     before = ""
     for name in names:
         table = name.rpartition(".")[0]
@@ -221,13 +240,19 @@ def _named(row: ReportRow) -> str:
 
 
 def _listed(lines: Iterable[str], wording: Wording) -> Iterator[str]:
-    """Yield the lines as a list; a line that is wider than WIDTH is wrapped and indented."""
+    """Yield the lines as the items of a list.
+
+    A line that is wider than WIDTH is wrapped and indented.
+    """
     for line in lines:
         yield from wording.wrapped(wording.translated(_printable(line)))
 
 
 def _by_file(notes: Sequence[str], wording: Wording) -> Iterator[str]:
-    """Yield the corrections of each file, with the line numbers of each kind."""
+    """Yield the corrections of each file.
+
+    For each kind of correction, the line numbers are listed.
+    """
     files: dict[str, list[tuple[int, str]]] = {}
     for note in notes:
         found = _ON_LINE.fullmatch(note)
@@ -240,8 +265,10 @@ def _by_file(notes: Sequence[str], wording: Wording) -> Iterator[str]:
 
 
 def by_kind(mends: Iterable[tuple[int, str]], wording: Wording = ENGLISH) -> str:
-    """Return the kinds of corrections, each with its line numbers. `mends` has pairs of line and
-    kind."""
+    """Return the corrections as text: each kind of correction with its line numbers.
+
+    `mends` has pairs of line number and kind.
+    """
     kinds: dict[str, list[int]] = {}
     for line, what in mends:
         kinds.setdefault(what, []).append(line)

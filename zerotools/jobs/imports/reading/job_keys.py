@@ -1,4 +1,7 @@
-"""Look up the job file's keys by dotted name, as `zerotools.jobs.tables.spec` declares them."""
+"""Look up keys of the job file by their dotted names.
+
+The keys are declared in `zerotools.jobs.tables.spec`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,9 @@ JobTree = dict[str, Any]
 
 @cache
 def job_keys() -> Mapping[str, tuple[Field[Any], Any]]:
-    """Return the field and the type of every key, in the order of the reference page."""
+    """Return the dataclass field and the type of every key of the job file, by dotted name, in
+    the order of the reference page.
+    """
     return dict(dotted_keys(JobSpec))
 
 
@@ -26,25 +31,27 @@ def _by_deepspeed_name() -> Mapping[str, str]:
 
 
 def job_key_of(name: str) -> str | None:
-    """Return the key of the job file with the meaning of the dotted key `name` of DeepSpeed's JSON,
-    or None."""
+    """Return the job file's key that has the same meaning as DeepSpeed's dotted key `name`;
+    None if there is no such key.
+    """
     return _by_deepspeed_name().get(name)
 
 
 def deepspeed_names(table: str) -> Mapping[str, str]:
-    """Return the keys of the job file's `table` that DeepSpeed's JSON also has, with their names in
-    DeepSpeed's JSON."""
+    """Return the keys of the job file's `table` that DeepSpeed's JSON has, too, as a mapping
+    from the job's key to DeepSpeed's key.
+    """
     return {key: name for name, key in _by_deepspeed_name().items() if key.startswith(f"{table}.")}
 
 
 def default_of(key: str) -> Any:
-    """Return the job file's default for `key`; None if it has none."""
+    """Return the default of `key` in the job file; None if it has no default."""
     item, _ = job_keys()[key]
     return None if item.default is MISSING else item.default
 
 
 def accepts(key: str, value: Any) -> bool:
-    """Return whether the job file has `key`, with a type and rules that accept `value`."""
+    """Return whether `key` is a key of the job file and `value` is valid for it."""
     if key not in job_keys():
         return False
     item, hint = job_keys()[key]
@@ -57,7 +64,7 @@ def accepts(key: str, value: Any) -> bool:
 
 
 def look_up(tree: Mapping[str, Any], key: str) -> Any:
-    """Return the value of dotted `key` in a job's tree; None if it is not set."""
+    """Return the value of the dotted `key` in the job `tree`; None if the tree does not set it."""
     at: Any = tree
     for name in key.split("."):
         at = at.get(name) if isinstance(at, Mapping) else None
@@ -65,9 +72,9 @@ def look_up(tree: Mapping[str, Any], key: str) -> Any:
 
 
 def put(tree: JobTree, key: str, value: Any) -> None:
-    """Set the dotted `key` in `tree`, and make the tables that lead to it.
+    """Set the dotted `key` in the job `tree` to `value`, and make the tables that contain it.
 
-    A value in the place of a table stays; the job is refused for it later.
+    If there is another value in the place of a table, it stays: the job is refused for it later.
     """
     *tables, name = key.split(".")
     for table in tables:
@@ -88,7 +95,7 @@ def drop(tree: JobTree, key: str) -> None:
 
 
 def in_order(tree: Mapping[str, Any]) -> JobTree:
-    """Return the keys that `tree` sets, in the order of the reference page."""
+    """Return a copy of the job `tree` with its keys in the order of the reference page."""
     ordered: JobTree = {}
     for key in job_keys():
         value = look_up(tree, key)
@@ -98,7 +105,7 @@ def in_order(tree: Mapping[str, Any]) -> JobTree:
 
 
 def known_only(tree: Mapping[str, Any], like: Mapping[str, Any]) -> JobTree:
-    """Return `tree` without the keys that `like` lacks."""
+    """Return a copy of `tree` without the keys that `like` does not have."""
     kept: JobTree = {}
     for name, value in tree.items():
         if name in like:

@@ -1,4 +1,4 @@
-"""Check a DeepSpeed document key by key: types, positions, and unknown keys with suggestions."""
+"""Check a DeepSpeed config key by key: types, and unknown keys with suggestions."""
 
 from __future__ import annotations
 
@@ -18,13 +18,18 @@ TYPES = {
     "optimizer": ("adam", "adamw", "sgd", "muon"),
     "scheduler": ("warmuplr", "warmupdecaylr", "warmupcosinelr"),
 }
-"""Types of optimizers and schedulers with parameters in the table of keys, in lower case."""
+"""Types of optimizers and schedulers that have parameters in the table of keys.
+
+They are written in lower case.
+"""
 
 
 @dataclass(frozen=True)
 class ConfigValue:
-    """A value of the document, with its position. `note` explains how the value was interpreted, if
-    it differs from the text."""
+    """A value in a config, with its key and position.
+
+    `note` explains how the value was interpreted, if this is not obvious from the text.
+    """
 
     name: str
     title: str
@@ -34,14 +39,16 @@ class ConfigValue:
 
     @property
     def said(self) -> str:
-        """The position for messages, such as `ds.json:12 gradient_clipping`."""
+        """The position of the value and its key as text for messages, such as `ds.json:12
+        gradient_clipping`.
+        """
         return f"{self.place} {self.title}"
 
 
 def read_known_keys(
     document: Document, findings: Findings, fatal: Callable[[Trail], bool] = lambda trail: False
 ) -> dict[str, ConfigValue]:
-    """Return every known key of `document` by its dotted name.
+    """Return every key of the DeepSpeed config `document` that DeepSpeed has, by its dotted name.
 
     Errors are added to `findings`. An unknown key is an error only if `fatal` returns True for it,
     or if it resembles a known key.
@@ -86,8 +93,9 @@ def _leaves(tree: Mapping[str, Any], trail: Trail) -> Iterator[tuple[Trail, Any]
 
 
 def typed(kind: ValueKind, value: Any) -> tuple[Any, str]:
-    """Return the value converted to `kind`, and a note if the text had to be corrected. Raises
-    ValueError."""
+    """Return `value` converted to the type `kind`, and a note if it had to be corrected, such
+    as a number in quotes. Raises ValueError.
+    """
     if value == AUTO or kind is ValueKind.ANY or value is None:
         return value, ""
     match kind:
@@ -142,7 +150,10 @@ def _judge_unknown(
 
 
 def _is_foreign(document: Document, unknown: list[Trail]) -> bool:
-    """Return whether almost no key of the document is DeepSpeed's."""
+    """Return whether almost none of the document's keys are DeepSpeed's.
+
+    `unknown` are the keys that are not.
+    """
     known = [*KEYS, *SECTIONS]
     return not any(name in known for name in document.tree) and not any(
         _nearest(trail, known) for trail in unknown[:MAX_UNKNOWN]
@@ -157,8 +168,10 @@ def judge_unknown_keys(
     findings: Findings,
     fatal: Callable[[Trail], bool] = lambda trail: False,
 ) -> None:
-    """Report the keys that `owner` does not have. Refuse a key that resembles one of `known`, or
-    for which `fatal` returns True."""
+    """Report the keys that the program `owner` does not have.
+
+    It is an error if a key resembles one of `known`, or if `fatal` returns True for the key.
+    """
     for trail in unknown[:MAX_UNKNOWN]:
         near = _nearest(trail, known)
         place, title = document.place(trail), document.title(trail)
@@ -177,8 +190,10 @@ def judge_unknown_keys(
 
 
 def _placed(near: str, trail: Trail, document: Document) -> str:
-    """Return the key that was meant. For a YAML key next to its empty section, return how to
-    correct it."""
+    """Return the key that the user probably meant.
+
+    If the key is in a YAML file next to its empty section, return how to correct the file.
+    """
     section, _, name = near.rpartition(".")
     if len(trail) > 1 or name != trail[-1] or document.tree.get(section, "") is not None:
         return f"{near}?"
