@@ -1,5 +1,7 @@
-"""The range of a job's priority. Of two waiting jobs, the one with the higher priority starts
-first."""
+"""The range of a job's priority.
+
+Among waiting jobs, the job with the highest priority starts first.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ LEAST_PRIORITY, MOST_PRIORITY = -10, 10
 
 
 def why_not_priority(value: object) -> str | None:
-    """Return why `value` is not a priority; None if it is valid."""
+    """Return the reason why `value` is not a valid priority; None if it is valid."""
     if type(value) is int and LEAST_PRIORITY <= value <= MOST_PRIORITY:
         return None
     return f"must be a whole number from {LEAST_PRIORITY} to {MOST_PRIORITY}"

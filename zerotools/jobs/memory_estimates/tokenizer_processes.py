@@ -52,8 +52,10 @@ def memory_limit_of(spec: JobSpec) -> int:
 
 
 def tokenizing_bytes(spec: JobSpec) -> int:
-    """Return the host memory of all tokenising processes together, in bytes; 0 if the tokenised
-    data is in the cache. These processes end before the training begins.
+    """Return the host memory of all tokenising processes together, in bytes.
+
+    It is needed only if the tokenised data is not in the cache, and only before the training
+    begins.
     """
     named = tokenizer_of(spec.data, spec.model.path)
     if named in (None, BYTES) or kind_of(spec.data) == "tokens":

@@ -222,8 +222,9 @@ class Estimate:
         return way_keys(way, self.work, asked, self.batch)
 
     def _model_table(self, way: Way) -> dict[str, Any]:
-        """Return the table `[model]` for a model of which only the number of parameters is
-        known. It has no weights, so adapters are not possible.
+        """Return the table `[model]` for a model that is given only as a number of parameters.
+
+        Such a model has no weights, so adapters are not possible.
         """
         shape, micro = self.work.model.config, way.work.micro
         if shape is None or way.lora_table:

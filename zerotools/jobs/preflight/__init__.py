@@ -1,4 +1,5 @@
-"""Checks before a job starts: can it run on this checkpoint, DeepSpeed and machine; with advice.
+"""Check before a job starts if it can run with its checkpoint, its DeepSpeed and this machine; and
+give advice.
 
 Imports `jobs.tables`.
 """

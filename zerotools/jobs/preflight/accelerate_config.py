@@ -1,4 +1,4 @@
-"""Check that accelerate's config file does not make it start one process for all GPUs of a job.
+"""Check accelerate's config file: does it start only one process for all GPUs of a job?
 
 The job's interpreter runs this file as a program. Its argument is JSON: `{"options": [...],
 "directory": "..."}` with the options for accelerate. It prints JSON. It imports only the standard
@@ -16,13 +16,16 @@ from pathlib import Path
 from typing import Any
 
 KINDS = ("multi_gpu", "use_deepspeed", "use_fsdp", "use_megatron_lm", "tpu", "tpu_use_cluster")
-"""Options for the kind of launch. They override a config file."""
+"""Options of `accelerate launch` that choose the kind of launch. They override the config file."""
 ALONE = ("NO", False, None)
-"""The values of `distributed_type` for one process. YAML reads `NO` as false."""
+"""Values of `distributed_type` that mean one process. YAML reads `NO` as false."""
 
 
 def refusal(path: str, gpus: int) -> str:
-    """Return the message for a job with several GPUs. `path` is the result of `single`."""
+    """Return the error message for a job on several GPUs.
+
+    `path` is the config file that `single` returned.
+    """
     return (
         f"{path}: distributed_type is NO, so accelerate starts one process for {gpus} GPUs; add "
         '"--multi_gpu" to script.launcher_options, or run accelerate config'
@@ -30,10 +33,12 @@ def refusal(path: str, gpus: int) -> str:
 
 
 def single(options: Sequence[str], directory: str) -> str | None:
-    """Return the path of the config file that makes accelerate start one process.
+    """Return the path of the config file that makes accelerate start only one process.
 
-    None: accelerate starts one process for each GPU, or it cannot read the file and reports this
-    itself.
+    `directory` is the working directory of the job.
+
+    Return None if accelerate starts one process for each GPU. Also return None if it cannot read
+    the file: accelerate reports this itself.
     """
     words = {option.partition("=")[0].removeprefix("--").replace("-", "_") for option in options}
     if words & set(KINDS):
@@ -49,7 +54,9 @@ def single(options: Sequence[str], directory: str) -> str | None:
 
 
 def _config_file(options: Sequence[str], directory: str) -> Path:
-    """Return the config file that accelerate reads (`accelerate.commands.config.config_args`)."""
+    """Return the path of the config file that accelerate will read
+    (`accelerate.commands.config.config_args`).
+    """
     for place, option in enumerate(options):
         name, _, value = option.partition("=")
         if name in ("--config_file", "--config-file"):

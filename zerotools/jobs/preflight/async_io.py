@@ -1,8 +1,8 @@
-"""Check the requirements of DeepSpeed's offload to NVMe, the operator `async_io`.
+"""Check the requirements of DeepSpeed's operator `async_io`, which it needs for offload to NVMe.
 
-DeepSpeed compiles it at the first use, or contains it if it was installed so. The job's interpreter
-runs this file as a program, which prints the missing parts as JSON. Its argument is the job's
-device. So it imports only the standard library.
+DeepSpeed compiles the operator at its first use, unless it was compiled at the installation. The
+job's interpreter runs this file as a program, so the file imports only the standard library. Its
+argument is the job's device. It prints the missing parts as JSON.
 """
 
 from __future__ import annotations
@@ -22,11 +22,14 @@ int main() { io_context_t c = 0; int status = io_setup(8, &c); return status < 0
 """
 _INSTALL = "install libaio-dev (libaio-devel on Fedora and the like)"
 _NO_LIBRARY = 127
-"""The exit status of a program if the loader does not find its libraries."""
+"""The exit status of a program if the dynamic loader does not find a library of the program."""
 
 
 def refusal(why: str) -> str:
-    """Return the message for a job with offload to NVMe. `why` is the result of `lacking`."""
+    """Return the error message for a job with offload to NVMe.
+
+    `why` is the reason that `lacking` returned.
+    """
     return (
         'deepspeed.config offloads to "nvme", and the operator that DeepSpeed needs for it, '
         f'async_io, cannot be compiled here: {why}, or offload to "cpu"'
@@ -34,8 +37,9 @@ def refusal(why: str) -> str:
 
 
 def lacking(device: str = "cpu") -> str | None:
-    """Return why this interpreter cannot use DeepSpeed's `async_io` for a `device`, with the
-    remedy; None if it can."""
+    """Return the reason why this interpreter cannot use DeepSpeed's `async_io` for the
+    `device`, with a remedy. Return None if it can.
+    """
     if _is_installed():
         return None
     if device == "cuda" and (why := without_toolkit()) is not None:
@@ -48,7 +52,9 @@ def lacking(device: str = "cpu") -> str | None:
 
 
 def without_toolkit() -> str | None:
-    """Return why no operator for GPUs can be compiled here; None if an nvcc is found and runs.
+    """Return the reason why this machine cannot compile operators for GPUs.
+
+    Return None if an nvcc is found and runs.
 
     nvcc is searched as torch does (`torch.utils.cpp_extension._find_cuda_home`), and run as
     DeepSpeed does (`installed_cuda_version`).
@@ -69,7 +75,7 @@ def without_toolkit() -> str | None:
 
 
 def _is_installed() -> bool:
-    """Return whether DeepSpeed was installed with DS_BUILD_AIO=1."""
+    """Return whether `async_io` was compiled when DeepSpeed was installed (DS_BUILD_AIO=1)."""
     return any(next(folder.glob("async_io_op*.so"), None) for folder in _folders())
 
 
@@ -80,7 +86,7 @@ def _folders() -> Iterator[Path]:
 
 
 def _path() -> str:
-    """Return PATH with the directory in which pip installs ninja."""
+    """Return the value of PATH, extended by the directory in which pip installs ninja."""
     return os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
 
 

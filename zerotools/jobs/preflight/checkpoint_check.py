@@ -1,4 +1,6 @@
-"""Check whether a job can start from a checkpoint: the checkpoint's record and weights."""
+"""Check if a job can start from a checkpoint: compare the job with the checkpoint's record and
+weights.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ TRAINABLE = (BFLOAT16, FLOAT16, FLOAT32, FLOAT64)
 
 
 def not_resumable(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
-    """Yield the reasons why the job cannot resume from the checkpoint at `path`, with advice."""
+    """Yield each reason why the job `spec` cannot resume from the checkpoint at `path`, with
+    advice. `record` is the description of the job in the checkpoint.
+    """
     where = f"resume_from = {path}"
     if is_thinned(path):
         yield (
@@ -58,8 +62,11 @@ def _other_optimizer(spec: JobSpec, record: JobRecord, where: str) -> Iterator[s
 
 
 def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[str]:
-    """Yield why the job's adapters do not fit the checkpoint. Another LoRA rank would fail by its
-    shapes; another scale would be loaded without an error."""
+    """Yield each reason why the job's LoRA adapters do not fit the checkpoint.
+
+    A different LoRA rank would fail later by its shapes, but a different scale would be loaded
+    without an error.
+    """
     wanted, saved = spec.lora, record.lora
     if saved is None and wanted.packs_frozen:
         yield (
@@ -93,8 +100,10 @@ def _other_adapters(spec: JobSpec, record: JobRecord, where: str) -> Iterator[st
 
 
 def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]:
-    """Yield why DeepSpeed's optimizer files do not fit the job: they are partitioned for one world
-    size and one stage."""
+    """Yield each reason why DeepSpeed's optimizer files in the checkpoint do not fit the job.
+
+    These files can be used only with the same world size and ZeRO stage.
+    """
     saved, wanted = (record.world_size, record.stage), (spec.world_size, spec.zero.stage)
     if saved == wanted or saved[1] == wanted[1] == 0:  # nothing is cut at stage 0
         return
@@ -116,11 +125,12 @@ def _other_layout(spec: JobSpec, record: JobRecord, path: Path) -> Iterator[str]
 
 
 def quantised(tensors: Iterable[tuple[Path, str, DType]], config: Mapping[str, Any]) -> str | None:
-    """Return the message for the first of `tensors` (file, name, type) that is quantised, or None.
+    """Return the error message for the first of `tensors` (file, name, type) that is quantised;
+    None if no tensor is.
 
-    An integer tensor may also be a count or a table. It is part of a weight if its name shows it,
-    or if the model's `config` names a quantisation: GPTQ names them `qweight`, gpt-oss
-    `gate_up_proj_blocks`.
+    An integer tensor may also be a count or a table. It counts as a part of a quantised weight if
+    its name shows this, or if the model's `config` names a quantisation: GPTQ names such tensors
+    `qweight`, gpt-oss `gate_up_proj_blocks`.
     """
     found = config.get("quantization_config")
     method = found.get("quant_method") if isinstance(found, Mapping) else None

@@ -1,10 +1,10 @@
 """Check that DeepSpeed itself accepts a configuration.
 
-The job's interpreter runs this file as a program. Its argument is a file with `{"config": ...,
-"world_size": n, "device": "cuda"}`. The last line that it prints is JSON: null, or the reason why
-DeepSpeed refuses. So it imports only the standard library and DeepSpeed.
+The job's interpreter runs this file as a program, so it imports only the standard library and
+DeepSpeed. Its argument is a file with `{"config": ..., "world_size": n, "device": "cuda"}`. The
+last line that it prints is JSON: null, or the reason why DeepSpeed refuses the configuration.
 
-No process group is made and no kernel is compiled. It is the check with which each rank begins.
+No process group is made and no kernel is compiled. Each rank of a job begins with the same check.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from pathlib import Path
 from typing import Any
 
 _ON_GPUS = {"lamb": "fused_lamb", "lion": "fused_lion"}
-"""Optimizers that DeepSpeed compiles for GPUs only; torch has no substitute."""
+"""Optimizers that DeepSpeed compiles only for GPUs, and for which torch has no substitute."""
 
 
 def refusal(config: dict[str, Any], world_size: int, device: str = "cpu") -> str | None:
-    """Return in DeepSpeed's words why it refuses `config` for `world_size` ranks on a `device`;
-    None if it accepts."""
+    """Return the reason, in DeepSpeed's words, why it refuses `config` for `world_size` ranks
+    on a `device`. Return None if DeepSpeed accepts it.
+    """
     os.environ["DS_ACCELERATOR"] = "cpu"  # a GPU is not touched for a question
     theirs = import_module("deepspeed.runtime.config")
     read = theirs.DeepSpeedConfig._initialize_params
@@ -60,7 +61,9 @@ def _not_compiled(optimizer: str) -> str | None:
 
 
 def main() -> None:
-    """Check the configuration in the file that the argument names."""
+    """Check the configuration in the file that the first command-line argument names, and print
+    the result.
+    """
     asked = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     why = refusal(asked["config"], asked["world_size"], asked["device"])
     sys.stdout.write("\n" + json.dumps(why))

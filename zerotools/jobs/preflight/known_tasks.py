@@ -1,9 +1,9 @@
-"""Find out which tasks lm-evaluation-harness has, from the names in its files.
+"""Find out which tasks lm-evaluation-harness has. Their names are searched in its files.
 
 The job's interpreter runs this file as a program. Its first argument is a directory with the user's
-tasks, or empty; the others are names of tasks. It prints as JSON the unknown names, each with the
-most similar known names. It imports only the standard library: the harness itself needs 20 s of a
-processor to read the same 14,000 files.
+tasks, or empty; the other arguments are names of tasks. It prints as JSON each unknown name with
+the most similar known names. It imports only the standard library: the harness itself needs 20 s of
+a processor to read the same 14,000 files.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ _ENTRY = re.compile(r"[ \t]*-[ \t]+(?:(?:task|group):[ \t]*)?(.*?)[ \t\r]*|[ \t]
 
 
 def refusal(unknown: Mapping[str, Sequence[str]]) -> str:
-    """Return the message for a job with unknown names in `eval.tasks`, each with the most similar
-    known name."""
+    """Return the error message for a job with unknown names in `eval.tasks`.
+
+    `unknown` maps each of them to the most similar known names.
+    """
     said = []
     for name, nearest in unknown.items():
         near = f" (nearest: {', '.join(nearest)})" if nearest else ""
@@ -38,8 +40,9 @@ def refusal(unknown: Mapping[str, Sequence[str]]) -> str:
 
 
 def unknown_tasks(wanted: Sequence[str], directories: Iterable[Path]) -> dict[str, list[str]]:
-    """Return the names in `wanted` that no file in the directories has, with the most similar known
-    names. A name may be a pattern."""
+    """Return those names in `wanted` that no file in the directories has, each with the most
+    similar known names. A name may be a pattern such as `mmlu_*`.
+    """
     known = {name for directory in directories for name in _names_in(directory)}
     missing = [name for name in wanted if name not in known and not fnmatch.filter(known, name)]
     return {name: difflib.get_close_matches(name, known, NEAREST) for name in missing}
@@ -58,7 +61,7 @@ def _names_in(directory: Path) -> Iterator[str]:
 
 
 def _names_of(text: str) -> Iterator[str]:
-    """Yield the name of the task or group that a file describes, and its tags."""
+    """Yield the names in one file of the harness: the name of its task or group, and its tags."""
     for found in _KEY.finditer(text):
         if value := _plain(found[1]):
             yield from map(_plain, value.strip("[]").split(","))
@@ -71,12 +74,12 @@ def _names_of(text: str) -> Iterator[str]:
 
 
 def _plain(value: str) -> str:
-    """Return a YAML scalar without quotes and without the comment after it."""
+    """Return a YAML scalar without its quotes and without a comment after it."""
     return re.sub(r"(^|[ \t])#.*", "", value).strip().strip("\"'")
 
 
 def main() -> None:
-    """Print the unknown names among the arguments."""
+    """Check the task names in the command-line arguments, and print the unknown ones as JSON."""
     own, *wanted = sys.argv[1:]
     found = importlib.util.find_spec("lm_eval")
     places = (found and found.submodule_search_locations) or ()

@@ -1,6 +1,7 @@
-"""Advise changes to a job file that reduce its GPU memory, for a job that ran out of memory.
+"""Suggest changes to a job file that reduce GPU memory, for a job that ran out of memory.
 
-Each list is sorted by the cost in time, lowest first. The savings are not known here.
+The changes that cost the least time come first. How much memory a change saves is not computed
+here.
 """
 
 from __future__ import annotations
@@ -21,17 +22,19 @@ _DEEPSPEED = (
     "deepspeed.config zero_optimization.offload_optimizer.device",
     "zero_optimization.offload_param.device",
 )
-"""The settings for the stage and for the offload of optimizer and parameters, for engine
-deepspeed."""
+"""DeepSpeed's keys for the ZeRO stage and for the offload of optimizer and parameters, which
+are suggested for engine deepspeed.
+"""
 
 
 def settings_to_try(
     spec: JobSpec, *, mostly_state: bool = False, limit: int = 2, half: str = "bf16"
 ) -> list[str]:
-    """Return up to `limit` settings that need less GPU memory than `spec`, as lines of a job file.
+    """Return up to `limit` settings with which the job needs less GPU memory, as lines of a job
+    file.
 
-    `half` is the 16-bit type that the GPU supports. `mostly_state` means that weights and optimizer
-    state take most of the memory, so a smaller batch would not help.
+    `half` is the 16-bit type that the GPU supports. `mostly_state` is true if weights and optimizer
+    state take most of the memory, so that a smaller batch would not help.
     """
     less_state = partial(_less_state, half=half)
     orders = (less_state, _less_in_flight) if mostly_state else (_less_in_flight, less_state)
@@ -40,7 +43,9 @@ def settings_to_try(
 
 
 def _shared(spec: JobSpec) -> Iterator[str]:
-    """Advise that more ranks compute a sequence together."""
+    """Suggest that more ranks compute each sequence together (`zero.sequence_ranks`), if this
+    is possible.
+    """
     micro = spec.train.micro_batch_size or spec.train.batch_size // spec.shares
     twice, fixed = 2 * spec.zero.sequence_ranks, spec.size_range is None
     can = spec.engine == "torch" and fixed
@@ -49,20 +54,23 @@ def _shared(spec: JobSpec) -> Iterator[str]:
 
 
 def _smaller_sums(spec: JobSpec) -> Iterator[str]:
-    """Advise that each rank sums only its shard of the gradients of micro batches."""
+    """Suggest that each rank accumulates only its shard of the gradients, if it accumulates
+    whole gradients now.
+    """
     if _sums_whole(memory_layout_of(spec)):
         yield _SHARDED
 
 
 def _sums_whole(layout: MemoryLayout) -> bool:
-    """Return whether whole gradients are summed on the GPU, although shards would take fewer bytes
-    there."""
+    """Return whether each rank accumulates whole gradients on the GPU, although shards would
+    take less memory there.
+    """
     smaller = layout.has_masters or layout.weight_ranks > 1 or layout.params_tier != DEVICE
     return layout.accumulate == LOCAL and smaller
 
 
 def _less_in_flight(spec: JobSpec) -> Iterator[str]:
-    """Advise settings with smaller activations."""
+    """Suggest settings that reduce the memory of activations."""
     train = spec.train
     share = train.batch_size // spec.shares
     micro = train.micro_batch_size or share
@@ -82,7 +90,9 @@ def _less_in_flight(spec: JobSpec) -> Iterator[str]:
 
 
 def _less_state(spec: JobSpec, half: str) -> Iterator[str]:
-    """Advise settings with fewer bytes per parameter."""
+    """Suggest settings that reduce the number of bytes per parameter: weights, gradients and
+    optimizer state.
+    """
     if spec.train.precision == "fp32":
         yield f'train.precision = "{half}"'
     stage, optimizer, params = _DEEPSPEED if spec.engine == "deepspeed" else _OWN

@@ -1,4 +1,4 @@
-"""Check before a submit that jobs can use the object stores that they name."""
+"""Check before jobs are submitted that they can use the object stores in their job files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from zerotools.jobs.sweeps import INDEX_VARIABLE
 from zerotools.jobs.tables.spec import JobSpec
 
 SECONDS = 600.0
-"""The time limit of a check. Each request is repeated for two minutes."""
+"""The time limit of a check in seconds. A request to a store is repeated for two minutes."""
 _OF_STORES = ("AWS_", "AZURE_", "GOOGLE_", "STORAGE_EMULATOR_HOST")
 _PROBE = Path(__file__).with_name("store_probe.py")
 
@@ -23,10 +23,12 @@ _PROBE = Path(__file__).with_name("store_probe.py")
 def check_stores(
     jobs: Sequence[JobSpec], *, writes: bool, here: Mapping[str, str] = os.environ
 ) -> None:
-    """Check the stores with the environment of each job. With `writes`, also write an object.
+    """Check the object stores of `jobs`, each with the environment variables of the job.
+
+    With `writes`, also write an object to the stores. `here` is the environment of this command.
 
     Raises:
-        BadRequest: the reason for the first job that would fail, with advice.
+        BadRequest: the first job that cannot use a store, with the reason and advice.
     """
     alike: dict[tuple[tuple[str, str], ...], list[int]] = {}
     for number, spec in enumerate(jobs):
@@ -56,7 +58,10 @@ def _environment(spec: JobSpec, here: Mapping[str, str]) -> dict[str, str]:
 def _answers(
     jobs: Sequence[JobSpec], environment: Mapping[str, str], *, writes: bool
 ) -> list[list[str]]:
-    """Return the problems of each of `jobs`. One process checks all of them."""
+    """Return a list of problems for each job.
+
+    All jobs are checked by one process with the variables in `environment`.
+    """
     asked = json.dumps({"jobs": [job_to_dict(spec) for spec in jobs], "writes": writes})
     try:
         answer = subprocess.run(
@@ -78,7 +83,9 @@ def _answers(
 
 
 def _left_behind(environment: Mapping[str, str], here: Mapping[str, str]) -> str:
-    """Return the variables for stores that are set here, but that the job does not get."""
+    """Return a sentence that lists the variables for object stores that are set here but that
+    the job does not get. It is empty if there are no such variables.
+    """
     names = [n for n in sorted(here) if n.startswith(_OF_STORES) and n not in environment]
     if not names:
         return ""

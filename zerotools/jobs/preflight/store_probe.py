@@ -1,8 +1,9 @@
-"""The program of `store_check`: it checks a job's object stores in the job's environment.
+"""The program that `store_check` starts: it checks object stores with a job's environment
+variables.
 
-Only this environment has the credentials. The program reads {"jobs": [...], "writes": ...} and
-prints as JSON a list of sentences for each job. Several jobs are checked at a time. With `writes`
-it also writes an empty object, and removes it.
+Only this environment has the credentials. The program reads {"jobs": [...], "writes": ...} from
+standard input, and prints as JSON a list of problems for each job. Several jobs are checked at a
+time. With `writes` it also writes an empty object to each store, and removes it.
 """
 
 from __future__ import annotations
@@ -17,11 +18,13 @@ from typing import Any
 
 PROBE = ".zerotools-probe"
 AT_ONCE = 8
-"""The most jobs that are checked at a time."""
+"""The number of jobs that are checked at the same time."""
 
 
 def problems(tree: dict[str, Any], *, writes: bool) -> Iterator[str]:
-    """Yield why the job could not use its stores.
+    """Yield each reason why the job in `tree` could not use its object stores.
+
+    With `writes`, also try to write.
 
     Raises:
         HostUnreachable: a store does not answer.
@@ -85,7 +88,7 @@ def _far(url: str) -> Any:
 
 
 def main() -> int:
-    """Run the program, from standard input to standard output."""
+    """Read the jobs from standard input, check them, and print the problems."""
     asked = json.load(sys.stdin)
     with ThreadPoolExecutor(AT_ONCE) as pool:
         found = list(pool.map(partial(_said, writes=asked["writes"]), asked["jobs"]))

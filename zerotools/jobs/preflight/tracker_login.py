@@ -1,6 +1,8 @@
-"""Check that a job can log in to the trackers that it names. Without a login it logs to files.
+"""Check that a job can log in to the experiment trackers that it names.
 
-Only names and files are checked, as wandb itself searches for its key (wandb 0.31,
+Without a login, it logs to files.
+
+Only names and files are checked. They are searched as wandb searches for its key (wandb 0.31,
 `sdk/lib/wbauth/authenticate.py`). The network is not used.
 """
 
@@ -20,17 +22,19 @@ _MODE = "WANDB_MODE"
 _OFFLINE = ("offline", "dryrun")
 _SERVER = "https://api.wandb.ai"
 _LONGEST = 1 << 20
-"""The most bytes that are read of a file with logins."""
+"""The largest number of bytes that are read from a file with logins."""
 
 
 def is_switched_off(name: str, environment: Mapping[str, str]) -> bool:
-    """Return whether the environment disables the tracker completely."""
+    """Return whether the environment variables switch the tracker `name` off completely."""
     return name == WANDB and environment.get(_MODE) == "disabled"
 
 
 def offline_reasons(metrics: MetricsSpec, environment: Mapping[str, str]) -> dict[str, str]:
-    """Return tracker -> the reason why a job with this `environment` has no login. Trackers with a
-    login are omitted. Reads files of the user."""
+    """Return each tracker that a job with this `environment` cannot log in to, with the reason.
+
+    Files of the user are read.
+    """
     found = {}
     if metrics.wandb is not None and (why := _why_wandb(environment)) is not None:
         found[WANDB] = why
@@ -40,7 +44,9 @@ def offline_reasons(metrics: MetricsSpec, environment: Mapping[str, str]) -> dic
 
 
 def offline_notes(metrics: MetricsSpec, environment: Mapping[str, str]) -> list[str]:
-    """Return the same reasons as sentences with advice, for the user who submits the job."""
+    """Return the reasons of `offline_reasons` as sentences with advice, for the user who
+    submits the job.
+    """
     todo = {
         WANDB: "log in with wandb login or pass --env WANDB_API_KEY, or upload it later with wandb "
         "sync",
@@ -88,8 +94,10 @@ def _at_home(path: str, environment: Mapping[str, str]) -> Path:
 
 
 def _has_login(file: Path, hosts: set[str]) -> bool:
-    """Return whether the file names one of the hosts. A file that cannot be read has no login, as
-    for wandb."""
+    """Return whether the file with logins names one of the hosts.
+
+    A file that cannot be read counts as having no login, as in wandb.
+    """
     try:
         if not file.is_file() or file.stat().st_size > _LONGEST:
             return False
@@ -100,7 +108,7 @@ def _has_login(file: Path, hosts: set[str]) -> bool:
 
 
 def _settings(environment: Mapping[str, str]) -> Mapping[str, str]:
-    """Return the settings that commands of wandb have saved."""
+    """Return the settings that commands of wandb have saved in a file."""
     directory = _at_home(environment.get("WANDB_CONFIG_DIR") or "~/.config/wandb", environment)
     parser = configparser.ConfigParser(interpolation=None)
     try:

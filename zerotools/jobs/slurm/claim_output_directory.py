@@ -1,9 +1,10 @@
-"""Claims an output directory for one Slurm job, so that no other job writes into it.
+"""Reserve ("claim") an output directory for one Slurm job, so that no other job writes into it.
 
     OUTPUT/.zerotools-slurm/3/claim.json    the job that writes there; the highest number counts
 
-To claim, a job gives a directory the next number; only one job can succeed. The directory has the
-claims of all users and of every `ZEROTOOLS_SLURM_DIR`. The claim of a finished job is ignored.
+To make a claim, a job renames a directory to the next number; only one job can succeed. The
+directory OUTPUT contains the claims of all users and of every `ZEROTOOLS_SLURM_DIR`. A claim of a
+finished job is ignored.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ CLAIMS, CLAIM = ".zerotools-slurm", "claim.json"
 def claim_output(
     output_dir: str, own: JobDirectory, why_taken: Callable[[JobDirectory], str | None]
 ) -> Callable[[], None]:
-    """Claim `output_dir` for the job `own`. `why_taken` returns a sentence for an unfinished job,
-    else None.
+    """Reserve `output_dir` for the job `own`. Return a function that withdraws this claim.
 
-    Return a function that withdraws the claim.
+    `why_taken` gets the directory of another job that has a claim. It returns a sentence if that
+    job is unfinished, else None.
 
-    Raises BadRequest: another job has claimed it, or it cannot be written.
+    Raises BadRequest: another unfinished job has the claim, or the directory cannot be written.
     """
     output = Path(os.path.realpath(output_dir))
     place, is_new = output / CLAIMS, not output.exists()
@@ -66,8 +67,10 @@ def _take(
     own: JobDirectory,
     why_taken: Callable[[JobDirectory], str | None],
 ) -> int | None:
-    """Return the number of the new claim; None if the job already has a claim. Raises BadRequest,
-    OSError."""
+    """Make a new claim by renaming `draft`, and return its number.
+
+    Return None if the job already has the claim. Raises BadRequest and OSError.
+    """
     while True:
         newest = max(_numbers(place), default=0)
         held = read_record(place / str(newest) / CLAIM) if newest else None

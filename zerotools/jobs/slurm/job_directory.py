@@ -1,18 +1,18 @@
 """The directory of a job under Slurm: its records, which its nodes and every login node share.
 
     job.json                      the job as it was submitted
-    submissions/1/batch.sh        the input of sbatch, once for each submit and resume
-    submissions/1/submission.json the token that identifies its jobs of Slurm, and their number
+    submissions/1/batch.sh        the input of sbatch; one directory for each submit or resume
+    submissions/1/submission.json the token that identifies the job in Slurm, and Slurm's number
     submissions/1/slurm.log       the output of the batch script and srun
-    submissions/1/end.json        its end; written once, only by the batch script
+    submissions/1/end.json        how it ended; written once, only by the batch script
     stop.json                     a request to save and end
-    state.json, view.json         the state of the job, and the view of it for people
-    attempts/1/                   one start of its ranks; made once, by its starter
-    attempts/1/beat-0             node 0 lives: its number grows
-    attempts/1/node-0/            the run directory of the supervisor there
+    state.json, view.json         the state of the job, and the job as users see it
+    attempts/1/                   one start of the ranks; made once, by the process that starts them
+    attempts/1/beat-0             heartbeat of node 0: its number grows
+    attempts/1/node-0/            the run directory of the supervisor on node 0
 
 All of it is below one directory of the user, on a file system that all nodes of the cluster share.
-Every record is written whole and then renamed.
+Every record is written completely under another name, and then renamed.
 """
 
 from __future__ import annotations
@@ -46,7 +46,9 @@ _WORD = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 def slurm_home(environment: Mapping[str, str] = os.environ) -> Path:
-    """Return $ZEROTOOLS_SLURM_DIR, else `zerotools/slurm` in the user's state directory."""
+    """Return the directory that contains all job directories: $ZEROTOOLS_SLURM_DIR, else
+    `zerotools/slurm` in the user's state directory.
+    """
     if given := environment.get(HOME_VARIABLE):
         return Path(given).absolute()
     if given := environment.get("XDG_STATE_HOME"):
@@ -59,57 +61,71 @@ def slurm_home(environment: Mapping[str, str] = os.environ) -> Path:
 
 @dataclass(frozen=True)
 class JobDirectory:
-    """The directory of one job. A method returns None for a file that does not exist or is not
-    complete."""
+    """The directory of one job.
+
+    A method that reads a record returns None if the file does not exist or is not complete.
+    """
 
     path: Path
 
     def job(self) -> dict[str, Any] | None:
-        """Return `job.json`, which has the trees of the job file `spec` and `given`."""
+        """Return the record `job.json`.
+
+        Its keys `spec` and `given` have all keys of the job, and those that the user set.
+        """
         return read_record(self.path / JOB)
 
     def submissions(self) -> list[int]:
-        """Return the numbers of the submissions, ascending."""
+        """Return the numbers of the job's submissions, in ascending order."""
         return _numbered(self.path / SUBMISSIONS)
 
     def submission_path(self, number: int) -> Path:
-        """Return the directory of a submission's files."""
+        """Return the directory with the files of submission `number`."""
         return self.path / SUBMISSIONS / str(number)
 
     def submission(self, number: int) -> dict[str, Any] | None:
-        """Return `submission.json`: `token`, `time`, and `job_id`, which is None until Slurm's
-        number is known."""
+        """Return the record `submission.json` of a submission.
+
+        Its keys are `token`, `time`, and `job_id`, which is None until Slurm's number is known.
+        """
         return read_record(self.submission_path(number) / SUBMISSION)
 
     def end(self, number: int) -> dict[str, Any] | None:
-        """Return the record of a submission's end."""
+        """Return the record of how submission `number` ended."""
         return read_record(self.submission_path(number) / END)
 
     def attempts(self) -> list[int]:
-        """Return the numbers of the attempts, ascending."""
+        """Return the numbers of the job's attempts, in ascending order."""
         return _numbered(self.path / ATTEMPTS)
 
     def attempt_path(self, number: int) -> Path:
-        """Return the directory of an attempt's files."""
+        """Return the directory with the files of attempt `number`."""
         return self.path / ATTEMPTS / str(number)
 
     def run_dir(self, attempt: int, node: int) -> Path:
-        """Return the run directory of the supervisor on a node."""
+        """Return the run directory of the supervisor of `attempt` on node `node`."""
         return self.attempt_path(attempt) / f"node-{node}"
 
     def stop(self) -> dict[str, Any] | None:
-        """Return the request to end the job: `reason`, `who`, `time`."""
+        """Return the record of the request to end the job, with the keys `reason`, `who` and
+        `time`.
+        """
         return read_record(self.path / STOP)
 
     def ask_stop(self, who: str) -> None:
-        """Request that the job's nodes save and end, and that waiting nodes do not begin."""
+        """Record the request that the job's running nodes save and end, and that waiting nodes
+        do not begin. `who` is the user.
+        """
         write_record(self.path / STOP, {"who": who, "time": time.time()})
 
     def new_submission(self, token: str, after: int | None = None) -> int:
-        """Make the directory of the submission after `after` (default: after the newest). Only the
-        process that makes it submits.
+        """Make the directory of the next submission, and return its number.
 
-        Raises FileExistsError: another process made it. Raises FileNotFoundError: the job was
+        It follows the number `after` (default: the newest).
+
+        Only the process that makes the directory may submit.
+
+        Raises FileExistsError: another process has made it. Raises FileNotFoundError: the job was
         removed.
         """
         number = (max(self.submissions(), default=0) if after is None else after) + 1
@@ -129,8 +145,10 @@ class JobDirectory:
         return number
 
     def remove_unsubmitted(self) -> None:
-        """Remove the directory of a job without a submission, unless another process is submitting
-        it."""
+        """Remove the directory of a job that has no submission.
+
+        If another process is submitting the job, do nothing.
+        """
         with suppress(OSError):
             (self.path / SUBMISSIONS).rmdir()  # from now on no process can submit it
             gone = self.path.with_name(f".{self.path.name}.{secrets.token_hex(4)}")
@@ -138,20 +156,21 @@ class JobDirectory:
             shutil.rmtree(gone, ignore_errors=True)
 
     def note_number(self, submission: int, job_id: str) -> None:
-        """Record Slurm's number of a submission."""
+        """Record `job_id`, the number that Slurm gave to a submission."""
         known = self.submission(submission) or {}
         if known.get("job_id") != job_id:
             write_record(self.submission_path(submission) / SUBMISSION, {**known, "job_id": job_id})
 
     def note_unanswered(self, submission: int) -> None:
-        """Record that it is unknown whether a submission was queued: Slurm's controller did not
-        answer."""
+        """Record that Slurm's controller did not answer, so it is unknown if Slurm has queued
+        the submission.
+        """
         known = self.submission(submission) or {}
         write_record(self.submission_path(submission) / SUBMISSION, {**known, "unanswered": True})
 
 
 def keyed_name(key: str) -> str:
-    """Return the directory name of the job submitted with this key."""
+    """Return the name of the directory for a job that is submitted with this idempotency key."""
     word = _word(key)
     if word != key:  # another key may read the same
         word += f"-{hashlib.sha256(key.encode()).hexdigest()[:16]}"
@@ -165,9 +184,11 @@ def _word(text: str) -> str:
 def new_job_directory(
     home: Path, name: str, record: Mapping[str, Any], key: str | None
 ) -> JobDirectory:
-    """Return the directory of a new job, or of the job submitted with the same `key` before.
+    """Make the directory of a new job, and return it.
 
-    Raises BadRequest: it cannot be made.
+    If a job was submitted with the same `key` before, return its directory instead.
+
+    Raises BadRequest: the directory cannot be made.
     """
     stamp = time.strftime("%Y%m%d-%H%M%S")
     path = home / (keyed_name(key) if key else f"{stamp}-{_word(name)}-{secrets.token_hex(3)}")
@@ -201,7 +222,7 @@ def new_job_directory(
 
 
 def job_directories(home: Path) -> list[JobDirectory]:
-    """Return the directories of all jobs, the newest first."""
+    """Return the directories of all jobs in `home`, the newest first."""
     found = []
     with suppress(OSError):
         for each in home.iterdir():
@@ -213,7 +234,7 @@ def job_directories(home: Path) -> list[JobDirectory]:
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """Return a record; None if it does not exist or cannot be read."""
+    """Return the values in the record file `path`; None if it does not exist or cannot be read."""
     try:
         tree = read_json(path, _LARGEST, beside=lambda: 0, is_source=False)
     except (OSError, ValueError, BadFile):
@@ -222,8 +243,10 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 
 def write_record(path: Path, tree: Mapping[str, Any]) -> None:
-    """Replace a record by `tree`. The new file is complete and flushed, with mode 0600. Raises
-    OSError."""
+    """Replace the record file `path` by a new one with the values `tree`.
+
+    The new file is complete and flushed to disk, and has mode 0600. Raises OSError.
+    """
     draft = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
     with os.fdopen(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:

@@ -19,12 +19,16 @@ from typing import Any
 from zerotools.core.errors import BadRequest, SlurmUnreachable, Unsupported
 
 SECONDS = 45.0
-"""The time limit of a program. It is longer than the time that Slurm's programs try
-(MessageTimeout, 10 s by default)."""
+"""The time limit of a Slurm program in seconds.
+
+It is longer than the time after which Slurm's programs give up (MessageTimeout, 10 s by default).
+"""
 _LEAST = (20, 11)
 _FILTERS_JSON = (23, 2)
-"""The first version with a `squeue --json` that filters by --jobs. Older ones list every job of the
-cluster."""
+"""The first Slurm version in which `squeue --json` obeys the option --jobs.
+
+Older versions list every job of the cluster.
+"""
 _SILENT = re.compile(
     r"unable to contact slurm controller|connection refused|connection timed out|"
     r"socket timed out|zero bytes were transmitted|communication connection failure|"
@@ -38,8 +42,9 @@ _KEPT = ("SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_CLUSTERS", "SLURM_JWT")
 
 
 _NEVER = frozenset({"SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SBATCH_WAIT"})
-"""Variables of sbatch that are not passed on: zerotools submits one job, to the cluster of the
-other programs, and does not wait for its end."""
+"""Environment variables of sbatch that are removed. zerotools submits one job, to the same
+cluster that its other Slurm programs use, and does not wait for the job's end.
+"""
 _OTHER_NAMES = {
     "JOB_NAME": ("SBATCH_JOB_NAME",),
     "MEM": ("SBATCH_MEM_PER_CPU", "SBATCH_MEM_PER_GPU", "SBATCH_MEM_PER_NODE"),
@@ -56,7 +61,7 @@ HELD_AGAIN = frozenset({"REQUEUE_HOLD", "RESV_DEL_HOLD"})
 
 
 class SlurmCommands:
-    """Slurm's programs. They are searched in the PATH of `environment`."""
+    """Runs Slurm's programs. They are searched in the PATH of `environment`."""
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         # Variables of a surrounding job would be taken for options of the new one.
@@ -69,7 +74,10 @@ class SlurmCommands:
         self._version: tuple[int, int] | None = None
 
     def place_of(self, program: str) -> str:
-        """Return the path of a program of Slurm. Raises Unsupported: it is not installed."""
+        """Return the path of the Slurm program `program`.
+
+        Raises Unsupported: it is not installed.
+        """
         place = shutil.which(program, path=self.environment.get("PATH"))
         if place is None:
             raise Unsupported(
@@ -79,8 +87,10 @@ class SlurmCommands:
         return place
 
     def _refuse_lost_config(self, program: str) -> None:
-        """Raise an error if Slurm's config file is missing. Without this check the programs would
-        search for it for a minute."""
+        """Raise an error if Slurm's config file is missing.
+
+        Without this check, Slurm's programs would search for the file for a minute.
+        """
         config = self.environment.get("SLURM_CONF")
         if config and not Path(config).exists():
             raise SlurmUnreachable(
@@ -89,7 +99,10 @@ class SlurmCommands:
             )
 
     def version(self) -> tuple[int, int]:
-        """Return the version, such as (22, 5). Raises Unsupported: it is too old, or not Slurm."""
+        """Return Slurm's version as two numbers, such as (22, 5).
+
+        Raises Unsupported: the version is too old, or the program is not Slurm's.
+        """
         if self._version is None:
             said = self._run("sbatch", ["--version"]).strip()
             found = re.search(r"(\d+)\.(\d+)", said)
@@ -105,7 +118,9 @@ class SlurmCommands:
         return self._version
 
     def submit(self, script: str, options: Sequence[str] = ()) -> str:
-        """Submit a script. Return the number of the job, as text.
+        """Submit a batch script by sbatch with these options.
+
+        Return Slurm's number of the job, as text.
 
         Raises:
             BadRequest: Slurm refuses the job; the error has Slurm's text.
@@ -127,7 +142,10 @@ class SlurmCommands:
         return number
 
     def jobs(self, numbers: Sequence[str]) -> dict[str, ControllerJob]:
-        """Return the jobs of `numbers` that the controller still knows. Raises SlurmUnreachable."""
+        """Return those jobs in `numbers` that the controller still knows, by number.
+
+        Raises SlurmUnreachable.
+        """
         if not numbers:
             return {}
         chosen = [f"--jobs={','.join(numbers)}", "--states=all"]
@@ -152,8 +170,9 @@ class SlurmCommands:
         return jobs_of_text(self._run("squeue", ["--noheader", *chosen, f"-o{SQUEUE_FORMAT}"]))
 
     def accounted(self, number: str) -> ControllerJob | None:
-        """Return the accounting record of a job; None if accounting is off or does not know the
-        job."""
+        """Return the job `number` as Slurm's accounting has it; None if accounting is off or
+        does not know the job.
+        """
         asked = [
             "-X",
             "-n",
@@ -171,8 +190,9 @@ class SlurmCommands:
         return next((each for each in reversed(found) if each.number == number), None)
 
     def described(self, number: str) -> ControllerJob | None:
-        """Return one job as `scontrol show job` has it, or None if it is not known. Raises
-        SlurmUnreachable."""
+        """Return the job `number` as `scontrol show job` reports it; None if Slurm does not
+        know the job. Raises SlurmUnreachable.
+        """
         try:
             return job_of_scontrol(self._run("scontrol", ["--oneliner", "show", "job", number]))
         except BadRequest as error:
@@ -181,14 +201,19 @@ class SlurmCommands:
             raise
 
     def cancel(self, number: str) -> None:
-        """End a job: a running one by SIGTERM and later SIGKILL. A finished job does not change.
+        """End the job `number`: Slurm sends SIGTERM to a running job, and later SIGKILL.
+
+        If the job has finished, nothing happens.
 
         Raises BadRequest and SlurmUnreachable.
         """
         self._unless_unknown("scancel", [number])
 
     def tell(self, number: str, signal: str) -> None:
-        """Send a signal to the batch script of a running job; raises as `cancel`."""
+        """Send the signal `signal` to the batch script of a running job.
+
+        Raises the same errors as `cancel`.
+        """
         self._unless_unknown("scancel", ["--batch", f"--signal={signal}", number])
 
     def _unless_unknown(self, program: str, arguments: Sequence[str]) -> None:
@@ -199,17 +224,23 @@ class SlurmCommands:
                 raise
 
     def requeue(self, number: str) -> None:
-        """Queue a running job again. Raises BadRequest if Slurm does not allow it, and
-        SlurmUnreachable."""
+        """End a running job and put it into Slurm's queue again.
+
+        Raises BadRequest if Slurm does not allow it, and SlurmUnreachable.
+        """
         self._run("scontrol", ["requeue", number])
 
     def begin_now(self, number: str) -> None:
-        """Remove the delay of two minutes that Slurm adds to a requeued job. Raises as
-        `requeue`."""
+        """Let a requeued job start at once: remove the delay of two minutes that Slurm adds.
+
+        Raises the same errors as `requeue`.
+        """
         self._run("scontrol", ["update", f"JobId={number}", "StartTime=now"])
 
     def node_address(self, node: str) -> str:
-        """Return the address of a node for other nodes; the node's name if no address is known."""
+        """Return the address at which other nodes reach the node `node`; the node's name if
+        Slurm does not know an address.
+        """
         try:
             said = self._run("scontrol", ["--oneliner", "show", "node", node])
         except (BadRequest, SlurmUnreachable, Unsupported):
@@ -218,8 +249,10 @@ class SlurmCommands:
         return found[1] if found else node
 
     def test_only(self, script: str) -> str:
-        """Return the output of `sbatch --test-only`, which has the expected start. Raises
-        BadRequest."""
+        """Return the output of `sbatch --test-only`, which contains the expected start time.
+
+        Raises BadRequest.
+        """
         return self._run("sbatch", ["--test-only"], given=script, stderr_too=True).strip()
 
     def _run(
@@ -268,15 +301,18 @@ class SlurmCommands:
 
 
 def _own_words(stderr: str) -> str:
-    """Return the errors in the output of a Slurm program, without the prefix of each line."""
+    """Return the error messages in the output `stderr` of a Slurm program, without the prefix
+    of each line.
+    """
     lines = [re.sub(r"^\w+: (error: )?", "", line.strip()) for line in stderr.splitlines()]
     kept = [line for line in lines if line and "PMIx" not in line]
     return "; ".join(dict.fromkeys(kept))[:500]
 
 
 def _option_names(line: str) -> list[str]:
-    """Return the environment variables of sbatch that would override the options on a line of a
-    script."""
+    """Return the names of sbatch's environment variables that would override the options on one
+    line of a batch script.
+    """
     found = re.match(r"#SBATCH --(no-)?([\w-]+)", line)
     if found is None:
         return []
@@ -286,10 +322,10 @@ def _option_names(line: str) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ControllerJob:
-    """One job in the controller's list.
+    """A job as Slurm's controller reports it.
 
     `state` is one of Slurm's base states, and `completing` is true while the job is ending.
-    `reason` is why the job waits, and `comment` is the comment of its submission.
+    `reason` says why the job waits, and `comment` is the text that was given at its submission.
     """
 
     number: str
@@ -304,12 +340,12 @@ class ControllerJob:
 
     @property
     def waits(self) -> bool:
-        """True if the job is expected to start."""
+        """True if the job has not started yet and is expected to start."""
         return self.state in PENDING or self.state in HELD_AGAIN
 
     @property
     def goes(self) -> bool:
-        """True if the job runs, or is ending."""
+        """True if the job runs or is ending."""
         return self.state in GOING or self.completing
 
     @property
@@ -319,7 +355,7 @@ class ControllerJob:
 
 
 def jobs_of_text(text: str) -> list[ControllerJob]:
-    """Parse lines of `SQUEUE_FORMAT`."""
+    """Parse the output of squeue in the format `SQUEUE_FORMAT`, one job per line."""
     found = []
     for line in text.splitlines():
         parts = line.split("\t", 6)
@@ -342,8 +378,10 @@ def jobs_of_text(text: str) -> list[ControllerJob]:
 
 
 def jobs_of_json(text: str) -> list[ControllerJob]:
-    """Parse the output of `squeue --json`, of any version. Raises ValueError if it is something
-    else."""
+    """Parse the output of `squeue --json` of any Slurm version.
+
+    Raises ValueError if the text is not such an output.
+    """
     tree = json.loads(text)
     jobs = tree.get("jobs") if isinstance(tree, dict) else None
     if not isinstance(jobs, list):
@@ -372,7 +410,9 @@ def _of_json(tree: Any) -> ControllerJob | None:
 
 
 def jobs_of_sacct(text: str) -> list[ControllerJob]:
-    """Parse lines of `sacct -X -n -P -o JobIDRaw,State,ExitCode,NodeList,JobName`."""
+    """Parse the output of `sacct -X -n -P -o JobIDRaw,State,ExitCode,NodeList,JobName`, one job
+    per line.
+    """
     found = []
     for line in text.splitlines():
         parts = line.split("|", 4)
@@ -391,7 +431,7 @@ def jobs_of_sacct(text: str) -> list[ControllerJob]:
 
 
 def job_of_scontrol(text: str) -> ControllerJob | None:
-    """Parse `scontrol --oneliner show job`."""
+    """Parse the output of `scontrol --oneliner show job`. Return None if it has no job."""
     found = dict(re.findall(r"(?:^|\s)(\w+)=(\S*)", text))
     if not found.get("JobId", "").isdecimal():
         return None

@@ -1,11 +1,12 @@
-"""Compute the state of a job under Slurm from its records and from Slurm's answer. No I/O.
+"""Compute the state of a job under Slurm from its records and from Slurm's answer.
 
-end.json records its end                it ended so, whatever Slurm reports
-Slurm lists it as waiting               queued, for Slurm's reason
-Slurm lists it as running               as in its records
-Slurm reports its end                   failed or cancelled: it ended before it could record it
-Slurm does not know it (any more)       its records decide: it has a heartbeat, or is lost
-Slurm does not answer                   the last known state, which may be out of date
+This module does no I/O.
+
+end.json records how the job ended this state, whatever Slurm reports Slurm lists it as waiting
+queued, with Slurm's reason Slurm lists it as running the state in its records Slurm reports that it
+ended failed or cancelled: it ended before it could record this Slurm does not know it (any more)
+running if it has a recent heartbeat, else lost Slurm does not answer the last known state, which
+may be out of date
 
 Before the nodes of a job write a record, its view is that of `first_view`.
 """
@@ -27,7 +28,9 @@ from zerotools.jobs.tables.spec import JobSpec
 from zerotools.jobs.text.secrets import HIDDEN, mask_tree
 
 FRESH_SECONDS = 120.0
-"""A job with records that changed within this time still runs, even if Slurm does not know it."""
+"""If a job's records changed within this time in seconds, the job still runs, even if Slurm
+does not know it.
+"""
 _AGAIN_REASON = "BeginTime"
 
 
@@ -66,13 +69,13 @@ NO_VIEW: dict[str, Any] = {  # also of a job with an unreadable record
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """The facts from which the state is computed.
+    """The facts from which the state of a job is computed.
 
-    `view` is the view that the job's nodes wrote for this submission, and `end` its end. `asked` is
-    true if a user has requested the end. `controller` is Slurm's record (None: Slurm does not know
-    the job). `silent` is the reason why Slurm's controller could not be reached. `quiet_seconds` is
-    the age of the last change of the records (None: no records yet), and `submitted_seconds` the
-    age of the submission.
+    `view` is the record that the job's nodes wrote for this submission, and `end` the record of how
+    it ended. `asked` is true if a user has requested the end. `controller` is the job as Slurm
+    reports it (None: Slurm does not know the job). `silent` is the reason why Slurm's controller
+    could not be reached, or None. `quiet_seconds` is the time since the job's records last changed
+    (None: no records yet), and `submitted_seconds` the time since the submission.
     """
 
     view: Mapping[str, Any] | None
@@ -85,8 +88,9 @@ class Known:
 
 
 def standing_of(known: Known) -> tuple[str, str | None]:
-    """Return the job's state, one of `zerotools.jobs.states`, and a sentence with the reason, or
-    None."""
+    """Return the job's state, one of `zerotools.jobs.states`, and a sentence with the reason
+    for it (or None).
+    """
     state, reason = _by_records(known)
     if known.end is not None:
         return str(known.end.get("state") or state), known.end.get("reason")
@@ -152,7 +156,9 @@ def _unknown_to_slurm(known: Known, state: str, reason: str | None) -> tuple[str
 def _ended_by_slurm(
     found: ControllerJob, known: Known, reason: str | None
 ) -> tuple[str, str | None]:
-    """Return the state of a job that Slurm or its machine ended before the job recorded an end."""
+    """Return the state and the reason for a job that Slurm or a failure of its machine ended,
+    before the job recorded its end.
+    """
     how = found.state.lower().replace("_", " ")
     told = f" ({found.reason})" if found.reason else ""
     if known.asked or found.state == "CANCELLED":
@@ -167,7 +173,7 @@ def _ended_by_slurm(
 
 
 def spec_of(directory: JobDirectory) -> JobSpec:
-    """Return the job as it was submitted. Raises BadFile: it cannot be read."""
+    """Return the job as it was submitted. Raises BadFile: its record cannot be read."""
     record = directory.job()
     if record is None:
         raise BadFile(f"{directory.path}: its job.json is missing, or cannot be read")
@@ -178,7 +184,7 @@ def spec_of(directory: JobDirectory) -> JobSpec:
 
 
 def first_view(directory: JobDirectory) -> dict[str, Any]:
-    """Return the view of a job before its nodes have written anything. Raises BadFile."""
+    """Return the job as users see it before its nodes have written anything. Raises BadFile."""
     record, spec = directory.job() or {}, spec_of(directory)
     shown: dict[str, Any] = mask_tree(record.get("spec") or {})
     given = record.get("given") or {}

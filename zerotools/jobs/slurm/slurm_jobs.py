@@ -1,7 +1,9 @@
-"""List, show, stop and resume the jobs of one user under Slurm, from their directories.
+"""List, show, stop and resume one user's jobs under Slurm.
 
-The views have the form of a daemon's jobs, so the same commands show both. A job has the number
-that Slurm gave to any of its submissions: `slurm:4711`.
+They are read from the job directories.
+
+A job is returned in the same form as a daemon's job, so the same commands show both. A job is named
+by the number that Slurm gave to any of its submissions: `slurm:4711`.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ _MOST_RECORDS = 1000
 
 
 ENDED = "slurm.json"
-"""The file name of the saved record, in the directory of a submission."""
+"""The name of the file with the saved report, in the directory of a submission."""
 _FINAL = frozenset(
     {"BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY"}
     | {"PREEMPTED", "TIMEOUT"}
@@ -57,7 +59,10 @@ _FINAL = frozenset(
 
 
 class SlurmJobs:
-    """The jobs of one user. A `reference` or `job_id` is a number or `slurm:NUMBER`."""
+    """The jobs of one user under Slurm.
+
+    A `reference` or `job_id` is a number of Slurm or `slurm:NUMBER`.
+    """
 
     def __init__(self, commands: SlurmCommands | None = None, home: Path | None = None) -> None:
         self._commands = commands or SlurmCommands()
@@ -71,18 +76,20 @@ class SlurmJobs:
         return self._views(job_directories(self._home))
 
     def jobs_named(self, name: str, *, user: str | None = None) -> list[dict[str, Any]]:
-        """Return the jobs of this name, the newest first."""
+        """Return the jobs with this name, the newest first. `user` is ignored."""
         found = [
             each for each in job_directories(self._home) if (each.job() or {}).get("name") == name
         ]
         return self._views(found)
 
     def job(self, reference: str) -> dict[str, Any]:
-        """Return one job. Raises BadRequest: it does not exist."""
+        """Return the job `reference`. Raises BadRequest: it does not exist."""
         return self._views([self.directory(reference)])[0]
 
     def find(self, reference: str | None) -> dict[str, Any]:
-        """Return the job with a number, `slurm:NUMBER` or a name; without `reference` the newest.
+        """Return the job that a number, `slurm:NUMBER` or a name refers to.
+
+        If `reference` is None, return the newest job.
 
         Raises BadRequest: it does not exist, or several unfinished jobs have the name.
         """
@@ -105,11 +112,14 @@ class SlurmJobs:
         return (going or named)[0]
 
     def health(self) -> dict[str, Any]:
-        """Return an empty health: Slurm sends no events, so jobs are polled."""
+        """Return an empty mapping in place of a daemon's health.
+
+        Slurm sends no events, so callers poll the jobs.
+        """
         return {}
 
     def directory(self, reference: str) -> JobDirectory:
-        """Return a job's directory. Raises BadRequest: it does not exist."""
+        """Return the directory of the job `reference`. Raises BadRequest: it does not exist."""
         number = reference.removeprefix(PREFIX)
         if (known := self._found.get(number)) is not None:
             return known
@@ -130,10 +140,11 @@ class SlurmJobs:
 
     def refuse_taken(self, spec: JobSpec, *, own: str | None = None) -> None:
         """Raise an error if another unfinished job writes into the output directory of `spec`.
-        `own` is the directory of the job itself.
+
+        `own` is the directory of this job, if it has one.
 
         Raises:
-            BadRequest: with the name of the other job.
+            BadRequest: the message has the name of the other job.
         """
         if spec.output_dir is None:
             return
@@ -150,15 +161,19 @@ class SlurmJobs:
                 )
 
     def claim_output(self, spec: JobSpec, directory: JobDirectory) -> Callable[[], None]:
-        """Claim the output directory of a job that names one. Return a function that withdraws the
-        claim."""
+        """Reserve the output directory of `spec` for the job, if the job file names one.
+
+        Return a function that withdraws the reservation.
+        """
         if spec.output_dir is None:
             return lambda: None
         return claim_output(spec.output_dir, directory, self._unfinished)
 
     def _unfinished(self, directory: JobDirectory) -> str | None:
-        """Return the job of a directory and its state in words; None if the job has ended or was
-        removed."""
+        """Return the name of the job in a directory and its state, as text.
+
+        Return None if the job has ended or was removed.
+        """
         try:
             if not directory.path.exists():
                 return None
@@ -276,7 +291,10 @@ class SlurmJobs:
         offset: int = 0,
         limit: int = 1 << 16,
     ) -> LogBytes:
-        """Return a part of a rank's log, as `DaemonClient.logs`."""
+        """Return a part of a rank's log.
+
+        The arguments and the result are those of `DaemonClient.logs`.
+        """
         view, number = self._attempt(job_id, attempt)
         if number is None:
             return LogBytes(b"", 0, 0, view["state"] in states.TERMINAL)
@@ -289,7 +307,10 @@ class SlurmJobs:
     def progress(
         self, job_id: str, *, attempt: int | None = None, since: int = 0
     ) -> dict[str, Any]:
-        """Return the reports of the ranks, as `DaemonClient.progress`."""
+        """Return the progress reports of the ranks.
+
+        The arguments and the result are those of `DaemonClient.progress`.
+        """
         view, number = self._attempt(job_id, attempt)
         if number is None:
             over = view["state"] in states.TERMINAL
@@ -324,9 +345,10 @@ class SlurmJobs:
     # -- changing
 
     def cancel(self, job_id: str) -> dict[str, Any]:
-        """Request that a job saves and ends. A waiting job is removed from Slurm's queue.
+        """Ask a job to save and end, and return it. A waiting job is removed from Slurm's queue.
 
-        Raises SlurmUnreachable: also then the request is recorded, and a running job obeys it.
+        Raises SlurmUnreachable: Slurm does not answer. The request is recorded even then, and a
+        running job obeys it.
         """
         view, directory = self.job(job_id), self.directory(job_id)
         if view["state"] in states.TERMINAL:
@@ -357,9 +379,11 @@ class SlurmJobs:
     def resume(
         self, job_id: str, *, nodes: int | None = None, max_nodes: int | None = None
     ) -> dict[str, Any]:
-        """Submit a finished job again. It continues from its newest checkpoint.
+        """Submit a finished job again, and return it.
 
-        It runs on `nodes`, or on up to `max_nodes`; by default on the same numbers as before.
+        The job continues from its newest checkpoint.
+
+        The job gets `nodes` nodes, or up to `max_nodes`; by default the same numbers as before.
         Raises BadRequest and SlurmUnreachable.
         """
         directory = self.directory(job_id)
@@ -395,15 +419,16 @@ def _submission_of(view: Mapping[str, Any] | None) -> int | None:
 
 
 def _output_of(directory: JobDirectory) -> str | None:
-    """Return the output directory of a job with links resolved; None if it is unknown, or in the
-    job's own directory."""
+    """Return the output directory of a job, with symbolic links resolved; None if the job file
+    names none or cannot be read.
+    """
     spec = (directory.job() or {}).get("spec")
     given = spec.get("output_dir") if isinstance(spec, Mapping) else None
     return os.path.realpath(given) if isinstance(given, str) else None
 
 
 def _changed(directory: JobDirectory) -> float:
-    """Return when the job's records last changed, in seconds since the epoch."""
+    """Return the time when the job's records last changed, in seconds since the epoch."""
     newest = max(directory.attempts(), default=0)
     places = [directory.path / VIEW, *directory.attempt_path(newest).glob("beat-*")]
     dates = [0.0]
@@ -418,8 +443,9 @@ def _quiet_seconds(directory: JobDirectory) -> float:
 
 
 def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
-    """Return some bytes of a file, their offset, and the size of the file. A missing file is
-    empty."""
+    """Return up to `limit` bytes of a file from `offset`, the offset that was used, and the
+    size of the file. A missing file counts as empty.
+    """
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
@@ -430,8 +456,9 @@ def _part(path: Path, offset: int, limit: int) -> tuple[bytes, int, int]:
 
 
 def keep_word(submission: Path, found: ControllerJob) -> None:
-    """Save Slurm's record of a job that has ended, because the controller forgets it after
-    minutes."""
+    """Save Slurm's report on a job that has ended, because the controller forgets the job after
+    minutes. `submission` is the directory of the submission.
+    """
     if found.state not in _FINAL or found.completing:
         return
     word = {"number": found.number, "state": found.state, "reason": found.reason}
@@ -441,7 +468,7 @@ def keep_word(submission: Path, found: ControllerJob) -> None:
 
 
 def kept_word(submission: Path, number: str) -> ControllerJob | None:
-    """Return the saved record of Slurm's job `number`, or None."""
+    """Return the saved report on Slurm's job `number`; None if no report was saved."""
     word = read_record(submission / ENDED) or {}
     if word.get("number") != number or word.get("state") not in _FINAL:
         return None

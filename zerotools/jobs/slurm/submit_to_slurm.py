@@ -1,10 +1,11 @@
-"""Submit a job to Slurm exactly once, also if the response is lost; and make its batch script.
+"""Make the batch script of a job, and submit it to Slurm exactly once, also if the response is
+lost.
 
-The job's token is on the disk before sbatch is called, and in the comment of Slurm's job. If sbatch
-gives no response, the job is searched by its token. If Slurm has the token, the job was queued; if
-a controller answers and does not have it, the job was not queued. If no controller answers, the
-question stays open, and a later query of the job finds the submission. So no job is submitted
-twice.
+The job's token is written to disk before sbatch is called, and it is in the comment of Slurm's job.
+If sbatch gives no response, the job is searched by its token. If Slurm has a job with the token,
+the job was queued; if the controller answers and does not have it, the job was not queued. If no
+controller answers, this stays unknown, and a later query of the job finds the submission. So no job
+is submitted twice.
 """
 
 from __future__ import annotations
@@ -44,16 +45,23 @@ from zerotools.jobs.tables.spec import JobSpec
 LOOK_AGAIN_SECONDS = 1.0
 LOOKS = 3
 SUBMIT_SECONDS = 3 * SECONDS
-"""The time that a submit of another call may take: sbatch, and the search for its job."""
+"""The time in seconds to wait while another call submits the job: sbatch, and the search for
+the job.
+"""
 POLL_SECONDS = 0.2
 
 Claim = Callable[[JobDirectory], Callable[[], None]]
-"""A function that claims the output directory before a job is submitted. It returns a function that
-withdraws the claim. Raises BadRequest."""
+"""A function that reserves the output directory before a job is submitted.
+
+It returns a function that withdraws the reservation. Raises BadRequest.
+"""
 
 
 COMMENT = "zerotools:"
-"""The beginning of the comment of our jobs in Slurm. It identifies a job with an unknown number."""
+"""The first words of the comment that our jobs have in Slurm.
+
+By the comment, a job with an unknown number is found.
+"""
 _EXIT_UNSHARED = 78
 
 
@@ -62,8 +70,10 @@ def _no_claim(directory: JobDirectory) -> Callable[[], None]:
 
 
 def record_of(spec: JobSpec, *, attended: bool = False) -> dict[str, Any]:
-    """Return the contents of `job.json` for a job. `attended` is true if a daemon has the job in
-    its queue."""
+    """Return the contents of `job.json` for the job `spec`.
+
+    `attended` is true if a daemon has the job in its queue.
+    """
     return {
         "spec": job_to_dict(spec),
         "given": given_of(spec),
@@ -86,8 +96,10 @@ def submit_job(
     attended: bool = False,
     claim: Claim = _no_claim,
 ) -> tuple[JobDirectory, str | None]:
-    """Submit a job. Return its directory, and Slurm's number, or None if it is unknown whether
-    Slurm queued the job.
+    """Submit a job to Slurm.
+
+    Return its directory, and its number in Slurm (None if it is unknown whether Slurm queued the
+    job).
 
     A job with the same `key` is not queued again; if another call is submitting it, wait for that
     call. `after` has dependencies in sbatch's form, and `options` further options of sbatch.
@@ -118,11 +130,11 @@ def submit_job(
 
 
 class SubmittedByOther(BadRequest):
-    """Another call is submitting the job."""
+    """Raised if another call is submitting the same job now."""
 
 
 def _wait_for_other(commands: SlurmCommands, directory: JobDirectory, submission: int) -> bool:
-    """Wait while another call submits the job. Return False if Slurm refused it."""
+    """Wait while another call submits the job. Return False if Slurm refused the job, else True."""
     looked = time.monotonic()
     while (record := directory.submission(submission)) is not None:
         age = time.time() - float(record.get("time") or 0.0)
@@ -147,7 +159,7 @@ def submit_again(
     options: Sequence[str] = (),
     claim: Claim = _no_claim,
 ) -> str | None:
-    """Make the next submission of a job, which continues it. Return as `submit_job`.
+    """Submit a job again, so that it continues. Return its number in Slurm as `submit_job` does.
 
     `newest` is the number of the finished submission, if it was checked before.
 
@@ -210,7 +222,9 @@ def _hand_over(
 
 
 def _take_back(directory: JobDirectory, place: Path, stopped: Mapping[str, Any] | None) -> None:
-    """Undo a submission: remove its files, and restore the record of a stop."""
+    """Undo a submission: remove its directory `place`, and write the record of an earlier stop
+    request again.
+    """
     shutil.rmtree(place, ignore_errors=True)
     if stopped is not None:
         write_record(directory.path / STOP, stopped)
@@ -219,7 +233,10 @@ def _take_back(directory: JobDirectory, place: Path, stopped: Mapping[str, Any] 
 def script_of(
     spec: JobSpec, directory: Path, number: int, token: str, environment: Mapping[str, str]
 ) -> str:
-    """Return the script of a submission."""
+    """Return the text of the batch script for submission `number` of a job.
+
+    `environment` is that of this command.
+    """
     path = environment.get("PATH") or os.defpath
     return batch_script(spec, directory, number, token, sys.executable, path)
 
@@ -227,10 +244,11 @@ def script_of(
 def find_number(
     commands: SlurmCommands, directory: JobDirectory, submission: int, *, looks: int = LOOKS
 ) -> str | None:
-    """Return Slurm's number of a submission; None if it is unknown, or if the submission was not
-    queued.
+    """Return Slurm's number of a submission.
 
-    An unknown number is searched `looks` times. Raises SlurmUnreachable.
+    Return None if the number is unknown, or if the submission was not queued.
+
+    If the number is not recorded, Slurm is asked `looks` times. Raises SlurmUnreachable.
     """
     record = directory.submission(submission) or {}
     known = record.get("job_id")
@@ -244,8 +262,10 @@ def find_number(
 
 
 def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJob | None:
-    """Return the controller's record `found` if it belongs to this job. A controller that lost its
-    state gives the same number to another job."""
+    """Return `found`, the job that the controller reports, if it really is this job; else None.
+
+    A controller that lost its state gives the same number to another job.
+    """
     if found is None:
         return None
     if not found.comment.startswith(COMMENT):  # some clusters keep no comments
@@ -256,8 +276,10 @@ def own_of(directory: JobDirectory, found: ControllerJob | None) -> ControllerJo
 
 
 def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str | None:
-    """Return Slurm's number of the job with the token. The search is repeated, because a controller
-    may need a moment to queue a job."""
+    """Return Slurm's number of the job with the token; None if Slurm does not have it.
+
+    Slurm is asked several times, because a controller may need a moment to queue a job.
+    """
     for again in range(looks):
         if again:
             time.sleep(LOOK_AGAIN_SECONDS)
@@ -270,7 +292,11 @@ def _looked_up(commands: SlurmCommands, token: str, looks: int = LOOKS) -> str |
 def batch_script(
     spec: JobSpec, directory: Path, submission: int, token: str, python: str, path: str
 ) -> str:
-    """Return the text of the script. `python` runs it on the nodes; `path` is PATH there."""
+    """Return the text of the batch script.
+
+    `python` is the interpreter that the script uses on the nodes; `path` is the value of PATH
+    there.
+    """
     lines = [f"#SBATCH {option}" for option in options_of(spec, directory, submission, token)]
     job = shlex.quote(str(directory / JOB))
     where = shlex.quote(str(directory))
@@ -298,7 +324,7 @@ def batch_script(
 
 
 def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> Iterator[str]:
-    """Yield the options of sbatch, one string each, quoted for a shell."""
+    """Yield the options for sbatch, one string each, quoted for a shell."""
     slurm = spec.slurm
     given = {
         "job-name": name_in_slurm(spec.name),
@@ -329,7 +355,7 @@ def options_of(spec: JobSpec, directory: Path, submission: int, token: str) -> I
 
 
 def name_in_slurm(name: str | None) -> str:
-    """Return the name of a job in Slurm."""
+    """Return the name under which Slurm lists a job with this `name`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name or "zerotools")[:100]
 
 
