@@ -1,4 +1,6 @@
-"""The counters for `/metrics`. They begin at 0 when the daemon starts, as Prometheus expects."""
+"""Counters that the daemon shows at `/metrics`. They are 0 when the daemon starts, as
+Prometheus expects.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ COMMIT_BUCKETS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.5)
 
 
 class Histogram:
-    """Counts of observed values, by upper bounds."""
+    """Counts how many observed values are at most each of several upper bounds."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = tuple(bounds)
@@ -23,12 +25,14 @@ class Histogram:
         self._sum = 0.0
 
     def observe(self, value: float) -> None:
-        """Count one value."""
+        """Add one observed value."""
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
     def samples(self) -> tuple[MetricSample, ...]:
-        """Return the cumulative samples, with the sum and the count."""
+        """Return the samples for Prometheus: the cumulative count for each bound, the sum of
+        all values, and their number.
+        """
         found, total = [], 0
         for bound, count in zip((*self._bounds, float("inf")), self._counts, strict=True):
             total += count
@@ -38,37 +42,38 @@ class Histogram:
 
 
 class MetricCounters:
-    """All counters. They are changed only in the event loop's thread."""
+    """All counters of the daemon. They may be changed only in the thread of the event loop."""
 
     def __init__(self) -> None:
         self.queue_waits = Histogram(WAIT_BUCKETS)
         self.commits = Histogram(COMMIT_BUCKETS)
         self.attempts: Counter[tuple[str, str]] = Counter()
-        """Counts of attempts by outcome and cause."""
+        """Number of ended attempts, by outcome and cause."""
         self.attempt_seconds = 0.0
         self.training_seconds = 0.0
-        """The part of `attempt_seconds` in which steps were done that were saved, or that finished
-        the job."""
+        """Seconds of `attempt_seconds` in which steps were done that were saved later, or with
+        which the job finished.
+        """
         self.checkpoint_seconds: float | None = None
         self.checkpoint_bytes: float | None = None
         self.verified_at: float | None = None
         self.loop_lag = 0.0
-        """The longest delay of the event loop since the last reading, in seconds."""
+        """The longest delay of the event loop since the counters were last read, in seconds."""
 
     def late(self, seconds: float) -> None:
-        """Record a delay of the event loop."""
+        """Record that the event loop was late by `seconds`."""
         self.loop_lag = max(self.loop_lag, seconds)
 
     def take_lag(self) -> float:
-        """Return the longest delay since the last call."""
+        """Return the longest delay of the event loop since the last call, in seconds."""
         lag, self.loop_lag = self.loop_lag, 0.0
         return lag
 
     def attempt_ended(
         self, outcome: str, cause: str | None, record: Mapping[str, Any], best_step: int
     ) -> None:
-        """Count the end of an attempt with this `record`. `best_step` is the newest step saved
-        before it.
+        """Count the end of an attempt with this `record`. `best_step` is the newest step that
+        was saved before the attempt.
 
         Ranks can write into the record, so its values are checked.
         """

@@ -36,16 +36,18 @@ from zerotoolsd.supervisor.rank_binding import RankBinding
 from zerotoolsd.users.open_as_user import opened
 
 _UNEVEN = 2
-"""Ranks are not spread over nodes if one node has more than this many times the processors of
-another."""
+"""Ranks are not spread over memory nodes if one node has more than this many times the
+processors of another node.
+"""
 
 
 @dataclass(frozen=True)
 class RankBindings:
-    """The bindings of the started processes; empty: no binding.
+    """The processor and memory bindings of the processes that the supervisor starts; empty if
+    they are not bound.
 
-    `threads` is the number of threads of each rank (None: as without a binding). `said` describes
-    the bindings in one sentence.
+    `threads` is the number of threads of each rank (None: the same as without a binding).
+    `said` describes the bindings in one sentence.
     """
 
     ranks: tuple[RankBinding, ...] = ()
@@ -58,7 +60,9 @@ UNBOUND = RankBindings()
 
 @dataclass(frozen=True)
 class _Part:
-    """The planned binding of one rank, and the memory nodes of these processors."""
+    """The planned binding of one rank: its processors, and the memory nodes of these
+    processors.
+    """
 
     cpus: frozenset[int] = frozenset()
     homes: tuple[int, ...] = ()
@@ -73,9 +77,10 @@ def bind_ranks(
     gpus: Sequence[Gpu],
     topology: NumaTopology,
 ) -> RankBindings:
-    """Return the bindings of `world_size` ranks on `gpu_uuids`, in the order of ranks.
+    """Return the bindings of `world_size` ranks that use the GPUs `gpu_uuids`, in the order of
+    the ranks.
 
-    `gpus` are all GPUs of the machine.
+    `gpus` are all GPUs of the machine, and `topology` has its processors and memory nodes.
     """
     elsewhere = spec.script.process is not None or spec.backend == SLURM
     if spec.numa == NUMA_OFF or elsewhere or not topology.is_divided:
@@ -139,8 +144,9 @@ def _why_not_spread(world_size: int, sizes: Sequence[int]) -> str | None:
 
 
 def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
-    """Return the binding of a launcher, which starts all ranks: all of their processors and
-    nodes."""
+    """Return the binding of a launcher, which starts all ranks: the processors and memory nodes
+    of all ranks together.
+    """
     homes = {part.homes for part in parts}
     if why := next((part.why for part in parts if part.why), None):
         return _Part(why=why)
@@ -153,9 +159,10 @@ def _joined(parts: Sequence[_Part], launcher: str) -> _Part:
 
 
 def _threads(parts: Sequence[_Part], topology: NumaTopology) -> int | None:
-    """Return the number of threads per rank such that all ranks fit on their processors.
+    """Return the number of threads of each rank, chosen so that the threads of all ranks fit on
+    their processors.
 
-    All ranks get the same number, because they do the same work.
+    All ranks get the same number, because they do the same amount of work.
     """
     counts = []
     for part in parts:
@@ -193,10 +200,11 @@ def _where(part: _Part) -> str:
 def core_share(
     cpus: frozenset[int], cores: Iterable[frozenset[int]], place: int, sharers: int
 ) -> frozenset[int]:
-    """Return the part of `cpus` for sharer number `place` (from 0) of `sharers`.
+    """Return those of the processors `cpus` that rank number `place` (from 0) of `sharers`
+    ranks gets.
 
-    The part consists of whole cores with all threads, and of neighbours, which share a cache. If
-    there are fewer cores than sharers, each gets all of them.
+    Each rank gets whole cores with all their threads, and neighbouring cores, which share a
+    cache. If there are fewer cores than ranks, each rank gets all of them.
     """
     usable = sorted((core & cpus for core in cores if core & cpus), key=min)
     if len(usable) < sharers:
@@ -206,9 +214,10 @@ def core_share(
 
 
 class RankBinder:
-    """Chooses bindings on the machine as it is now. `gpus` returns the GPUs that were seen last.
+    """Chooses the bindings of ranks for the current state of the machine. `gpus` returns the
+    GPUs that were seen last.
 
-    Processors and cpusets change, so they are read again for each attempt.
+    The processors that may be used can change, so they are read again for each attempt.
     """
 
     def __init__(
@@ -218,7 +227,7 @@ class RankBinder:
         self.topology = topology
 
     def place(self, spec: JobSpec, attempt: AttemptRow) -> RankBindings:
-        """Return the bindings for the ranks of `attempt`, which runs `spec`."""
+        """Return the bindings for the ranks of `attempt`, an attempt of the job `spec`."""
         if spec.numa == NUMA_OFF:
             return UNBOUND
         size = attempt.world_size or spec.world_size
@@ -235,10 +244,11 @@ _Binding = tuple[str, tuple[int, ...], str | None]
 
 
 def shown_binding(attempt: AttemptRow) -> tuple[dict[str, Any], ...] | None:
-    """Return the bindings of an attempt for clients, one object for all ranks with equal bindings.
+    """Return the bindings of an attempt for clients. Ranks with equal bindings are in one JSON
+    object.
 
-    Return None if no rank has one. An object has `ranks` and `cpus` in the kernel's list format,
-    `memory_nodes`, and `why` the binding is incomplete, or null.
+    Return None if no rank is bound. An object has `ranks`, `cpus` (in the kernel's list
+    format), `memory_nodes`, and `why`, the reason why the binding is incomplete, or null.
     """
     record: Mapping[str, Any] = attempt.result or {}
     if attempt.state != ENDED:

@@ -53,27 +53,29 @@ MAX_LOOKS = 20
 
 @dataclass(frozen=True)
 class Traces:
-    """The data that identifies the processes of an attempt."""
+    """The data by which the processes of an attempt are recognised."""
 
     token: str
     roots: frozenset[tuple[int, int]] = frozenset()
     ranks: Mapping[int, int] = field(default_factory=dict)
-    """The number of each rank, by pid."""
+    """The number of each rank, by pid of the rank."""
     noted: RecordedProcesses = field(default_factory=RecordedProcesses)
     group: AttemptGroup | None = None
     uid: int | None = None
-    """The uid of all processes of the attempt, if it is not the daemon's."""
+    """The uid of all processes of the attempt; None if they belong to the user of the daemon."""
 
     @property
     def oldest(self) -> int:
-        """The earliest possible start of a process of the attempt, in ticks since boot."""
+        """Return the earliest time at which a process of the attempt can have started, in clock
+        ticks since the boot.
+        """
         return min((start for _, start in self.roots), default=0)
 
     def is_of_attempt(self, process: Process, members: Collection[int]) -> bool:
-        """Return whether the process is proved to belong to the attempt, without regard to its
-        parents.
+        """Return whether the data proves that `process` belongs to the attempt. Its parents are
+        not considered.
 
-        `members` are the pids in the attempt's control group.
+        `members` are the pids in the control group of the attempt.
         """
         if process.start_ticks < self.oldest or not self.may_be(process):
             return False
@@ -86,15 +88,17 @@ class Traces:
         return is_in_unit(_cgroups(process.pid), self.token)
 
     def may_be(self, process: Process) -> bool:
-        """Return whether the process belongs to the job's user. A user's records prove nothing
-        about others."""
+        """Return whether the process belongs to the user of the job. Records that a user can
+        write prove nothing about processes of others.
+        """
         return self.uid is None or is_of_uid(process.pid, self.uid)
 
 
 def traces_of(run_dir: Path, token: str) -> Traces:
-    """Return the traces of the attempt in `run_dir`.
+    """Return the data by which the processes of the attempt in `run_dir` are recognised.
 
-    If its record cannot be read or is of an earlier boot, the result has only the token.
+    If the attempt's record cannot be read or is from an earlier boot, the data contains only
+    the token.
     """
     uid = owner_of(run_dir)
     try:
@@ -117,14 +121,18 @@ def has_group_of_root(run_dir: Path) -> bool:
 
 
 def remove_group(token: str) -> None:
-    """Remove the control group that root made for an attempt that has ended."""
+    """Remove the control group that root created for the attempt with this token. The attempt
+    has ended.
+    """
     group = find_group(token)
     if group is not None:
         group.remove(0)
 
 
 def identity(tree: object) -> tuple[int, int] | None:
-    """Return (pid, start ticks) of a process in a record."""
+    """Return (pid, start time in clock ticks) from `tree`, the entry of a process in a record;
+    None if it is invalid.
+    """
     found = tree if isinstance(tree, Mapping) else {}
     pid, start = found.get("pid"), found.get("start_ticks")
     return (pid, start) if type(pid) is int and type(start) is int else None
@@ -140,7 +148,9 @@ def _ranks(run: Mapping[str, Any]) -> dict[int, int]:
 
 
 def find(traces: Traces, look: Callable[[], dict[int, Process]] = processes) -> list[Process]:
-    """Return the living processes of the attempt. Raises OSError."""
+    """Return the living processes of the attempt. `look` returns all processes by pid. Raises
+    OSError.
+    """
     table = look()
     for pid in _own_line(table):
         table.pop(pid, None)
@@ -163,20 +173,23 @@ def _own_line(table: Mapping[int, Process]) -> Collection[int]:
 
 @dataclass
 class OrphanKiller:
-    """Kills the remaining processes of one attempt. Call `look` until it finds none."""
+    """Kills the remaining processes of one attempt. Call `look` repeatedly until it returns
+    False.
+    """
 
     traces: Traces
     kill: Callable[[Process, int | None], object] = kill_process
-    """Function that kills a process, if it still has the given uid."""
+    """A function that kills a process, if the process still has the given uid."""
     find: Callable[[Traces], list[Process]] = find
     found: set[tuple[int, int]] = field(default_factory=set)
-    """All processes that were found so far, by pid and start."""
+    """All processes of the attempt that were found so far, by pid and start time."""
     refused: set[int] = field(default_factory=set)
     alive: list[Process] = field(default_factory=list)
 
     def look(self) -> bool:
-        """Send SIGKILL to the remaining processes; return whether there were any. Raises
-        OSError."""
+        """Send SIGKILL to the remaining processes of the attempt. Return whether there were
+        any. Raises OSError.
+        """
         # First, so that processes that the group ends at once are counted, too.
         self.alive, self.refused = self.find(self.traces), set()
         if self.traces.group is not None:
@@ -190,7 +203,7 @@ class OrphanKiller:
         return bool(self.alive)
 
     def left_behind(self) -> list[dict[str, Any]]:
-        """Return the records of processes that lived at the last call of `look`."""
+        """Return the records of the processes that were still alive at the last call of `look`."""
         ranks = self.traces.ranks
         return [
             left_behind(p, rank=ranks.get(p.pid), refused=p.pid in self.refused)
@@ -198,8 +211,9 @@ class OrphanKiller:
         ]
 
     def forget(self, run_dir: Path) -> None:
-        """Remove the files that identify the processes, after the last has ended. May be
-        repeated."""
+        """Remove the files in `run_dir` by which processes are recognised. Call it after the
+        last process has ended; it may be repeated.
+        """
         with suppress(OSError), opened(run_dir) as base:
             process_ledgers.remove_process_tree(base)
         if self.traces.group is not None:
@@ -207,9 +221,11 @@ class OrphanKiller:
 
 
 def kill_orphans(traces: Traces) -> list[Process]:
-    """Send SIGKILL to every process of the attempt, without waiting for their ends.
+    """Send SIGKILL to every process of the attempt, and return these processes. Do not wait
+    until they have ended.
 
-    The search is repeated until it finds no new process, because they may fork meanwhile.
+    The search is repeated until it finds no new process, because the processes may fork
+    meanwhile.
     """
     sweep, seen = OrphanKiller(traces), dict[tuple[int, int], Process]()
     for _ in range(MAX_LOOKS):
@@ -241,16 +257,16 @@ def _environment(process: Process) -> list[bytes]:
 
 
 LARGEST_KEPT = 256 * 1024
-"""Longest stored record in bytes, as JSON."""
+"""Largest size of a record that is stored, in bytes of JSON."""
 
 
 def sanitize(run_dir: Path, record: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return `record` with only the valid entries of `unkillable`.
+    """Return `record` with only the valid entries in `unkillable`.
 
-    An entry is valid if it names a living process of the owner of `run_dir`. A process that does
-    not sleep in the kernel is killed here, as a supervisor would have done. If the record is larger
-    than any of a supervisor, its largest values are removed, because it is stored in the queue of
-    all users.
+    An entry is valid if it names a living process of the owner of `run_dir`. A process in
+    such an entry that does not sleep in the kernel is killed here, as a supervisor would
+    have done. If the record is larger than a supervisor's record can be, its largest values
+    are removed, because it is stored in the queue of all users.
     """
     uid = owner_of(run_dir)
     if uid is None:

@@ -36,21 +36,27 @@ from zerotoolsd.users.open_as_user import opened
 _LARGEST = 256 * 1024
 _TRIES = 3
 _STEPS = 4.0
-"""A last step counts as old after so many step durations, and at least this many seconds:"""
+"""The last step counts as old after this many times the duration of a step, and after at least
+this many seconds:
+"""
 _OLD_SECONDS, _LATE_SECONDS = 5.0, 60.0
-"""Seconds after which a last step is old, and after which the current step is late."""
+"""Seconds after which the last step counts as old, and after which the current step counts as
+late.
+"""
 _LONGEST = 500
 
 
 @dataclass(frozen=True)
 class Clocks:
-    """A time of the calendar and the monotonic time at the same moment."""
+    """The calendar time and the monotonic time at the same moment, in seconds."""
 
     monotonic: float = field(default_factory=time.monotonic)
     time: float = field(default_factory=time.time)
 
     def epoch_of(self, clock: object) -> float | None:
-        """Convert a monotonic time to whole seconds since 1970."""
+        """Convert a monotonic time to the calendar time in whole seconds since 1970; None if
+        `clock` is not a valid time.
+        """
         if not isinstance(clock, float) or not 0 <= clock <= self.monotonic + 1:
             return None
         return float(round(self.time - (self.monotonic - clock)))
@@ -59,9 +65,9 @@ class Clocks:
 def time_since_step(
     run_dir: Path, step: Mapping[str, Any] | None, clocks: Clocks
 ) -> dict[str, Any]:
-    """Return the part of `JobView.phase` on the time since the last step.
+    """Return the keys of `JobView.phase` that describe the time since the last training step.
 
-    `step` is the report of that step.
+    `step` is the report of that step; None if there was none.
     """
     try:
         with opened(run_dir) as base:
@@ -101,7 +107,9 @@ def _read(
 
 
 def _name(found: Mapping[str, Any]) -> str | None:
-    """Return the phase of the straggler, or of the first rank."""
+    """Return the phase of the rank that the others wait for; if that is unknown, the phase of
+    the first rank.
+    """
     ranks = _ranks(found)
     late = next((rank for rank in ranks if rank["rank"] == found.get("awaited")), None)
     chosen = late or next(iter(ranks), None)
@@ -110,8 +118,11 @@ def _name(found: Mapping[str, Any]) -> str | None:
 
 
 def _awaited(found: Mapping[str, Any], clocks: Clocks) -> dict[str, Any] | None:
-    """Return the straggler: `rank`, activity (`at`), its start (`since`), and the kernel's
-    `state`."""
+    """Return the rank that the others wait for, as a dict; None if it is unknown.
+
+    The keys are `rank`, `at` (its activity), `since` (the start of that activity), and
+    `state` (its process state in the kernel).
+    """
     for rank in _ranks(found):
         if rank["rank"] != found.get("awaited"):
             continue
@@ -148,11 +159,13 @@ MOST_RANKS = 1024
 def phase_of(
     run_dir: Path, report: LastReport, *, ranks: int, quiet_seconds: float, now: float
 ) -> dict[str, Any]:
-    """Return `JobView.phase` of the attempt in `run_dir`, which has so many `ranks`.
+    """Return the value of `JobView.phase` for the attempt in `run_dir`, which has `ranks`
+    ranks.
 
-    Other files in the directory are not read, because its user may make a million of them. Signs of
-    progress are output of a rank, any report, a heartbeat too, and growing memory. After
-    `quiet_seconds` without a sign the attempt counts as quiet; 0: never.
+    Other files in the directory are not read, because its user could create a million of
+    them. Signs of progress are output of a rank, any report, also a heartbeat, and growing
+    memory. After `quiet_seconds` without any sign the attempt counts as quiet; with 0 it
+    never does.
     """
     logs, reported = [], None
     with suppress(OSError), opened(run_dir) as base:
@@ -186,20 +199,21 @@ def _modified(path: Path) -> float | None:
 
 
 MOST_JOBS = 50
-"""Number of earlier jobs with ended attempts to search."""
+"""Number of earlier jobs with ended attempts that are searched for similar jobs."""
 MOST_ATTEMPTS = 5
-"""Largest number of attempts of which the median is taken."""
+"""Largest number of attempts from which a median is computed."""
 _HEAD_BYTES = 64 * 1024
 _MOST_KEPT = 1000
 _MOST_PASTS = 4 * MOST_JOBS
 TO_FIRST_STEP = "to the first step"
-"""Name for all phases of a start together."""
+"""Name for the whole time from the start to the first step."""
 _NUMBER = re.compile(r"\d+")
 
 
 class StartHistory:
-    """The usual start times, from attempts of earlier jobs in `store`. Each job is read once per
-    state."""
+    """Knows how long a start usually takes, from attempts of earlier jobs in `store`. Each job
+    is read once in each of its states.
+    """
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -207,11 +221,11 @@ class StartHistory:
         self._pasts: dict[int, _Past | None] = {}
 
     async def usual_seconds(self, job: JobRow, time_slice: TimeSlice) -> Mapping[str, float]:
-        """Return the median duration of each phase of a start, and of the whole start, by phase
-        name.
+        """Return the median duration of each phase of a start, and of the whole start: phase
+        name to seconds.
 
-        It is taken from the newest attempts of similar jobs before this job. A phase that none of
-        them had is left out.
+        It is computed from the newest attempts of similar jobs before this job. A phase that
+        none of these attempts had is left out.
         """
         key = job.id, job.state  # earlier jobs may have started since it was queued
         if key not in self._kept:
@@ -240,9 +254,10 @@ class StartHistory:
         return {name: median(found[:MOST_ATTEMPTS]) for name, found in times.items()}
 
     async def _past(self, number: int, time_slice: TimeSlice) -> _Past | None:
-        """Return the starts of an earlier job; None if its record is gone or cannot be read.
+        """Return the phases of the starts of the earlier job `number`; None if its record is
+        gone or cannot be read.
 
-        Those of an ended job are cached, because they do not change.
+        The result for an ended job is cached, because it does not change any more.
         """
         if number in self._pasts:
             return self._pasts[number]
@@ -268,7 +283,9 @@ class StartHistory:
 
 @dataclass(frozen=True)
 class _Past:
-    """The phases of the ended attempts of one job, in seconds, the newest attempt first."""
+    """The durations of the phases of one job's ended attempts, in seconds; the newest attempt
+    comes first.
+    """
 
     kind: tuple[object, ...]
     import_kind: tuple[object, ...]
@@ -276,20 +293,22 @@ class _Past:
 
 
 def _kind_of_import(spec: JobSpec) -> tuple[object, ...]:
-    """Return the properties of a job that determine how long the import of torch takes."""
+    """Return the properties of a job on which the duration of the import of torch depends."""
     return spec.engine, spec.device, spec.python
 
 
 def _kind(spec: JobSpec) -> tuple[object, ...]:
-    """Return the properties of a job that determine how long the other phases take."""
+    """Return the properties of a job on which the durations of the other phases depend."""
     model = spec.model
     return spec.engine, spec.device, model.path, model.config, spec.data, spec.train.compile
 
 
 def phase_seconds(run_dir: Path) -> Mapping[str, float]:
-    """Return the duration of each phase before the attempt's first step, by phase name.
+    """Return the duration of each phase before the first step of the attempt: phase name to
+    seconds.
 
-    If the attempt came to that step, the whole duration is included (`TO_FIRST_STEP`).
+    If the attempt has done its first step, the time until that step is included under the
+    name `TO_FIRST_STEP`.
     """
     events = list(_events(run_dir))
     found: dict[str, float] = {}
@@ -302,8 +321,9 @@ def phase_seconds(run_dir: Path) -> Mapping[str, float]:
 
 
 def _events(run_dir: Path) -> Iterator[tuple[float, str | None]]:
-    """Yield time and name of each phase before the first step, then the step's time without a
-    name."""
+    """Yield (time, name) at the begin of each phase before the first step; then the time of the
+    first step, with None as its name.
+    """
     try:
         with opened(run_dir) as base, os.fdopen(open_regular(base / PROGRESS), "rb") as file:
             lines = file.read(_HEAD_BYTES).splitlines()
@@ -329,5 +349,7 @@ def _message(line: bytes) -> Mapping[str, Any]:
 
 
 def name_of(doing: str) -> str:
-    """Return the phase name without its number: `loading step N` for `loading step 40`."""
+    """Return the name of the activity `doing` with its number replaced: `loading step N` for
+    `loading step 40`.
+    """
     return _NUMBER.sub("N", doing)

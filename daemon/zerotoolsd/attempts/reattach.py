@@ -1,4 +1,6 @@
-"""Reattaches to running attempts: those of the daemon before, and those of held jobs."""
+"""Reattaches the daemon to attempts that are already running: attempts of the previous daemon,
+and of held jobs.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +19,19 @@ log = logging.getLogger(__name__)
 
 
 class LeasingAttempts:
-    """The attempts that lease a GPU, with their status from the run directories."""
+    """The attempts that have a lease of a GPU, with the status that their run directories show."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def lives_on(self, uuid: str) -> bool:
-        """Return whether an attempt that leases this GPU is known to live."""
+        """Return whether an attempt with a lease of this GPU is known to be running."""
         return any(map(attempt_status.lives, self._on(uuid)))
 
     def begins_on(self, uuid: str) -> bool:
-        """Return whether an attempt that leases this GPU has not ended and is not known to live."""
+        """Return whether an attempt with a lease of this GPU may be starting: it has not ended,
+        and is not known to be running.
+        """
         return any(
             each.state != ENDED and not attempt_status.lives(each) for each in self._on(uuid)
         )
@@ -38,7 +42,7 @@ class LeasingAttempts:
 
 
 class AttemptRecovery:
-    """The jobs to whose last attempt the daemon must reattach."""
+    """The jobs for which the daemon must reattach to the last attempt."""
 
     def __init__(
         self,
@@ -57,29 +61,31 @@ class AttemptRecovery:
         self._left: list[int] = []
 
     def note_all(self) -> None:
-        """Record every unfinished attempt of the daemon before."""
+        """Note every unfinished attempt of the previous daemon, so that `take_up` reattaches to
+        it.
+        """
         wanted = (*states.ACTIVE, states.HELD)
         self._left = [job.id for job in reversed(self._store.jobs(wanted))]
 
     def note(self, job_id: int) -> None:
-        """Record a job, to reattach to it in the next round."""
+        """Note the job, so that the next round reattaches to its attempt."""
         if job_id not in self._left:
             self._left.append(job_id)
 
     @property
     def are_noted(self) -> bool:
-        """Return whether any job is recorded."""
+        """Return whether any job is noted, to which the daemon has not reattached yet."""
         return bool(self._left)
 
     def take_up_job(self, job_id: int) -> None:
-        """Reattach to this job's attempt, after those recorded before."""
+        """Reattach to the attempt of this job, after the jobs that were noted before."""
         self._left.append(job_id)
         self.take_up()
 
     def take_up(self) -> None:
-        """Reattach to all recorded jobs.
+        """Reattach to the attempts of all noted jobs.
 
-        Raises sqlite3.OperationalError; the remaining jobs stay recorded.
+        Raises sqlite3.OperationalError; the jobs that are left stay noted.
         """
         while self._left:
             with self._guard(self._left[0], fault_isolation.TAKING_UP) as reach:

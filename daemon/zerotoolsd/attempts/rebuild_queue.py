@@ -49,7 +49,7 @@ _ASKED = {
     RELIEVE: states.YIELDING,
     RELIEVE_GPU: states.YIELDING,
 }
-"""The state of a job after a stop request for this reason."""
+"""For each reason of a stop request: the state of the job after the request."""
 _ADVICE = "check its state, then run zerotools release or zerotools cancel"
 _MAY_BE_HELD = frozenset(
     {
@@ -66,11 +66,13 @@ class _Found:
     row: AttemptRow
     is_alive: bool
     asked: str | None
-    """The reason of the stop request."""
+    """The reason of the stop request to the attempt; None if it was not asked to stop."""
 
 
 def compare(state_dir: Path, store: Store, now: float) -> list[int]:
-    """Bring `store` up to date with the run directories; return the changed jobs."""
+    """Add to `store` the data of run directories that it lacks. Return the numbers of the jobs
+    that were changed.
+    """
     restored = _restored(state_dir)
     jobs_dir = state_dir / "jobs"
     known = store.states()
@@ -109,9 +111,10 @@ def compare(state_dir: Path, store: Store, now: float) -> list[int]:
 
 
 def look_again(jobs_dir: Path, store: Store, job_id: int, now: float) -> bool:
-    """Add attempts of a held job that only its directory records. Return whether there were any.
+    """Add to the queue attempts of a held job that are only in the job's directory. Return
+    whether there were any.
 
-    When the job was held, an error of the machine may have prevented reading it.
+    An error of the machine may have prevented reading the directory when the job was held.
     """
     found = _look(store, jobs_dir, job_id, store.job(job_id).state)
     if not isinstance(found, FoundJob):
@@ -141,7 +144,9 @@ def _restored(state_dir: Path) -> Mapping[str, Any] | None:
 
 
 def _highest(restored: Mapping[str, Any] | None) -> Iterator[int]:
-    """Yield the highest job number of the queue that a restored backup replaced, if it is known."""
+    """Yield the highest job number of the queue that was replaced by a restored backup, if it
+    is known.
+    """
     found = (restored or {}).get("highest_id")
     if type(found) is int and 0 < found < 2**53:
         yield found
@@ -155,7 +160,9 @@ def _numbers(jobs_dir: Path) -> Iterator[int]:
 
 
 def _look(store: Store, jobs_dir: Path, job_id: int, state: str | None) -> FoundJob | str | None:
-    """Return the data of a job's directory that the queue lacks, or why it cannot be read."""
+    """Return the data in a job's directory that the queue lacks, None if there is none, or the
+    reason why it cannot be read.
+    """
     own = jobs_dir / str(job_id)
     try:
         return _found(store, own, job_id, state)
@@ -207,10 +214,10 @@ def _found(store: Store, own: Path, job_id: int, state: str | None) -> FoundJob 
 
 
 def _attempts(own: Path, job_id: int, last: int) -> list[_Found]:
-    """Return the attempts in the directory of a job.
+    """Return the attempts in the directory `own` of a job.
 
-    Raises OSError and ValueError if an attempt after `last`, the last one in the queue, cannot be
-    read.
+    Raises OSError and ValueError if an attempt after `last` cannot be read. `last` is the
+    number of the job's last attempt in the queue.
     """
     found: list[_Found | None] = []
     for path in own.iterdir():
@@ -284,7 +291,7 @@ def _ended_record(row: AttemptRow) -> Mapping[str, Any]:
 
 
 def _used(row: AttemptRow) -> GpuTime | None:
-    """Return how long an ended attempt had its GPUs; None if unknown."""
+    """Return the time for which an ended attempt had its GPUs; None if unknown."""
     record = _read(Path(row.run_dir), EXIT)
     if record.get("token") != row.token or clocks.seconds_in(record, "ran_seconds") is None:
         record = last_report.last_seen(row)

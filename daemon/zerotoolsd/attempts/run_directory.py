@@ -49,10 +49,13 @@ from zerotoolsd.users.open_as_user import let_through, make_owned, opened, owner
 SPEC = "spec.json"
 SCRIPT = "script"
 DATA_CACHE = "data-cache"
-"""Name of the directory for tokenised data, in the state directory."""
+"""Name of the directory for tokenized data, inside the state directory."""
 BEFORE = "checkpoints-before.json"
-"""File in a job's directory: the contents of its `script.checkpoint_dir` before its first attempt.
-For another user's job it is in OWN."""
+"""Name of a file in the job's directory, with the contents that `script.checkpoint_dir` had
+before the first attempt.
+
+For a job of another user it is in the directory OWN.
+"""
 EXPORTING = Path(__file__).parents[1] / "children" / "export.py"
 MIRRORING = Path(__file__).parents[1] / "children" / "mirror.py"
 THINNING = Path(__file__).parents[1] / "children" / "thin.py"
@@ -60,14 +63,15 @@ ATTENDING_ENTRY = Path(__file__).parents[1] / "slurm" / "watcher" / "entry.py"
 TRAINER_ENTRY = Path(__file__).parents[1] / "trainer" / "entry.py"
 
 RankCommand = Callable[[JobSpec, Path], tuple[str, ...]]
-"""Takes a job and its run directory; returns the command of one rank."""
+"""A function of a job and its run directory that returns the command of one rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchSettings:
-    """The settings of the daemon that the supervisors and ranks of all attempts get.
+    """The settings of the daemon that are the same for the supervisors and ranks of all
+    attempts.
 
-    `umask` and `socket` are the daemon's own.
+    `umask` and `socket` are those of the daemon itself.
     """
 
     config: Config
@@ -78,9 +82,11 @@ class LaunchSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class EarlierCheckpoints:
-    """Paths of checkpoints that earlier attempts of the job reported, the newest first.
+    """The paths of checkpoints that earlier attempts of the job have reported, the newest
+    first.
 
-    `newest`: the last one of each attempt. `by_program`: those that the job's program reported.
+    `newest` has the last checkpoint of each attempt. `by_program` has the checkpoints that
+    the program of the job has reported itself.
     """
 
     newest: Sequence[str] = ()
@@ -90,19 +96,20 @@ class EarlierCheckpoints:
 _RANK_VARIABLES = (
     *("GROUP_RANK", "GROUP_WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RANK", "WORLD_SIZE"),
 )
-"""Variables that are removed from the environment of every job."""
+"""Environment variables that are removed from the environment of every job."""
 
 
 def trainer_command(spec: JobSpec, run_dir: Path) -> tuple[str, ...]:
-    """Return the command of the built-in trainer under the job's interpreter."""
+    """Return the command of the built-in trainer, run by the Python interpreter of the job."""
     python = spec.python or sys.executable
     return (python, "-P", str(TRAINER_ENTRY), "--run-dir", str(run_dir))
 
 
 def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
-    """Return the command that runs after a finished run, in the daemon's interpreter.
+    """Return the command that runs after a finished training, with the Python interpreter of
+    the daemon.
 
-    It is empty if the job needs none, or if node 0 runs it.
+    It is empty if the job needs no such command, or if another node (node 0) runs it.
     """
     dtype = spec.checkpoint.export_on_finish
     # Not affected by the job's PYTHONPATH, which is for its own interpreter.
@@ -111,9 +118,9 @@ def closing_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
 
 
 def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
-    """Return the command that exports the model to evaluate, before the ranks begin.
+    """Return the command that exports the model to be evaluated, before the ranks start.
 
-    It runs in the daemon's interpreter, and is empty without an evaluation.
+    The interpreter of the daemon runs it. It is empty if the job is not an evaluation.
     """
     if spec.script.evaluates is None:
         return ()
@@ -124,11 +131,12 @@ def exporting_command(spec: JobSpec, output_dir: str) -> tuple[str, ...]:
 def thinning_command(
     spec: JobSpec, output_dir: str, job_id: int, socket: Path | None
 ) -> tuple[str, ...]:
-    """Return the command that thins older checkpoints after each new one, in the daemon's
-    interpreter.
+    """Return the command that makes older checkpoints smaller (thins them) after each new
+    checkpoint.
 
-    It is empty if the job needs none. `socket` is the daemon's socket: the command asks there which
-    checkpoints other jobs need.
+    The interpreter of the daemon runs it. It is empty if the job does not want this.
+    `socket` is the socket of the daemon: the command asks there which checkpoints other jobs
+    need.
     """
     keep = spec.checkpoint.thin_after
     if keep is None or socket is None or spec.rendezvous.node_rank:
@@ -139,9 +147,10 @@ def thinning_command(
 
 
 def known_as(job: JobRow) -> str:
-    """Return the identity of a job in an object store.
+    """Return the name under which the job is known in an object store.
 
-    It contains neither the job's number nor the machine, because Slurm changes both at a restart.
+    It contains neither the number of the job nor the machine, because under Slurm both
+    change at a restart.
     """
     return f"{job.uid}:{job.created!r}:{job.output_dir}"
 
@@ -149,9 +158,11 @@ def known_as(job: JobRow) -> str:
 def mirroring_commands(
     spec: JobSpec, output_dir: str, job: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Return the commands that download a checkpoint before the ranks, and upload saved ones.
+    """Return two commands: one downloads a checkpoint before the ranks start, and one uploads
+    saved checkpoints.
 
-    They run in the daemon's interpreter, on node 0. `job` is the job's identity in the store.
+    The interpreter of the daemon runs them, on node 0. `job` is the name of the job in the
+    store.
     """
     saving = spec.checkpoint
     given = spec.resume_from if in_store(spec.resume_from) else None
@@ -171,7 +182,9 @@ def mirroring_commands(
 
 
 def on_disk(spec: JobSpec) -> JobSpec:
-    """Return `spec` as its ranks need it: paths in a store are replaced by paths on the disk."""
+    """Return a copy of `spec` for the ranks, in which paths in an object store are replaced by
+    paths on the disk.
+    """
     if not in_store(spec.resume_from):
         return spec
     place = spec.checkpoint.upload_to
@@ -187,9 +200,9 @@ def rank_environment(
     user: JobUser | None = None,
     threads: int | None = None,
 ) -> dict[str, str]:
-    """Return the environment variables that all ranks have in common.
+    """Return the environment variables that are the same for all ranks of the attempt.
 
-    `threads` is the number of threads of a rank; None: its part of all processors.
+    `threads` is the number of threads of a rank; None: an equal part of all processors.
     """
     run_dir = Path(attempt.run_dir)
     threads = threads or max(1, len(os.sched_getaffinity(0)) // spec.world_size)
@@ -220,7 +233,9 @@ def _cache_environment(
 
 
 def _cache_directory(run_dir: Path, cache: DataCacheConfig, user: JobUser | None) -> Path:
-    """Return the cache of the daemon's user, or of another user, readable only by that user."""
+    """Return the directory for cached data of the daemon's user, or of `user`; only this user
+    can read it.
+    """
     directory = Path(cache.directory or run_dir.parents[2] / DATA_CACHE)
     return directory if user is None else directory / f"uid-{user.account.uid}"
 
@@ -236,12 +251,14 @@ def prepare(
     mounted: Sequence[MountPoint] = (),
     bindings: RankBindings = UNBOUND,
 ) -> Plan:
-    """Make the run directory and the files of its processes; return the supervisor's plan.
+    """Create the run directory of an attempt with the files that its processes need. Return the
+    supervisor's plan.
 
-    It may be repeated. Raises OSError.
+    This may be repeated. Raises OSError.
 
-    `gpu_locks`: the supervisor's data on the locks of its GPUs. `user`: the job's user, if not the
-    daemon's. `mounted`: the current mounts. `bindings`: the bindings of its ranks.
+    `gpu_locks` is the data with which the supervisor locks its GPUs. `user` is the user of
+    the job; None: the user of the daemon. `mounted` are the current mounts. `bindings` are
+    the processor and memory bindings of the ranks.
     """
     config = settings.config
     run_dir = Path(attempt.run_dir)
@@ -280,7 +297,9 @@ def prepare(
 
 
 def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | None) -> Path:
-    """Make the directories of an attempt. Return the directory for the program's PYTHONPATH."""
+    """Create the directories of an attempt. Return the directory that is put into the
+    PYTHONPATH of the program.
+    """
     package, is_program = Path(str(zerotools.__file__)).parent, job.spec.engine == SCRIPT
     if user is None:
         run_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -301,8 +320,9 @@ def _make_places(run_dir: Path, job: JobRow, config: Config, user: JobUser | Non
 
 
 def newest_saved(reported: Sequence[str], output_dir: Path) -> int:
-    """Return the newest step among the built-in trainer's checkpoints in `output_dir`; 0 if
-    none."""
+    """Return the newest step among those checkpoints in `reported` that the built-in trainer
+    wrote into `output_dir`; 0 if there is none.
+    """
     own = (path for path in map(Path, reported) if path.parent == output_dir)
     return max((checkpoint_dirs.step_of(path.name) or 0 for path in own), default=0)
 
@@ -345,7 +365,9 @@ def _plan(
 
 
 def _attended(plan: Plan, run_dir: Path) -> Plan:
-    """Return the plan for a job that Slurm runs: its only process here is the watcher."""
+    """Return the plan for a job that runs under Slurm. On this machine, its only process is the
+    watcher.
+    """
     return replace(
         plan,
         argv=(sys.executable, "-E", "-P", str(ATTENDING_ENTRY)),
@@ -361,7 +383,9 @@ def _attended(plan: Plan, run_dir: Path) -> Plan:
 
 
 def _meeting(spec: JobSpec) -> dict[str, Any]:
-    """Return the address at which the ranks of several nodes meet; empty for one node."""
+    """Return the address at which the ranks of several nodes meet, as a dict. It is empty for a
+    job on one node.
+    """
     rendezvous, place = spec.rendezvous, spec.rendezvous.place
     if rendezvous.nodes == 1 or place is None:
         return {}
@@ -380,7 +404,11 @@ def _for_program(
     reported_before: Sequence[str],
     importable: Path,
 ) -> Plan:
-    """Return `plan` for a user's program, which imports zerotools from `importable`."""
+    """Return `plan` changed for a program of the user, which imports zerotools from the
+    directory `importable`.
+
+    `reported_before` are the checkpoints that the program has reported in earlier attempts.
+    """
     run_dir = Path(plan.env["ZEROTOOLS_RUN_DIR"])
     paths = (plan.env.get("PYTHONPATH"), str(importable))
     env = {name: value for name, value in plan.env.items() if name not in _RANK_VARIABLES}
@@ -411,14 +439,17 @@ def _finder_settings(spec: JobSpec, earlier: EarlierCheckpoints, before: Path) -
 
 
 OWN = "own"
-"""Name of the directory, in that of another user's job, for files kept between attempts."""
+"""Name of the directory for files that are kept between attempts, inside the job directory of
+another user.
+"""
 JOBS_MODE, JOB_MODE = 0o711, 0o755
 BEGUN = "begun"
 
 
 def make_user_directories(own: Path, names: Iterable[str], account: Account) -> None:
-    """Make the directories `names` in the job directory `own`, owned by the user. Raises
-    OSError."""
+    """Create the directories `names` in the job directory `own`; they belong to the user
+    `account`. Raises OSError.
+    """
     own.mkdir(parents=True, exist_ok=True, mode=0o700)
     for name in names:
         make_owned(own / name, account)
@@ -427,10 +458,12 @@ def make_user_directories(own: Path, names: Iterable[str], account: Account) -> 
 
 
 def make_user_cache(directory: Path, account: Account, *, is_own: bool) -> None:
-    """Make the user's cache `directory` inside of a directory that all users share. Raises OSError.
+    """Create the cache directory of one user inside of a directory that all users share. Raises
+    OSError.
 
-    `is_own`: the shared directory is the daemon's, so its mode is set. If the administrator
-    configured it, its mode is only set when it is made here.
+    `is_own` is True if the shared directory belongs to the daemon, so that its mode is
+    always set. If the administrator has configured the shared directory, its mode is set
+    only when it is created here.
     """
     shared = directory.parent
     is_new = not shared.exists()
@@ -441,8 +474,9 @@ def make_user_cache(directory: Path, account: Account, *, is_own: bool) -> None:
 
 
 def write_attempt_note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, Any]) -> None:
-    """Write a file next to the run directory that records which attempt begins in it. Raises
-    OSError."""
+    """Write a file next to the run directory that says which attempt is about to start in it.
+    Raises OSError.
+    """
     known = {
         "job_id": attempt.job_id,
         "token": attempt.token,
@@ -453,8 +487,8 @@ def write_attempt_note(run_dir: Path, attempt: AttemptRow, spec: Mapping[str, An
 
 
 def read_attempt_note(run_dir: Path) -> dict[str, Any] | None:
-    """Return the data of `write_attempt_note`; None for the daemon's own user, whose jobs need
-    none.
+    """Return the data that `write_attempt_note` wrote; None for jobs of the daemon's user,
+    which need no such file.
 
     Raises OSError and ValueError if the file is missing or cannot be read.
     """
@@ -467,8 +501,9 @@ def read_attempt_note(run_dir: Path) -> dict[str, Any] | None:
 
 
 def attempt_note_time(run_dir: Path) -> float:
-    """Return when `write_attempt_note` wrote its file, in seconds since the epoch. Raises
-    OSError."""
+    """Return the time at which `write_attempt_note` wrote its file, in seconds since the epoch.
+    Raises OSError.
+    """
     return _note_path(run_dir).stat().st_mtime
 
 

@@ -36,16 +36,17 @@ from zerotoolsd.users.open_as_user import opened
 from zerotoolsd.users.served_users import ServedUsers
 
 SAME_SECONDS = 5.0
-"""Two start times that differ by more seconds are of two supervisors."""
+"""If two start times differ by more than this many seconds, they belong to two supervisors."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartResources:
-    """Reads the resources of the machine that an attempt starts on.
+    """The functions that read the resources of the machine for the start of an attempt.
 
-    `gpu_locks`: GPU UUIDs -> the supervisor's data on their locks. `unaccounted`: GPU UUIDs -> the
-    bytes of each that no process holds. `placer` chooses the processors of ranks (None: any).
-    `mounts` reads the mounted file systems.
+    `gpu_locks` maps GPU UUIDs to the data with which the supervisor locks them.
+    `unaccounted` maps GPU UUIDs to the bytes of each GPU that no process holds. `placer`
+    chooses the processors of ranks (None: any processors). `mounts` reads the mounted file
+    systems.
     """
 
     gpu_locks: Callable[[Sequence[str]], Mapping[str, Any]] = lambda gpus: {}
@@ -55,10 +56,11 @@ class StartResources:
 
 
 class AttemptStarter:
-    """Starts attempts below `jobs_dir`.
+    """Starts attempts of jobs that have their directories below `jobs_dir`.
 
-    If an attempt cannot be started, its end is reported to the watcher's `on_over`.
-    `on_first_start` is called with the seconds that a job was queued before its first attempt.
+    If an attempt cannot be started, its end is reported to `on_over` of the watcher.
+    `on_first_start` is called with the seconds for which a job was queued before its first
+    attempt.
     """
 
     def __init__(
@@ -84,7 +86,9 @@ class AttemptStarter:
         self._settings = settings
         self._warm = warm
         self._how: dict[str, str] = {}
-        """How an attempt was started, by token, until its start is committed."""
+        """For each token, the way in which the attempt was started. It is kept until the start
+        is committed.
+        """
         self._loading = RestartThrottle(settings.config.retry, self.loads)
 
     def launch(
@@ -95,10 +99,12 @@ class AttemptStarter:
         gpu_part: float = 1.0,
         size: int | None = None,
     ) -> None:
-        """Commit the next attempt of `job` on these GPUs, and start it.
+        """Add the next attempt of `job` on these GPUs to the queue, commit this, and start the
+        attempt.
 
-        `gpu_bytes` is its share of each GPU's memory (None: whole GPUs), and `gpu_part` the part of
-        the GPU that this is. `size` is the number of ranks of an elastic job.
+        `gpu_bytes` is the memory that it gets of each GPU (None: whole GPUs), and `gpu_part`
+        is the same as a fraction of the GPU. `size` is the number of ranks of an elastic
+        job.
         """
         attempts = self._store.attempts(job.id)
         number = len(attempts) + 1
@@ -129,7 +135,9 @@ class AttemptStarter:
         self.begin(attempt, self._watcher.on_over)
 
     def begin(self, attempt: AttemptRow, failed: OnOver) -> None:
-        """Start an attempt that was committed as launching. `failed` is called if this fails."""
+        """Start an attempt that is already in the queue as launching. If the start fails,
+        `failed` is called.
+        """
         job = self._store.job(attempt.job_id)
         before = self._store.attempts(job.id)[: attempt.number - 1]
         if why := self._loading.why_not_now(attempt):
@@ -183,28 +191,31 @@ class AttemptStarter:
             self.mark_running(attempt, clocks.now())
 
     def _held_by(self, job: JobRow) -> Mapping[str, int] | None:
-        """Return the limits of the control group for a job of another user; None: no control
-        group."""
+        """Return the limits of the control group for a job of another user; None if the job
+        gets no control group.
+        """
         allowed = self._settings.config.limits
         limits = job_limits.attempt_limits(job.spec.limits, allowed)
         return limits if limits or allowed.cgroups else None
 
     def loads(self, attempt: AttemptRow) -> bool:
-        """Return whether the attempt runs and has not taken a step yet."""
+        """Return whether the attempt is running and has not done a step yet."""
         if not self._watcher.watches(attempt):
             return False
         return last_report.report_so_far(Path(attempt.run_dir)).step is None
 
     def found_running(self, attempt: AttemptRow, began: Moment) -> None:
-        """Commit that the attempt's supervisor has run since `began`, if the queue has it as
-        launching."""
+        """Record in the queue that the supervisor of the attempt has been running since
+        `began`, if the attempt is still launching there.
+        """
         current = self._store.attempts(attempt.job_id)[attempt.number - 1]
         if current.token == attempt.token and current.state == LAUNCHING:
             self.mark_running(current, began)
 
     def mark_running(self, attempt: AttemptRow, began: Moment) -> None:
-        """Commit that the attempt's supervisor has run since `began`, unless the queue knows
-        that."""
+        """Record in the queue that the supervisor of the attempt has been running since
+        `began`. Do nothing if this is already recorded.
+        """
         job, here = self._store.job(attempt.job_id), clocks.now()
         if began.time > here.time or (began.clock or 0.0) > (here.clock or 0.0):
             began = here  # it is from the user's own record: no attempt begins in the future
@@ -232,9 +243,10 @@ _LONGEST = 500
 
 
 def what_is_missing(last: AttemptRow | None, table: Iterable[MountPoint]) -> str | None:
-    """Return a sentence if file systems that the attempt `last` used are not mounted now.
+    """Return a sentence if a file system that the attempt `last` used is not mounted now; None
+    otherwise.
 
-    Raises OSError.
+    `table` has the current mounts. Raises OSError.
     """
     if last is None:
         return None

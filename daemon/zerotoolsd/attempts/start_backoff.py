@@ -27,12 +27,14 @@ class _Wait:
     tries: int
     is_turn: bool
     due: float | None
-    """The monotonic time of the next try; None while the job is being tried."""
+    """The monotonic time at which the start is tried again; None while it is being tried."""
 
 
 class StartBackoff:
-    """The delays, by job id. `wake` is called after a new one, because the loop may sleep too
-    long."""
+    """The delays before jobs are started, by job number.
+
+    `wake` is called after a new delay, because the loop might sleep longer than it.
+    """
 
     def __init__(
         self, wake: Callable[[], None], clock: Callable[[], float] = time.monotonic
@@ -42,12 +44,16 @@ class StartBackoff:
         self._waits: dict[int, _Wait] = {}
 
     def wait_for_turn(self, job_id: int, why: str, seconds: float) -> None:
-        """Delay the job by `seconds`, because it waits for other jobs and not for the machine."""
+        """Delay the start of the job by `seconds`, because it waits for other jobs, not because
+        of an error of the machine.
+        """
         self._waits[job_id] = _Wait(why, 0, True, self._clock() + seconds)
         self._wake()
 
     def put_off(self, job_id: int, why: str) -> None:
-        """Delay the job because of an error of the machine. The delay doubles each time."""
+        """Delay the start of the job because of an error of the machine. Each delay is twice as
+        long as the one before.
+        """
         before = self._waits.get(job_id)
         tries = 0 if before is None or before.is_turn else before.tries + 1
         seconds = min(FIRST_SECONDS * 2 ** min(tries, 20), MOST_SECONDS)
@@ -57,7 +63,9 @@ class StartBackoff:
         self._wake()
 
     def take_due(self) -> list[int]:
-        """Return the jobs whose delay is over. Each is returned once."""
+        """Return the numbers of the jobs with a delay that is over. Each of these jobs is
+        returned only once.
+        """
         now = self._clock()
         due = [j for j, wait in self._waits.items() if wait.due is not None and wait.due <= now]
         for job_id in due:
@@ -66,7 +74,7 @@ class StartBackoff:
         return due
 
     def over(self, job_id: int) -> None:
-        """Forget the job, because it has started or ended."""
+        """Remove the delay of the job, because the job has started or ended."""
         self._waits.pop(job_id, None)
 
     def __contains__(self, job_id: object) -> bool:
@@ -74,12 +82,14 @@ class StartBackoff:
 
     @property
     def pauses(self) -> list[float]:
-        """The remaining seconds of each delay."""
+        """Return the seconds that are left of each delay."""
         now = self._clock()
         return [max(0.0, w.due - now) for w in self._waits.values() if w.due is not None]
 
     def why(self, job_id: int) -> str | None:
-        """Return the reason of the delay, in one sentence; None without one."""
+        """Return the reason why the start of the job is delayed, in one sentence; None if it is
+        not delayed.
+        """
         wait = self._waits.get(job_id)
         if wait is None:
             return None
@@ -92,13 +102,13 @@ def _sentence(why: str) -> str:
 
 LOADING_SECONDS = 30.0
 TURN_SECONDS = 1.0
-"""Seconds between two checks of a job that waits because others load."""
+"""Seconds between two checks of a job that waits because other jobs load their checkpoints."""
 
 
 class RestartThrottle:
     """Limits how many restarted attempts load their checkpoints at the same time.
 
-    `is_loading` returns whether a started attempt has not taken a step yet.
+    `is_loading` returns whether an attempt that was started has not done a step yet.
     """
 
     def __init__(
@@ -113,7 +123,9 @@ class RestartThrottle:
         self._begun: dict[str, tuple[AttemptRow, float]] = {}
 
     def why_not_now(self, attempt: AttemptRow) -> str | None:
-        """Return why an attempt must not start yet, in one sentence; None if it may."""
+        """Return the reason why the attempt must not start yet, in one sentence; None if it may
+        start.
+        """
         if attempt.number == 1 or attempt.token in self._begun:
             return None
         now = self._clock()

@@ -28,7 +28,7 @@ from zerotoolsd.queue.tables.preemption_table import PAUSE, YieldAsk
 
 
 class AttemptStopper:
-    """Asks attempts that `watcher` watches to save and stop."""
+    """Asks the attempts that `watcher` watches to save and stop."""
 
     def __init__(
         self,
@@ -50,11 +50,13 @@ class AttemptStopper:
 
     @property
     def _then(self) -> Callable[[Callable[[], None]], None]:
-        """The function that calls an action after the commit."""
+        """Return the function that calls an action after the current transaction is committed."""
         return self._store.transactions.when_committed
 
     def cancel(self, job: JobRow, who: str) -> None:
-        """Cancel the job. Raises NotAllowed if it has ended."""
+        """Cancel the job for the user `who`. Its attempt is asked to save and stop. Raises
+        NotAllowed if the job has ended.
+        """
         event = Cancel(who=who, live=bool(self._store.open_tokens(job.id)))
         after = self._transitions.after(job, event)
         if job.state != states.STOPPING:
@@ -65,10 +67,11 @@ class AttemptStopper:
             self._then(lambda: self._ask(job, "cancel", of_held=of_held))
 
     def give_way(self, job: JobRow, ask: YieldAsk, why: str) -> None:
-        """Ask the job to save and end its attempt. `why` is one sentence. Raises NotAllowed.
+        """Ask the attempt of the job to save and end. `why` is the reason in one sentence.
+        Raises NotAllowed.
 
-        After that the job is paused or queued again, according to the purpose. A second call has no
-        effect. A waiting job is paused at once.
+        Afterwards the job is paused or queued again, depending on the purpose in `ask`. A
+        second call does nothing. A job that only waits is paused at once.
         """
         event: LifecycleEvent = Pause(why=why) if ask.purpose == PAUSE else Yield(why=why)
         after = self._transitions.after(job, event)
@@ -94,9 +97,9 @@ class AttemptStopper:
             self._watcher.request_stop(self._store.attempts(job.id)[-1], reason)
 
     def ask_expired(self, now: Moment) -> list[float]:
-        """Ask jobs whose time limit is over to save and stop.
+        """Ask the attempts of all jobs that have reached their time limit to save and stop.
 
-        Return the seconds until the next time limit is over.
+        Return the seconds until the time limits of other running jobs are reached.
         """
         left: list[float] = []
         for job in self._store.jobs([states.RUNNING]):
@@ -117,6 +120,8 @@ class AttemptStopper:
         return attempt.token in self._ends.expired
 
     def is_expired(self, job: JobRow) -> bool:
-        """Return whether the job was asked to stop because of its time limit."""
+        """Return whether the attempt of the job was asked to stop because of the job's time
+        limit.
+        """
         expired = self._ends.expired
         return bool(expired) and self._was_expired(self._store.attempts(job.id)[-1])

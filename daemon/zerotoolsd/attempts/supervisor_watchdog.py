@@ -38,12 +38,13 @@ from zerotoolsd.users.open_as_user import opened, owner_of
 
 LOOK_SECONDS = 1.0
 EVERY = 5
-"""Attempts without a stop request are checked only in every such round."""
+"""An attempt without a stop request is checked only once in this many rounds."""
 SILENT_SECONDS = 60.0
-"""Seconds without a sign of life after which a supervisor counts as hanging. It gives one every
-ten."""
+"""Seconds without a sign of life after which a supervisor counts as hanging. A working
+supervisor gives a sign every ten seconds.
+"""
 MARGIN_SECONDS = 15.0
-"""Seconds that an end may take in addition to its configured times."""
+"""Seconds that the end of an attempt may take beyond the configured times."""
 OVERSEEING = "looking at its supervisor"
 _STOPPED = "Tt"
 
@@ -52,7 +53,7 @@ log = logging.getLogger(__name__)
 
 @dataclass
 class ProcessAccess:
-    """Functions that read and signal processes. Tests replace them."""
+    """The functions that read processes and send signals to them. Tests replace them."""
 
     read: Callable[[int], Process | None] = read_process
     send: Callable[[int, int, signal.Signals, int | None], bool] = signal_process
@@ -66,20 +67,24 @@ class _Watched:
     supervisor: tuple[int, int]
     keeper: tuple[int, int] | None
     uid: int | None = None
-    """The uid that a process must have to be signalled: a program may change its user (sudo)."""
+    """The uid that a process must have to get a signal. A program can change its user (sudo)."""
     sign: float | None = None
     sign_seen: float = 0.0
     ended_seen: float | None = None
-    """The time since which the supervisor is stopped although its ranks have ended."""
+    """The time since when the supervisor has been stopped although all its ranks have ended;
+    None if it is not so.
+    """
     killed: list[tuple[str, float]] = field(default_factory=list)
-    """The processes that were killed because the attempt did not end, with the times."""
+    """The processes that were killed because the attempt did not end, each with the time of the
+    kill.
+    """
 
 
 class SupervisorWatchdog:
-    """Checks the supervisors of the attempts in `live`.
+    """Checks that the supervisors of the attempts in `live` still work.
 
-    `live` also has the monotonic time at which each attempt was asked to stop. `abandon` reports
-    the end of an attempt whose supervisor cannot be killed.
+    `live` also returns the monotonic time at which each attempt was asked to stop. `abandon`
+    reports the end of an attempt with a supervisor that cannot be killed.
     """
 
     def __init__(
@@ -101,10 +106,12 @@ class SupervisorWatchdog:
         self._watched: dict[str, _Watched] = {}
         self._looks = 0
         self.silent: dict[int, str] = {}
-        """The problem of a job's supervisor in one sentence, by job id."""
+        """For each job number, the problem of the supervisor in one sentence."""
 
     def look(self, now: float | None = None) -> None:
-        """Check all attempts that are due. `now` is a monotonic time."""
+        """Check the supervisors of all attempts that are due for a check. `now` is a monotonic
+        time in seconds.
+        """
         now = time.monotonic() if now is None else now
         live = list(self._live())
         tokens = {attempt.token for attempt, _ in live}
@@ -148,7 +155,7 @@ class SupervisorWatchdog:
     def _is_stuck(self, attempt: AttemptRow, supervisor: Process | None) -> bool:
         """Return whether the supervisor is stopped although all of its ranks have ended.
 
-        The ranks are then zombies, which only the supervisor can reap.
+        The ranks are zombies then, and only the supervisor can read their exit statuses.
         """
         if supervisor is None or supervisor.state not in _STOPPED:
             return False
@@ -237,7 +244,9 @@ class SupervisorWatchdog:
         self._send(process, signal.SIGKILL, watched.uid)
 
     def _give_up(self, attempt: AttemptRow) -> None:
-        """Report that supervisor and keeper survive SIGKILL, with all remaining processes."""
+        """Report that the supervisor and the keeper of the attempt survive SIGKILL, together
+        with all remaining processes.
+        """
         traces, hands = (
             orphan_processes.traces_of(Path(attempt.run_dir), attempt.token),
             self._hands,
@@ -268,14 +277,19 @@ def _identities(attempt: AttemptRow) -> _Watched | None:
 
 
 def _owned(tree: object, uid: int | None) -> tuple[int, int] | None:
-    """Return (pid, start ticks) of a process in a record, if it belongs to the job's user."""
+    """Return (pid, start time in clock ticks) from the entry `tree` of a process in a record,
+    if the process belongs to the user `uid`.
+    """
     found = orphan_processes.identity(tree)
     return None if found is None or (uid is not None and not is_of_uid(found[0], uid)) else found
 
 
 def _sign(run_dir: Path) -> float | None:
-    """Return a value that changes while the supervisor works: a file time, not compared to the
-    clock."""
+    """Return a value that changes as long as the supervisor works; None if it is unknown.
+
+    It is the modification time of a file. It is only compared with earlier values, not with
+    a clock.
+    """
     try:
         with opened(run_dir) as base:
             return (base / RUN).lstat().st_mtime
@@ -284,7 +298,7 @@ def _sign(run_dir: Path) -> float | None:
 
 
 def _ranks(run_dir: Path) -> tuple[int, ...]:
-    """Return the pids of the ranks in the attempt's record."""
+    """Return the pids of the ranks from the attempt's `run.json`."""
     try:
         with opened(run_dir) as base:
             run = read_json(base / RUN, LARGEST_RECORD) or {}
@@ -298,7 +312,7 @@ def _ranks(run_dir: Path) -> tuple[int, ...]:
 
 
 def _follows(run_dir: Path) -> bool:
-    """Return whether the ranks have finished, and the steps after a run are running."""
+    """Return whether all ranks have finished and the steps that follow a run are still running."""
     try:
         with opened(run_dir) as base:
             return os.path.lexists(base / ENDED)

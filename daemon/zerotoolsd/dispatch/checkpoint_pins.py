@@ -27,14 +27,18 @@ from zerotoolsd.users.served_users import OWN_ONLY, ServedUsers
 
 _COMING = "coming-"
 MOST_SEEN, MOST_FORGOTTEN = 20_000, 1000
-"""Largest number of names of a user's directory that are read, and that are removed, at a time."""
+"""Largest number of file names that are read in the directory of a user at a time, and of files
+that are removed at a time.
+"""
 _UNFINISHED = [state for state in states.STATES if state not in states.TERMINAL]
 
 log = logging.getLogger(__name__)
 
 
 class SubmittedJobPins:
-    """The pins of a job during its submit. `path` is the checkpoint that it names, or None."""
+    """The checkpoints that a job needs while it is being submitted. `path` is the file with the
+    published paths; None if the job names none.
+    """
 
     def __init__(self, place: PinDirectory, text: str) -> None:
         self._place = place
@@ -49,26 +53,27 @@ class SubmittedJobPins:
         self._place.write(self._path, 0, self._named)
 
     def seen(self, mentions: Sequence[Mention]) -> None:
-        """Publish the paths of the job with links resolved, because a link may lead to a
-        checkpoint."""
+        """Also publish the paths of the job with symbolic links resolved, because a link may
+        lead to a checkpoint.
+        """
         found = {(each.key, each.real) for each in mentions if STEP in each.real}
         if not found <= self._named:
             self._named |= found
             self._write()
 
     def taken(self, job_id: int) -> None:
-        """Record the number under which the job was queued."""
+        """Record the number that the job has got in the queue."""
         if self._path is not None:
             self._place.write(str(job_id), job_id, self._named)
 
     def end(self) -> None:
-        """Remove the entry, after the job was accepted or refused."""
+        """Remove the published entry. The job has been accepted or refused."""
         if self._path is not None:
             self._place.remove(self._path)
 
 
 class CheckpointPins:
-    """Publishes the checkpoints that the jobs in `store` need, below `state_dir`."""
+    """Publishes which checkpoints the jobs in `store` need, in files below `state_dir` (pins)."""
 
     def __init__(self, state_dir: Path, store: Store, users: ServedUsers = OWN_ONLY) -> None:
         self._directory = state_dir / DIRECTORY
@@ -76,7 +81,9 @@ class CheckpointPins:
         self._users = users
 
     def _place_of(self, uid: int) -> PinDirectory:
-        """Return the directory of one user's pins, which only that user's ranks read."""
+        """Return the directory with the pins for the jobs of one user. Only the ranks of this
+        user read it.
+        """
         user = self._users.for_files(uid)
         if user is None:
             return PinDirectory(self._directory)
@@ -84,8 +91,11 @@ class CheckpointPins:
 
     @contextmanager
     def coming(self, text: str, uid: int) -> Iterator[SubmittedJobPins]:
-        """Publish the needs of a job of `uid` while the job is checked and queued. `text` is its
-        JSON."""
+        """Publish the checkpoints that a new job of the user `uid` needs, while the job is
+        checked and queued.
+
+        `text` is the job file as JSON.
+        """
         job = SubmittedJobPins(self._place_of(uid), text if STEP in text else "{}")
         try:
             yield job
@@ -93,9 +103,9 @@ class CheckpointPins:
             job.end()
 
     def begin(self) -> None:
-        """Write missing pins and remove unneeded ones, at the start of the daemon.
+        """Write missing pins and remove pins that are not needed, at the start of the daemon.
 
-        For jobs of an earlier daemon, resolved links are read from its pins.
+        For jobs from an earlier daemon, the resolved links are read from the existing pins.
         """
         self.settle(coming=True)
         for job_id, text in self._store.specs_with(STEP):
@@ -106,7 +116,9 @@ class CheckpointPins:
                     place.write(str(job_id), job_id, named)
 
     def settle(self, *, coming: bool = False) -> None:
-        """Remove pins of ended jobs; with `coming`, also of jobs that were never queued."""
+        """Remove the pins of ended jobs. With `coming`, also remove the pins of jobs that were
+        never queued.
+        """
         live = {str(number) for state in _UNFINISHED for number in self._store.ids(state)}
         with suppress(FileNotFoundError):
             _forget(self._directory, live, coming=coming)
@@ -118,9 +130,10 @@ class CheckpointPins:
 def _forget(
     directory: Path, live: Container[str], *, coming: bool, most: int | None = None
 ) -> None:
-    """Remove the pins of a directory that are not in `live`.
+    """Remove the pins in `directory` that are not in `live`.
 
-    `most` limits the names that are read, because a user's directory may contain anything.
+    `most` is the largest number of file names that are read, because a directory of a user
+    may contain anything.
     """
     gone = 0
     with os.scandir(directory) as entries:
@@ -135,14 +148,15 @@ def _forget(
 
 @dataclass(frozen=True)
 class PinDirectory:
-    """The directory with the pins for the jobs of `user`, owned by that user, or by the daemon's
-    user."""
+    """The directory with the pins for the jobs of `user`. It belongs to this user; None: to the
+    user of the daemon.
+    """
 
     directory: Path
     user: JobUser | None = None
 
     def has(self, name: str) -> bool:
-        """Return whether a pin has this name."""
+        """Return whether the directory contains a pin with the name `name`."""
         try:
             with opened(self.directory) as base:
                 return (base / name).exists()
@@ -155,7 +169,9 @@ class PinDirectory:
             (base / name).unlink(missing_ok=True)
 
     def write(self, name: str, job_id: int, named: set[tuple[str, str]]) -> None:
-        """Write the paths that a job needs into the pin with this name."""
+        """Write the paths `named`, which the job `job_id` needs, into the pin with the name
+        `name`.
+        """
         text = json.dumps({"job": job_id, "named": sorted(named)})
         try:
             self._make()
